@@ -1,0 +1,1 @@
+"""Measure models: size, speed, and later accuracy and robustness."""

@@ -1,0 +1,42 @@
+"""Parameters and multiply-adds of a model, counted without computing anything."""
+
+from dataclasses import dataclass
+
+import timm
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a model costs to keep and to run on one image.
+
+    Attributes:
+        params: trainable numbers.
+        macs: multiply-adds of one forward pass, attention's included.
+        img_size: the image side they were counted at.
+    """
+
+    params: int
+    macs: int
+    img_size: int
+
+
+def model_size(name: str, img_size: int | None = None, **kwargs: object) -> Size:
+    """Count a registered model's parameters and multiply-adds.
+
+    Args:
+        name: a name timm knows, ours included.
+        img_size: image side to count at; the model's own by default.
+        kwargs: passed to `timm.create_model`.
+    """
+    if img_size is not None:
+        kwargs["img_size"] = img_size
+    with torch.device("meta"):
+        model = timm.create_model(name, **kwargs).eval()
+        side = img_size or model.pretrained_cfg["input_size"][-1]
+        image = torch.empty(1, model.pretrained_cfg["input_size"][0], side, side)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(image)
+    params = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return Size(params=params, macs=counter.get_total_flops() // 2, img_size=side)

@@ -1,0 +1,1 @@
+"""Pure modules, tensors in and tensors out; one idea a file."""

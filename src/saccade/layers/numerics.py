@@ -1,0 +1,15 @@
+"""Guards for half precision: where a formula needs range or digits, it runs in float32."""
+
+import torch
+from torch import Tensor
+
+
+def upcast(x: Tensor) -> Tensor:
+    """Return `x` in float32 if it is half precision, else as it is (float64 stays float64)."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def unit(x: Tensor, eps: float = 1e-12) -> Tensor:
+    """Scale the last axis to unit length in at least float32, with zero vectors left at zero."""
+    x = upcast(x)
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(eps)

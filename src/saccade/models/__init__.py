@@ -1,0 +1,1 @@
+"""Backbones, one family a file; importing this package registers them with timm."""

@@ -1,0 +1,168 @@
+"""What every backbone shares of timm's contract."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from timm.models import feature_take_indices
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ._official import adapt
+
+
+class Backbone(nn.Module):
+    """Base of every family: timm's method set, and loading of the published code's checkpoints.
+
+    A family sets `num_classes`, `num_features`, `feature_info` and implements `forward_features`, `forward_head`,
+    `forward_intermediates`, `prune_intermediate_layers`, `reset_classifier`, `group_matcher` and `convert`.
+    """
+
+    default_out_indices: ClassVar[tuple[int, ...]] = (0, 1, 2, 3)
+    official_prefix: ClassVar[str]  # a key that starts so is the published code's, never ours
+    classifier: ClassVar[tuple[str, ...]] = ("head",)  # modules whose first axis is the number of classes
+
+    num_classes: int
+    num_features: int
+    feature_info: list[dict[str, Any]]
+    head: nn.Module
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grad_checkpointing = False
+
+    @property
+    def head_hidden_size(self) -> int:
+        """Width of what `forward_head(pre_logits=True)` returns."""
+        return self.num_features
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Return the final, normalised features before pooling."""
+        raise NotImplementedError
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Pool the output of `forward_features` and classify it."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Classify a batch of images of any size.
+
+        Args:
+            x: images, B, in_chans, H, W.
+
+        Returns:
+            Logits, B, num_classes.
+        """
+        return self.forward_head(self.forward_features(x))
+
+    def get_classifier(self) -> nn.Module:
+        """Return the layer that makes the logits."""
+        return self.head
+
+    def no_weight_decay(self) -> set[str]:
+        """Return names of parameters that weight decay would harm."""
+        return set()
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute blocks in the backward pass instead of keeping their activations."""
+        for module in self.modules():
+            if hasattr(module, "grad_checkpointing"):
+                module.grad_checkpointing = enable
+
+    def set_input_size(self, img_size: int | tuple[int, int] | None = None, **_: Any) -> None:
+        """Prepare position tables for another image size; nothing to do where there are none."""
+
+    def convert(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Rename a published state dict to ours and fit position tables to this model's grid."""
+        raise NotImplementedError
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:  # torch's private result type
+        """Load our own layout as usual, or the published code's after conversion."""
+        if any(key.startswith(self.official_prefix) for key in state_dict):
+            state_dict = adapt(self, state_dict, strict=strict).state_dict
+        return super().load_state_dict(state_dict, strict=strict, assign=assign)
+
+
+class Pyramid(Backbone):
+    """A backbone of stages, each of which takes and returns a map B, C, H, W and halves its side.
+
+    `stem`, `stages` and `norm` are modules; a family whose last stage returns more than a map overrides `as_map`.
+    """
+
+    stem: nn.Module
+    stages: nn.ModuleList
+    norm: nn.Module
+
+    def as_map(self, x: Any, norm: bool) -> Tensor:
+        """Return a stage's output as B, C, H, W, normalised if asked and if it is the last one."""
+        return self.norm(x) if norm and x.shape[1] == self.num_features else x
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """Return the maps of the chosen stages, and the final features unless told not to.
+
+        Args:
+            x: images, B, in_chans, H, W.
+            indices: stages to take; an int takes the last ones, None all of them.
+            norm: apply the final norm to the last stage's map.
+            stop_early: do not compute what no map needs.
+            output_fmt: only "NCHW".
+            intermediates_only: leave out the final features.
+        """
+        if output_fmt != "NCHW":
+            raise ValueError(f"output_fmt={output_fmt!r} was asked for; a pyramid's maps come as 'NCHW'")
+        take, last = feature_take_indices(len(self.stages), indices)
+        maps = []
+        x = self.stem(x)
+        for index, stage in enumerate(self.stages):
+            x = stage(x)
+            if index in take:
+                maps.append(self.as_map(x, norm))
+            if stop_early and index == last:
+                break
+        if intermediates_only:
+            return maps
+        return self.finish(x), maps
+
+    def finish(self, x: Any) -> Tensor:
+        """Turn the last stage's output into what `forward_features` returns."""
+        return self.norm(x)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Return the last stage's features after the final norm."""
+        x = self.stem(x)
+        for stage in self.stages:
+            x = stage(x)
+        return self.finish(x)
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Drop the stages, norm and head that the chosen maps do not need; return the maps' indices."""
+        take, last = feature_take_indices(len(self.stages), indices)
+        self.stages = self.stages[: last + 1]
+        if prune_norm:
+            self.norm = nn.Identity()
+        if prune_head:
+            self.reset_classifier(0)
+        return take
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Replace the classifier; zero classes makes it an identity."""
+        raise NotImplementedError
+
+
+def run_blocks(blocks: Iterable[nn.Module], x: Tensor, *, recompute: bool) -> Tensor:
+    """Run blocks in order, keeping only their inputs for the backward pass if `recompute`."""
+    for block in blocks:
+        x = checkpoint(block, x, use_reentrant=False) if recompute and torch.is_grad_enabled() else block(x)
+    return x

@@ -1,0 +1,51 @@
+"""Plumbing between our classes and timm's registry."""
+
+from typing import Any, TypeVar
+
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.models import build_model_with_cfg
+
+from ._backbone import Backbone
+
+BackboneT = TypeVar("BackboneT", bound=Backbone)
+
+
+def default_cfg(img_size: int = 224, **overrides: Any) -> dict[str, Any]:
+    """Return the data settings the published recipes evaluate with, as timm spells them."""
+    return {
+        "url": "",
+        "num_classes": 1000,
+        "input_size": (3, img_size, img_size),
+        "pool_size": None,
+        "crop_pct": 0.875,
+        "interpolation": "bicubic",
+        "mean": IMAGENET_DEFAULT_MEAN,
+        "std": IMAGENET_DEFAULT_STD,
+        "classifier": "head",
+        "license": "apache-2.0",
+        **overrides,
+    }
+
+
+def build(cls: type[BackboneT], variant: str, pretrained: bool = False, **kwargs: Any) -> BackboneT:
+    """Build `cls` the way timm builds its own models.
+
+    Args:
+        cls: the family's class.
+        variant: registered name.
+        pretrained: weights to load must be named by the caller (`pretrained_cfg_overlay`), none are hosted.
+        kwargs: timm's builder options and the constructor's arguments.
+    """
+    stride = kwargs.pop("output_stride", 32)  # Hugging Face's TimmBackbone always passes it
+    if stride != 32:
+        raise ValueError(f"output_stride={stride} was asked of {variant}; its strides are fixed, leave it out")
+    # a model with k stages gives k maps; a columnar one gives its last block unless told otherwise
+    out_indices = kwargs.pop("out_indices", cls.default_out_indices)
+    return build_model_with_cfg(
+        cls,
+        variant,
+        pretrained,
+        pretrained_filter_fn=lambda state_dict, model: model.convert(state_dict),
+        feature_cfg={"out_indices": out_indices, "feature_cls": "getter"},
+        **kwargs,
+    )

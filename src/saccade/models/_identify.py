@@ -1,0 +1,63 @@
+"""Say which network a state dict belongs to."""
+
+import difflib
+from collections.abc import Mapping
+
+import timm
+import torch
+from torch import Tensor
+
+# A key that gives away a family we do not build.
+STRANGERS = {
+    "layers.0.blocks.0.attn.relative_position_bias_table": "a Swin Transformer",
+    "patch_embed.proj.weight": "a plain vision transformer (ViT, DeiT, BEiT, ...)",
+    "layer1.0.conv1.weight": "a ResNet",
+    "stages.0.blocks.0.conv_dw.weight": "a ConvNeXt",
+    "features.0.0.weight": "a torchvision network",
+    "conv_stem.weight": "an EfficientNet or MobileNet",
+    "embeddings.word_embeddings.weight": "a BERT-like text model",
+    "wte.weight": "a GPT-like text model",
+}
+
+
+def list_backbones() -> list[str]:
+    """Return the names of saccade's backbones, as registered with timm."""
+    return [name for name in timm.list_models() if timm.model_entrypoint(name).__module__.startswith("saccade.")]
+
+
+def require_model(name: str) -> str:
+    """Return a model's name if timm knows it, or raise an error that names the nearest ones."""
+    if timm.is_model(name.split(".")[0]):
+        return name
+    near = difflib.get_close_matches(name, timm.list_models(), n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`saccade models` lists ours, timm.list_models() all"
+    raise ValueError(f"unknown model {name!r}; {hint}")
+
+
+def describe(state_dict: Mapping[str, Tensor]) -> str:
+    """Return the name of the backbone whose keys and shapes fit best, or a kind of network, or what the keys are."""
+    scores = {name: _overlap(name, state_dict) for name in list_backbones()}
+    best = max(scores, key=lambda name: scores[name])
+    if scores[best] > 0.98:
+        return best
+    if scores[best] > 0.5:
+        return f"a variant of {best} ({scores[best]:.0%} of the weights agree with it)"
+    for key, kind in STRANGERS.items():
+        if any(name.endswith(key) for name in state_dict):
+            return f"{kind}, none of saccade's"
+    first = ", ".join(list(state_dict)[:3])
+    return f"no network known here (first keys: {first})"
+
+
+def _overlap(name: str, state_dict: Mapping[str, Tensor]) -> float:
+    """Share of keys, of file and model together, that agree in name and shape; classifiers do not count."""
+    with torch.device("meta"):
+        model = timm.create_model(name)
+    if any(key.startswith(model.official_prefix) for key in state_dict):
+        state_dict = model.convert(state_dict)
+
+    def shapes(tensors: Mapping[str, Tensor]) -> set[tuple[str, torch.Size]]:
+        return {(k, v.shape) for k, v in tensors.items() if not k.startswith(tuple(model.classifier))}
+
+    file, own = shapes(state_dict), shapes(model.state_dict())
+    return len(file & own) / max(len(file | own), 1)

@@ -1,0 +1,222 @@
+"""Checkpoints of the published code: read safely, fitted completely or refused with one clear error."""
+
+import argparse
+import logging
+import pickle
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import safetensors
+import safetensors.torch
+import torch
+from timm.models import adapt_input_conv
+from torch import Tensor, nn
+
+from ._identify import describe
+
+if TYPE_CHECKING:
+    from ._backbone import Backbone
+
+_logger = logging.getLogger(__name__)
+
+WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")  # timm's order: averaged weights first
+
+
+class CheckpointError(ValueError):
+    """A file that cannot be read as weights, or weights that do not fit the model."""
+
+
+@dataclass
+class LoadReport:
+    """What was done to fit a checkpoint to a model.
+
+    Attributes:
+        state_dict: the weights in our layout.
+        missing: keys the model has and the file lacks.
+        unexpected: keys the file has and the model lacks.
+        mismatched: keys whose shapes differ, with both shapes.
+        dropped: classifier weights left out because the number of classes differs.
+        resized: position tables fitted to another grid, and input layers fitted to other channels.
+    """
+
+    state_dict: dict[str, Tensor] = field(repr=False)
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    mismatched: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    resized: list[str] = field(default_factory=list)
+
+
+def load_official(model: nn.Module, path: str | Path, *, strict: bool = True) -> LoadReport:
+    """Load a checkpoint of the published code, or one of ours, into a model.
+
+    The file may hold the weights bare or under `model`, `model_ema`, `state_dict` or `state_dict_ema` (averaged weights
+    are preferred). It is read as weights only: nothing in it is executed. Position tables are resampled to the model's
+    grid; a classifier for another number of classes is left out with a warning. The model is changed only if all fits.
+
+    Args:
+        model: a saccade backbone.
+        path: a .pth, .pt, .bin or .safetensors file.
+        strict: refuse missing and unexpected keys; if false, load what fits and report the rest.
+
+    Returns:
+        What was loaded, missing, unexpected, dropped and resized, by name.
+    """
+    from ._backbone import Backbone
+
+    if not isinstance(model, Backbone):
+        raise TypeError(
+            f"load_official takes a saccade backbone, got {type(model).__name__}; "
+            "for a timm model use timm.models.load_checkpoint"
+        )
+    state_dict = read_checkpoint(path)
+    try:
+        report = adapt(model, state_dict, strict=strict)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    nn.Module.load_state_dict(model, report.state_dict, strict=False)
+    _logger.info("Loaded %d tensors from %s", len(report.state_dict), path)
+    return report
+
+
+def adapt(model: "Backbone", state_dict: Mapping[str, Tensor], *, strict: bool) -> LoadReport:
+    """Convert a state dict to the model's layout and check every key and shape, changing nothing in the model."""
+    own = model.state_dict()
+    converted = model.convert(state_dict)
+    report = LoadReport(converted)
+    given = {id(value) for value in state_dict.values()}
+    report.resized = [k for k, v in converted.items() if k in own and "pos" in k and id(v) not in given]
+    _fit_input_layer(model, own, report)
+    _drop_classifier(model, own, report)
+    # A counter that older files lack changes nothing.
+    report.missing = [k for k in own if k not in converted and not k.endswith("num_batches_tracked")]
+    if report.dropped:
+        report.missing = [k for k in report.missing if not _is_classifier(model, k)]
+    report.unexpected = [k for k in converted if k not in own]
+    for key in [k for k in converted if k in own and converted[k].shape != own[k].shape]:
+        report.mismatched.append(f"{key} (file {_sizes(converted[key])}, model {_sizes(own[key])})")
+    if report.mismatched or (strict and (report.missing or report.unexpected)):
+        raise CheckpointError(_misfit(model, state_dict, report))
+    for key in report.unexpected:
+        del converted[key]
+    return report
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
+    """Read a file of weights without executing anything in it.
+
+    Returns:
+        The state dict, unwrapped and without the prefixes that DDP and `torch.compile` add.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; a checkpoint (.pth, .pt, .bin, .safetensors) was expected")
+    content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    for name in WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
+            content = content[name]
+            break
+    if not isinstance(content, Mapping) or not content:
+        raise CheckpointError(f"{path}: holds {_kind(content)}; expected named tensors, bare or under {_list(WRAPPERS)}")
+    odd = [str(key) for key, value in content.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
+    if odd:
+        raise CheckpointError(
+            f"{path}: not a state dict, since {_list(odd)} {'is' if len(odd) == 1 else 'are'} not named tensors; "
+            f"expected weights bare or under {_list(WRAPPERS)}"
+        )
+    return {key.removeprefix("module.").removeprefix("_orig_mod."): value for key, value in content.items()}
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: not a complete safetensors file ({error}); get it again") from None
+
+
+def _read_torch(path: Path) -> Any:
+    # Swin-style scripts save their yacs configuration beside the weights: let it pass as a plain dictionary.
+    allowed: list[Any] = [argparse.Namespace, (_Settings, "yacs.config.CfgNode")]
+    try:
+        with torch.serialization.safe_globals(allowed):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if "Unsupported" not in str(error) and "unsupported" not in str(error):
+            raise CheckpointError(f"{path}: not a checkpoint, or a damaged one; get it again") from None
+        found = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
+        raise CheckpointError(
+            f"{path}: holds objects that would run code when read ({_list(found)}); refused. "
+            "Save its weights alone with torch.save(model.state_dict(), ...) where it can be trusted"
+        ) from None
+    except Exception as error:  # torch raises many kinds for damaged files
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise CheckpointError(f"{path}: not a checkpoint, or a truncated one ({reason}); get it again") from None
+
+
+class _Settings(dict[str, Any]):
+    """Stands in for configuration objects in checkpoints; never looked at."""
+
+
+def _is_classifier(model: "Backbone", key: str) -> bool:
+    return any(key == name or key.startswith(name + ".") for name in model.classifier)
+
+
+def _drop_classifier(model: "Backbone", own: Mapping[str, Tensor], report: LoadReport) -> None:
+    """Leave out classifier weights for another number of classes, all or none of them."""
+    file = {k: v for k, v in report.state_dict.items() if _is_classifier(model, k)}
+    other = {k for k, v in file.items() if k not in own or own[k].shape[:1] != v.shape[:1]}
+    rows = {v.shape[0] for k, v in file.items() if k in other}
+    if not other or any(k in own and own[k].shape[1:] != file[k].shape[1:] for k in other):
+        return
+    if model.num_classes and rows == {model.num_classes}:
+        return
+    for key in file:
+        del report.state_dict[key]
+    report.dropped = sorted(file)
+    warnings.warn(
+        f"the checkpoint's classifier has {_list(sorted(map(str, rows)))} classes, the model {model.num_classes}: "
+        f"left out {_list(report.dropped)}",
+        stacklevel=4,
+    )
+
+
+def _fit_input_layer(model: "Backbone", own: Mapping[str, Tensor], report: LoadReport) -> None:
+    """Sum or repeat the first convolution over channels when the model takes other than three."""
+    cfg = getattr(model, "pretrained_cfg", None) or {}
+    key = f"{cfg.get('first_conv')}.weight"
+    weight = report.state_dict.get(key)
+    if weight is None or key not in own or weight.ndim != 4 or weight.shape[1] != 3:
+        return
+    if own[key].shape[1] != 3 and own[key].shape[0] == weight.shape[0] and own[key].shape[2:] == weight.shape[2:]:
+        report.state_dict[key] = adapt_input_conv(own[key].shape[1], weight)
+        report.resized.append(key)
+
+
+def _misfit(model: "Backbone", state_dict: Mapping[str, Tensor], report: LoadReport) -> str:
+    name = (getattr(model, "pretrained_cfg", None) or {}).get("architecture") or type(model).__name__
+    parts = [f"these weights do not fit {name}: they look like {describe(state_dict)}"]
+    for title, keys in (
+        ("missing", report.missing),
+        ("unexpected", report.unexpected),
+        ("of another shape", report.mismatched),
+    ):
+        if keys:
+            parts.append(f"{len(keys)} {title}: {_list(keys)}")
+    return "; ".join(parts) + ". Nothing was loaded"
+
+
+def _list(names: Iterable[str], most: int = 6) -> str:
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _sizes(x: Tensor) -> str:
+    return "x".join(map(str, x.shape)) or "scalar"
+
+
+def _kind(content: Any) -> str:
+    return "nothing" if content is None or content == {} else f"a {type(content).__name__}"
