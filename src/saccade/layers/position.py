@@ -36,7 +36,9 @@ def resize_grid(table: Tensor, size: tuple[int, int]) -> Tensor:
     return grid.permute(0, 2, 3, 1).to(table.dtype)
 
 
-def resize_tokens(table: Tensor, size: tuple[int, int], *, old: tuple[int, int] | None = None, prefix: int = 1) -> Tensor:
+def resize_tokens(
+    table: Tensor, size: tuple[int, int], *, old: tuple[int, int] | None = None, prefix: int = 1
+) -> Tensor:
     """Resample a table of shape 1, prefix + N, C to another grid; prefix rows are kept.
 
     Args:

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from timm.layers import to_2tuple
-from timm.models import feature_take_indices
+from timm.models._features import feature_take_indices
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 

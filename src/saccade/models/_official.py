@@ -120,7 +120,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
             content = content[name]
             break
     if not isinstance(content, Mapping) or not content:
-        raise CheckpointError(f"{path}: holds {_kind(content)}; expected named tensors, bare or under {_list(WRAPPERS)}")
+        raise CheckpointError(
+            f"{path}: holds {_kind(content)}; expected named tensors, bare or under {_list(WRAPPERS)}"
+        )
     odd = [str(key) for key, value in content.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
     if odd:
         raise CheckpointError(

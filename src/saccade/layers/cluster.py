@@ -1,0 +1,143 @@
+"""Bridges between a map and a set of slots: cluster positions into slots, dispatch slots back to positions.
+
+Each bridge returns the clustered slots and the function that dispatches (transformed) slots through the same
+correspondence, so that what is between the two, an attention over the slots, is the caller's.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .numerics import unit
+
+Dispatch = Callable[[Tensor], Tensor]
+
+
+def soft_cluster(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
+    """Cluster by scaled cosine similarity, softly (GLMix eq. 2-4).
+
+    Args:
+        slots: initial slots, B, M, C.
+        features: the map's positions, B, N, C.
+        scale: factor of the cosine.
+
+    Returns:
+        Clustered slots, B, M, C, and the dispatch from B, M, C to B, N, C.
+    """
+    bridge = _soft_fused if fusable(features) else _soft_direct
+    return bridge(slots, features, scale)
+
+
+def correspondence(slots: Tensor, features: Tensor, scale: Tensor) -> Tensor:
+    """Return the scaled cosine similarity of slots and positions, B, M, N, in at least float32 (GLMix eq. 2)."""
+    query = (scale * unit(slots)).to(features.dtype)
+    # The positions' lengths divide the product, so that no unit-length copy of the map is made or kept for backward.
+    return query @ features.mT / _length(features).mT
+
+
+def _soft_direct(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
+    logits = correspondence(slots, features, scale).to(features.dtype)
+    return logits.softmax(dim=2) @ features, lambda slots: logits.softmax(dim=1).mT @ slots
+
+
+def _soft_fused(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
+    query = (scale * unit(slots)).to(features.dtype)
+    key = (features / _length(features)).to(features.dtype)
+    return _attend(query, key, features), lambda slots: _attend(key, query, slots)
+
+
+def _length(features: Tensor) -> Tensor:
+    """Return each position's length, B, N, 1, in at least float32 without a float32 copy of half-precision features."""
+    dtype = torch.float32 if features.dtype in (torch.float16, torch.bfloat16) else None
+    return torch.linalg.vector_norm(features, dim=-1, keepdim=True, dtype=dtype).clamp_min(1e-12)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attend with one head as wide as the channels."""
+    query, key, value = query[:, None], key[:, None], value[:, None]
+    return F.scaled_dot_product_attention(query, key, value, scale=1.0)[:, 0]
+
+
+def fusable(features: Tensor) -> bool:
+    """Tell whether fused attention, which never forms the B, M, N logits, beats the direct form.
+
+    It pays on CUDA in half precision, for heads that its kernels are made for. In float32, for wider heads and on the
+    CPU it takes longer, and from 128 channels on it also keeps more for backward: its output, B, N, C, instead of
+    weights, B, M, N.
+    """
+    if not features.is_cuda or features.shape[-1] > 128:
+        return False
+    return features.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled("cuda")
+
+
+def kmeans_cluster(slots: Tensor, features: Tensor, iterations: int) -> tuple[Tensor, Dispatch]:
+    """Cluster by k-means on directions: a slot is its members' mean, a position receives its own cluster's slot.
+
+    Gradients flow through the means and through the dispatched slots; who belongs to which cluster is a constant, so
+    the initial slots get no gradient.
+
+    Args:
+        slots: initial slots, whose directions are the first centres, B, M, C.
+        features: the map's positions, B, N, C.
+        iterations: updates of the centres.
+
+    Returns:
+        Clustered slots, B, M, C, and the dispatch from B, M, C to B, N, C.
+    """
+    weights, nearest = kmeans(slots, features, iterations)
+    index = nearest[..., None].expand(-1, -1, features.shape[2])
+    return weights.to(features.dtype) @ features, lambda slots: slots.gather(1, index)
+
+
+@torch.no_grad()
+def kmeans(slots: Tensor, features: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """Return each position's weight in the mean of each cluster, B, M, N, and each position's cluster, B, N.
+
+    A cluster that no position is nearest to keeps its centre while iterating and stands for the position nearest to it
+    in the end.
+    """
+    key, centre = unit(features), unit(slots)
+    for _ in range(iterations):
+        weights = _members((centre @ key.mT).argmax(dim=1), slots.shape[1]).to(key.dtype)
+        centre = torch.where(weights.any(dim=2, keepdim=True), unit(weights @ key), centre)
+    similarity = centre @ key.mT  # B, M, N
+    nearest = similarity.argmax(dim=1)
+    members = _members(nearest, slots.shape[1])
+    lone = _members(similarity.argmax(dim=2), key.shape[1]).mT
+    weights = torch.where(members.any(dim=2, keepdim=True), members, lone).to(key.dtype)
+    return weights / weights.sum(dim=2, keepdim=True), nearest
+
+
+def _members(index: Tensor, count: int) -> Tensor:
+    """Return a mask B, count, N that is true where position n has index m."""
+    return index[:, None] == torch.arange(count, device=index.device)[:, None]
+
+
+def pool_slots(x: Tensor, side: int) -> Tensor:
+    """Average a map over a grid of side x side cells (GLMix eq. 1).
+
+    Args:
+        x: map, B, H, W, C; cells overlap where a side does not divide, and repeat where it is smaller than `side`.
+        side: cells per axis.
+
+    Returns:
+        Initial slots in row-major order, B, side * side, C.
+    """
+    height, width = x.shape[1:3]
+    x = x.permute(0, 3, 1, 2)
+    if isinstance(height, int) and isinstance(width, int):
+        x = F.adaptive_avg_pool2d(x, side)
+    else:  # one graph for every size, of operators that every exporter knows
+        x = _cells(height, side, x) @ x @ _cells(width, side, x).mT
+    return x.flatten(2).mT
+
+
+def _cells(length: int, count: int, like: Tensor) -> Tensor:
+    """Return the matrix count, length that averages an axis the way adaptive pooling does."""
+    cell = torch.arange(count, device=like.device)[:, None]
+    place = torch.arange(length, device=like.device)
+    first = cell * length // count
+    last = ((cell + 1) * length + count - 1) // count
+    return ((place >= first) & (place < last)).to(like.dtype) / (last - first)

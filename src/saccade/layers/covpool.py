@@ -1,0 +1,273 @@
+"""Second-order pooling of tokens: cross-covariance in several heads (MGCrP) and covariance (GCP); SoT table 2."""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .numerics import upcast
+from .svpn import ApproximateSVPN, ExactSVPN, full_precision
+
+Centring = Literal["scalar", "channel"] | None
+CrossNorm = Literal["svpn", "svpn_exact", "sqrt_d", "sqrt_t", "epn", "layer_norm"] | None
+SelfNorm = Literal["isqrt", "power"] | None
+
+
+class CrossCovariance(nn.Module):
+    """Multi-headed global cross-covariance pooling (MGCrP); SoT eq. 3.
+
+    Args:
+        dim: token width.
+        num_heads: heads, each with two projections of its own.
+        head_dim: width of a projection; a head gives head_dim x head_dim numbers.
+        centring: what is taken from each projection before the product: "scalar", one mean over tokens and channels
+            (the published code), "channel", a mean for each channel, or None (the paper's equations).
+        normalization: "svpn" (approximate), "svpn_exact", "sqrt_d" (times head_dim**-0.5), "sqrt_t" (times a learned
+            number), "epn" (signed square root and unit length), "layer_norm" (over the last axis) or None.
+        alpha, num_sv, num_iter, start: settings of svPN, see `ApproximateSVPN`.
+        positive: keep the learned number of "sqrt_t" above zero, as the paper says and the published code does not.
+        epn_axis: unit length for each "column" of a head's matrix (the published code) or for the whole "vector" (the
+            paper).
+        drop_rate: dropout of the normalised representation.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_heads: int = 6,
+        head_dim: int = 14,
+        centring: Centring = "scalar",
+        normalization: CrossNorm = "svpn",
+        alpha: float = 0.5,
+        num_sv: int | None = 1,
+        num_iter: int = 1,
+        start: Literal["learned", "ones"] = "learned",
+        positive: bool = False,
+        epn_axis: Literal["column", "vector"] = "column",
+        drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.centring = checked_centring(centring)
+        self.width = num_heads * head_dim * head_dim
+        self.proj = nn.Linear(dim, 2 * num_heads * head_dim, bias=False)
+        norms = {
+            "svpn": lambda: ApproximateSVPN(head_dim, alpha=alpha, num_sv=num_sv, num_iter=num_iter, start=start),
+            "svpn_exact": lambda: ExactSVPN(alpha),
+            "sqrt_d": lambda: Scale(head_dim**-0.5, learned=False),
+            "sqrt_t": lambda: Scale(head_dim**-0.5, learned=True, positive=positive),
+            "epn": lambda: ElementPower(epn_axis),
+            "layer_norm": lambda: RowNorm(head_dim, eps=1e-5),
+            None: nn.Identity,
+        }
+        if normalization not in norms:
+            raise ValueError(f"normalization={normalization!r} was asked of MGCrP; allowed are {list(norms)}")
+        self.norm: nn.Module = norms[normalization]()
+        self.drop = nn.Dropout(drop_rate)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pool tokens B, N, C, of which those with mask (B, N) true count, to B, heads * head_dim**2."""
+        left, right = self.proj(x).unflatten(2, (2, self.num_heads, self.head_dim)).transpose(1, 3).unbind(2)
+        with full_precision(x):  # B, heads, N, head_dim each
+            q = covariance(left, right, mask=None if mask is None else mask[:, None], centring=self.centring)
+            q = self.norm(q)
+        return self.drop(q.flatten(1).to(x.dtype))
+
+
+class Covariance(nn.Module):
+    """Global covariance pooling (GCP) with matrix power normalisation (MPN); upper triangle, row by row.
+
+    Args:
+        dim: token width.
+        num_heads, head_dim: give the width int(sqrt(2 num_heads head_dim**2)) of the projection, so that the result
+            is about as long as that of `CrossCovariance` with the same two.
+        centring: as in `CrossCovariance`.
+        divisor: "channels" divides by the width (the published code), "tokens" by the number of tokens (the paper).
+        normalization: "isqrt" (iterated square root), "power" (exact, any exponent) or None.
+        alpha: exponent of "power".
+        num_iter: iterations of "isqrt".
+        drop_rate: dropout of the normalised representation.
+    """
+
+    triangle: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_heads: int = 6,
+        head_dim: int = 14,
+        centring: Centring = "scalar",
+        divisor: Literal["channels", "tokens"] = "channels",
+        normalization: SelfNorm = "isqrt",
+        alpha: float = 0.5,
+        num_iter: int = 3,
+        drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if divisor not in ("channels", "tokens"):
+            raise ValueError(f"divisor={divisor!r} was asked of GCP; allowed are 'channels' and 'tokens'")
+        width = math.isqrt(2 * num_heads * head_dim**2)
+        self.centring = checked_centring(centring)
+        self.divisor = divisor
+        self.width = width * (width + 1) // 2
+        self.proj = nn.Linear(dim, width)
+        norms = {"isqrt": lambda: SquareRoot(num_iter), "power": lambda: ExactSVPN(alpha), None: nn.Identity}
+        if normalization not in norms:
+            raise ValueError(f"normalization={normalization!r} was asked of GCP; allowed are {list(norms)}")
+        self.norm: nn.Module = norms[normalization]()
+        self.drop = nn.Dropout(drop_rate)
+        row, column = torch.triu_indices(width, width)
+        self.register_buffer("triangle", row * width + column, persistent=False)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pool tokens B, N, C, of which those with mask (B, N) true count, to B, width."""
+        x = self.proj(x)
+        count = x.shape[2] if self.divisor == "channels" else None
+        with full_precision(x):
+            p = self.norm(covariance(x, x, mask=mask, centring=self.centring, divisor=count))
+        return self.drop(p.flatten(1).index_select(1, self.triangle).to(x.dtype))
+
+
+class Average(nn.Module):
+    """Global average pooling (GAP)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.width = dim
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pool tokens B, N, C, of which those with mask (B, N) true count, to B, C."""
+        return x.mean(1) if mask is None else masked_mean(x, mask).squeeze(1).to(x.dtype)
+
+
+def covariance(
+    x: Tensor, y: Tensor, *, mask: Tensor | None = None, centring: Centring = "scalar", divisor: int | None = None
+) -> Tensor:
+    """Return X^T Y / N of centred tokens, in at least float32.
+
+    Args:
+        x, y: tokens, ..., N, m and ..., N, n.
+        mask: true for the tokens that count, ..., N.
+        centring: "scalar", "channel" or None; see `CrossCovariance`.
+        divisor: divide by this instead of the number of tokens that count.
+    """
+    same = x is y
+    x = centred(x, mask, centring)
+    y = x if same else centred(y, mask, centring)
+    if divisor is not None:
+        return x.mT @ y / divisor
+    if mask is None:
+        return x.mT @ y / x.shape[-2]
+    return x.mT @ y / mask.sum(-1).clamp_min(1)[..., None, None]
+
+
+def centred(x: Tensor, mask: Tensor | None, centring: Centring) -> Tensor:
+    """Subtract the mean from tokens ..., N, m and set those that do not count to zero."""
+    x = upcast(x)
+    if centring is not None:
+        mean = x.mean(-2, keepdim=True) if mask is None else masked_mean(x, mask)
+        x = x - (mean.mean(-1, keepdim=True) if centring == "scalar" else mean)
+    return x if mask is None else x.masked_fill(~mask[..., None], 0)
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Average tokens ..., N, m over those that count, ..., 1, m, in at least float32."""
+    x = upcast(x).masked_fill(~mask[..., None], 0)  # zero times infinity would not do
+    return x.sum(-2, keepdim=True) / mask.sum(-1).clamp_min(1)[..., None, None]
+
+
+def checked_centring(centring: Centring) -> Centring:
+    """Return a centring that exists."""
+    if centring not in ("scalar", "channel", None):
+        raise ValueError(f"centring={centring!r} was asked for; allowed are 'scalar', 'channel' and None")
+    return centring
+
+
+class SquareRoot(nn.Module):
+    """Matrix square root by Newton and Schulz, scaled by the trace (iSQRT).
+
+    Args:
+        num_iter: iterations; three are enough for a representation, ten and more for a square root.
+    """
+
+    def __init__(self, num_iter: int = 3) -> None:
+        super().__init__()
+        if num_iter < 1:
+            raise ValueError(f"num_iter={num_iter} was asked for; it must be at least 1")
+        self.num_iter = num_iter
+
+    def forward(self, p: Tensor) -> Tensor:
+        """Take the root of positive semi-definite matrices ..., d, d; the result is at least float32."""
+        p = upcast(p)
+        trace = p.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None].clamp_min(1e-12)
+        a = p / trace
+        half = 1.5 * torch.eye(p.shape[-1], dtype=p.dtype, device=p.device)
+        z = half - 0.5 * a
+        y = a @ z
+        for _ in range(self.num_iter - 2):
+            step = half - 0.5 * (z @ y)
+            y, z = y @ step, step @ z
+        if self.num_iter > 1:
+            y = y @ (half - 0.5 * (z @ y))
+        return y * trace.sqrt()
+
+    def extra_repr(self) -> str:
+        """Show the number of iterations."""
+        return f"num_iter={self.num_iter}"
+
+
+class Scale(nn.Module):
+    """Multiply by one number, fixed or learned.
+
+    Args:
+        value: the number, or where learning starts.
+        learned: make it a parameter.
+        positive: learn its logarithm, which keeps it above zero.
+    """
+
+    def __init__(self, value: float, *, learned: bool, positive: bool = False) -> None:
+        super().__init__()
+        self.value = value
+        if learned and positive:
+            self.log_factor = nn.Parameter(torch.tensor(math.log(value)))
+        elif learned:
+            self.factor = nn.Parameter(torch.tensor(value))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x times the number."""
+        if "log_factor" in self._parameters:
+            return x * self.log_factor.to(x.dtype).exp()
+        return x * (self.factor.to(x.dtype) if "factor" in self._parameters else self.value)
+
+
+class RowNorm(nn.LayerNorm):
+    """Layer norm of the rows of matrices, in their precision rather than in its parameters'."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise matrices ..., m, n along the last axis."""
+        return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
+
+
+class ElementPower(nn.Module):
+    """Element-wise power normalisation (EPN): signed square root, then unit length.
+
+    Args:
+        axis: unit length for each "column" of a matrix or for the whole "vector" of a sample.
+    """
+
+    def __init__(self, axis: Literal["column", "vector"] = "column") -> None:
+        super().__init__()
+        if axis not in ("column", "vector"):
+            raise ValueError(f"epn_axis={axis!r} was asked for; allowed are 'column' and 'vector'")
+        self.axis = axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise matrices B, heads, m, n; the result is at least float32."""
+        x = upcast(x)
+        x = x.sign() * (x.abs() + 1e-8).sqrt()
+        return F.normalize(x, dim=-2) if self.axis == "column" else F.normalize(x.flatten(1), dim=1).view_as(x)

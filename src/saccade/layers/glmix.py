@@ -1,0 +1,178 @@
+"""GLMix: convolution on a map beside attention on its slots, what it was compared with, and the block around it.
+
+Maps come as B, H, W, C here: norms, linear layers and tokens then read them as they lie, and convolutions as
+channels-last images.
+"""
+
+from collections import OrderedDict
+
+from timm.layers import DropPath, LayerScale
+from torch import Tensor, nn
+
+from .slots import SlotMixer, check, init_linear, self_attention
+from .window import WindowAttention
+
+
+class GLMix(nn.Module):
+    """Mix a map locally at full resolution and globally through slots.
+
+    In a sequence the second branch takes the first one's output; a global branch that comes second pools its slots from
+    there too, since the block's input no longer lies in the same space.
+
+    Args:
+        dim: channels.
+        num_heads: heads of the attention among slots, and of window attention.
+        mixer: "parallel" adds the branches, "local_global" and "global_local" run one after the other, "local" and
+            "global" leave the other one out.
+        local: "conv" (pointwise, depthwise, pointwise) or "window" (attention in windows that do not shift).
+        kernel_size: side of the depthwise convolution, odd.
+        window_size: side of a window.
+        slot_options: see `SlotMixer`.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_heads: int,
+        mixer: str = "parallel",
+        local: str = "conv",
+        kernel_size: int = 5,
+        window_size: int = 7,
+        **slot_options: int | str,
+    ) -> None:
+        super().__init__()
+        check("mixer", mixer, "parallel", "local", "global", "local_global", "global_local")
+        check("local", local, "conv", "window")
+        self.mixer = mixer
+        if mixer != "global":
+            self.local_branch = (
+                local_conv(dim, kernel_size) if local == "conv" else local_window(dim, num_heads, window_size)
+            )
+        if mixer != "local":
+            self.global_branch = SlotMixer(dim, num_heads=num_heads, **slot_options)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor, source: Tensor) -> Tensor:
+        """Mix a map.
+
+        Args:
+            x: normalised map, B, H, W, C.
+            source: map that pooled slots are averaged from, the block's input, B, H, W, C.
+        """
+        if self.mixer == "parallel":
+            return self.global_branch(x, source) + self.local_branch(x)
+        if self.mixer == "global_local":
+            return self.local_branch(self.global_branch(x, source))
+        if self.mixer == "local_global":
+            x = self.local_branch(x)
+            return self.global_branch(x, x)
+        return self.local_branch(x) if self.mixer == "local" else self.global_branch(x, source)
+
+
+class MapAttention(nn.Module):
+    """Full multi-head attention among the positions of a map."""
+
+    def __init__(self, dim: int, *, num_heads: int) -> None:
+        super().__init__()
+        self.attn = self_attention(dim, num_heads)
+
+    def forward(self, x: Tensor, source: Tensor) -> Tensor:  # noqa: ARG002
+        """Return a map of the same shape, B, H, W, C; `source` is there to be called like `GLMix`."""
+        return self.attn(x.flatten(1, 2)).unflatten(1, x.shape[1:3])
+
+
+class Block(nn.Module):
+    """Position encoding, a spatial mixer and a feed-forward part, all residual, on B, H, W, C.
+
+    Args:
+        dim: channels.
+        mixer: takes the normalised map and the block's input.
+        mlp_ratio: hidden width of the feed-forward part, in widths.
+        pos_conv: encode position by a depthwise convolution.
+        conv_mlp: convolve inside the feed-forward part.
+        layer_scale: initial factor of both branches; None leaves it out.
+        drop_path: probability of leaving out a branch.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        mixer: nn.Module,
+        *,
+        mlp_ratio: float,
+        pos_conv: bool = False,
+        conv_mlp: bool = False,
+        layer_scale: float | None = None,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.pos_conv = DepthwiseConv(dim, 3) if pos_conv else None
+        self.norm1 = nn.LayerNorm(dim, eps=1e-6)
+        self.mixer = mixer
+        self.ls1 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
+        self.norm2 = nn.LayerNorm(dim, eps=1e-6)
+        self.mlp = ConvMlp(dim, int(dim * mlp_ratio), conv=conv_mlp)
+        self.ls2 = nn.Identity() if layer_scale is None else LayerScale(dim, layer_scale)
+        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+        if isinstance(mixer, MapAttention) and not pos_conv and not conv_mlp:
+            # The published block works on tokens then and has linear layers where the others have 1x1 convolutions.
+            init_linear(self.mlp.fc1)
+            init_linear(self.mlp.fc2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a map of the same shape."""
+        source = x
+        if self.pos_conv is not None:
+            x = x + self.pos_conv(x)
+        x = x + self.drop_path(self.ls1(self.mixer(self.norm1(x), source)))
+        return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
+
+
+class ConvMlp(nn.Module):
+    """Two linear layers around GELU, with a residual depthwise convolution on the hidden map if asked."""
+
+    def __init__(self, dim: int, hidden: int, *, conv: bool) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden)
+        self.depthwise = DepthwiseConv(hidden, 3) if conv else None
+        self.act = nn.GELU()
+        self.fc2 = nn.Linear(hidden, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a map of the same shape, B, H, W, C."""
+        x = self.fc1(x)
+        if self.depthwise is not None:
+            x = x + self.depthwise(x)
+        return self.fc2(self.act(x))
+
+
+class DepthwiseConv(nn.Conv2d):
+    """Convolution of each channel by itself that keeps the size of a map B, H, W, C."""
+
+    def __init__(self, dim: int, kernel_size: int) -> None:
+        if kernel_size < 1 or kernel_size % 2 == 0:
+            raise ValueError(f"kernel_size={kernel_size} was given; an odd number keeps the map's size")
+        super().__init__(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a map of the same shape."""
+        return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+
+def local_conv(dim: int, kernel_size: int) -> nn.Sequential:
+    """Build a depthwise convolution between two pointwise layers, without norm or activation."""
+    return nn.Sequential(
+        OrderedDict(
+            pointwise1=nn.Linear(dim, dim),
+            depthwise=DepthwiseConv(dim, kernel_size),
+            pointwise2=nn.Linear(dim, dim),
+        )
+    )
+
+
+def local_window(dim: int, num_heads: int, window_size: int) -> WindowAttention:
+    """Build window attention, initialised like the rest of the network."""
+    attention = WindowAttention(dim, num_heads=num_heads, window_size=window_size)
+    init_linear(attention.qkv)
+    init_linear(attention.proj)
+    return attention

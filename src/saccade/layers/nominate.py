@@ -1,0 +1,178 @@
+"""Let every place of a map choose between several context features."""
+
+from collections.abc import Sequence
+from functools import reduce
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .dct import DCTAttention
+from .numerics import upcast
+from .tap import Tap
+from .window import WindowAttention
+
+CANDIDATES = ("cnn", "window", "global")
+NOMINATIONS = ("hard", "soft")
+
+
+class Synergy(nn.Module):
+    """The mixer of an S-NomMer block: candidates computed from the same map, and a nominator that picks at every place.
+
+    A single candidate needs no nominator. Prefix tokens have no place on the map, hence no convolution and no window:
+    they take part in the global attention beside the map's blocks, and what they get there is their context.
+
+    Args:
+        dim: channels.
+        num_heads: heads of both attentions.
+        window_size: side of the attention windows.
+        dct_size: side of the blocks that the global attention sees.
+        cnn_reduction: `dim` over the width of the bottleneck convolution.
+        candidates: some of `CANDIDATES`, in that order.
+        nomination: "hard" or "soft".
+        temperature: of the nomination's softmax.
+        prefix: how many prefix tokens there are.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_heads: int,
+        window_size: int,
+        dct_size: int,
+        cnn_reduction: int,
+        candidates: Sequence[str] = CANDIDATES,
+        nomination: str = "hard",
+        temperature: float = 1.0,
+        prefix: int = 0,
+    ) -> None:
+        super().__init__()
+        self.prefix = prefix
+        self.cnn = Bottleneck(dim, reduction=cnn_reduction) if "cnn" in candidates else None
+        self.window = (
+            WindowAttention(dim, num_heads=num_heads, window_size=window_size) if "window" in candidates else None
+        )
+        self.dct = DCTAttention(dim, num_heads=num_heads, block_size=dct_size) if "global" in candidates else None
+        nominator = Nominator(dim, count=len(candidates), nomination=nomination, temperature=temperature)
+        self.nominator = nominator if len(candidates) > 1 else None
+
+    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Mix tokens, B, prefix + H * W, C."""
+        prefix, words = x[:, : self.prefix], x[:, self.prefix :].unflatten(1, grid)  # words: B, H, W, C
+        features = [candidate(words) for candidate in (self.cnn, self.window) if candidate is not None]
+        if self.dct is not None:
+            cells = self.dct.compress(words)
+            cells = self.dct.attn(torch.cat([prefix, cells], dim=1) if self.prefix else cells)
+            prefix = cells[:, : self.prefix]
+            features.append(self.dct.expand(cells[:, self.prefix :], grid))
+        else:
+            prefix = torch.zeros_like(prefix)
+        mixed = (self.nominator(features) if self.nominator is not None else features[0]).flatten(1, 2)
+        return torch.cat([prefix, mixed], dim=1) if self.prefix else mixed
+
+
+class Nominator(nn.Module):
+    """Score several features of a map at every place and nominate one of them there.
+
+    A hard nomination takes the best-scored feature; in training Gumbel noise is added to the scores and the gradient
+    is that of the noisy softmax. A soft one mixes the features by a plain softmax, without noise.
+
+    Views listen at `scores` and `nomination`, both B, H, W, count.
+
+    Args:
+        dim: channels.
+        count: how many features there are.
+        nomination: "hard" or "soft".
+        temperature: divisor of the scores in every softmax.
+    """
+
+    def __init__(self, dim: int, *, count: int = 3, nomination: str = "hard", temperature: float = 1.0) -> None:
+        super().__init__()
+        if nomination not in NOMINATIONS:
+            raise ValueError(f"nomination={nomination!r} was given; allowed are {', '.join(map(repr, NOMINATIONS))}")
+        if not temperature > 0:
+            raise ValueError(f"temperature={temperature} was given; it divides the scores and must be above 0")
+        self.hard = nomination == "hard"
+        self.temperature = temperature
+        self.fc = nn.Linear(dim, count)
+        self.scores = Tap()
+        self.nomination = Tap()
+
+    def forward(self, candidates: Sequence[Tensor]) -> Tensor:
+        """Nominate between maps, each B, H, W, C, and return a map of that shape."""
+        scores = self.scores(self.fc(reduce(torch.add, candidates)))
+        shares = self.nomination(self.share(scores)).to(candidates[0].dtype)
+        first, *others = zip(candidates, shares.unsqueeze(-2).unbind(-1), strict=True)
+        return reduce(lambda mixed, other: torch.addcmul(mixed, *other), others, first[0] * first[1])
+
+    def share(self, scores: Tensor) -> Tensor:
+        """Return how much of each feature every place gets, from its scores."""
+        if not self.hard:
+            return torch.softmax(upcast(scores) / self.temperature, dim=-1)
+        return sample_nomination(scores, temperature=self.temperature) if self.training else nominate(scores)
+
+
+class Bottleneck(nn.Module):
+    """The convolutional candidate: a residual bottleneck on a map B, H, W, C; what it returns is never negative."""
+
+    def __init__(self, dim: int, *, reduction: int) -> None:
+        super().__init__()
+        if reduction < 1 or dim % reduction:
+            raise ValueError(f"cnn_reduction={reduction} does not divide a stage's width {dim}; choose a divisor of it")
+        hidden = dim // reduction
+        self.conv1 = nn.Conv2d(dim, hidden, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(hidden)
+        self.conv2 = nn.Conv2d(hidden, hidden, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(hidden)
+        self.conv3 = nn.Conv2d(hidden, dim, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix a map with 3 x 3 neighbourhoods."""
+        x = x.permute(0, 3, 1, 2)
+        if not isinstance(x.shape[2], int):  # an exporter cannot order the strides of a symbolic map in this layout
+            x = x.contiguous()
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn2(self.conv2(y)))
+        y = F.relu(self.bn3(self.conv3(y)) + x)
+        return y.permute(0, 2, 3, 1)
+
+
+def nominate(scores: Tensor) -> Tensor:
+    """Mark the best score along the last axis with 1 and the others with 0.
+
+    Scores that are exactly equal are all marked, as in the published code, except in half precision: there equality is
+    mere rounding, and the first is taken.
+    """
+    if scores.dtype in (torch.float16, torch.bfloat16):
+        return _one_hot(scores)
+    return (scores == scores.amax(dim=-1, keepdim=True)).to(scores.dtype)
+
+
+def sample_nomination(scores: Tensor, *, temperature: float = 1.0, uniform: Tensor | None = None) -> Tensor:
+    """Draw one winner along the last axis by the Gumbel trick, with the gradient of the softmax (straight-through).
+
+    Args:
+        scores: unnormalised log probabilities.
+        temperature: of the softmax that gives the gradient.
+        uniform: noise in [0, 1) of the scores' shape; drawn from the device's default generator if not given.
+
+    Returns:
+        Exactly one 1 along the last axis, in at least float32.
+    """
+    soft = gumbel_softmax(scores, temperature=temperature, uniform=uniform)
+    return _one_hot(soft.detach()) + (soft - soft.detach())
+
+
+def gumbel_softmax(scores: Tensor, *, temperature: float = 1.0, uniform: Tensor | None = None) -> Tensor:
+    """Softmax of scores with Gumbel noise, in at least float32; arguments as in `sample_nomination`."""
+    if uniform is None:
+        uniform = torch.rand(scores.shape, dtype=torch.float32, device=scores.device)
+    tiny = 1e-20
+    noise = -torch.log(-torch.log(uniform + tiny) + tiny)
+    return torch.softmax((upcast(scores) + noise) / temperature, dim=-1)
+
+
+def _one_hot(scores: Tensor) -> Tensor:
+    return torch.zeros_like(scores).scatter(-1, scores.argmax(dim=-1, keepdim=True), 1.0)

@@ -1,0 +1,191 @@
+"""Dense relative localization (DRLoc): tell from two cells of a feature grid how far apart they lie."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .numerics import upcast
+
+Loss = Literal["l1", "cross_entropy", "gaussian", "square"]
+Unit = Literal["cells", "sides", "span"]
+LOSSES = ("l1", "cross_entropy", "gaussian", "square")
+UNITS = ("cells", "sides", "span")
+
+Grid = tuple[int, int]
+EPS = 1e-8  # of the variance, as published
+AFFORDABLE = 1024  # cells up to which they are picked by a matrix product
+
+
+class PairLocator(nn.Module):
+    """MLP that reads the offset between two cells from their features.
+
+    Args:
+        dim: width of a cell's features.
+        classes: how many offsets to tell apart along rows and along columns; None predicts two numbers instead.
+        hidden_dim: width of the hidden layers.
+        third_layer: before the classes, a third hidden layer without activation, as published; the paper has none.
+    """
+
+    def __init__(
+        self, dim: int, *, classes: tuple[int, int] | None = None, hidden_dim: int = 512, third_layer: bool = True
+    ) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(2 * dim, hidden_dim)
+        self.fc2 = nn.Linear(hidden_dim, hidden_dim)
+        self.fc3: nn.Module = nn.Identity()
+        if classes is None:
+            self.fc3 = nn.Linear(hidden_dim, 2)
+        elif third_layer:
+            self.fc3 = nn.Linear(hidden_dim, hidden_dim)
+        self.axes = nn.ModuleList(nn.Linear(hidden_dim, count) for count in classes or ())
+
+    def forward(self, cells: Tensor, pairs: Tensor) -> list[Tensor]:
+        """Predict offsets.
+
+        Args:
+            cells: features of the grid's cells in row-major order, B, N, dim.
+            pairs: indices of the first and second cell, B, M, 2.
+
+        Returns:
+            For rows and for columns, offsets, B, M, or their logits, B, M, classes.
+        """
+        x = F.relu(self._first_layer(cells, pairs))
+        x = self.fc3(F.relu(self.fc2(x)))
+        return [axis(x) for axis in self.axes] if self.axes else list(x.unbind(-1))
+
+    def _first_layer(self, cells: Tensor, pairs: Tensor) -> Tensor:
+        """Return the first layer of concatenated pairs, B, M, hidden_dim.
+
+        W [e1; e2] = A e1 + B e2, so where there are more pairs than cells, A and B are applied to every cell once.
+        """
+        count = cells.shape[1]
+        if pairs.shape[1] <= count:
+            return self.fc1(take(cells, pairs.flatten(1)).unflatten(1, (-1, 2)).flatten(2))
+        halves = self.fc1.weight.unflatten(1, (2, -1)).transpose(0, 1)  # A and B: 2, hidden_dim, dim
+        either = F.linear(cells, halves.flatten(0, 1))  # B, N, 2 * hidden_dim
+        either = either.unflatten(2, (2, -1)).flatten(1, 2)  # cell 0 by A, cell 0 by B, cell 1 by A, ...
+        first, second = pairs.unbind(-1)
+        both = one_hot(2 * first, 2 * count, either.dtype) + one_hot(2 * second + 1, 2 * count, either.dtype)
+        return both @ either + self.fc1.bias
+
+
+def take(rows: Tensor, index: Tensor) -> Tensor:
+    """Return the rows B, N, C of each sample at B, M indices; B, M, C.
+
+    By a product where that is affordable: its gradient sums in the same order every time, also on CUDA and compiled,
+    where that of indexing need not.
+    """
+    if rows.shape[1] <= AFFORDABLE:
+        return one_hot(index, rows.shape[1], rows.dtype) @ rows
+    sample = torch.arange(rows.shape[0], device=rows.device).unsqueeze(1)
+    return rows[sample, index]
+
+
+def one_hot(index: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """Return ones at the indices and zeros elsewhere, along a new last axis."""
+    return (index.unsqueeze(-1) == torch.arange(count, device=index.device)).to(dtype)
+
+
+def draw_pairs(
+    batch: int, pairs: int, *, device: torch.device | str, generator: torch.Generator | None = None
+) -> Tensor:
+    """Draw pairs of cells, uniformly and with replacement, for grids of any size.
+
+    Returns:
+        Numbers whose remainder by a grid's number of cells is a cell's index, B, pairs, 2.
+    """
+    # Beside 2**62 any number of cells is so small that its remainders are equally likely, to 1e-15 or so.
+    return torch.randint(2**62, (batch, pairs, 2), device=device, generator=generator)
+
+
+def offsets(
+    pairs: Tensor, grid: Grid, *, signed: bool = False, unit: Unit = "cells", dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
+    """Return how far apart the cells of each pair lie, along rows and along columns.
+
+    Args:
+        pairs: indices of first and second cell, B, M, 2.
+        grid: rows and columns.
+        signed: keep the direction; shifted so that no target is negative (published), except in "sides".
+        unit: "cells" counts cells (published), "sides" divides by the grid's side (the paper), "span" by the largest
+            offset, to reach from 0 to 1.
+        dtype: of offsets in other units than "cells", in which they are integers.
+
+    Returns:
+        Two tensors, B, M.
+    """
+    first, second = pairs.unbind(-1)
+    width = grid[1]  # of a row: the index of a cell is row * width + column
+    found = []
+    for start, end, side in (
+        (first // width, second // width, grid[0]),
+        (first % width, second % width, width),
+    ):
+        offset = start - end if signed else (start - end).abs()
+        if unit == "sides":
+            found.append(offset.to(dtype) / side)  # DRLoc eq. 1 and 3
+            continue
+        shift = side - 1 if signed else 0
+        offset = offset + shift
+        found.append(offset.to(dtype) / max(side - 1 + shift, 1) if unit == "span" else offset)
+    return found
+
+
+def locate_loss(
+    predicted: list[Tensor],
+    target: list[Tensor],
+    *,
+    loss: Loss = "l1",
+    prior: float = 0.001,
+    prior_on: Literal["variance", "deviation"] = "variance",
+) -> Tensor:
+    """Compare predicted offsets with true ones, averaged over pairs.
+
+    Args:
+        predicted: of `PairLocator`, for rows and columns: B, M for "l1", else logits B, M, classes.
+        target: of `offsets`; in cells except for "l1".
+        loss: "l1" averages over the axes, the others add them up. "cross_entropy" takes offsets as classes, "gaussian"
+            compares the mean of the predicted distribution in units of its deviation, "square" compares the mean.
+        prior: weight of the regularisation in "gaussian".
+        prior_on: what it takes the logarithm of, the "variance" (published) or the standard "deviation" (the paper).
+    """
+    both = [_axis_loss(upcast(p), t, loss, prior, prior_on) for p, t in zip(predicted, target, strict=True)]
+    total = both[0] + both[1]
+    return total / 2 if loss == "l1" else total
+
+
+def _axis_loss(predicted: Tensor, target: Tensor, loss: Loss, prior: float, prior_on: str) -> Tensor:
+    if loss == "l1":
+        return F.l1_loss(predicted, target.to(predicted.dtype))
+    if loss == "cross_entropy":
+        return F.cross_entropy(predicted.flatten(0, 1), target.flatten())
+    share = predicted.softmax(-1)
+    offset = torch.arange(predicted.shape[-1], device=predicted.device, dtype=predicted.dtype)
+    mean = share @ offset
+    error = (mean - target) ** 2
+    if loss == "square":
+        return error.mean()
+    variance = (share * (offset - mean.unsqueeze(-1)) ** 2).sum(-1) + EPS
+    factor = prior if prior_on == "variance" else prior / 2
+    return (error / variance + factor * variance.log()).mean()  # DRLoc eq. 6
+
+
+def pool_map(x: Tensor, side: int) -> Tensor:
+    """Halve a map, B, C, H, W, until its side is nearest to `side`, by averages of 3x3 that leave the padding out."""
+    while shrinks((x.shape[2], x.shape[3]), side):
+        x = F.avg_pool2d(x, 3, stride=2, padding=1, count_include_pad=False)
+    return x
+
+
+def pooled_grid(grid: Grid, side: int | None) -> Grid:
+    """Return the rows and columns that `pool_map` leaves; None pools nothing."""
+    while side is not None and shrinks(grid, side):
+        grid = ((grid[0] + 1) // 2, (grid[1] + 1) // 2)
+    return grid
+
+
+def shrinks(grid: Grid, side: int) -> bool:
+    """Tell whether half a grid's side (the root of its area) is nearer to `side`, as a ratio, than the whole."""
+    return grid[0] * grid[1] > 2 * side * side

@@ -1,0 +1,188 @@
+"""The classification head of SoT: class token and pooled word tokens, combined for any transformer."""
+
+import math
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from .covpool import Average, Covariance, CrossCovariance
+
+Fusion = Literal["sum", "concat", "aggr_all", "late"]
+Pooling = Literal["mgcrp", "gcp", "gap", "fc"] | None
+
+
+class SecondOrder(nn.Module):
+    """Classify from the class token and a pooled representation of the word tokens; SoT eq. 1.
+
+    Args:
+        dim: token width.
+        num_classes: classes; zero makes the head return its representation.
+        fusion: "sum" adds the logits of two linear layers, "concat" classifies both representations laid side by side,
+            "aggr_all" pools the class token with the words, "late" trains two classifiers (see `logits_pair`).
+        pooling: "mgcrp" (cross-covariance in heads), "gcp" (covariance), "gap" (average), "fc" (no words: a linear
+            layer widens the class token) or None (class token only).
+        class_token: "first" or "last" (the last token that counts, as GPT needs it), or None: words only, whatever the
+            fusion.
+        num_prefix_tokens: tokens at the front that are not words: the class token if it is first, registers. One if
+            the class token is first, else none, unless given.
+        num_heads, head_dim: size of "mgcrp" and "gcp".
+        drop_rate: dropout of what "mgcrp" and "gcp" return.
+        late: "logits" adds the two raw logits outside of training losses (the published code), "scores" gives the
+            logarithm of the mean of both softmax scores (the paper).
+        hidden_dim: width of "fc".
+        options: other settings of "mgcrp" and "gcp", see `CrossCovariance` and `Covariance`.
+    """
+
+    place: Tensor
+    class_fc: nn.Linear | None
+    word_fc: nn.Linear | None
+
+    def __init__(
+        self,
+        dim: int,
+        num_classes: int,
+        *,
+        fusion: Fusion = "sum",
+        pooling: Pooling = "mgcrp",
+        class_token: Literal["first", "last"] | None = "first",
+        num_prefix_tokens: int | None = None,
+        num_heads: int = 6,
+        head_dim: int = 14,
+        drop_rate: float = 0.0,
+        late: Literal["logits", "scores"] = "logits",
+        hidden_dim: int = 1280,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        _check("fusion", fusion, ("sum", "concat", "aggr_all", "late"))
+        _check("pooling", pooling, ("mgcrp", "gcp", "gap", "fc", None))
+        _check("class_token", class_token, ("first", "last", None))
+        _check("late", late, ("logits", "scores"))
+        if class_token is None and pooling in ("fc", None):
+            raise ValueError(f"pooling={pooling!r} uses the class token only and class_token=None leaves it out")
+        if num_prefix_tokens is None:
+            num_prefix_tokens = int(class_token == "first")
+        if class_token == "first" and num_prefix_tokens < 1:
+            raise ValueError(
+                f"class_token='first' needs num_prefix_tokens of at least 1, {num_prefix_tokens} was given"
+            )
+        self.fusion = fusion
+        self.class_token = class_token
+        self.num_prefix_tokens = num_prefix_tokens
+        self.late = late
+        self.pool = _pool(pooling, dim, options, num_heads=num_heads, head_dim=head_dim, drop_rate=drop_rate)
+        self.hidden: nn.Module = nn.Linear(dim, hidden_dim) if pooling == "fc" else nn.Identity()
+
+        self.class_width = hidden_dim if pooling == "fc" else dim
+        if class_token is None or (self.pool is not None and fusion == "aggr_all"):
+            self.class_width = 0
+        self.word_width = 0 if self.pool is None else cast(int, self.pool.width)
+        self.width = self.class_width + self.word_width
+        self.register_buffer("place", torch.empty(0), persistent=False)  # tells device and precision
+        self.apply(init_linear)
+        self.reset(num_classes)
+
+    def reset(self, num_classes: int) -> None:
+        """Replace the linear classifiers; with zero classes the head returns its representation, B, width."""
+        self.num_classes = num_classes
+        joint = self.fusion == "concat" and self.class_width > 0 and self.word_width > 0
+        widths = (0, self.width) if joint else (self.class_width, self.word_width)
+        self.class_fc, self.word_fc = (self.classifier(width) if width and num_classes else None for width in widths)
+
+    def classifier(self, width: int) -> nn.Linear:
+        """Return a fresh linear classifier where the head is and in its precision."""
+        layer = nn.Linear(width, self.num_classes, device=self.place.device, dtype=self.place.dtype)
+        init_linear(layer)
+        return layer
+
+    def represent(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
+        """Return what stands for the class token, B, class_width, and for the words, B, word_width; None if not used.
+
+        Args:
+            x: tokens, B, N, C, after the final norm.
+            mask: true for tokens that count, B, N; padding of a text has false.
+        """
+        if mask is not None:
+            mask = mask.bool()
+        token, words, mask = self.split(x, mask)
+        return (
+            self.hidden(token) if self.class_width and token is not None else None,
+            self.pool(words, mask) if self.pool is not None else None,
+        )
+
+    def split(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        """Return the class token, B, C, the tokens to pool, and the mask that belongs to these."""
+        prefix = self.num_prefix_tokens
+        everything = self.fusion == "aggr_all"
+        words, kept = x[:, prefix:], None if mask is None else mask[:, prefix:]
+        if self.class_token is None:
+            return None, words, kept
+        if self.class_token == "first":
+            if everything:
+                words = torch.cat([x[:, :1], words], dim=1)
+                kept = None if mask is None or kept is None else torch.cat([mask[:, :1], kept], dim=1)
+            return x[:, 0], words, kept
+        if mask is None:
+            return x[:, -1], words if everything else words[:, :-1], None
+        place = torch.arange(x.shape[1], device=x.device)
+        last = (place * mask).amax(1)  # B
+        token = x.gather(1, last[:, None, None].expand(-1, -1, x.shape[2])).squeeze(1)
+        return token, words, (mask if everything else mask & (place != last[:, None]))[:, prefix:]
+
+    def logits_pair(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the logits of class token and words apart, B, num_classes each.
+
+        Late fusion is trained with the sum of both losses; sum fusion adds the two.
+        """
+        if self.class_fc is None or self.word_fc is None:
+            raise ValueError(
+                f"this head (fusion={self.fusion!r}, num_classes={self.num_classes}) has no two classifiers; "
+                "use fusion='late' or 'sum', a class token, a pooling of words and at least one class"
+            )
+        token, words = self.represent(x, mask)
+        return self.class_fc(token), self.word_fc(words)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, pre_logits: bool = False) -> Tensor:
+        """Return logits, B, num_classes, or the representation, B, width.
+
+        Args:
+            x: tokens, B, N, C, after the final norm.
+            mask: true for tokens that count, B, N.
+            pre_logits: return the representation: class token, then words.
+        """
+        parts = [part for part in self.represent(x, mask) if part is not None]
+        if pre_logits or self.num_classes == 0:
+            return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        layers = [layer for layer in (self.class_fc, self.word_fc) if layer is not None]
+        if len(layers) < len(parts):
+            return layers[0](torch.cat(parts, dim=1))
+        logits = [layer(part) for layer, part in zip(layers, parts, strict=True)]
+        if len(logits) == 1:
+            return logits[0]
+        if self.fusion == "late" and self.late == "scores":
+            return torch.logsumexp(torch.stack([x.log_softmax(-1) for x in logits]), dim=0) - math.log(2)
+        return logits[0] + logits[1]
+
+
+def _pool(pooling: Pooling, dim: int, options: dict[str, Any], **size: Any) -> nn.Module | None:
+    if pooling == "mgcrp":
+        return CrossCovariance(dim, **size, **options)
+    if pooling == "gcp":
+        return Covariance(dim, **size, **options)
+    if options:
+        raise TypeError(f"{', '.join(options)} given, but pooling={pooling!r} takes no such settings; leave them out")
+    return Average(dim) if pooling == "gap" else None
+
+
+def init_linear(module: nn.Module) -> None:
+    """Draw the weight of a linear layer as the published code does."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def _check(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} was asked for; allowed are {', '.join(map(repr, allowed))}")

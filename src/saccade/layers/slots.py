@@ -1,0 +1,129 @@
+"""The global branch of GLMix: a few semantic slots, clustered from the map, that attend to each other."""
+
+import math
+
+import torch
+from timm.layers import Attention
+from torch import Tensor, nn
+
+from .cluster import Dispatch, correspondence, kmeans, kmeans_cluster, pool_slots, soft_cluster
+from .tap import Tap
+
+
+class SlotMixer(nn.Module):
+    """Cluster a map into slots, attend among the slots, dispatch them back to the map (GLMix eq. 1-4).
+
+    A view reads the Taps `slots` (initial slots, B, M, C) and `features` (the map that is clustered, B, H, W, C) and
+    gets the assignment maps from `assignment`.
+
+    Args:
+        dim: channels.
+        num_heads: heads of the attention among the slots.
+        num_slots: how many slots; a square number if they are pooled.
+        slots: "pool" averages them from the map, "learned" holds them as parameters.
+        slot_scale: factor of the cosine similarity, "learned" or "constant"; dim ** -0.5 to begin with.
+        clustering: "soft" or "kmeans" (hard, iterative, starts from the pooled slots, has no scale).
+        kmeans_iterations: updates of the centres in "kmeans".
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_heads: int,
+        num_slots: int = 64,
+        slots: str = "pool",
+        slot_scale: str = "learned",
+        clustering: str = "soft",
+        kmeans_iterations: int = 10,
+    ) -> None:
+        super().__init__()
+        check("slots", slots, "pool", "learned")
+        check("slot_scale", slot_scale, "learned", "constant")
+        check("clustering", clustering, "soft", "kmeans")
+        self.clustering = clustering
+        self.kmeans_iterations = kmeans_iterations
+        self.side = math.isqrt(num_slots)
+        self.init_slots: nn.Parameter | None = None
+        if slots == "learned":
+            if clustering == "kmeans":
+                raise ValueError("slots='learned' gets no gradient through clustering='kmeans'; use slots='pool'")
+            self.init_slots = nn.Parameter(torch.empty(1, num_slots, dim).normal_(std=0.02))
+        elif num_slots < 1 or self.side**2 != num_slots:
+            raise ValueError(
+                f"num_slots={num_slots} was asked for; pooled slots lie on a square grid (9, 16, 25, 36, 49, 64, ...), "
+                "slots='learned' takes any number"
+            )
+        scale = torch.tensor(dim**-0.5) if clustering == "soft" else None
+        self.scale: Tensor | None
+        if scale is not None and slot_scale == "learned":
+            self.scale = nn.Parameter(scale)
+        else:
+            self.register_buffer("scale", scale)
+        self.attn = self_attention(dim, num_heads)
+        self.slots = Tap()
+        self.features = Tap()
+
+    def forward(self, x: Tensor, source: Tensor) -> Tensor:
+        """Mix a map through slots.
+
+        Args:
+            x: map to cluster and to dispatch to, B, H, W, C.
+            source: map that pooled slots are averaged from, B, H', W', C.
+
+        Returns:
+            Map, B, H, W, C.
+        """
+        slots = self.slots(self.initial_slots(source))
+        x = self.features(x)
+        slots, dispatch = self.cluster(slots, x.flatten(1, 2))
+        return dispatch(self.attn(slots)).unflatten(1, x.shape[1:3])
+
+    def initial_slots(self, source: Tensor) -> Tensor:
+        """Return the slots before clustering, B, M, C (GLMix eq. 1)."""
+        if self.init_slots is not None:
+            return self.init_slots.repeat(source.shape[0], 1, 1)  # a view of a parameter would break module hooks
+        return pool_slots(source, self.side)
+
+    def cluster(self, slots: Tensor, features: Tensor) -> tuple[Tensor, Dispatch]:
+        """Return clustered slots, B, M, C, and the way back to the positions of features, B, N, C."""
+        if self.scale is None:
+            return kmeans_cluster(slots, features, self.kmeans_iterations)
+        return soft_cluster(slots, features, self.scale)
+
+    def assignment(self, slots: Tensor, features: Tensor) -> Tensor:
+        """Return how much each position counts in each slot, the weights of GLMix eq. 3.
+
+        Args:
+            slots: what passed the Tap `slots`, B, M, C.
+            features: what passed the Tap `features`, B, H, W, C.
+
+        Returns:
+            Weights that sum to one over positions, B, M, H * W.
+        """
+        features = features.flatten(1, 2)
+        if self.scale is None:
+            return kmeans(slots, features, self.kmeans_iterations)[0]
+        return correspondence(slots, features, self.scale).softmax(dim=2)
+
+
+def self_attention(dim: int, num_heads: int) -> Attention:
+    """Build multi-head attention over tokens; its packed input projection is initialised as PyTorch's own is."""
+    attention = Attention(dim, num_heads=num_heads, qkv_bias=True)
+    nn.init.xavier_uniform_(attention.qkv.weight)
+    nn.init.zeros_(attention.qkv.bias)
+    init_linear(attention.proj)
+    return attention
+
+
+def init_linear(layer: nn.Linear) -> None:
+    """Initialise as every linear layer of a GLNet is: truncated normal weights, no bias."""
+    nn.init.trunc_normal_(layer.weight, std=0.02)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+def check(name: str, value: str, *allowed: str) -> None:
+    """Refuse an option's value that is not among the allowed ones."""
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} was asked for; allowed are {', '.join(map(repr, allowed))}")

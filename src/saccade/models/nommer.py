@@ -1,0 +1,379 @@
+"""NomMer: every place of a map nominates its context: convolution, window attention or compressed global attention."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, TypeVar, cast
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath, Mlp, to_2tuple
+from timm.models import generate_default_cfgs, register_model
+from torch import Tensor, nn
+
+from ..layers.dct import pack_grouped, plain_attention
+from ..layers.nominate import CANDIDATES, Synergy
+from ..layers.position import resize_grid
+from ..layers.window import WindowAttention, extend, resize_bias_table
+from ._backbone import Pyramid, run_blocks
+from ._builder import build, default_cfg
+
+POOLS = ("token", "avg", "")
+STAGES = 4
+
+T = TypeVar("T")
+
+
+class NomMer(Pyramid):
+    """Four stages: two of synergistic blocks (S-NomMer), two of global attention (G-NomMer), a class token in the last.
+
+    The defaults are the published networks. Options give the paper's ablations.
+
+    Args:
+        img_size: size the position table is made for; images of other sizes get it resampled.
+        in_chans: image channels.
+        num_classes: 0 leaves the classifier out.
+        global_pool: "token" classifies the class token, "avg" the mean of the others, "" does not pool.
+        embed_dim: width of the first stage; every further stage doubles it.
+        depths: blocks of each stage.
+        num_heads: attention heads of each stage.
+        mlp_ratios: hidden width of each stage's feed-forward layers over its width.
+        synergistic: which stages have S-NomMer blocks. In the last one the class token has no place on the map, hence
+            no convolution and no window: it takes part in the global attention, beside the blocks' tokens, and that is
+            its context.
+        candidates: what an S-NomMer block nominates between: "cnn", "window", "global", or some of them.
+        nomination: "hard" (one candidate a place) or "soft" (mixed by a softmax).
+        temperature: of the nomination's softmax.
+        window_size: side of the attention windows.
+        dct_sizes: side of the DCT blocks of each stage; 8, 4, 2, 1 sees a map as equally many tokens in every stage.
+        cnn_reduction: width of a stage over the width of its bottleneck convolution.
+        drop_rate: dropout before the classifier.
+        drop_path_rate: stochastic depth of the last block, rising linearly from zero.
+    """
+
+    official_prefix: ClassVar[str] = "transformer1."
+    num_prefix_tokens: int = 1
+
+    def __init__(
+        self,
+        *,
+        img_size: int | tuple[int, int] = 224,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: str = "token",
+        embed_dim: int = 96,
+        depths: Sequence[int] = (2, 2, 8, 2),
+        num_heads: Sequence[int] = (2, 2, 4, 8),
+        mlp_ratios: float | Sequence[float] = (2.0, 2.0, 2.0, 1.0),
+        synergistic: bool | Sequence[bool] = (True, True, False, False),
+        candidates: str | Sequence[str] = CANDIDATES,
+        nomination: str = "hard",
+        temperature: float = 1.0,
+        window_size: int | Sequence[int] = 7,
+        dct_sizes: int | Sequence[int] = (8, 4, 2, 1),
+        cnn_reduction: int | Sequence[int] = 2,
+        drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+    ) -> None:
+        super().__init__()
+        dims = [embed_dim * 2**i for i in range(STAGES)]
+        depths, num_heads = per_stage("depths", depths), per_stage("num_heads", num_heads)
+        ratios = per_stage("mlp_ratios", mlp_ratios)
+        synergy = per_stage("synergistic", synergistic)
+        windows, blocks = per_stage("window_size", window_size), per_stage("dct_sizes", dct_sizes)
+        reductions = per_stage("cnn_reduction", cnn_reduction)
+        chosen = choose_candidates(candidates)
+        # Without a global candidate nothing brings the image to the class token of a synergistic last stage.
+        self.reads_token = not synergy[-1] or "global" in chosen
+        self.stem = Stem(in_chans, embed_dim)
+        self.stages = nn.ModuleList()
+        for i, dim in enumerate(dims):
+            last = i == STAGES - 1
+            mixers = [
+                Synergy(
+                    dim,
+                    num_heads=num_heads[i],
+                    window_size=windows[i],
+                    dct_size=blocks[i],
+                    cnn_reduction=reductions[i],
+                    candidates=chosen,
+                    nomination=nomination,
+                    temperature=temperature,
+                    prefix=1 if last else 0,
+                )
+                if synergy[i]
+                else GlobalMixer(dim, num_heads[i])
+                for _ in range(depths[i])
+            ]
+            rates = [drop_path_rate * (sum(depths[:i]) + j) / max(sum(depths) - 1, 1) for j in range(depths[i])]
+            stage = Stage(
+                dim,
+                merge=Merge(dim // 2, dim) if i else nn.Identity(),
+                blocks=[Block(dim, m, mlp_ratio=ratios[i], drop_path=r) for m, r in zip(mixers, rates, strict=True)],
+                grid=grid_of(img_size) if i == 2 else None,
+                class_token=last,
+            )
+            self.stages.append(stage)
+        self.feature_info = [
+            {"num_chs": dim, "reduction": 4 * 2**i, "module": f"stages.{i}"} for i, dim in enumerate(dims)
+        ]
+        self.num_features = dims[-1]
+        self.norm = nn.LayerNorm(self.num_features)
+        self.head_drop = nn.Dropout(drop_rate)
+        self.reset_classifier(num_classes, global_pool)
+        self.apply(init_weights)
+
+    def as_map(self, x: Any, norm: bool) -> Tensor:
+        """Return a stage's output as B, C, H, W; the last one's without its class token, normalised if asked."""
+        if isinstance(x, Tensor):
+            return x
+        tokens, grid = x
+        tokens = self.norm(tokens) if norm else tokens
+        return tokens[:, 1:].transpose(1, 2).unflatten(2, grid)
+
+    def finish(self, x: Any) -> Tensor:
+        """Return the last stage's normalised tokens, class token first; an earlier stage's map as it is."""
+        return x if isinstance(x, Tensor) else self.norm(x[0])
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Pool tokens (B, 1 + L, C) and classify them."""
+        if self.global_pool == "token":
+            x = x[:, 0]
+        elif self.global_pool == "avg":
+            x = x[:, 1:].mean(dim=1)
+        x = self.head_drop(x)
+        return x if pre_logits else self.head(x)
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Replace the classifier; zero classes makes it an identity."""
+        if global_pool is not None:
+            if global_pool not in POOLS:
+                raise ValueError(f"global_pool={global_pool!r} was given; allowed are {', '.join(map(repr, POOLS))}")
+            if global_pool == "token" and not self.reads_token:
+                raise ValueError(
+                    "global_pool='token' was asked of a synergistic last stage without a 'global' candidate, where the "
+                    "class token never sees the image; add 'global' or choose global_pool='avg'"
+                )
+            self.global_pool = global_pool
+        self.num_classes = num_classes
+        self.head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+        init_weights(self.head)
+
+    def set_input_size(
+        self, img_size: int | tuple[int, int] | None = None, window_size: int | None = None, **_: Any
+    ) -> None:
+        """Resample the position table for another image size and the windows' bias tables for another window."""
+        for module in self.modules():
+            if isinstance(module, Stage) and module.pos_embed is not None and img_size is not None:
+                table = resize_grid(module.pos_embed.detach(), grid_of(img_size))
+                module.pos_embed = nn.Parameter(table, requires_grad=module.pos_embed.requires_grad)
+            elif isinstance(module, WindowAttention) and window_size is not None:
+                module.set_window_size(window_size)
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Return timm's map from parameter names to layers, for layer-wise learning rates."""
+        if coarse:
+            return {"stem": r"^stem", "blocks": r"^stages\.(\d+)"}
+        blocks = [
+            (r"^stages\.(\d+)\.(?:merge|pos_embed|cls_token)", (0,)),
+            (r"^stages\.(\d+)\.blocks\.(\d+)", None),
+            (r"^norm", (99999,)),
+        ]
+        return {"stem": r"^stem", "blocks": blocks}
+
+    def convert(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Rename a published state dict to ours and fit position and bias tables to this model's grid and windows."""
+        ours = self.state_dict()
+        converted = {}
+        for key, value in state_dict.items():
+            if key.endswith(PUBLISHED_CONSTANTS):
+                continue
+            for pattern, name in PUBLISHED_NAMES:
+                key = re.sub(pattern, name, key)
+            if key.endswith(("perceive.weight", "restore.weight")) and value.ndim == 4:
+                value = pack_frequencies(value, restore=key.endswith("restore.weight"))
+            elif key.endswith("pos_embed") and key in ours and value.ndim == 4:
+                value = resize_grid(value, tuple(ours[key].shape[1:3]))
+            elif key.endswith("relative_position_bias_table") and key in ours:
+                value = resize_bias_table(value, ours[key].shape[0])
+            converted[key] = value
+        return converted
+
+
+class Stem(nn.Module):
+    """Cut an image into patches of 4 x 4; a rest at the bottom or right is completed with zeros."""
+
+    def __init__(self, in_chans: int, dim: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_chans, dim, 4, stride=4, bias=False)
+        self.norm = nn.BatchNorm2d(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map B, in_chans, H, W to B, C, ceil(H / 4), ceil(W / 4)."""
+        H, W = x.shape[2:]
+        if not (isinstance(H, int) and isinstance(W, int) and H % 4 == 0 and W % 4 == 0):
+            x = F.pad(x, (0, (W + 3) // 4 * 4 - W, 0, (H + 3) // 4 * 4 - H))
+        return F.relu(self.norm(self.conv(x)))
+
+
+class Merge(nn.Module):
+    """Halve a map and widen it: convolution, max pooling, norm. The last row of an odd map is pooled by itself."""
+
+    def __init__(self, in_dim: int, dim: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_dim, dim, 3, padding=1)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map B, in_dim, H, W to B, dim, ceil(H / 2), ceil(W / 2)."""
+        x = extend(self.conv(x).permute(0, 2, 3, 1), 2)  # B, H, W, C
+        x = F.max_pool2d(x.permute(0, 3, 1, 2), 2)
+        return self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class Stage(nn.Module):
+    """Merge, position table and class token where the network has them, and blocks.
+
+    Returns a map B, C, H, W; a stage with a class token returns its tokens, B, 1 + L, C, and their grid.
+    """
+
+    def __init__(
+        self, dim: int, *, merge: nn.Module, blocks: list["Block"], grid: tuple[int, int] | None, class_token: bool
+    ) -> None:
+        super().__init__()
+        self.merge = merge
+        self.pos_embed = nn.Parameter(torch.randn(1, *grid, dim)) if grid else None
+        self.cls_token = nn.Parameter(torch.randn(1, 1, dim)) if class_token else None
+        self.blocks = nn.ModuleList(blocks)
+        self.grad_checkpointing = False
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, tuple[int, int]]:
+        """Run the stage on a map, B, C, H, W."""
+        x = self.merge(x).permute(0, 2, 3, 1)  # B, H, W, C
+        grid = (x.shape[1], x.shape[2])
+        if self.pos_embed is not None:
+            x = x + resize_grid(self.pos_embed, grid)
+        x = x.flatten(1, 2)
+        if self.cls_token is not None:
+            x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
+        blocks = cast(Iterable[nn.Module], (partial(block, grid=grid) for block in self.blocks))
+        x = run_blocks(blocks, x, recompute=self.grad_checkpointing)
+        return x.transpose(1, 2).unflatten(2, grid) if self.cls_token is None else (x, grid)
+
+
+class Block(nn.Module):
+    """A mixer and a feed-forward layer, each behind a norm and inside a residual connection."""
+
+    def __init__(self, dim: int, mixer: nn.Module, *, mlp_ratio: float, drop_path: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim)
+        self.mixer = mixer
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = Mlp(dim, int(dim * mlp_ratio))
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Map tokens B, N, C, the last H * W of them a map in row-major order, to tokens."""
+        x = x + self.drop_path(self.mixer(self.norm1(x), grid))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class GlobalMixer(nn.Module):
+    """The mixer of a G-NomMer block: attention between all tokens."""
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__()
+        self.attn = plain_attention(dim, num_heads)
+
+    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:  # noqa: ARG002
+        """Mix tokens, B, N, C."""
+        return self.attn(x)
+
+
+def init_weights(module: nn.Module) -> None:
+    """Initialise linear layers as published; every other layer does it itself."""
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def per_stage(name: str, value: T | Sequence[T]) -> tuple[T, ...]:
+    """Return one value for each stage, from one for all or a sequence of four."""
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * STAGES
+    if len(values) != STAGES:
+        raise ValueError(f"{name}={value!r} has {len(values)} values; give one, or {STAGES}, one a stage")
+    return values
+
+
+def choose_candidates(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Check the names of candidates and put them into the order of the nominator's scores."""
+    given = [name.lower() for name in ([names] if isinstance(names, str) else names)]
+    if not given or len(set(given)) < len(given) or not set(given) <= set(CANDIDATES):
+        raise ValueError(f"candidates={names!r} were given; name each of {', '.join(CANDIDATES)} at most once")
+    return tuple(name for name in CANDIDATES if name in given)
+
+
+def grid_of(img_size: int | tuple[int, int]) -> tuple[int, int]:
+    """Return the third stage's map size for an image size."""
+    height, width = to_2tuple(img_size)
+    return -(-height // 16), -(-width // 16)
+
+
+def pack_frequencies(weight: Tensor, *, restore: bool, groups: int = 8) -> Tensor:
+    """Bring a published perceiver's (or, on the way back, restorer's) convolution to our layout."""
+    if restore:
+        return pack_grouped(weight, groups=groups, frequencies_out=weight.shape[0] // (weight.shape[1] * groups))
+    return pack_grouped(weight, groups=groups, frequencies_in=weight.shape[1] * groups // weight.shape[0])
+
+
+PUBLISHED_CONSTANTS = (".dct_conv_8x8.weight", ".idct_conv.0.weight", ".relative_position_index")
+PUBLISHED_NAMES = (
+    (r"^pos_embedding$", "stages.2.pos_embed"),
+    (r"^cls_token$", "stages.3.cls_token"),
+    (r"^cnn1\.", "stem.conv."),
+    (r"^bn1\.", "stem.norm."),
+    (r"^mlp_head\.0\.", "norm."),
+    (r"^mlp_head\.1\.", "head."),
+    (r"^merge([123])\.", r"stages.\1.merge."),
+    (r"^transformer([1-4])\.layers\.(\d+)\.", lambda m: f"stages.{int(m[1]) - 1}.blocks.{m[2]}."),
+    (r"(blocks\.\d+)\.0\.norm\.", r"\1.norm1."),
+    (r"(blocks\.\d+)\.1\.norm\.", r"\1.norm2."),
+    (r"(blocks\.\d+)\.0\.fn\.", r"\1.mixer."),
+    (r"(blocks\.\d+)\.1\.fn\.net\.0\.", r"\1.mlp.fc1."),
+    (r"(blocks\.\d+)\.1\.fn\.net\.3\.", r"\1.mlp.fc2."),
+    (r"mixer\.attention\.", "mixer.window."),
+    (r"mixer\.attentionG\.", "mixer.dct."),
+    (r"mixer\.fc\.", "mixer.nominator.fc."),
+    (r"mixer\.to_", "mixer.attn.to_"),
+    (r"dct\.dw\.", "dct.perceive."),
+    (r"dct\.bn1\.", "dct.norm."),
+    (r"dct\.up\.", "dct.restore."),
+    (r"attn\.to_qkv\.", "attn.qkv."),
+    (r"attn\.to_out\.0\.", "attn.proj."),
+)
+
+default_cfgs = generate_default_cfgs(
+    {f"nommer_{size}": default_cfg(first_conv="stem.conv", classifier="head") for size in ("tiny", "small", "base")}
+)
+
+
+@register_model
+def nommer_tiny(pretrained: bool = False, **kwargs: Any) -> NomMer:
+    """NomMer-T: width 96, 14 blocks, bottlenecks of half the width."""
+    args = {"embed_dim": 96, "depths": (2, 2, 8, 2), "cnn_reduction": 2, "drop_path_rate": 0.1}
+    return build(NomMer, "nommer_tiny", pretrained, **dict(args, **kwargs))
+
+
+@register_model
+def nommer_small(pretrained: bool = False, **kwargs: Any) -> NomMer:
+    """NomMer-S: width 96, 32 blocks, bottlenecks of a quarter of the width."""
+    args = {"embed_dim": 96, "depths": (6, 6, 16, 4), "cnn_reduction": 4, "drop_path_rate": 0.3}
+    return build(NomMer, "nommer_small", pretrained, **dict(args, **kwargs))
+
+
+@register_model
+def nommer_base(pretrained: bool = False, **kwargs: Any) -> NomMer:
+    """NomMer-B: width 128, 32 blocks, bottlenecks of a quarter of the width."""
+    args = {"embed_dim": 128, "depths": (6, 6, 16, 4), "cnn_reduction": 4, "drop_path_rate": 0.5}
+    return build(NomMer, "nommer_base", pretrained, **dict(args, **kwargs))

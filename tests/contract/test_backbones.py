@@ -1,0 +1,293 @@
+"""timm's contract, over every registered backbone."""
+
+import copy
+import io
+import warnings
+
+import pytest
+import timm
+import torch
+from support.backbones import COLUMNS, FAMILIES, NAMES, PYRAMIDS, shallow
+from timm.models import group_parameters
+from timm.optim import param_groups_layer_decay
+
+ODD, WIDE, TINY = (97, 131), (64, 96), (20, 33)
+every_name = pytest.mark.parametrize("name", NAMES)
+every_family = pytest.mark.parametrize("name", FAMILIES)
+
+
+def images(size=WIDE, batch=2, channels=3):
+    return torch.randn(batch, channels, *size)
+
+
+def test_all_nineteen_names_are_registered():
+    assert set(NAMES) == {
+        *("nommer_tiny", "nommer_small", "nommer_base"),
+        *("glnet_stl", "glnet_stl_paramslot", "glnet_4g", "glnet_9g", "glnet_16g", "glnet_4g_tl", "glnet_9g_tl"),
+        *("sot_7", "sot_tiny", "sot_small", "sot_base"),
+        *("cvt_13", "t2t_vit_7", "t2t_vit_12", "t2t_vit_14", "t2t_vit_24"),
+    }
+
+
+@every_name
+def test_full_variant_classifies_an_odd_non_square_image(name):
+    model = timm.create_model(name).eval()
+    with torch.inference_mode():
+        logits = model(images(ODD, batch=1))
+    assert logits.shape == (1, 1000)
+    assert logits.isfinite().all()
+    assert logits.std() > 0
+
+
+@every_name
+@pytest.mark.parametrize("size", [ODD, WIDE, TINY, (224, 224)], ids=str)
+def test_any_size_gives_finite_logits(name, size):
+    model = shallow(name, num_classes=7).eval()
+    with torch.inference_mode():
+        logits = model(images(size, batch=1))
+    assert logits.shape == (1, 7)
+    assert logits.isfinite().all()
+
+
+@every_name
+def test_pictures_of_a_batch_do_not_see_each_other(name):
+    model = shallow(name, num_classes=7).double().eval()
+    x = images().double()
+    with torch.inference_mode():
+        torch.testing.assert_close(model(x), torch.cat([model(x[:1]), model(x[1:])]))
+
+
+@every_name
+@pytest.mark.parametrize("channels", [1, 5])
+def test_in_chans(name, channels):
+    model = shallow(name, in_chans=channels, num_classes=3).eval()
+    with torch.inference_mode():
+        assert model(images(channels=channels)).shape == (2, 3)
+
+
+@every_name
+def test_forward_is_features_then_head(name):
+    model = shallow(name, num_classes=7).eval()
+    x = images()
+    with torch.inference_mode():
+        features = model.forward_features(x)
+        torch.testing.assert_close(model.forward_head(features), model(x))
+        assert model.forward_head(features, pre_logits=True).shape == (2, model.head_hidden_size)
+        assert features.shape[0] == 2
+        assert model.num_features in features.shape
+
+
+@every_name
+def test_reset_classifier(name):
+    model = shallow(name, num_classes=7).eval()
+    assert model.num_classes == 7
+    model.reset_classifier(4)
+    assert model.num_classes == 4
+    with torch.inference_mode():
+        assert model(images()).shape == (2, 4)
+        assert any(p.shape[0] == 4 for p in model.get_classifier().parameters())
+        model.reset_classifier(0)
+        assert model.num_classes == 0
+        assert model(images()).shape == (2, model.head_hidden_size)
+        assert shallow(name, num_classes=0).eval()(images()).shape == (2, model.head_hidden_size)
+
+
+@pytest.mark.parametrize("name", PYRAMIDS)
+@pytest.mark.parametrize("size", [ODD, WIDE], ids=str)
+def test_features_only_gives_a_pyramid(name, size):
+    model = shallow(name, features_only=True).eval()
+    strides = [4, 8, 16] if name == "cvt_13" else [4, 8, 16, 32]
+    assert model.feature_info.reduction() == strides
+    with torch.inference_mode():
+        maps = model(images(size))
+    for stride, channels, x in zip(strides, model.feature_info.channels(), maps, strict=True):
+        assert x.shape[:2] == (2, channels)
+        floor = tuple(side // stride for side in size)
+        ceil = tuple(-(-side // stride) for side in size)
+        assert all(low <= side <= high for low, side, high in zip(floor, x.shape[2:], ceil, strict=True))
+        assert x.isfinite().all()
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_features_only_gives_maps_of_a_column(name):
+    model = shallow(name, features_only=True, out_indices=(0, 1)).eval()
+    stride = model.feature_info.reduction()[0]
+    with torch.inference_mode():
+        maps = model(images((64, 96)))
+    assert [tuple(x.shape) for x in maps] == [(2, model.feature_info.channels()[0], 64 // stride, 96 // stride)] * 2
+
+
+@every_name
+def test_features_only_drops_what_is_not_needed(name):
+    whole = shallow(name, features_only=True)
+    part = shallow(name, features_only=True, out_indices=(0,))
+    assert sum(p.numel() for p in part.parameters()) < sum(p.numel() for p in whole.parameters())
+    assert part.feature_info.channels() == whole.feature_info.channels()[:1] or name in COLUMNS
+
+
+@every_name
+def test_intermediates_agree_with_forward_features(name):
+    model = shallow(name, num_classes=7).eval()
+    x = images()
+    with torch.inference_mode():
+        final, maps = model.forward_intermediates(x)
+        torch.testing.assert_close(final, model.forward_features(x))
+        assert len(maps) == len(model.feature_info)
+        assert [m.shape[1] for m in maps] == [info["num_chs"] for info in model.feature_info]
+        (first,) = model.forward_intermediates(x, indices=[0], stop_early=True, intermediates_only=True)
+        torch.testing.assert_close(first, maps[0])
+        last_two = model.forward_intermediates(x, indices=2, intermediates_only=True)
+        torch.testing.assert_close(last_two, maps[-2:])
+        with pytest.raises(ValueError, match="output_fmt"):
+            model.forward_intermediates(x, output_fmt="CHWN")
+
+
+@every_name
+def test_layer_groups_cover_every_parameter(name):
+    model = shallow(name)
+    for coarse in (False, True):
+        groups = group_parameters(model, model.group_matcher(coarse=coarse))
+        named = [n for names in groups.values() for n in names]
+        assert sorted(named) == sorted(n for n, _ in model.named_parameters())
+    assert len(group_parameters(model, model.group_matcher())) >= 4
+    groups = param_groups_layer_decay(model, weight_decay=0.05, layer_decay=0.7)
+    scales = {group["lr_scale"] for group in groups}
+    assert len(scales) >= 4
+
+
+@every_name
+def test_no_weight_decay_names_exist(name):
+    model = shallow(name)
+    assert model.no_weight_decay() <= {n for n, _ in model.named_parameters()}
+
+
+@every_name
+def test_every_parameter_is_trained(name):
+    model = shallow(name, num_classes=7).train()
+    x = images((96, 64))
+    model(x).square().mean().backward()
+    idle = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+    assert not idle
+
+
+@every_family
+def test_gradient_checkpointing_changes_no_gradient(name):
+    model = shallow(name, num_classes=7, drop_path_rate=0.2).train()
+    other = copy.deepcopy(model)
+    other.set_grad_checkpointing()
+    x = images()
+    for candidate in (model, other):
+        torch.manual_seed(1)
+        candidate(x).square().mean().backward()
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+
+
+@every_family
+def test_set_input_size_keeps_the_answer(name):
+    model = shallow(name, num_classes=7).eval()
+    x = images((96, 160))
+    with torch.inference_mode():
+        before = model(x)
+        model.set_input_size((96, 160))
+        torch.testing.assert_close(model(x), before)
+
+
+@every_name
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_is_finite(name, dtype):
+    model = shallow(name, num_classes=7).to(dtype).eval()
+    with torch.inference_mode():
+        logits = model(images().to(dtype))
+        assert logits.dtype is dtype
+        assert logits.isfinite().all()
+        assert model(torch.zeros(1, 3, 64, 64, dtype=dtype)).isfinite().all()
+
+
+@every_family
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_trains_without_nan(name, dtype):
+    model = shallow(name, num_classes=7).train()
+    with torch.autocast("cpu", dtype):
+        loss = model(images()).float().logsumexp(-1).mean()
+    loss.backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+@every_name
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_compiles_as_one_graph(name, training):
+    model = shallow(name, num_classes=7).train(training)
+    x = images()
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager" if name in FAMILIES else "eager")
+    torch.manual_seed(1)
+    with torch.set_grad_enabled(training):
+        got = compiled(x)
+    assert got.shape == (2, 7)
+    if not training:
+        torch.testing.assert_close(got, model(x))
+    else:
+        got.sum().backward()
+        assert all(p.grad is not None for p in model.parameters())
+
+
+@every_name
+def test_exports_with_dynamic_batch_and_size(name):
+    model = shallow(name, num_classes=7).eval()
+    dynamic = {0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(model, (images((96, 128)),), dynamic_shapes=(dynamic,)).module()
+    with torch.inference_mode():
+        for size, batch in ((ODD, 1), ((64, 64), 3), ((224, 160), 1)):
+            x = images(size, batch)
+            torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+@every_name
+def test_state_dict_round_trip(name):
+    torch.manual_seed(1)
+    model, twin = shallow(name, num_classes=7).eval(), shallow(name, num_classes=7).eval()
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    twin.load_state_dict(torch.load(file, weights_only=True))
+    x = images()
+    with torch.inference_mode():
+        assert torch.equal(model(x), twin(x))
+        assert torch.equal(model(x), copy.deepcopy(model)(x))
+
+
+@every_family
+def test_channels_last_gives_the_same_answer(name):
+    model = shallow(name, num_classes=7).eval()
+    x = images()
+    with torch.inference_mode():
+        want = model(x)
+        model = model.to(memory_format=torch.channels_last)
+        got = model(x.to(memory_format=torch.channels_last))
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+@every_family
+def test_stray_output_stride_is_taken_and_other_strides_refused(name):
+    shallow(name, output_stride=32)
+    with pytest.raises(ValueError, match="output_stride=16"):
+        shallow(name, output_stride=16)
+
+
+@every_family
+def test_evaluation_draws_no_random_numbers(name):
+    model = shallow(name, num_classes=7).eval()
+    before = torch.get_rng_state()
+    with torch.inference_mode():
+        model(torch.ones(2, 3, 64, 64))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@every_name
+def test_is_built_on_the_meta_device(name):
+    with torch.device("meta"):
+        model = timm.create_model(name)
+        assert model(torch.empty(1, 3, 64, 64)).shape == (1, 1000)
