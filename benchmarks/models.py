@@ -79,7 +79,11 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def machine(device: str) -> str:
-    chip = torch.cuda.get_device_name() if device.startswith("cuda") else f"CPU, {torch.get_num_threads()} threads of {os.cpu_count()}"
+    chip = (
+        torch.cuda.get_device_name()
+        if device.startswith("cuda")
+        else f"CPU, {torch.get_num_threads()} threads of {os.cpu_count()}"
+    )
     versions = f"python {platform.python_version()}, torch {torch.__version__}, timm {timm.__version__}, saccade {saccade.__version__}"
     return f"{chip}; {versions}; {time.strftime('%Y-%m-%d')}\nCommand: python benchmarks/models.py {' '.join(sys.argv[1:])}"
 

@@ -88,7 +88,9 @@ def benchmark(args: Namespace) -> None:
     require_model(args.model)
     require_model(args.peer)
     shared: dict[str, Any] = {name: args[name] for name in ("batch_size", "img_size", "device", "precision")}
-    settings = [Setting(mode=m, compiled=c, **shared) for m in MODES for c in ([False, True] if args.compile else [False])]
+    settings = [
+        Setting(mode=m, compiled=c, **shared) for m in MODES for c in ([False, True] if args.compile else [False])
+    ]
     console = Console(stderr=True)
     results = []
     for setting in settings:

@@ -171,7 +171,7 @@ def test_every_parameter_is_trained(name):
 
 
 @every_family
-def test_gradient_checkpointing_changes_no_gradient(name):
+def test_gradient_checkpointing_changes_no_gradient_and_no_statistic(name):
     model = shallow(name, num_classes=7, drop_path_rate=0.2).train()
     other = copy.deepcopy(model)
     other.set_grad_checkpointing()
@@ -181,6 +181,8 @@ def test_gradient_checkpointing_changes_no_gradient(name):
         candidate(x).square().mean().backward()
     for p, q in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad)
+    for (key, p), q in zip(model.named_buffers(), other.buffers(), strict=True):
+        assert torch.equal(p, q), f"{key} was updated twice"
 
 
 @every_family

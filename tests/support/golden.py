@@ -150,7 +150,9 @@ def part(name: str, piece: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     record, arrays = read(name)
     found = next(p for p in record["parts"] if p["name"] == piece)
     prefix = piece + "."
-    return found, {k.removeprefix(prefix): torch.from_numpy(np.asarray(v)) for k, v in arrays.items() if k.startswith(prefix)}
+    return found, {
+        k.removeprefix(prefix): torch.from_numpy(np.asarray(v)) for k, v in arrays.items() if k.startswith(prefix)
+    }
 
 
 def part_state_dict(record: dict[str, Any]) -> dict[str, Tensor]:

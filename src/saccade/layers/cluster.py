@@ -33,8 +33,8 @@ def soft_cluster(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor
 def correspondence(slots: Tensor, features: Tensor, scale: Tensor) -> Tensor:
     """Return the scaled cosine similarity of slots and positions, B, M, N, in at least float32 (GLMix eq. 2)."""
     query = (scale * unit(slots)).to(features.dtype)
-    # The positions' lengths divide the product, so that no unit-length copy of the map is made or kept for backward.
-    return query @ features.mT / _length(features).mT
+    # The positions are scaled after the product, so that no unit-length copy of the map is made or kept for backward.
+    return query @ features.mT * _inverse_length(features).mT
 
 
 def _soft_direct(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
@@ -44,14 +44,14 @@ def _soft_direct(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor
 
 def _soft_fused(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
     query = (scale * unit(slots)).to(features.dtype)
-    key = (features / _length(features)).to(features.dtype)
+    key = (features * _inverse_length(features)).to(features.dtype)
     return _attend(query, key, features), lambda slots: _attend(key, query, slots)
 
 
-def _length(features: Tensor) -> Tensor:
-    """Return each position's length, B, N, 1, in at least float32 without a float32 copy of half-precision features."""
+def _inverse_length(features: Tensor) -> Tensor:
+    """Return B, N, 1 in at least float32, without a float32 copy of features in half precision."""
     dtype = torch.float32 if features.dtype in (torch.float16, torch.bfloat16) else None
-    return torch.linalg.vector_norm(features, dim=-1, keepdim=True, dtype=dtype).clamp_min(1e-12)
+    return torch.linalg.vector_norm(features, dim=-1, keepdim=True, dtype=dtype).clamp_min(1e-12).reciprocal()
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -64,8 +64,8 @@ def fusable(features: Tensor) -> bool:
     """Tell whether fused attention, which never forms the B, M, N logits, beats the direct form.
 
     It pays on CUDA in half precision, for heads that its kernels are made for. In float32, for wider heads and on the
-    CPU it takes longer, and from 128 channels on it also keeps more for backward: its output, B, N, C, instead of
-    weights, B, M, N.
+    CPU it takes longer, and the wider the map the more it keeps for backward: its output, B, N, C, in place of weights,
+    B, M, N.
     """
     if not features.is_cuda or features.shape[-1] > 128:
         return False

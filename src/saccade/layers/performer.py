@@ -4,7 +4,6 @@ import math
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-import torch.nn.functional as F
 from timm.layers import Mlp
 from torch import Tensor, nn
 
@@ -59,10 +58,12 @@ class Performer(nn.Module):
             return q @ (k.transpose(1, 2) @ v) / (total + self.eps)
 
     def features(self, x: Tensor) -> Tensor:
-        """Return random features whose inner products estimate exp(x · y); they are positive."""
+        """Return positive random features, whose inner products stand for exp(x · y)."""
         w = upcast(self.w)
         offset = (x.square().sum(-1, keepdim=True) + math.log(len(w))) / 2  # the logarithm: features / sqrt(count)
-        return torch.exp(F.linear(x, w) - offset)
+        # one product; `x @ w.T` would make a small one for every token where `x` is a part of a wider tensor
+        dots = (x.flatten(0, -2) @ w.T).unflatten(0, x.shape[:-1])
+        return torch.exp(dots - offset)
 
 
 def orthogonal_features(count: int, dim: int) -> Tensor:
@@ -74,4 +75,5 @@ def orthogonal_features(count: int, dim: int) -> Tensor:
 
 def _autocast_off(x: Tensor) -> AbstractContextManager[None]:
     kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+    on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if on else nullcontext()

@@ -41,7 +41,7 @@ class PairLocator(nn.Module):
             self.fc3 = nn.Linear(hidden_dim, hidden_dim)
         self.axes = nn.ModuleList(nn.Linear(hidden_dim, count) for count in classes or ())
 
-    def forward(self, cells: Tensor, pairs: Tensor) -> list[Tensor]:
+    def forward(self, cells: Tensor, pairs: Tensor) -> Tensor | list[Tensor]:
         """Predict offsets.
 
         Args:
@@ -49,26 +49,23 @@ class PairLocator(nn.Module):
             pairs: indices of the first and second cell, B, M, 2.
 
         Returns:
-            For rows and for columns, offsets, B, M, or their logits, B, M, classes.
+            Offsets along rows and columns, B, M, 2, or the logits of each, B, M, classes.
         """
         x = F.relu(self._first_layer(cells, pairs))
         x = self.fc3(F.relu(self.fc2(x)))
-        return [axis(x) for axis in self.axes] if self.axes else list(x.unbind(-1))
+        return [axis(x) for axis in self.axes] if self.axes else x
 
     def _first_layer(self, cells: Tensor, pairs: Tensor) -> Tensor:
         """Return the first layer of concatenated pairs, B, M, hidden_dim.
 
         W [e1; e2] = A e1 + B e2, so where there are more pairs than cells, A and B are applied to every cell once.
         """
-        count = cells.shape[1]
-        if pairs.shape[1] <= count:
+        if pairs.shape[1] <= cells.shape[1]:
             return self.fc1(take(cells, pairs.flatten(1)).unflatten(1, (-1, 2)).flatten(2))
         halves = self.fc1.weight.unflatten(1, (2, -1)).transpose(0, 1)  # A and B: 2, hidden_dim, dim
-        either = F.linear(cells, halves.flatten(0, 1))  # B, N, 2 * hidden_dim
-        either = either.unflatten(2, (2, -1)).flatten(1, 2)  # cell 0 by A, cell 0 by B, cell 1 by A, ...
-        first, second = pairs.unbind(-1)
-        both = one_hot(2 * first, 2 * count, either.dtype) + one_hot(2 * second + 1, 2 * count, either.dtype)
-        return both @ either + self.fc1.bias
+        either = F.linear(cells, halves.flatten(0, 1)).unflatten(2, (2, -1))  # B, N, 2, hidden_dim
+        chosen = pairs.unsqueeze(2) == torch.arange(cells.shape[1], device=pairs.device).unsqueeze(1)  # B, M, N, 2
+        return torch.baddbmm(self.fc1.bias, chosen.flatten(2).to(either.dtype), either.flatten(1, 2))
 
 
 def take(rows: Tensor, index: Tensor) -> Tensor:
@@ -78,14 +75,10 @@ def take(rows: Tensor, index: Tensor) -> Tensor:
     where that of indexing need not.
     """
     if rows.shape[1] <= AFFORDABLE:
-        return one_hot(index, rows.shape[1], rows.dtype) @ rows
+        chosen = index.unsqueeze(-1) == torch.arange(rows.shape[1], device=index.device)
+        return chosen.to(rows.dtype) @ rows
     sample = torch.arange(rows.shape[0], device=rows.device).unsqueeze(1)
     return rows[sample, index]
-
-
-def one_hot(index: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """Return ones at the indices and zeros elsewhere, along a new last axis."""
-    return (index.unsqueeze(-1) == torch.arange(count, device=index.device)).to(dtype)
 
 
 def draw_pairs(
@@ -102,7 +95,7 @@ def draw_pairs(
 
 def offsets(
     pairs: Tensor, grid: Grid, *, signed: bool = False, unit: Unit = "cells", dtype: torch.dtype = torch.float32
-) -> list[Tensor]:
+) -> Tensor:
     """Return how far apart the cells of each pair lie, along rows and along columns.
 
     Args:
@@ -114,28 +107,24 @@ def offsets(
         dtype: of offsets in other units than "cells", in which they are integers.
 
     Returns:
-        Two tensors, B, M.
+        B, M, 2.
     """
-    first, second = pairs.unbind(-1)
     width = grid[1]  # of a row: the index of a cell is row * width + column
-    found = []
-    for start, end, side in (
-        (first // width, second // width, grid[0]),
-        (first % width, second % width, width),
-    ):
-        offset = start - end if signed else (start - end).abs()
-        if unit == "sides":
-            found.append(offset.to(dtype) / side)  # DRLoc eq. 1 and 3
-            continue
-        shift = side - 1 if signed else 0
-        offset = offset + shift
-        found.append(offset.to(dtype) / max(side - 1 + shift, 1) if unit == "span" else offset)
-    return found
+    places = torch.stack([pairs // width, pairs % width], -1)  # B, M, cell, axis
+    offset = places[:, :, 0] - places[:, :, 1]
+    offset = offset if signed else offset.abs()
+    if unit == "cells" and not signed:
+        return offset
+    sides = grid[0] + (grid[1] - grid[0]) * torch.arange(2, device=pairs.device)  # made there, not sent
+    if unit == "sides":
+        return offset.to(dtype) / sides  # DRLoc eq. 1 and 3
+    shift = sides - 1 if signed else 0
+    return offset + shift if unit == "cells" else (offset + shift).to(dtype) / (sides - 1 + shift).clamp_min(1)
 
 
 def locate_loss(
-    predicted: list[Tensor],
-    target: list[Tensor],
+    predicted: Tensor | list[Tensor],
+    target: Tensor,
     *,
     loss: Loss = "l1",
     prior: float = 0.001,
@@ -144,32 +133,34 @@ def locate_loss(
     """Compare predicted offsets with true ones, averaged over pairs.
 
     Args:
-        predicted: of `PairLocator`, for rows and columns: B, M for "l1", else logits B, M, classes.
-        target: of `offsets`; in cells except for "l1".
+        predicted: of `PairLocator`: B, M, 2 for "l1", else logits for rows and for columns, B, M, classes.
+        target: of `offsets`, B, M, 2; in cells except for "l1".
         loss: "l1" averages over the axes, the others add them up. "cross_entropy" takes offsets as classes, "gaussian"
             compares the mean of the predicted distribution in units of its deviation, "square" compares the mean.
         prior: weight of the regularisation in "gaussian".
         prior_on: what it takes the logarithm of, the "variance" (published) or the standard "deviation" (the paper).
     """
-    both = [_axis_loss(upcast(p), t, loss, prior, prior_on) for p, t in zip(predicted, target, strict=True)]
-    total = both[0] + both[1]
-    return total / 2 if loss == "l1" else total
+    if isinstance(predicted, Tensor):
+        return (upcast(predicted) - target).abs().mean()
+    factor = prior if prior_on == "variance" else prior / 2
+    rows, columns = (
+        _class_loss(upcast(logits), offset, loss, factor)
+        for logits, offset in zip(predicted, target.unbind(-1), strict=True)
+    )
+    return rows + columns
 
 
-def _axis_loss(predicted: Tensor, target: Tensor, loss: Loss, prior: float, prior_on: str) -> Tensor:
-    if loss == "l1":
-        return F.l1_loss(predicted, target.to(predicted.dtype))
+def _class_loss(logits: Tensor, target: Tensor, loss: Loss, prior: float) -> Tensor:
     if loss == "cross_entropy":
-        return F.cross_entropy(predicted.flatten(0, 1), target.flatten())
-    share = predicted.softmax(-1)
-    offset = torch.arange(predicted.shape[-1], device=predicted.device, dtype=predicted.dtype)
+        return F.cross_entropy(logits.flatten(0, 1), target.flatten())
+    share = logits.softmax(-1)
+    offset = torch.arange(logits.shape[-1], device=logits.device, dtype=logits.dtype)
     mean = share @ offset
     error = (mean - target) ** 2
     if loss == "square":
         return error.mean()
     variance = (share * (offset - mean.unsqueeze(-1)) ** 2).sum(-1) + EPS
-    factor = prior if prior_on == "variance" else prior / 2
-    return (error / variance + factor * variance.log()).mean()  # DRLoc eq. 6
+    return (error / variance + prior * variance.log()).mean()  # DRLoc eq. 6
 
 
 def pool_map(x: Tensor, side: int) -> Tensor:

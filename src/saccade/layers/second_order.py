@@ -15,6 +15,8 @@ Pooling = Literal["mgcrp", "gcp", "gap", "fc"] | None
 class SecondOrder(nn.Module):
     """Classify from the class token and a pooled representation of the word tokens; SoT eq. 1.
 
+    Wherever None is a choice, "none" means the same: `timm.create_model` leaves out arguments that are None.
+
     Args:
         dim: token width.
         num_classes: classes; zero makes the head return its representation.
@@ -55,6 +57,8 @@ class SecondOrder(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        pooling, class_token = (None if x == "none" else x for x in (pooling, class_token))  # type: ignore[assignment]
+        options = {key: None if value == "none" else value for key, value in options.items()}
         _check("fusion", fusion, ("sum", "concat", "aggr_all", "late"))
         _check("pooling", pooling, ("mgcrp", "gcp", "gap", "fc", None))
         _check("class_token", class_token, ("first", "last", None))

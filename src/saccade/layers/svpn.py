@@ -117,7 +117,7 @@ def power(q: Tensor, alpha: float = 0.5, *, method: Method | None = None) -> Ten
     """Return U diag(s**alpha) V^T for matrices U diag(s) V^T, with a gradient that is finite everywhere.
 
     The gradient exists at equal singular values. At zero the slope of a power is infinite; singular values below about
-    2e-7 of the largest, which are rounding, follow a straight line through zero instead.
+    2e-7 of the largest, which are rounding, bend into a straight line through zero instead.
 
     Args:
         q: matrices, ..., m, n.
@@ -150,53 +150,52 @@ def _scale(gram: Tensor) -> Tensor:
 
 
 class _ByEigen(torch.autograd.Function):
-    """Q f(Q^T Q) with f(x) = x**((alpha - 1) / 2), through the eigenvectors of Q^T Q.
+    """Q f(Q^T Q) with f(x) = (x + e)**((alpha - 1) / 2), through the eigenvectors of Q^T Q.
 
     The backward pass uses divided differences of f (Daleckii and Krein), which are finite at equal eigenvalues.
     """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, alpha: float) -> Tensor:
-        exponent = (alpha - 1) / 2
+        ctx.exponent = (alpha - 1) / 2
 
         def work(q: Tensor) -> tuple[Tensor, ...]:
             x = q.double()
             gram = x.mT @ x
             values, vectors = torch.linalg.eigh(gram)
-            floor = (RESOLUTION * _scale(gram)[..., 0]) ** 2
+            # a smooth bend needs to lie lower than a sharp one to leave the same values alone
+            values = values.clamp_min(0) + (0.1 * RESOLUTION * _scale(gram)[..., 0]) ** 2
             turned = x @ vectors  # columns s_i u_i, in float64 since small ones are about to be enlarged
-            turned, vectors = turned.to(q.dtype), vectors.to(q.dtype)
-            scaled = turned * values.clamp_min(floor).pow(exponent).to(q.dtype)[..., None, :]
-            return scaled @ vectors.mT, turned, vectors, values, floor
+            turned, axes = turned.to(q.dtype), vectors.mT.to(q.dtype)
+            return (turned * values.pow(ctx.exponent).to(q.dtype)[..., None, :]) @ axes, turned, axes, values
 
         out, *kept = _spread(work, q)
         ctx.save_for_backward(*kept)
-        ctx.exponent = exponent
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        def work(grad: Tensor, turned: Tensor, vectors: Tensor, values: Tensor, floor: Tensor) -> tuple[Tensor, ...]:
-            right = grad @ vectors
-            inner = _divided(values, floor, ctx.exponent).to(grad.dtype) * (turned.mT @ right)
-            right = right * values.clamp_min(floor).pow(ctx.exponent).to(grad.dtype)[..., None, :]
-            return (torch.baddbmm(right, turned, inner + inner.mT) @ vectors.mT,)
+        def work(grad: Tensor, turned: Tensor, axes: Tensor, values: Tensor) -> tuple[Tensor, ...]:
+            right = grad @ axes.mT.contiguous()  # some BLAS are twenty times slower with the transpose
+            inner = _divided(values, ctx.exponent, grad.dtype) * (turned.mT @ right)
+            right = right * values.pow(ctx.exponent).to(grad.dtype)[..., None, :]
+            return (torch.baddbmm(right, turned, inner + inner.mT) @ axes,)
 
         return _spread(work, grad, *ctx.saved_tensors)[0], None
 
 
-def _divided(x: Tensor, floor: Tensor, exponent: float) -> Tensor:
-    """Return (f(x_i) - f(x_j)) / (x_i - x_j), and f' where they are almost equal; B, n, n.
-
-    Here f(x) = x**exponent above the floor and constant below.
-    """
-    raised = x.clamp_min(floor)
-    y, root = raised.pow(exponent), raised.pow(exponent / 2 - 0.5) * (x > floor)
+def _divided(x: Tensor, exponent: float, dtype: torch.dtype) -> Tensor:
+    """Return (f(x_i) - f(x_j)) / (x_i - x_j) for f(x) = x**exponent, and f' where they are almost equal; B, n, n."""
+    if exponent == -0.25:  # alpha = 1/2: the difference divides out
+        root = x.pow(0.25).to(dtype)
+        row, column = root[..., None], root[..., None, :]
+        return -1 / ((row + column) * (row.square() + column.square()) * row * column)
+    y, slope = x.pow(exponent), x.pow(exponent / 2 - 0.5)
     gap = x[..., None] - x[..., None, :]
-    near = gap.abs() < 1e-5 * raised[..., None]
-    slope = exponent * root[..., None] * root[..., None, :]
-    return torch.where(near, slope, (y[..., None] - y[..., None, :]) / torch.where(near, 1, gap))
+    near = gap.abs() < 1e-5 * x[..., None]
+    quotient = (y[..., None] - y[..., None, :]) / torch.where(near, 1, gap)
+    return torch.where(near, exponent * slope[..., None] * slope[..., None, :], quotient).to(dtype)
 
 
 def _spread(work: Callable[..., tuple[Tensor, ...]], *batches: Tensor) -> tuple[Tensor, ...]:
@@ -293,7 +292,9 @@ def _dual(
 def full_precision(x: Tensor) -> AbstractContextManager[Any]:
     """Switch autocast off where it is on: it would run the matrix products inside in half precision."""
     device = x.device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 def _checked(alpha: float) -> float:

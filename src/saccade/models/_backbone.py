@@ -1,6 +1,7 @@
 """What every backbone shares of timm's contract."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -81,7 +82,7 @@ class Backbone(nn.Module):
     ) -> Any:  # torch's private result type
         """Load our own layout as usual, or the published code's after conversion."""
         if any(key.startswith(self.official_prefix) for key in state_dict):
-            state_dict = adapt(self, state_dict, strict=strict).state_dict
+            state_dict, strict = adapt(self, state_dict, strict=strict).state_dict, False  # checked there
         return super().load_state_dict(state_dict, strict=strict, assign=assign)
 
 
@@ -96,8 +97,8 @@ class Pyramid(Backbone):
     norm: nn.Module
 
     def as_map(self, x: Any, norm: bool) -> Tensor:
-        """Return a stage's output as B, C, H, W, normalised if asked and if it is the last one."""
-        return self.norm(x) if norm and x.shape[1] == self.num_features else x
+        """Return a stage's output as B, C, H, W, normalised if asked, which only the last stage's is."""
+        return self.norm(x) if norm else x
 
     def forward_intermediates(
         self,
@@ -126,7 +127,7 @@ class Pyramid(Backbone):
         for index, stage in enumerate(self.stages):
             x = stage(x)
             if index in take:
-                maps.append(self.as_map(x, norm))
+                maps.append(self.as_map(x, norm and index == len(self.feature_info) - 1))
             if stop_early and index == last:
                 break
         if intermediates_only:
@@ -161,8 +162,31 @@ class Pyramid(Backbone):
         raise NotImplementedError
 
 
-def run_blocks(blocks: Iterable[nn.Module], x: Tensor, *, recompute: bool) -> Tensor:
+def run_blocks(blocks: Iterable[nn.Module], x: Tensor, *args: Any, recompute: bool) -> Tensor:
     """Run blocks in order, keeping only their inputs for the backward pass if `recompute`."""
     for block in blocks:
-        x = checkpoint(block, x, use_reentrant=False) if recompute and torch.is_grad_enabled() else block(x)
+        if recompute and torch.is_grad_enabled():
+            x = checkpoint(block, x, *args, use_reentrant=False, **_once_only(block))
+        else:
+            x = block(x, *args)
     return x
+
+
+def _once_only(block: nn.Module) -> dict[str, Any]:
+    """Return what keeps the recomputation from updating batch statistics a second time; a compiler needs no telling."""
+    norms = [m for m in block.modules() if isinstance(m, nn.BatchNorm2d)]
+    if not norms or torch.compiler.is_compiling():
+        return {}
+    return {"context_fn": lambda: (nullcontext(), _still(norms))}
+
+
+@contextmanager
+def _still(norms: list[nn.BatchNorm2d]) -> Iterator[None]:
+    kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, None
+    try:
+        yield
+    finally:
+        for norm, momentum, count in kept:
+            norm.momentum, norm.num_batches_tracked = momentum, count

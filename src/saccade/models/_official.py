@@ -4,6 +4,7 @@ import argparse
 import logging
 import pickle
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,14 +142,14 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _read_torch(path: Path) -> Any:
     # Swin-style scripts save their yacs configuration beside the weights: let it pass as a plain dictionary.
-    allowed: list[Any] = [argparse.Namespace, (_Settings, "yacs.config.CfgNode")]
+    allowed: list[Any] = [argparse.Namespace, (OrderedDict, "yacs.config.CfgNode")]
     try:
         with torch.serialization.safe_globals(allowed):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        if "Unsupported" not in str(error) and "unsupported" not in str(error):
+    except pickle.UnpicklingError:
+        found = _foreign_objects(path)
+        if not found:
             raise CheckpointError(f"{path}: not a checkpoint, or a damaged one; get it again") from None
-        found = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
         raise CheckpointError(
             f"{path}: holds objects that would run code when read ({_list(found)}); refused. "
             "Save its weights alone with torch.save(model.state_dict(), ...) where it can be trusted"
@@ -158,8 +159,12 @@ def _read_torch(path: Path) -> Any:
         raise CheckpointError(f"{path}: not a checkpoint, or a truncated one ({reason}); get it again") from None
 
 
-class _Settings(dict[str, Any]):
-    """Stands in for configuration objects in checkpoints; never looked at."""
+def _foreign_objects(path: Path) -> list[str]:
+    """Name what a checkpoint holds besides tensors and plain values; nothing, if it is no checkpoint of torch's."""
+    try:
+        return torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
+    except (ValueError, RuntimeError, EOFError, pickle.UnpicklingError):
+        return []
 
 
 def _is_classifier(model: "Backbone", key: str) -> bool:

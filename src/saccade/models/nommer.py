@@ -1,9 +1,8 @@
 """NomMer: every place of a map nominates its context: convolution, window attention or compressed global attention."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, ClassVar, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -256,8 +255,7 @@ class Stage(nn.Module):
         x = x.flatten(1, 2)
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
-        blocks = cast(Iterable[nn.Module], (partial(block, grid=grid) for block in self.blocks))
-        x = run_blocks(blocks, x, recompute=self.grad_checkpointing)
+        x = run_blocks(self.blocks, x, grid, recompute=self.grad_checkpointing)
         return x.transpose(1, 2).unflatten(2, grid) if self.cls_token is None else (x, grid)
 
 

@@ -38,6 +38,7 @@ class SoT(Columnar):
         cov_heads: heads of the second-order pooling.
         cov_dim: width of each.
         rep_drop: dropout of the second-order representation.
+        global_pool: "" with zero classes makes `forward` return all tokens; pooling is the head's otherwise.
         head: other settings of the head (fusion, pooling, normalization, alpha, ...), see `SecondOrder`.
     """
 
@@ -63,6 +64,7 @@ class SoT(Columnar):
         cov_heads: int = 6,
         cov_dim: int = 14,
         rep_drop: float = 0.0,
+        global_pool: str | None = None,
         **head: Any,
     ) -> None:
         if embed_dim % num_heads:
@@ -89,13 +91,10 @@ class SoT(Columnar):
             drop_rate=drop_rate,
         )
         self.in_chans = in_chans
-        self.num_classes = num_classes
-        self.pooled = True
         nn.init.trunc_normal_(self.cls_token, std=0.02)
         self.apply(init_linear)
-        self.head = SecondOrder(
-            embed_dim, num_classes, num_heads=cov_heads, head_dim=cov_dim, drop_rate=rep_drop, **head
-        )
+        self.head = SecondOrder(embed_dim, 0, num_heads=cov_heads, head_dim=cov_dim, drop_rate=rep_drop, **head)
+        self.reset_classifier(num_classes, global_pool)
 
     @property
     def head_hidden_size(self) -> int:

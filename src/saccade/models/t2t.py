@@ -172,17 +172,19 @@ class SoftSplit(nn.Module):
 def extract_patches(x: Tensor, patch: int, *, stride: int, padding: int) -> tuple[Tensor, tuple[int, int]]:
     """Return what `F.unfold` does, tokens first (B, N, C * patch²), in one copy, and the grid of patches."""
     x = x.permute(0, 2, 3, 1)  # channels last, so that gradients come back as tokens too
+    height, width = x.shape[1:3]
     # One division a side, and padding no further than the last patch: sizes stay short where they are symbolic.
-    rows, columns = ((side + 2 * padding - patch + stride) // stride for side in x.shape[1:3])
-    below, right = (stride * (n - 1) + patch - padding - side for n, side in zip((rows, columns), x.shape[1:3]))
+    rows = (height + 2 * padding - patch + stride) // stride
+    columns = (width + 2 * padding - patch + stride) // stride
+    below = stride * (rows - 1) + patch - padding - height
+    right = stride * (columns - 1) + patch - padding - width
     x = F.pad(x, (0, 0, padding, right, padding, below))
     x = x.unfold(1, patch, stride).unfold(2, patch, stride)  # B, rows, columns, C, patch, patch
     return x.flatten(3).flatten(1, 2), (rows, columns)
 
 
 def _side(pixels: int) -> int:
-    first = (max(pixels, 3) - 3) // 4 + 1
-    return (first + 3) // 4  # halving twice, rounding up
+    return ((max(pixels, 3) + 1) // 4 + 3) // 4  # a 7x7 split of stride 4, then two that halve and round up
 
 
 def _init(module: nn.Module) -> None:

@@ -1,0 +1,21 @@
+"""Give a model context it was not built with, in one line, and take it away again."""
+
+from .attach import Handle, attach, attached
+from .broadcast import ContextBroadcast
+from .squeeze import SqueezeExcite
+from .tokens import Host, HostError, Tokens, find_host, read_tokens
+from .uniform import UniformHead
+
+__all__ = [
+    "ContextBroadcast",
+    "Handle",
+    "Host",
+    "HostError",
+    "SqueezeExcite",
+    "Tokens",
+    "UniformHead",
+    "attach",
+    "attached",
+    "find_host",
+    "read_tokens",
+]

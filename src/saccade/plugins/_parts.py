@@ -1,0 +1,260 @@
+"""Find the parts of a host by the names that libraries give them."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+MLP_NAMES = ("mlp", "mlp_channels", "ffn", "feed_forward", "channel_mixer")
+ATTENTION_NAMES = ("attn", "attention", "self_attn", "self_attention", "attn_out", "token_mixer")
+MASK_NAMES = ("attention_mask", "src_key_padding_mask", "tgt_key_padding_mask", "key_padding_mask", "padding_mask")
+CLASS_TOKENS = ("cls_token", "class_token", "class_embedding")
+# Modules with an MLP that are no blocks of a column of word tokens.
+CLASS_ONLY = ("ClassAttn", "ClassAttention", "ClassBlock")
+POOLING = ("AttentionPool", "PoolingHead")
+TOKENISERS = ("patch_embed", "embeddings")
+WINDOWED = ("Swin", "Window", "Partition", "Hiera")
+
+
+class HostError(ValueError):
+    """A model whose parts were not found, or in which a plug-in makes no sense."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A module and the side of it on which a branch's features pass.
+
+    Attributes:
+        path: the module within its model.
+        side: before or after it.
+        dim: width of the features.
+        channels_first: the features come as B, C, ...; otherwise their channels are last.
+    """
+
+    path: str
+    side: Literal["input", "output"]
+    dim: int
+    channels_first: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where the branches of one transformer block can be touched.
+
+    Attributes:
+        path: the block within its model.
+        front: before the MLP's first layer.
+        middle: before the MLP's last layer, after its activation.
+        end: after the MLP, before the residual sum.
+        attention: after the attention branch; None where there is no attention.
+        windowed: the attention branch sees windows, not whole pictures.
+        prefix_tokens: class, distillation or register tokens before the word tokens in this block.
+        obstacle: why the tokens of one sample do not pass together along axis 1; None where they do.
+    """
+
+    path: str
+    front: Place
+    middle: Place
+    end: Place
+    attention: Place | None
+    windowed: bool
+    prefix_tokens: int = 0
+    obstacle: str | None = None
+
+
+@dataclass(frozen=True)
+class MaskTaker:
+    """A module whose forward takes a mask of the tokens: the argument's name and position."""
+
+    path: str
+    name: str
+    position: int
+
+    def pick(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the mask of one call, however it was passed."""
+        return args[self.position] if len(args) > self.position else kwargs.get(self.name)
+
+
+def find_paths(model: nn.Module) -> Iterator[str]:
+    """Yield the paths of the blocks of word tokens."""
+    found = ""
+    for path, module in model.named_modules():
+        if not path or not _mlp_of(module) or _has_name(module, CLASS_ONLY + POOLING):
+            continue
+        # An MLP inside a block (of a position bias, say) or inside the tokeniser makes no block.
+        if (found and path.startswith(f"{found}.")) or any(part in TOKENISERS for part in path.split(".")):
+            continue
+        found = path
+        yield path
+
+
+def named_paths(model: nn.Module, blocks: str | Sequence[str]) -> list[str]:
+    """Return the paths of blocks that were named, each checked."""
+    if isinstance(blocks, str):
+        parent = get_module(model, blocks)
+        blocks = [f"{blocks}.{name}" for name, _ in parent.named_children()]
+    for path in blocks:
+        if not _mlp_of(get_module(model, path)):
+            children = ", ".join(name for name, _ in get_module(model, path).named_children()) or "none"
+            raise HostError(
+                f"blocks= names {path!r}, in which no MLP was found: its children are {children}, looked for "
+                f"{', '.join(MLP_NAMES)}, intermediate + output, linear1 + linear2"
+            )
+    return list(blocks)
+
+
+def get_module(model: nn.Module, path: str) -> nn.Module:
+    """Return a named module, or say what there is."""
+    try:
+        return model.get_submodule(path)
+    except AttributeError:
+        top = ", ".join(name for name, _ in model.named_children())
+        raise HostError(f"blocks= names {path!r}, which {type(model).__name__} lacks; its children are {top}") from None
+
+
+def _has_name(module: nn.Module, words: Sequence[str]) -> bool:
+    return any(word in type(module).__name__ for word in words)
+
+
+def _mlp_of(module: nn.Module) -> tuple[str, str, str] | None:
+    """Return the names, within a block, of the modules that open, finish inside, and close its MLP."""
+    children = dict(module.named_children())
+    if {"ffn", "ffn_output"} <= children.keys():  # ALBERT
+        return "ffn", "ffn_output", "ffn_output"
+    for name in MLP_NAMES:
+        if name in children and (layers := _layers(children[name])):
+            return name, ".".join(filter(None, (name, layers[-1]))), name
+    if {"intermediate", "output"} <= children.keys() and hasattr(children["output"], "dense"):
+        return "intermediate", "output.dense", "output.dense"
+    if {"linear1", "linear2", "self_attn"} <= children.keys():
+        return "linear1", "linear2", "linear2"
+    return None
+
+
+def _layers(module: nn.Module) -> list[str]:
+    """Return the names of the layers with a weight matrix, in the order they were registered."""
+    return [name for name, m in module.named_modules() if getattr(getattr(m, "weight", None), "ndim", 0) >= 2]
+
+
+def describe_block(model: nn.Module, path: str, prefix_tokens: int) -> Block:
+    """Find where a block's branches can be touched."""
+    module = model.get_submodule(path)
+    names = _mlp_of(module)
+    assert names is not None
+    opening, last, closing = names
+    end = _place(module, path, closing, "output", layer=last)
+    return Block(
+        path=path,
+        front=_place(module, path, opening, "input"),
+        middle=_place(module, path, last, "input"),
+        end=end,
+        attention=_attention(module, path, end),
+        windowed=_has_name(module, WINDOWED) or hasattr(module, "window_size"),
+        prefix_tokens=prefix_tokens,
+        obstacle=_obstacle(model, path),
+    )
+
+
+def _place(
+    block: nn.Module, path: str, name: str, side: Literal["input", "output"], *, layer: str | None = None
+) -> Place:
+    """Describe what passes a side of a block's module, told by the layer with weights nearest to that side."""
+    if layer is None:
+        inner = _layers(block.get_submodule(name))
+        layer = ".".join(filter(None, (name, inner[0] if side == "input" else inner[-1])))
+    weighted: Any = block.get_submodule(layer)
+    convolution = isinstance(weighted, nn.Conv1d | nn.Conv2d)
+    if hasattr(weighted, "nf"):  # the transposed linear layer of GPT-2
+        dim = weighted.weight.shape[0 if side == "input" else 1]
+    elif convolution:
+        dim = weighted.in_channels if side == "input" else weighted.out_channels
+    else:
+        dim = weighted.weight.shape[1 if side == "input" else 0]
+    return Place(f"{path}.{name}", side, dim, channels_first=convolution)
+
+
+def _attention(block: nn.Module, path: str, end: Place) -> Place | None:
+    for name in ATTENTION_NAMES:
+        inner = getattr(block, name, None)
+        if inner is None or (name == "token_mixer" and not _has_name(inner, ("Attention", "Attn"))):
+            continue
+        # BERT-like blocks add the residual inside their attention: the branch ends at its dense layer.
+        if hasattr(getattr(inner, "output", None), "dense"):
+            name = f"{name}.output.dense"
+        elif hasattr(inner, "dense") and hasattr(inner, "LayerNorm"):
+            name = f"{name}.dense"
+        layers = [".".join(filter(None, (name, layer))) for layer in _layers(block.get_submodule(name))]
+        out = [layer for layer in layers if layer.endswith(("proj", "out", "dense"))] or layers
+        convolution = bool(out) and isinstance(block.get_submodule(out[-1]), nn.Conv2d)
+        return Place(f"{path}.{name}", "output", end.dim, channels_first=convolution)
+    return None
+
+
+def _obstacle(model: nn.Module, path: str) -> str | None:
+    module = model.get_submodule(path)
+    if any(isinstance(m, nn.MultiheadAttention) and not m.batch_first for m in module.modules()):
+        return "its tokens come before the batch; build it with batch_first=True"
+    if chunk := getattr(module, "chunk_size_feed_forward", 0):
+        return f"chunk_size_feed_forward={chunk} cuts a text into pieces; set it to 0"
+    above = [model.get_submodule(parent) for parent in _parents(path)]
+    if any(type(m).__name__ == "MobileVitBlock" for m in above):
+        return "it folds the pixels of a patch into the batch, so a block never has a whole picture"
+    return None
+
+
+def _parents(path: str) -> list[str]:
+    """Return the paths of the modules around a path, outermost first; the model itself is ''."""
+    parts = path.split(".")
+    return [".".join(parts[:count]) for count in range(len(parts))]
+
+
+def count_prefix(model: nn.Module, paths: Sequence[str]) -> tuple[list[int], int]:
+    """Count the tokens that stand before the words: inside each block, and in the final features."""
+    for module in (model, *model.children()):
+        if isinstance(count := getattr(module, "num_prefix_tokens", None), int):
+            return [count] * len(paths), count
+    if find_joint(model) is not None:
+        return [0] * len(paths), 0
+    late = any(_has_name(m, CLASS_ONLY) for m in model.modules())  # the class token comes in after the blocks
+    for path, module in model.named_modules():
+        if not (count := _class_tokens(module)):
+            continue
+        below = [not path or block.startswith(f"{path}.") for block in paths]
+        everywhere = not any(below)  # it belongs to an embedding
+        return [count if (everywhere or inside) and not late else 0 for inside in below], count
+    return [0] * len(paths), 0
+
+
+def _class_tokens(module: nn.Module) -> int:
+    found = (token for name in CLASS_TOKENS if isinstance(token := getattr(module, name, None), Tensor))
+    token = next(found, None)
+    if token is None:
+        return 0
+    registers = getattr(module, "register_tokens", None)
+    return (
+        (token.shape[1] if token.ndim == 3 else 1)
+        + int(getattr(module, "distillation_token", None) is not None)
+        + (registers.shape[1] if isinstance(registers, Tensor) and registers.ndim == 3 else 0)
+    )
+
+
+def find_joint(model: nn.Module) -> MaskTaker | None:
+    """Find the embedding of a model that reads text and pictures as one sequence."""
+    for path, module in model.named_modules():
+        if hasattr(module, "text_embeddings") and hasattr(module, "patch_embeddings"):
+            return _mask_taker(model, path)
+    return None
+
+
+def find_mask_takers(model: nn.Module, paths: Sequence[str]) -> Iterator[MaskTaker]:
+    """Yield the modules around blocks, and the blocks, that are told of padding."""
+    for path in dict.fromkeys(around for block in paths for around in (*_parents(block), block)):
+        if taker := _mask_taker(model, path):
+            yield taker
+
+
+def _mask_taker(model: nn.Module, path: str) -> MaskTaker | None:
+    names = list(inspect.signature(model.get_submodule(path).forward).parameters)
+    return next((MaskTaker(path, name, names.index(name)) for name in MASK_NAMES if name in names), None)

@@ -1,0 +1,264 @@
+"""Modules on a host's tokens: where they sit, and which tokens take part in a call."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .attach import Handle
+from .tokens import Block, Host, HostError, MaskTaker, Place, require_blocks
+
+Position = Literal["mlp", "mlp_mid", "mlp_front", "attention", "both"]
+Part = Literal["all", "image", "text"]
+
+PLACES = {
+    "mlp": ("end",),
+    "mlp_mid": ("middle",),
+    "mlp_front": ("front",),
+    "attention": ("attention",),
+    "both": ("attention", "end"),
+}
+
+
+class OnTokens:
+    """Base of the plug-ins that pass a branch's tokens through a module of their own.
+
+    A subclass names the module (`name`) and builds one for each place (`build`); its forward takes the features and
+    a mask that is true for the tokens that take part, or None.
+
+    Args:
+        position: "mlp" after the MLP, "mlp_mid" between its activation and last layer, "mlp_front" before it,
+            "attention" after the attention, "both" after attention and after the MLP; always before the residual sum.
+        layers: "upper" half of the blocks, "all", or indices of blocks (negative ones count from the last).
+        class_token: prefix tokens take part like the words; otherwise they neither count nor change.
+        tokens: of a model that reads text and pictures, the tokens that take part: "all", "image" or "text".
+        causal: a token gets only what stands before it; None does as the host's attention does.
+        spare_pyramid: leave out the blocks whose features feed a pyramid.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        *,
+        position: Position = "mlp",
+        layers: Literal["upper", "all"] | Sequence[int] = "upper",
+        class_token: bool = True,
+        tokens: Part = "all",
+        causal: bool | None = None,
+        spare_pyramid: bool = False,
+    ) -> None:
+        if position not in PLACES:
+            raise ValueError(f"position={position!r} was given; allowed are {', '.join(map(repr, PLACES))}")
+        if tokens not in ("all", "image", "text"):
+            raise ValueError(f"tokens={tokens!r} was given; allowed are 'all', 'image' and 'text'")
+        if isinstance(layers, str) and layers not in ("upper", "all"):
+            raise ValueError(f"layers={layers!r} was given; allowed are 'upper', 'all' or a list of block numbers")
+        self.position = position
+        self.layers = layers if isinstance(layers, str) else tuple(layers)
+        self.class_token = class_token
+        self.tokens = tokens
+        self.causal = causal
+        self.spare_pyramid = spare_pyramid
+
+    def build(self, place: Place, *, skip: int, causal: bool) -> nn.Module:
+        """Make the module for one place; the first `skip` tokens take no part."""
+        raise NotImplementedError
+
+    def install(self, host: Host, handle: Handle) -> None:
+        """Put a module at the chosen places of the chosen blocks."""
+        title = type(self).__name__
+        self._check(host, title)
+        blocks = choose_blocks(host, self.layers, title=title, spare_pyramid=self.spare_pyramid)
+        members = Members(host, self.tokens)
+        members.install(host, handle)
+        causal = host.causal if self.causal is None else self.causal
+        for block in blocks:
+            for spot in PLACES[self.position]:
+                place = choose_place(host, block, spot, title)
+                name = f"{self.name}_attention" if spot == "attention" else self.name
+                skip = 0 if self.class_token else block.prefix_tokens
+                parent = host.model.get_submodule(block.path)
+                free = handle.add(parent, name, self.build(place, skip=skip, causal=causal))
+                handle.listen(place, _Masked(parent.get_submodule(free), members))
+
+    def _check(self, host: Host, title: str) -> None:
+        require_blocks(host, title)
+        if self.tokens != "all" and host.joint is None:
+            raise HostError(
+                f"tokens={self.tokens!r} chooses between the text and the picture of one sequence, which {host.name} "
+                "does not have; leave it at 'all'"
+            )
+        if not self.class_token and host.text and not host.prefix_tokens:
+            raise HostError(
+                f"class_token=False leaves out tokens whose number cannot be told in {host.name}; "
+                "pass prefix_tokens=1 if a text begins with one"
+            )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+def choose_blocks(
+    host: Host,
+    layers: str | Sequence[int],
+    *,
+    title: str,
+    spare_pyramid: bool = False,
+) -> list[Block]:
+    """Return the blocks that `layers` means; "upper" is the second half, with the middle one of an odd number."""
+    count = len(host.blocks)
+    if isinstance(layers, str):
+        chosen = list(host.blocks if layers == "all" else host.blocks[count // 2 :])
+    else:
+        wrong = [i for i in layers if not -count <= i < count]
+        if wrong or not layers:
+            raise HostError(
+                f"layers={list(layers)} was given; {host.name} has {count} blocks, so 'upper', 'all' or numbers from "
+                f"{-count} to {count - 1} are allowed"
+            )
+        chosen = [host.blocks[i] for i in sorted({i % count for i in layers})]
+    if spare_pyramid:
+        if not host.feeding:
+            raise HostError(
+                f"spare_pyramid=True was given, but which blocks of {host.name} feed a pyramid cannot be told; build "
+                "it with features_only=True and out_indices=, or name the other blocks with layers=[...]"
+            )
+        chosen = [block for block in chosen if block.path not in host.feeding]
+        if not chosen:
+            raise HostError(
+                f"spare_pyramid=True leaves {title} no block of {host.name}; choose more of them with layers="
+            )
+    for block in chosen:
+        if block.obstacle is not None:
+            raise HostError(f"{title} cannot average the tokens of {block.path} of {host.name}: {block.obstacle}")
+    return chosen
+
+
+def choose_place(host: Host, block: Block, spot: str, title: str) -> Place:
+    """Return a named place of a block, if a mean over the whole picture can be taken there."""
+    place: Place | None = getattr(block, spot)
+    if place is None:
+        raise HostError(f"{title} at the attention: {block.path} of {host.name} has none; choose position='mlp'")
+    if spot == "attention" and block.windowed:
+        raise HostError(
+            f"{title} at the attention: {block.path} of {host.name} attends within windows, so a mean there would be "
+            "one window's and not the picture's; choose position='mlp'"
+        )
+    return place
+
+
+class Members:
+    """Which tokens take part in the forward call that is running.
+
+    The outermost running module that is told of padding decides: in a plain call the model with the caller's mask, in
+    a block recomputed for the backward pass the block with the mask the model made of it.
+    """
+
+    def __init__(self, host: Host, tokens: Part) -> None:
+        self.tokens = tokens
+        self.causal = host.causal
+        self.running = False
+        self.valid: Tensor | None = None  # B, N
+        self.text_length: int | None = None
+
+    def install(self, host: Host, handle: Handle) -> None:
+        """Listen to the modules of the host that are told of padding."""
+        for taker in host.mask_takers:
+            module, call = host.model.get_submodule(taker.path), _Call(self, taker)
+            handle.hook(module.register_forward_pre_hook(call.enter, with_kwargs=True))
+            handle.hook(module.register_forward_hook(call.leave, always_call=True))
+        for module in host.model.modules():
+            # nn.TransformerEncoder would pack a batch with padding into one row of tokens.
+            if hasattr(module, "use_nested_tensor"):
+                handle.replace(module, "use_nested_tensor", False)
+        if host.joint is not None:
+            module, call = host.model.get_submodule(host.joint.path), _Call(self, host.joint)
+            handle.hook(module.register_forward_hook(call.join, with_kwargs=True))
+
+    def mask(self, x: Tensor) -> Tensor | None:
+        """Return what takes part of tokens B, N, C: a mask B, N, or None for all of them."""
+        mask = self.valid
+        if mask is not None and mask.shape != x.shape[:2]:
+            raise ValueError(
+                f"the attention mask speaks of {tuple(mask.shape)} tokens and {tuple(x.shape[:2])} pass; give a mask "
+                "of batch and tokens, and attach to the part of the model that it is meant for"
+            )
+        if self.tokens == "all":
+            return mask
+        if self.text_length is None:
+            raise RuntimeError(
+                f"tokens={self.tokens!r}: where the text ends is not known in a block that is run by itself, as "
+                "gradient checkpointing does; switch it off or choose tokens='all'"
+            )
+        text = torch.arange(x.shape[1], device=x.device) < self.text_length
+        part = text if self.tokens == "text" else ~text
+        return part.expand(x.shape[:2]) if mask is None else mask & part
+
+
+class _Masked:
+    """Calls a module with features and with the mask of the running call."""
+
+    def __init__(self, module: nn.Module, members: Members) -> None:
+        self.module = module
+        self.members = members
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.module(x, self.members.mask(x))
+
+
+class _Call:
+    """Hooks on a module that is told of padding: a call begins and ends with it, unless one is running already."""
+
+    def __init__(self, members: Members, taker: MaskTaker) -> None:
+        self.members = members
+        self.taker = taker
+        self.began = False
+
+    def enter(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook."""
+        if self.members.running:
+            return
+        self.members.running = self.began = True
+        given = self.taker.pick(args, kwargs)
+        self.members.valid = read_mask(given, padding_is_true=self.taker.name != "attention_mask")
+        cache = kwargs.get("past_key_values")
+        if self.members.causal and cache is not None and cache.get_seq_length():
+            raise ValueError("tokens of earlier calls are cached and not in the mean; generate with use_cache=False")
+
+    def leave(self, _module: nn.Module, _args: tuple[Any, ...], _output: Any) -> None:
+        """Forward hook, called after an error too."""
+        if self.began:
+            self.began = self.members.running = False
+            self.members.valid = self.members.text_length = None
+
+    def join(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """After an embedding that returns text and picture tokens and the mask of both; it was given the text's."""
+        self.members.valid = read_mask(output[1])
+        text = self.taker.pick(args, kwargs)
+        self.members.text_length = text.shape[1]
+
+
+def read_mask(mask: Any, *, padding_is_true: bool = False) -> Tensor | None:
+    """Turn an attention mask in any of its usual forms into B, N, true for what is no padding.
+
+    Args:
+        mask: None; 0 and 1 or booleans of B, N or B, N, N; or what a library makes of them for its layers, B, 1, N, N
+            or B, 1, 1, N with booleans or with large negative numbers for what is not seen.
+        padding_is_true: a boolean says what to leave out, as in torch.nn.
+    """
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.ndim not in (2, 3, 4):
+        shape = f"of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
+        raise TypeError(f"the attention mask is {shape}; a tensor of batch and tokens is needed")
+    # A token that is no padding sees itself: the diagonal tells.
+    additive = mask.is_floating_point() and (mask.ndim == 4 or padding_is_true)
+    if mask.ndim == 4:
+        mask = mask[:, 0, 0] if mask.shape[2] == 1 else mask[:, 0].diagonal(dim1=1, dim2=2)
+    elif mask.ndim == 3:
+        mask = mask.diagonal(dim1=1, dim2=2)
+    if additive:
+        return mask > -1
+    return ~mask.bool() if padding_is_true else mask.bool()

@@ -1,0 +1,210 @@
+"""SoT's second-order classification head for any image or text transformer."""
+
+from types import MethodType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..layers.second_order import Fusion, Pooling, SecondOrder
+from .attach import Handle, attached
+from .context import Members
+from .tokens import CLASS_OUTPUT, Host, HostError
+
+CLASSIFIERS = ("classifier", "score")  # what Hugging Face calls the layer that makes the logits
+
+
+class SecondOrderHead:
+    """Replace a host's classifier by one that reads class token and word tokens.
+
+    A host without a class token (Swin, ConvNeXt, ResNet, Mixer) gets it in the place of its pooling, as the paper does
+    for Swin. For text the attention mask is honoured and the class token is the first one, or with a causal host (GPT)
+    the last one that counts.
+
+    Args:
+        num_classes: classes; as many as the host had if not given.
+        fusion: "sum", "concat", "aggr_all" or "late".
+        pooling: "mgcrp", "gcp", "gap", "fc" or None (class token alone).
+        num_heads: heads of the cross-covariance.
+        head_dim: their width; by default 14, 24 or 38 as in SoT-Tiny, -Small and -Base, chosen by the host's width.
+        drop_rate: dropout of the second-order representation.
+        options: other settings of the pooling, such as normalization="svpn_exact" or num_iter=3.
+    """
+
+    def __init__(
+        self,
+        num_classes: int | None = None,
+        *,
+        fusion: Fusion = "sum",
+        pooling: Pooling = "mgcrp",
+        num_heads: int = 6,
+        head_dim: int | None = None,
+        drop_rate: float = 0.0,
+        **options: Any,
+    ) -> None:
+        SecondOrder(32, 2, fusion=fusion, pooling=pooling, num_heads=num_heads, head_dim=head_dim or 14, **options)
+        self.num_classes = num_classes
+        self.fusion: Fusion = fusion
+        self.pooling: Pooling = pooling
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.drop_rate = drop_rate
+        self.options = options
+
+    def install(self, host: Host, handle: Handle) -> None:
+        """Take the host's classifier out and put the second-order one in."""
+        model: Any = host.model
+        if any(isinstance(h.plugin, SecondOrderHead) and h is not handle for h in attached(model)):
+            raise HostError(f"{host.name} has a second-order head already; detach that one first")
+        if any(isinstance(module, SecondOrder) for module in model.modules()):
+            raise HostError(f"{host.name} is built with a second-order head; set its own options instead")
+        if hasattr(model, "forward_features") and hasattr(model, "forward_head"):
+            self._install_timm(host, handle)
+        elif hasattr(model, "base_model") and any(hasattr(model, name) for name in CLASSIFIERS):
+            self._install_transformers(host, handle)
+        else:
+            raise HostError(
+                f"SecondOrderHead replaces a classifier and found none in {host.name}. Looked for timm's "
+                "`forward_features` and `forward_head`, or a Hugging Face model with `base_model` and one of "
+                f"{', '.join(CLASSIFIERS)}. Give the whole classification model (not features_only, not a bare encoder), "
+                "or give your module forward_features(x) -> tokens B, N, C and forward_head(tokens)"
+            )
+
+    def build(self, dim: int, num_classes: int, *, class_token: Literal["first", "last"] | None, prefix: int) -> SecondOrder:
+        """Make the head for tokens of a width."""
+        head_dim = self.head_dim or (14 if dim < 300 else 24 if dim < 450 else 38)
+        return SecondOrder(
+            dim,
+            self.num_classes or num_classes,
+            fusion=self.fusion,
+            pooling=self.pooling,
+            class_token=class_token,
+            num_prefix_tokens=prefix,
+            num_heads=self.num_heads,
+            head_dim=head_dim,
+            drop_rate=self.drop_rate,
+            **self.options,
+        )
+
+    def _install_timm(self, host: Host, handle: Handle) -> None:
+        model: Any = host.model
+        prefix = host.output_prefix
+        words_only = prefix == 0
+        if words_only and self.pooling in ("fc", None):
+            raise HostError(f"pooling={self.pooling!r} reads the class token alone, and {host.name} has none")
+        layer = self.build(
+            model.num_features, model.num_classes, class_token=None if words_only else "first", prefix=prefix
+        )
+        for path in _classifier_paths(model):
+            parent, _, name = path.rpartition(".")
+            if hasattr(model.get_submodule(parent), name):
+                handle.replace(model.get_submodule(parent), name, nn.Identity())
+        handle.add(model, "second_order", _FromFeatures(layer, channels_last=host.layout == "NHWC"))
+        handle.replace(model, "num_classes", layer.num_classes)
+        handle.replace(model, "forward_head", MethodType(_forward_head, model))
+        handle.replace(model, "get_classifier", MethodType(_get_classifier, model))
+        handle.replace(model, "reset_classifier", MethodType(_reset_classifier, model))
+        if type(model).__name__ in CLASS_OUTPUT:
+            handle.replace(model, "forward_features", MethodType(_class_and_words, model))
+
+    def _install_transformers(self, host: Host, handle: Handle) -> None:
+        model: Any = host.model
+        name = next(name for name in CLASSIFIERS if hasattr(model, name))
+        config = model.config.get_text_config() if host.text else model.config
+        class_token: Literal["first", "last"] = "last" if host.causal else "first"
+        layer = self.build(
+            config.hidden_size, model.config.num_labels, class_token=class_token, prefix=0 if host.causal else 1
+        )
+        members = Members(host, "all")
+        members.install(host, handle)
+        seen = _Seen()
+        handle.hook(model.base_model.register_forward_hook(seen.keep))
+        handle.replace(model, name, _FromSeen(layer, seen, members, every_token=name == "score").to(model.device))
+        if getattr(model.base_model, "pooler", None) is not None:
+            handle.replace(model.base_model, "pooler", _TakeFirst())  # the trained one would be left without gradient
+
+
+class _FromFeatures(nn.Module):
+    """The head on what timm's `forward_features` returns."""
+
+    def __init__(self, layer: SecondOrder, *, channels_last: bool) -> None:
+        super().__init__()
+        self.layer = layer
+        self.channels_last = channels_last
+
+    def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Classify tokens B, N, C or a map."""
+        if x.ndim == 4:
+            x = x.flatten(1, 2) if self.channels_last else x.flatten(2).mT
+        return self.layer(x, pre_logits=pre_logits)
+
+
+def _forward_head(self: Any, x: Tensor, pre_logits: bool = False) -> Tensor:
+    for name in ("fc_norm", "head.norm"):  # norms that a host keeps for after its pooling
+        parent, _, leaf = name.rpartition(".")
+        norm = getattr(getattr(self, parent, None) if parent else self, leaf, None)
+        if isinstance(norm, nn.Module):
+            x = norm(x)
+    return self.second_order(x, pre_logits=pre_logits)
+
+
+def _get_classifier(self: Any) -> nn.Module:
+    return self.second_order.layer
+
+
+def _reset_classifier(self: Any, num_classes: int, global_pool: str | None = None) -> None:  # noqa: ARG001
+    self.num_classes = num_classes
+    self.second_order.layer.reset(num_classes)
+
+
+def _class_and_words(self: Any, x: Tensor) -> Tensor:
+    """PiT's features with the word tokens that its own head does not read."""
+    prefix, (words,) = self.forward_intermediates(x, indices=1)
+    return torch.cat([prefix, self.norm(words.flatten(2).mT)], dim=1)
+
+
+def _classifier_paths(model: Any) -> tuple[str, ...]:
+    paths = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or "head"
+    paths = (paths,) if isinstance(paths, str) else tuple(paths)
+    return (*paths, *(name for name in ("head_dist", "aux_head") if getattr(model, name, None) is not None))
+
+
+class _Seen:
+    """Keeps the last hidden state of the call that is running."""
+
+    def __init__(self) -> None:
+        self.tokens: Tensor | None = None
+
+    def keep(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        """Forward hook of the encoder."""
+        self.tokens = output[0]
+
+    def take(self) -> Tensor:
+        """Return the tokens, once."""
+        tokens, self.tokens = self.tokens, None
+        assert tokens is not None
+        return tokens
+
+
+class _FromSeen(nn.Module):
+    """The head in the place of a Hugging Face classifier; it reads the encoder's tokens, not what it is handed."""
+
+    def __init__(self, layer: SecondOrder, seen: _Seen, members: Members, *, every_token: bool) -> None:
+        super().__init__()
+        self.layer = layer
+        self.seen = seen
+        self.members = members
+        self.every_token = every_token
+
+    def forward(self, handed: Tensor) -> Tensor:
+        """Return logits, for every token alike where the host picks one afterwards (GPT)."""
+        logits = self.layer(self.seen.take(), self.members.valid)
+        return logits[:, None].expand(-1, handed.shape[1], -1) if self.every_token else logits
+
+
+class _TakeFirst(nn.Module):
+    """Stands in for a trained pooler that is no longer read."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the first token."""
+        return hidden[:, 0]

@@ -1,0 +1,272 @@
+"""The one place that knows where a host keeps its blocks, grid, prefix tokens, masks and layout."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from ._parts import (
+    MLP_NAMES,
+    Block,
+    HostError,
+    MaskTaker,
+    Place,
+    count_prefix,
+    describe_block,
+    find_joint,
+    find_mask_takers,
+    find_paths,
+    get_module,
+    named_paths,
+)
+
+__all__ = [
+    "Block",
+    "Host",
+    "HostError",
+    "Layout",
+    "MaskTaker",
+    "Place",
+    "Tokens",
+    "find_host",
+    "guess_grid",
+    "read_tokens",
+    "require_blocks",
+    "split_tokens",
+]
+
+Layout = Literal["NLC", "NHWC", "NCHW"]
+LAYOUTS = ("NLC", "NHWC", "NCHW")
+
+CLASS_OUTPUT = ("PoolingVisionTransformer",)  # forward_features gives the class tokens alone
+
+
+@dataclass(frozen=True)
+class Host:
+    """A model with its parts found.
+
+    Attributes:
+        model: the model itself.
+        blocks: its transformer blocks in order; empty for a convolutional network.
+        prefix_tokens: tokens before the word tokens inside the last block.
+        layout: the layout of the final features.
+        text: the model reads words, so there is a padding mask and no grid.
+        feeding: paths of blocks whose output feeds a pyramid; empty where that cannot be told.
+        grid: the token grid if it cannot be told from the picture's size.
+        output_prefix: tokens before the word tokens in the final features.
+        causal: a token sees only those before it.
+        joint: the embedding that takes the text's mask and puts text tokens before picture tokens; None elsewhere.
+        mask_takers: modules that are told which tokens are padding, outermost first.
+    """
+
+    model: nn.Module
+    blocks: tuple[Block, ...]
+    prefix_tokens: int
+    layout: Layout
+    text: bool
+    feeding: frozenset[str] = field(default_factory=frozenset)
+    grid: tuple[int, int] | None = None
+    output_prefix: int = 0
+    causal: bool = False
+    joint: MaskTaker | None = None
+    mask_takers: tuple[MaskTaker, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What to call the model in a message."""
+        cfg = getattr(self.model, "pretrained_cfg", None) or {}
+        return cfg.get("architecture") or type(self.model).__name__
+
+
+def find_host(
+    model: nn.Module,
+    *,
+    blocks: str | Sequence[str] | None = None,
+    grid: tuple[int, int] | None = None,
+    prefix_tokens: int | None = None,
+    layout: Layout | None = None,
+) -> Host:
+    """Find a model's parts; what is given is taken as it is, the rest is looked for.
+
+    Args:
+        model: a timm model, a Hugging Face model, or any module built of transformer blocks.
+        blocks: paths of the blocks, or the path of the list that holds them.
+        grid: height and width of the token grid.
+        prefix_tokens: how many tokens stand before the word tokens.
+        layout: layout of the final features.
+    """
+    if layout is not None and layout not in LAYOUTS:
+        raise HostError(f"layout={layout!r} was given; allowed are {', '.join(LAYOUTS)}")
+    paths = named_paths(model, blocks) if blocks is not None else list(find_paths(model))
+    if prefix_tokens is None:
+        inside, final = count_prefix(model, paths)
+    else:
+        inside, final = [prefix_tokens] * len(paths), prefix_tokens
+    found = tuple(describe_block(model, path, count) for path, count in zip(paths, inside, strict=True))
+    return Host(
+        model=model,
+        blocks=found,
+        prefix_tokens=inside[-1] if inside else 0,
+        layout=layout or _layout(model, found),
+        text=_reads_text(model),
+        feeding=frozenset(_feeding(model, paths)),
+        grid=grid,
+        output_prefix=final,
+        causal=any(getattr(m, "is_causal", False) is True for path in paths for m in get_module(model, path).modules()),
+        joint=find_joint(model),
+        mask_takers=tuple(find_mask_takers(model, paths)),
+    )
+
+
+def require_blocks(host: Host, plugin: str) -> None:
+    """Raise an error that tells what was looked for, if the host has no blocks."""
+    if not host.blocks:
+        raise HostError(
+            f"{plugin} needs transformer blocks and found none in {host.name}. Looked for modules with a child named "
+            f"{', '.join(MLP_NAMES)}, or children `intermediate` and `output` with a `dense` layer, or `linear1` and "
+            "`linear2`. If it has blocks under other names, pass blocks=['path.to.block', ...] (each with such an MLP) "
+            "and prefix_tokens=, layout=, grid= where they cannot be told; a plain convolutional network has no tokens"
+        )
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Final features taken apart.
+
+    Attributes:
+        words: B, N, C in row-major order of the grid.
+        prefix: B, P, C; None if the host has no prefix tokens.
+        grid: height and width; None for text.
+    """
+
+    words: Tensor
+    prefix: Tensor | None
+    grid: tuple[int, int] | None
+
+    def as_map(self) -> Tensor:
+        """Return the words as B, C, H, W."""
+        if self.grid is None:
+            raise HostError("word tokens of a text have no grid")
+        return self.words.transpose(1, 2).unflatten(2, self.grid)
+
+
+def read_tokens(host: Host, images: Tensor) -> Tokens:
+    """Run a vision host on images and return its final tokens, normalised as its head would get them.
+
+    Args:
+        host: what `find_host` returned.
+        images: B, in_chans, H, W.
+    """
+    model: Any = host.model
+    size = (images.shape[2], images.shape[3])
+    if host.text:
+        raise HostError(f"{host.name} reads words: its tokens cannot be read from images alone")
+    if type(model).__name__ in CLASS_OUTPUT:
+        prefix, (words,) = model.forward_intermediates(images, indices=1)
+        tokens = split_tokens(words, layout="NCHW")
+        return Tokens(model.norm(tokens.words), prefix, tokens.grid)
+    if hasattr(model, "forward_features"):
+        features = model.forward_features(images)
+    elif hasattr(model, "base_model") and hasattr(model, "config"):
+        features = model.base_model(images, **_any_size(model.base_model, size)).last_hidden_state
+    else:
+        features = model(images)
+    if hasattr(getattr(model, "feature_info", None), "module_name"):
+        features = features[-1]  # features_only: the coarsest map
+        features = features[0] if isinstance(features, tuple) else features
+    if not isinstance(features, Tensor) or features.ndim not in (3, 4):
+        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise HostError(f"{host.name} gave {shape} for final features; tokens B, N, C or a map of them is needed")
+    layout: Layout = "NLC" if features.ndim == 3 else "NHWC" if host.layout == "NHWC" else "NCHW"
+    return split_tokens(features, layout=layout, prefix_tokens=host.output_prefix, grid=host.grid, image_size=size)
+
+
+def split_tokens(
+    features: Tensor,
+    *,
+    layout: Layout,
+    prefix_tokens: int = 0,
+    grid: tuple[int, int] | None = None,
+    image_size: tuple[int, int] | None = None,
+) -> Tokens:
+    """Take final features apart into prefix and word tokens.
+
+    Args:
+        features: B, N, C or B, H, W, C or B, C, H, W as `layout` says.
+        layout: which of the three.
+        prefix_tokens: tokens to take off the front of a sequence.
+        grid: the grid of a sequence, if known.
+        image_size: height and width of the pictures, to tell the grid by where it is not given.
+    """
+    if layout == "NCHW":
+        return Tokens(features.flatten(2).transpose(1, 2), None, (features.shape[2], features.shape[3]))
+    if layout == "NHWC":
+        return Tokens(features.flatten(1, 2), None, (features.shape[1], features.shape[2]))
+    words = features[:, prefix_tokens:]
+    prefix = features[:, :prefix_tokens] if prefix_tokens else None
+    if grid is None and image_size is not None:
+        grid = guess_grid(words.shape[1], image_size)
+    return Tokens(words, prefix, grid)
+
+
+def guess_grid(count: int, image_size: tuple[int, int]) -> tuple[int, int]:
+    """Return the factors of `count` whose ratio is nearest the picture's."""
+    height, width = image_size
+    pairs = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
+    best = min(pairs, key=lambda pair: abs(pair[0] * width - pair[1] * height))
+    cell_h, cell_w = height / best[0], width / best[1]
+    if max(cell_h, cell_w) > 1.5 * min(cell_h, cell_w):
+        raise HostError(
+            f"{count} word tokens of a {height}x{width} picture form no grid of near-square cells; "
+            "pass grid=(rows, columns), or prefix_tokens= if some of them are not word tokens"
+        )
+    return best
+
+
+def _layout(model: nn.Module, blocks: Sequence[Block]) -> Layout:
+    told = getattr(model, "output_fmt", None)
+    if told is not None:
+        return "NHWC" if "NHWC" in str(told) else "NCHW" if "NCHW" in str(told) else "NLC"
+    if not blocks or hasattr(model, "stages"):
+        return "NCHW"
+    return "NLC"
+
+
+def _reads_text(model: nn.Module) -> bool:
+    names = (path.rpartition(".")[2] for path, m in model.named_modules() if isinstance(m, nn.Embedding))
+    return any(not any(word in name for word in ("pos", "wpe", "relative")) for name in names)
+
+
+def _feeding(model: nn.Module, paths: Sequence[str]) -> Iterator[str]:
+    """Yield the blocks after which a feature map is taken; of a column that is no features_only model, none."""
+    for root, module in model.named_modules():
+        info: Any = getattr(module, "feature_info", None)
+        if info is None:
+            continue
+        if hasattr(info, "module_name"):  # features_only: the maps that were chosen
+            stages = info.module_name()
+        elif len({entry["reduction"] for entry in info}) > 1:
+            stages = [entry["module"] for entry in info]
+        else:
+            stages = []
+        local = {path: _within(path, root) for path in paths}
+        for stage in stages:
+            names = (f"{stage}.", f"{stage.replace('.', '_')}.")  # timm flattens names where it rewrites a model
+            if inside := [path for path in paths if f"{local[path]}.".startswith(names)]:
+                yield inside[-1]
+        return
+
+
+def _within(path: str, root: str) -> str:
+    """Return a path relative to `root` and to timm's wrappers of features_only models."""
+    return path.removeprefix(f"{root}." if root else "").removeprefix("model.").removeprefix("body.")
+
+
+def _any_size(model: nn.Module, size: tuple[int, int]) -> dict[str, bool]:
+    """Return what a Hugging Face model must be told to take a picture of another size than it was built for."""
+    built = getattr(model.config, "image_size", None)
+    built = (built, built) if isinstance(built, int) else built
+    takes = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
+    return {"interpolate_pos_encoding": True} if takes and built is not None and tuple(built) != size else {}

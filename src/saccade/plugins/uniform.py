@@ -1,0 +1,121 @@
+"""Uniform attention inside the attention layer: the variants A, B and C that Context Broadcasting is compared with."""
+
+import copy
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from timm.models.vision_transformer import Attention
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..layers.broadcast import token_mean
+from .attach import Handle
+from .context import choose_blocks
+from .tokens import Block, Host, HostError, require_blocks
+
+VARIANTS = ("A", "B", "C")
+
+
+class UniformHead:
+    """Give every attention layer a head that looks at all tokens alike.
+
+    A: the last head is made uniform, and its query and key go. B: as A, with that head twice as wide, whose value and
+    output matrices then hold what query and key held. C: all heads stay and a uniform one is added, 2 * dim wide; the
+    paper tells of its width only by the size of the whole (ViT-S grows from 22 to 29 million parameters, which is four
+    times dim * dim a layer). What a variant keeps starts from the host's weights; what it adds has no effect at first.
+
+    Detaching brings back the attention as it was when this was attached, without what it learned since.
+
+    Args:
+        variant: "A", "B" or "C".
+        layers: "all", "upper" half, or indices of blocks.
+    """
+
+    def __init__(
+        self, variant: Literal["A", "B", "C"] = "A", *, layers: Literal["upper", "all"] | Sequence[int] = "all"
+    ) -> None:
+        if variant not in VARIANTS:
+            raise ValueError(f"variant={variant!r} was given; allowed are {', '.join(map(repr, VARIANTS))}")
+        self.variant = variant
+        self.layers = layers
+
+    def install(self, host: Host, handle: Handle) -> None:
+        """Replace the attention of the chosen blocks."""
+        require_blocks(host, "UniformHead")
+        for block in choose_blocks(host, self.layers, title="UniformHead"):
+            attention = self._find(host, block)
+            parent = host.model.get_submodule(block.path)
+            widths = {"A": attention.head_dim, "B": 2 * attention.head_dim, "C": 2 * attention.qkv.in_features}
+            kept = attention.num_heads if self.variant == "C" else attention.num_heads - 1
+            new = UniformAttention(attention, heads=kept, width=widths[self.variant])
+            handle.replace(parent, "attn", new.train(attention.training))
+
+    def _find(self, host: Host, block: Block) -> Attention:
+        attention = getattr(host.model.get_submodule(block.path), "attn", None)
+        if type(attention) is not Attention or _between_heads(attention):
+            raise HostError(
+                "UniformHead replaces timm's plain attention (a `qkv` and a `proj` layer, nothing that mixes or gates "
+                f"heads); {block.path} of {host.name} has {type(attention).__name__}. If other blocks have it, name "
+                "them with blocks=[...]"
+            )
+        if self.variant != "C" and attention.num_heads < 2:
+            raise HostError(f"{block.path} of {host.name} has one head; variant {self.variant} needs another to keep")
+        return attention
+
+
+def _between_heads(attention: Attention) -> bool:
+    norm = getattr(attention, "norm", None)
+    return getattr(attention, "gate", None) is not None or not isinstance(norm, nn.Identity | None)
+
+
+class UniformAttention(nn.Module):
+    """Attention of which one head, the last, averages its values over all tokens.
+
+    Args:
+        attention: what it takes its weights from.
+        heads: how many heads of it stay as they are, the first ones.
+        width: width of the uniform head; its values are those of the next head, if there is one, and new ones.
+    """
+
+    def __init__(self, attention: Attention, *, heads: int, width: int) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim = heads, attention.head_dim
+        self.q_norm, self.k_norm = copy.deepcopy(attention.q_norm), copy.deepcopy(attention.k_norm)
+        self.attn_drop, self.proj_drop = copy.deepcopy(attention.attn_drop), copy.deepcopy(attention.proj_drop)
+        old, proj = attention.qkv, attention.proj
+        like = {"device": old.weight.device, "dtype": old.weight.dtype}
+        inner = heads * self.head_dim
+        bias = old.bias is not None
+        self.qkv = nn.Linear(old.in_features, 3 * inner, bias=bias, **like)
+        self.value = nn.Linear(old.in_features, width, bias=bias, **like)
+        self.proj = nn.Linear(inner + width, proj.out_features, bias=proj.bias is not None, **like)
+        nn.init.trunc_normal_(self.value.weight, std=0.02)
+        with torch.no_grad():
+            self._take_rows(old.weight, "weight")
+            if bias:
+                self.value.bias.zero_()
+                self._take_rows(old.bias, "bias")
+            self.proj.weight.zero_()
+            self.proj.weight[:, : proj.in_features] = proj.weight
+            if proj.bias is not None:
+                self.proj.bias.copy_(proj.bias)
+
+    def _take_rows(self, old: Tensor, name: str) -> None:
+        query, key, value = old.chunk(3)
+        inner = self.num_heads * self.head_dim
+        getattr(self.qkv, name).copy_(torch.cat([query[:inner], key[:inner], value[:inner]]))
+        getattr(self.value, name)[: len(value) - inner] = value[inner:]
+
+    def forward(self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+        """Attend, B, N, C to B, N, C."""
+        if attn_mask is not None or is_causal:
+            raise ValueError("a uniform head looks at all tokens; attn_mask and is_causal cannot be honoured")
+        B, N, _ = x.shape
+        q, k, v = self.qkv(x).view(B, N, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        drop = self.attn_drop.p if self.training else 0.0
+        heads = F.scaled_dot_product_attention(self.q_norm(q), self.k_norm(k), v, dropout_p=drop)
+        heads = heads.transpose(1, 2).flatten(2)
+        # The mean of the values is the value of the mean.
+        uniform = self.value(token_mean(x)).expand(-1, N, -1)
+        return self.proj_drop(self.proj(torch.cat([heads, uniform], dim=-1)))

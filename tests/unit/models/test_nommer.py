@@ -1,0 +1,386 @@
+import copy
+
+import pytest
+import timm
+import torch
+from torch import Tensor
+from torch.export import Dim
+from torch.utils.flop_counter import FlopCounterMode
+
+import saccade.models.nommer  # noqa: F401  (registers the models)
+from saccade.layers.nominate import Synergy, nominate
+from saccade.models.nommer import Merge, NomMer
+from support.golden import Case, case, cases, part, part_state_dict, relative_error, strided, tensor
+
+SMALL = {"embed_dim": 8, "depths": (1, 1, 1, 1), "num_heads": (2, 2, 2, 2), "num_classes": 5, "img_size": 64}
+
+
+def small(**options) -> NomMer:
+    torch.manual_seed(0)
+    return timm.create_model("nommer_tiny", **{**SMALL, "drop_path_rate": 0.0, **options})
+
+
+def published(case: Case) -> NomMer:
+    sizes = case.record["constructor"]
+    model = timm.create_model(case.name, img_size=sizes["input_size"], window_size=sizes["win_size"])
+    model.load_state_dict(case.state_dict())
+    return model.eval()
+
+
+def images(*size: int, batch: int = 2) -> Tensor:
+    return torch.randn(batch, 3, *size, generator=torch.Generator().manual_seed(0))
+
+
+RUNS = [
+    pytest.param("nommer_tiny", "224", torch.float32),
+    pytest.param("nommer_tiny", "192_win6", torch.float32),
+    pytest.param("nommer_tiny", "192_win6", torch.float64),
+    pytest.param("nommer_base", "192_win6", torch.float32),
+    pytest.param("nommer_tiny", "224", torch.float64, marks=pytest.mark.slow),
+    pytest.param("nommer_base", "224", torch.float32, marks=pytest.mark.slow),
+    pytest.param("nommer_base", "192_win6", torch.float64, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("name", "id", "dtype"), RUNS)
+def test_published_logits_are_reproduced(name, id, dtype):
+    run = case(name, id)
+    with torch.no_grad():
+        logits = published(run).to(dtype)(run.input().to(dtype))
+    assert relative_error(logits, run.logits) < (1e-9 if dtype == torch.float64 else 1e-4)
+
+
+def test_every_golden_case_is_listed():
+    assert {(c.name, c.id) for n in ("nommer_tiny", "nommer_base") for c in cases(n)} == {p.values[:2] for p in RUNS}
+
+
+def test_published_features_are_reproduced_inside_the_network():
+    run = case("nommer_tiny", "192_win6")
+    model = published(run)
+    heard = {}
+
+    def listen(module, tap, change=lambda y: y):
+        module.register_forward_hook(lambda _, __, y: heard.update({tap: strided(change(y))}))
+
+    def to_nhwc(y):
+        return y.permute(0, 2, 3, 1)
+
+    first = model.stages[0].blocks[0]
+    listen(model.stem, "stem")
+    listen(first.mixer.cnn, "s1.b0.cnn", lambda y: y.permute(0, 3, 1, 2))
+    listen(first.mixer.nominator.scores, "s1.b0.fc")
+    listen(first.mixer, "s1.b0.mixer")
+    listen(first.mlp, "s1.b0.ffn")
+    listen(model.stages[0], "s1.out", to_nhwc)
+    for i in (1, 2, 3):
+        listen(model.stages[i].merge, f"merge{i}", to_nhwc)
+    listen(model.stages[1], "s2.out", to_nhwc)
+    listen(model.stages[2].blocks[3].mlp, "s3.b3.ffn")
+    listen(model.stages[2], "s3.out", to_nhwc)
+    listen(model.stages[3], "s4.out", lambda y: y[0])
+    with torch.no_grad():
+        model(run.input())
+    assert len(heard) == 13
+    for tap, values in heard.items():
+        assert relative_error(values, run.feature(tap)) < 1e-5, tap
+
+
+def test_published_merge_is_reproduced():
+    record, arrays = part("nommer_parts", "merge_bhwc")
+    merge = Merge(6, 12).double()
+    merge.load_state_dict(part_state_dict(record))
+    with torch.no_grad():
+        y = merge(tensor("nommer_parts/merge/x", record["input_shape"]).double().permute(0, 3, 1, 2))
+    assert relative_error(y.permute(0, 2, 3, 1), arrays["out"]) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "gmacs"),
+    [("nommer_tiny", 22455804, 5.4647), ("nommer_small", 41532388, 10.0364), ("nommer_base", 73404900, 17.4648)],
+)
+def test_parameters_and_operations_are_the_published_ones(name, params, gmacs):
+    with torch.device("meta"):
+        model = timm.create_model(name).eval()
+        with FlopCounterMode(display=False) as counter:
+            model(torch.randn(1, 3, 224, 224))
+    assert sum(p.numel() for p in model.parameters()) == params
+    assert counter.get_total_flops() / 2e9 == pytest.approx(gmacs, abs=1e-4)
+
+
+@pytest.mark.parametrize("size", [(64, 64), (33, 70), (20, 20), (100, 57), (1, 9)])
+def test_any_size_gives_maps_of_rounded_up_strides(size):
+    model = small().eval()
+    with torch.no_grad():
+        tokens, maps = model.forward_intermediates(images(*size, batch=1))
+        logits = model(images(*size, batch=1))
+    for stride, width, found in zip((4, 8, 16, 32), (8, 16, 32, 64), maps, strict=True):
+        assert found.shape == (1, width, -(-size[0] // stride), -(-size[1] // stride))
+    assert tokens.shape == (1, 1 + maps[3][0, 0].numel(), 64)
+    assert torch.allclose(model.forward_head(tokens), logits)
+    assert logits.isfinite().all()
+
+
+def test_last_row_of_an_odd_map_is_pooled_by_itself():
+    merge = Merge(2, 4)
+    x = torch.randn(1, 2, 5, 4)
+    want = torch.nn.functional.max_pool2d(merge.conv(x), 2, ceil_mode=True)
+    assert torch.allclose(merge(x), merge.norm(want.permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
+
+
+def test_last_map_is_the_normalised_word_tokens():
+    model = small().eval()
+    with torch.no_grad():
+        tokens, maps = model.forward_intermediates(images(64, 96), norm=True)
+        bare = model.forward_intermediates(images(64, 96), indices=[3], intermediates_only=True)[0]
+    assert torch.equal(maps[3].flatten(2).mT, tokens[:, 1:])
+    assert torch.allclose(model.norm(bare.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), maps[3], atol=1e-6)
+
+
+def test_features_only_prunes_what_no_map_needs():
+    model = timm.create_model("nommer_tiny", features_only=True, out_indices=(0, 2), **SMALL)
+    assert model.feature_info.reduction() == [4, 16]
+    maps = model(images(64, 40))
+    assert [tuple(m.shape) for m in maps] == [(2, 8, 16, 10), (2, 32, 4, 3)]
+    sum(m.sum() for m in maps).backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("pool", ["token", "avg", ""])
+def test_pooling_and_classifier(pool):
+    model = small(global_pool=pool).eval()
+    tokens = model.forward_features(images(64, 64))
+    want = {"token": tokens[:, 0], "avg": tokens[:, 1:].mean(1), "": tokens}[pool]
+    assert torch.equal(model.forward_head(tokens, pre_logits=True), want)
+    assert torch.equal(model(images(64, 64)), model.get_classifier()(want))
+    model.reset_classifier(0, "avg")
+    assert torch.equal(model(images(64, 64)), tokens[:, 1:].mean(1))
+
+
+@torch.no_grad()
+def test_initialisation_is_the_published_one():
+    model = small(embed_dim=32)
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            assert module.weight.std() == pytest.approx(0.02, rel=0.25), name
+            assert module.bias is None or (module.bias == 0).all()
+    assert model.stages[2].pos_embed.std() == pytest.approx(1, rel=0.1)
+    assert model.stages[3].cls_token.std() == pytest.approx(1, rel=0.2)
+    weight = model.stages[0].blocks[0].mixer.dct.perceive.weight  # kaiming uniform, a = sqrt 5: bound 1 / sqrt(fan in)
+    assert weight.abs().max() == pytest.approx(weight.shape[1] ** -0.5, rel=0.02)
+
+
+def test_drop_path_rises_linearly_over_all_blocks():
+    model = small(depths=(2, 1, 1, 1), drop_path_rate=0.4)
+    rates = [block.drop_path.drop_prob for stage in model.stages for block in stage.blocks]
+    assert rates == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+
+
+def test_nominations_can_be_heard_and_are_one_hot():
+    model = small(depths=(2, 1, 1, 1)).eval()
+    taps = {n: m for n, m in model.named_modules() if n.endswith((".nomination", ".scores"))}
+    assert len(taps) == 6
+    heard = {}
+    for name, tap in taps.items():
+        tap.register_forward_hook(lambda _, __, y, name=name: heard.update({name: y}))
+    model(images(40, 64))
+    first = "stages.0.blocks.0.mixer.nominator."
+    assert heard[first + "nomination"].shape == heard[first + "scores"].shape == (2, 10, 16, 3)
+    assert torch.equal(heard[first + "nomination"], nominate(heard[first + "scores"]))
+
+
+def test_training_is_noisy_and_reaches_every_parameter():
+    model = small().train()
+    torch.manual_seed(1)
+    first = model(images(64, 64))
+    assert not torch.equal(first, model(images(64, 64)))
+    first.square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+def test_soft_nomination_is_not_noisy():
+    model = small(nomination="soft", temperature=0.5).train()
+    assert torch.equal(model(images(64, 64)), model(images(64, 64)))
+    assert all(m.temperature == 0.5 for m in model.modules() if hasattr(m, "temperature"))
+
+
+def test_synergy_in_every_stage():
+    model = small(synergistic=True).eval()
+    mixers = [block.mixer for stage in model.stages for block in stage.blocks]
+    assert all(isinstance(mixer, Synergy) for mixer in mixers)
+    assert [mixer.dct.block_size for mixer in mixers] == [8, 4, 2, 1]
+    x = images(64, 64).requires_grad_()
+    model(x).sum().backward()  # the class token reads the image
+    assert x.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("names", [("cnn",), "window", ("Global",), ("window", "CNN"), ["global", "cnn", "window"]])
+def test_candidates_may_be_any_subset_in_any_order_and_case(names):
+    model = small(candidates=names).eval()
+    given = {name.lower() for name in ([names] if isinstance(names, str) else names)}
+    mixer = model.stages[0].blocks[0].mixer
+    found = {n for n, m in (("cnn", mixer.cnn), ("window", mixer.window), ("global", mixer.dct)) if m is not None}
+    assert found == given
+    assert (mixer.nominator is None) == (len(given) == 1)
+    assert model(images(33, 40)).isfinite().all()
+
+
+def test_options_reach_their_layers():
+    model = small(window_size=5, dct_sizes=(4, 2, 1, 1), cnn_reduction=4, mlp_ratios=3)
+    mixer = model.stages[0].blocks[0].mixer
+    assert mixer.window.relative_position_bias_table.shape[0] == 81
+    assert mixer.dct.block_size == 4
+    assert mixer.cnn.conv1.out_channels == 2
+    assert model.stages[3].blocks[0].mlp.fc1.out_features == 192
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"candidates": ()}, "at most once"),
+        ({"candidates": ("cnn", "cnn")}, "at most once"),
+        ({"candidates": ("conv",)}, "cnn, window, global"),
+        ({"nomination": "gumbel"}, "'hard', 'soft'"),
+        ({"global_pool": "max"}, "'token', 'avg'"),
+        ({"dct_sizes": (8, 4)}, "dct_sizes=.* has 2 values"),
+        ({"num_heads": (3, 2, 2, 2)}, "num_heads=3 does not divide dim=8"),
+        ({"embed_dim": 12}, "no multiple of the 8 groups"),
+        ({"synergistic": True, "candidates": ("cnn", "window")}, "never sees the image"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        small(**options)
+
+
+def test_without_a_global_candidate_the_mean_is_classified():
+    model = small(synergistic=True, candidates=("cnn", "window"), global_pool="avg").eval()
+    x = images(64, 64).requires_grad_()
+    model(x).sum().backward()
+    assert x.grad.abs().sum() > 0
+    with pytest.raises(ValueError, match="add 'global'"):
+        model.reset_classifier(3, "token")
+
+
+def test_published_tables_are_resampled_to_another_size_and_window():
+    state = case("nommer_tiny", "192_win6").state_dict()
+    before = {key: value.clone() for key, value in state.items()}
+    model = timm.create_model("nommer_tiny", img_size=(224, 256), window_size=7)
+    model.load_state_dict(state)
+    assert all(torch.equal(state[key], before[key]) for key in before)
+    assert model.stages[2].pos_embed.shape == (1, 14, 16, 384)
+    key = "stages.0.blocks.0.mixer.window.relative_position_bias_table"
+    assert model.state_dict()[key].shape == (169, 2)
+    same = model.convert({key: model.state_dict()[key], "strange": torch.ones(1)})
+    assert same[key] is not None
+    assert "strange" in same
+
+
+def test_our_own_weights_pass_conversion_untouched():
+    state = small().state_dict()
+    converted = small().convert(state)
+    assert list(converted) == list(state)
+    assert all(converted[key] is state[key] for key in state)
+
+
+def test_no_published_constant_is_stored():
+    assert not [key for key in small().state_dict() if "basis" in key or "index" in key]
+
+
+def test_set_input_size_resamples_once():
+    model = small().eval()
+    want = model(images(96, 128))
+    model.set_input_size((96, 128))
+    assert model.stages[2].pos_embed.shape[1:3] == (6, 8)
+    assert torch.allclose(model(images(96, 128)), want, atol=1e-6)
+    model.set_input_size(window_size=4)
+    assert model.stages[1].blocks[0].mixer.window.window_size == 4
+
+
+def test_checkpointing_gives_identical_gradients_with_noise_and_drop_path():
+    gradients = []
+    for enable in (False, True):
+        model = small(depths=(2, 2, 2, 2), drop_path_rate=0.3).train()
+        model.set_grad_checkpointing(enable)
+        calls = []
+        model.stages[0].blocks[1].register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
+        torch.manual_seed(3)
+        model(images(40, 64, batch=4)).square().sum().backward()
+        assert len(calls) == 1 + enable  # once more in the backward pass
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_layer_groups_cover_every_parameter():
+    from timm.models import group_parameters
+
+    for coarse in (False, True):
+        model = small()
+        groups = group_parameters(model, model.group_matcher(coarse=coarse))
+        assert {name for names in groups.values() for name in names} == {name for name, _ in model.named_parameters()}
+        assert len(groups) >= 5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("training", [False, True])
+def test_half_precision_stays_finite(dtype, training):
+    for model, autocast in ((small().to(dtype), False), (small(), True)):
+        model.train(training)
+        x = images(40, 64) if autocast else images(40, 64).to(dtype)
+        with torch.autocast("cpu", dtype, enabled=autocast):
+            y = model(x)
+        y.float().sum().backward()
+        assert y.isfinite().all()
+        assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+def test_float64_stays_float64():
+    model = small().double().train()
+    assert model(images(40, 64).double()).dtype == torch.float64
+
+
+def test_channels_last_changes_nothing():
+    model = small().eval()
+    want = model(images(64, 64))
+    got = model.to(memory_format=torch.channels_last)(images(64, 64).to(memory_format=torch.channels_last))
+    assert torch.allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("backend", "training"),
+    [
+        ("eager", False),
+        ("aot_eager", True),
+        pytest.param("eager", True, marks=pytest.mark.slow),
+        pytest.param("aot_eager", False, marks=pytest.mark.slow),
+    ],
+)
+def test_compiles_whole(backend, training):
+    torch._dynamo.reset()
+    model = small(depths=(1, 0, 0, 1)).train(training)  # one block of each kind
+    compiled = torch.compile(copy.deepcopy(model), fullgraph=True, backend=backend)
+    outputs = []
+    for run in (model, compiled):
+        torch.manual_seed(2)
+        outputs.append(run(images(40, 64)))
+        outputs[-1].sum().backward()
+    assert torch.allclose(*outputs, atol=1e-6)
+    torch._dynamo.reset()
+
+
+def test_one_exported_program_serves_every_batch_and_size():
+    model = small(depths=(1, 0, 0, 1)).eval()  # one block of each kind
+    sizes = {0: Dim("b", min=1, max=16), 2: Dim("h", min=64, max=1024), 3: Dim("w", min=64, max=1024)}
+    program = torch.export.export(model, (images(96, 136),), dynamic_shapes=(sizes,)).module()
+    for batch, *size in ((1, 64, 224), (3, 101, 77), (2, 128, 112)):
+        x = images(*size, batch=batch)
+        assert torch.allclose(program(x), model(x), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_default_layout_exports():
+    model = small().eval()
+    sizes = {0: Dim("b", min=1, max=16), 2: Dim("h", min=64, max=1024), 3: Dim("w", min=64, max=1024)}
+    program = torch.export.export(model, (images(96, 136),), dynamic_shapes=(sizes,)).module()
+    for batch, *size in ((1, 64, 224), (3, 101, 77), (2, 128, 112)):
+        x = images(*size, batch=batch)
+        assert torch.allclose(program(x), model(x), atol=1e-5)
