@@ -5,11 +5,10 @@
     python benchmarks/models.py --pair nommer_tiny:swin_tiny_patch4_window7_224 --sizes 224 384 512 768 1024
 
 A pair is MODEL:PEER. Rounds alternate between the two, so both meet the same machine; a figure is the median over
-rounds, `spread` is (largest - smallest) / median, and a ratio is against the peer (speed: higher is better, memory: lower).
+rounds, `spread` is (largest - smallest) / median, and ratios are against the peer (speed: more is better, memory: less).
 """
 
 import argparse
-import os
 import platform
 import sys
 import time
@@ -79,13 +78,11 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def machine(device: str) -> str:
-    chip = (
-        torch.cuda.get_device_name()
-        if device.startswith("cuda")
-        else f"CPU, {torch.get_num_threads()} threads of {os.cpu_count()}"
-    )
-    versions = f"python {platform.python_version()}, torch {torch.__version__}, timm {timm.__version__}, saccade {saccade.__version__}"
-    return f"{chip}; {versions}; {time.strftime('%Y-%m-%d')}\nCommand: python benchmarks/models.py {' '.join(sys.argv[1:])}"
+    on_gpu = device.startswith("cuda")
+    chip = torch.cuda.get_device_name() if on_gpu else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    versions = f"python {platform.python_version()}, torch {torch.__version__}, timm {timm.__version__}"
+    command = f"python benchmarks/models.py {' '.join(sys.argv[1:])}"
+    return f"{chip}; {versions}, saccade {saccade.__version__}; {time.strftime('%Y-%m-%d')}\nCommand: {command}"
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def models(args: Namespace) -> None:
     from .models import list_backbones
     from .models._published import PUBLISHED
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in list_backbones():
         size, paper = model_size(name), PUBLISHED[name]
         rows.append(
@@ -64,7 +64,7 @@ def models(args: Namespace) -> None:
             f"{row['params_m']:.2f}",
             f"{row['paper_params_m']:g}",
             f"{row['gmacs']:.2f}",
-            "–" if row["paper_gmacs"] is None else f"{row['paper_gmacs']:g}",
+            "-" if row["paper_gmacs"] is None else f"{row['paper_gmacs']:g}",
         )
     Console().print(table)
 

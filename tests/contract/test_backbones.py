@@ -7,9 +7,10 @@ import warnings
 import pytest
 import timm
 import torch
-from support.backbones import COLUMNS, FAMILIES, NAMES, PYRAMIDS, shallow
 from timm.models import group_parameters
 from timm.optim import param_groups_layer_decay
+
+from support.backbones import COLUMNS, FAMILIES, NAMES, PYRAMIDS, shallow
 
 ODD, WIDE, TINY = (97, 131), (64, 96), (20, 33)
 every_name = pytest.mark.parametrize("name", NAMES)
@@ -90,6 +91,14 @@ def test_reset_classifier(name):
         assert model.num_classes == 0
         assert model(images()).shape == (2, model.head_hidden_size)
         assert shallow(name, num_classes=0).eval()(images()).shape == (2, model.head_hidden_size)
+
+
+@every_family
+def test_a_new_classifier_takes_the_models_precision(name):
+    model = shallow(name, num_classes=7).double().eval()
+    model.reset_classifier(4)
+    with torch.inference_mode():
+        assert model(images().double()).dtype is torch.float64
 
 
 @pytest.mark.parametrize("name", PYRAMIDS)

@@ -4,6 +4,8 @@ import copy
 import io
 import os
 import socket
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -320,11 +322,18 @@ def test_two_processes_train_alike():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    torch.multiprocessing.spawn(train_in_parallel, args=(port,), nprocs=2)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, str(port)]
+    processes = [
+        subprocess.Popen([*command, str(rank)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=300)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
 
 
-def train_in_parallel(rank: int, port: int) -> None:
-    torch.set_num_threads(1)
+def train_in_parallel(port: int, rank: int) -> None:
+    """Gradients of two processes with half a batch each are those of one with the whole."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
     for host, plugin in [pair for pair in PAIRS if pair[0] in ("vit", "bert")]:
@@ -339,3 +348,7 @@ def train_in_parallel(rank: int, port: int) -> None:
             torch.testing.assert_close(p.grad, q.grad)
         assert all(p.grad is not None for p in handle.parameters())
     torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    train_in_parallel(*map(int, sys.argv[1:]))

@@ -1,6 +1,7 @@
 """Parameters and multiply-adds of a model, counted without computing anything."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import timm
 import torch
@@ -22,7 +23,7 @@ class Size:
     img_size: int
 
 
-def model_size(name: str, img_size: int | None = None, **kwargs: object) -> Size:
+def model_size(name: str, img_size: int | None = None, **kwargs: Any) -> Size:
     """Count a registered model's parameters and multiply-adds.
 
     Args:
@@ -33,9 +34,10 @@ def model_size(name: str, img_size: int | None = None, **kwargs: object) -> Size
     if img_size is not None:
         kwargs["img_size"] = img_size
     with torch.device("meta"):
-        model = timm.create_model(name, **kwargs).eval()
-        side = img_size or model.pretrained_cfg["input_size"][-1]
-        image = torch.empty(1, model.pretrained_cfg["input_size"][0], side, side)
+        model: Any = timm.create_model(name, **kwargs).eval()
+        channels, *_, side = model.pretrained_cfg["input_size"]
+        side = img_size or side
+        image = torch.empty(1, channels, side, side)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(image)
     params = sum(p.numel() for p in model.parameters() if p.requires_grad)

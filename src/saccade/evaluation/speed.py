@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
@@ -106,11 +107,11 @@ def as_markdown(results: list[tuple[Setting, dict[str, Timing]]]) -> str:
 def make_step(name: str, setting: Setting) -> Callable[[], None]:
     """Return a function that runs one inference or training step of a freshly built model on random images."""
     device = torch.device(setting.device)
-    model = _create(name, setting.img_size).to(device)
+    model: Any = _create(name, setting.img_size).to(device)
     images = torch.randn(setting.batch_size, 3, setting.img_size, setting.img_size, device=device)
     labels = torch.randint(model.num_classes, (setting.batch_size,), device=device)
     if setting.channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = model.to(memory_format=torch.channels_last)
         images = images.to(memory_format=torch.channels_last)
     model.train(setting.mode == "training")
     run: Callable[[Tensor], Tensor] = torch.compile(model) if setting.compiled else model

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .numerics import upcast
-from .svpn import ApproximateSVPN, ExactSVPN, full_precision
+from .numerics import full_precision, upcast
+from .svpn import ApproximateSVPN, ExactSVPN
 
 Centring = Literal["scalar", "channel"] | None
 CrossNorm = Literal["svpn", "svpn_exact", "sqrt_d", "sqrt_t", "epn", "layer_norm"] | None

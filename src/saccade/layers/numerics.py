@@ -1,5 +1,8 @@
 """Guards for half precision: where a formula needs range or digits, it runs in float32."""
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -13,3 +16,11 @@ def unit(x: Tensor, eps: float = 1e-12) -> Tensor:
     """Scale the last axis to unit length in at least float32, with zero vectors left at zero."""
     x = upcast(x)
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(eps)
+
+
+def full_precision(x: Tensor) -> AbstractContextManager[Any]:
+    """Switch autocast off where it is on: it would run the matrix products inside in half precision."""
+    device = x.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()

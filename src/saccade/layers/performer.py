@@ -1,13 +1,12 @@
 """Performer: attention by positive random features, linear in the number of tokens (T2T-ViT's token transformer)."""
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from timm.layers import Mlp
 from torch import Tensor, nn
 
-from .numerics import upcast
+from .numerics import full_precision, upcast
 
 
 class Performer(nn.Module):
@@ -51,7 +50,7 @@ class Performer(nn.Module):
 
     def attend(self, kqv: Tensor) -> Tensor:
         """Return attention's output, B, N, out_dim, in at least float32: half precision overflows in the features."""
-        with _autocast_off(kqv):
+        with full_precision(kqv):
             kq, v = upcast(kqv).split([2 * self.out_dim, self.out_dim], dim=-1)
             k, q = self.features(kq.unflatten(-1, (2, self.out_dim))).unbind(-2)  # each B, N, num_features
             total = q @ k.sum(1).unsqueeze(-1)  # B, N, 1
@@ -71,9 +70,3 @@ def orthogonal_features(count: int, dim: int) -> Tensor:
     if not 0 < count <= dim:
         raise ValueError(f"{count} orthogonal features were asked for in {dim} dimensions; take 1 to {dim}")
     return nn.init.orthogonal_(torch.empty(count, dim), gain=math.sqrt(count))
-
-
-def _autocast_off(x: Tensor) -> AbstractContextManager[None]:
-    kind = x.device.type
-    on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    return torch.autocast(kind, enabled=False) if on else nullcontext()

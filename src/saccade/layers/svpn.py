@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, cast
 
 import torch
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .numerics import upcast
+from .numerics import full_precision, upcast
 
 Method = Literal["eigen", "products"]
 
@@ -287,14 +286,6 @@ def _dual(
     out = value @ right if add is None else torch.baddbmm(add, value, right, beta=beta, alpha=alpha)
     out[..., n:].baddbmm_(slope, right[..., :n], alpha=alpha)
     return out
-
-
-def full_precision(x: Tensor) -> AbstractContextManager[Any]:
-    """Switch autocast off where it is on: it would run the matrix products inside in half precision."""
-    device = x.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()
 
 
 def _checked(alpha: float) -> float:

@@ -57,7 +57,7 @@ class WindowAttention(nn.Module):
         else:
             q, k, v = qkv.flatten(2, 4)  # B, windows * heads, N, d
             bias = _hide_padding(bias, (H, W), side)
-        x = F.scaled_dot_product_attention(q, k, v, attn_mask=bias[None])
+        x = attend(q, k, v, bias)
         x = x.reshape(B, rows, columns, heads, side, side, -1).permute(0, 1, 2, 4, 5, 3, 6).flatten(5)
         return self.proj(crop(untile(x), (H, W)))
 
@@ -75,6 +75,22 @@ class WindowAttention(nn.Module):
         table = self.relative_position_bias_table.reshape(2 * side - 1, 2 * side - 1, self.num_heads)
         table = table.unfold(0, side, 1).unfold(1, side, 1).flip(3, 4)  # query y, query x, heads, key y, key x
         return table.permute(2, 0, 1, 3, 4).reshape(self.num_heads, side**2, side**2)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+    """Attend with a bias (heads, N, N), by the fused kernel wherever it can be used.
+
+    Compiled for training on CUDA, a bias that is trained gets a memory layout that the fused kernel's backward refuses
+    (seen with torch 2.11); the products spelt out are fused by the compiler instead.
+    """
+    if torch.compiler.is_compiling() and query.is_cuda and bias.requires_grad:
+        return _attend_by_products(query, key, value, bias)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=bias[None])
+
+
+def _attend_by_products(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+    logits = query * query.shape[-1] ** -0.5 @ key.mT + bias
+    return logits.softmax(dim=-1) @ value
 
 
 def resize_bias_table(table: Tensor, length: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from timm.models._features import feature_take_indices
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ._official import adapt
+
+LayerT = TypeVar("LayerT", bound=nn.Module)
 
 
 class Backbone(nn.Module):
@@ -56,6 +58,11 @@ class Backbone(nn.Module):
         """
         return self.forward_head(self.forward_features(x))
 
+    def like_self(self, layer: LayerT) -> LayerT:
+        """Return a new layer moved to where the model is and to its precision."""
+        like = next(self.parameters(), None)
+        return layer if like is None else layer.to(like)
+
     def get_classifier(self) -> nn.Module:
         """Return the layer that makes the logits."""
         return self.head
@@ -66,6 +73,7 @@ class Backbone(nn.Module):
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute blocks in the backward pass instead of keeping their activations."""
+        module: Any
         for module in self.modules():
             if hasattr(module, "grad_checkpointing"):
                 module.grad_checkpointing = enable

@@ -35,6 +35,7 @@ class Columnar(Backbone):
 
     default_out_indices: ClassVar[tuple[int, ...]] = (-1,)
     num_prefix_tokens: int = 1
+    pos_embed: Tensor
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class Columnar(Backbone):
         grid = (x.shape[2], x.shape[3])
         x = x.flatten(2).transpose(1, 2)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
-        positions = resize_tokens(cast(Tensor, self.pos_embed), grid, old=self.grid_size)
+        positions = resize_tokens(self.pos_embed, grid, old=self.grid_size)
         return self.pos_drop(x + positions), grid
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -136,14 +137,14 @@ class Columnar(Backbone):
         if img_size is None:
             return
         grid = cast(Embedding, self.patch_embed).grid(*to_2tuple(img_size))
-        self.pos_embed = resize_tokens(cast(Tensor, self.pos_embed), grid, old=self.grid_size)
+        self.pos_embed = resize_tokens(self.pos_embed, grid, old=self.grid_size)
         self.grid_size = grid
 
     def no_weight_decay(self) -> set[str]:
         """Return names of parameters that weight decay would harm."""
         return {"cls_token"}
 
-    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:  # noqa: ARG002
         """Return timm's map from parameter names to layers, for layer-wise learning rates."""
         return {
             "stem": r"^cls_token|^pos_embed|^patch_embed",

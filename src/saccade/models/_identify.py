@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
+from typing import Any
 
 import timm
 import torch
@@ -52,7 +53,7 @@ def describe(state_dict: Mapping[str, Tensor]) -> str:
 def _overlap(name: str, state_dict: Mapping[str, Tensor]) -> float:
     """Share of keys, of file and model together, that agree in name and shape; classifiers do not count."""
     with torch.device("meta"):
-        model = timm.create_model(name)
+        model: Any = timm.create_model(name)
     if any(key.startswith(model.official_prefix) for key in state_dict):
         state_dict = model.convert(state_dict)
 

@@ -104,7 +104,7 @@ class CvT(Pyramid):
                 f"global_pool='' was given with num_classes={num_classes}; a map needs 'avg' to be classified"
             )
         self.global_pool, self.num_classes = pool, num_classes
-        self.head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
+        self.head = self.like_self(nn.Linear(self.num_features, num_classes)) if num_classes > 0 else nn.Identity()
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return timm's map from parameter names to layers, for layer-wise learning rates."""

@@ -204,9 +204,13 @@ class GLNet(Pyramid):
                 f"global_pool='' leaves a map, which {num_classes} classes cannot be read from; pool 'avg'"
             )
         self.global_pool, self.num_classes = pool, num_classes
-        make = partial(_classifier, self.num_features, num_classes, like=next(self.stem.parameters()))
-        self.head = make() if num_classes > 0 else nn.Identity()
-        self.aux_head = make() if num_classes > 0 and self.token_label else None
+        self.head = self._new_classifier() if num_classes > 0 else nn.Identity()
+        self.aux_head = self._new_classifier() if num_classes > 0 and self.token_label else None
+
+    def _new_classifier(self) -> nn.Linear:
+        layer = nn.Linear(self.num_features, self.num_classes)
+        init_linear(layer)
+        return self.like_self(layer)
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return timm's map from parameter names to layers, for layer-wise learning rates."""
@@ -281,12 +285,6 @@ class Stage(nn.Module):
         """Return B, C, H, W."""
         x = self.downsample(x).permute(0, 2, 3, 1).contiguous()  # B, H, W, C for the blocks
         return run_blocks(self.blocks, x, recompute=self.grad_checkpointing).permute(0, 3, 1, 2)
-
-
-def _classifier(dim: int, num_classes: int, like: Tensor) -> nn.Linear:
-    linear = nn.Linear(dim, num_classes)
-    init_linear(linear)
-    return linear.to(like)
 
 
 def _heads(dims: Sequence[int]) -> tuple[int, ...]:

@@ -155,7 +155,7 @@ class NomMer(Pyramid):
                 )
             self.global_pool = global_pool
         self.num_classes = num_classes
-        self.head = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
+        self.head = self.like_self(nn.Linear(self.num_features, num_classes)) if num_classes else nn.Identity()
         init_weights(self.head)
 
     def set_input_size(

@@ -100,7 +100,7 @@ class T2TViT(Columnar):
                 f"global_pool='' was given with num_classes={num_classes}; pool 'token' or 'avg' to classify"
             )
         self.global_pool, self.num_classes = pool, num_classes
-        self.head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
+        self.head = self.like_self(nn.Linear(self.num_features, num_classes)) if num_classes > 0 else nn.Identity()
         _init(self.head)
 
     def convert(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:

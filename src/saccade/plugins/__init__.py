@@ -2,6 +2,7 @@
 
 from .attach import Handle, attach, attached
 from .broadcast import ContextBroadcast
+from .second_order import SecondOrderHead
 from .squeeze import SqueezeExcite
 from .tokens import Host, HostError, Tokens, find_host, read_tokens
 from .uniform import UniformHead
@@ -11,6 +12,7 @@ __all__ = [
     "Handle",
     "Host",
     "HostError",
+    "SecondOrderHead",
     "SqueezeExcite",
     "Tokens",
     "UniformHead",

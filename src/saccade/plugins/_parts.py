@@ -212,19 +212,19 @@ def _parents(path: str) -> list[str]:
 
 def count_prefix(model: nn.Module, paths: Sequence[str]) -> tuple[list[int], int]:
     """Count the tokens that stand before the words: inside each block, and in the final features."""
-    for module in (model, *model.children()):
-        if isinstance(count := getattr(module, "num_prefix_tokens", None), int):
-            return [count] * len(paths), count
     if find_joint(model) is not None:
         return [0] * len(paths), 0
+    counts = (getattr(module, "num_prefix_tokens", None) for module in (model, *model.children()))
+    told = next((count for count in counts if isinstance(count, int)), None)
     late = any(_has_name(m, CLASS_ONLY) for m in model.modules())  # the class token comes in after the blocks
     for path, module in model.named_modules():
         if not (count := _class_tokens(module)):
             continue
+        total = count if told is None else told
         below = [not path or block.startswith(f"{path}.") for block in paths]
         everywhere = not any(below)  # it belongs to an embedding
-        return [count if (everywhere or inside) and not late else 0 for inside in below], count
-    return [0] * len(paths), 0
+        return [total if (everywhere or inside) and not late else 0 for inside in below], total
+    return [told or 0] * len(paths), told or 0
 
 
 def _class_tokens(module: nn.Module) -> int:

@@ -152,14 +152,14 @@ def choose_place(host: Host, block: Block, spot: str, title: str) -> Place:
 class Members:
     """Which tokens take part in the forward call that is running.
 
-    The outermost running module that is told of padding decides: in a plain call the model with the caller's mask, in
-    a block recomputed for the backward pass the block with the mask the model made of it.
+    The innermost running module that is told of padding decides, so that a block averages over what its attention sees,
+    in a plain call and when it is recomputed for the backward pass; in what takes no mask, the caller's mask counts.
     """
 
     def __init__(self, host: Host, tokens: Part) -> None:
         self.tokens = tokens
         self.causal = host.causal
-        self.running = False
+        self.depth = 0  # running modules that are told of padding
         self.valid: Tensor | None = None  # B, N
         self.text_length: int | None = None
 
@@ -209,35 +209,39 @@ class _Masked:
 
 
 class _Call:
-    """Hooks on a module that is told of padding: a call begins and ends with it, unless one is running already."""
+    """Hooks on one module that is told of padding."""
 
     def __init__(self, members: Members, taker: MaskTaker) -> None:
         self.members = members
         self.taker = taker
-        self.began = False
+        self.running = False
+        self.outer: Tensor | None = None
 
     def enter(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Forward pre-hook."""
-        if self.members.running:
-            return
-        self.members.running = self.began = True
+        """Forward pre-hook: this module's mask counts."""
+        members = self.members
+        self.running, self.outer = True, members.valid
+        members.depth += 1
         given = self.taker.pick(args, kwargs)
-        self.members.valid = read_mask(given, padding_is_true=self.taker.name != "attention_mask")
+        if members.depth == 1 or given is None or isinstance(given, Tensor):
+            members.valid = read_mask(given, padding_is_true=self.taker.name != "attention_mask")
         cache = kwargs.get("past_key_values")
-        if self.members.causal and cache is not None and cache.get_seq_length():
+        if members.causal and members.depth == 1 and cache is not None and cache.get_seq_length():
             raise ValueError("tokens of earlier calls are cached and not in the mean; generate with use_cache=False")
 
     def leave(self, _module: nn.Module, _args: tuple[Any, ...], _output: Any) -> None:
-        """Forward hook, called after an error too."""
-        if self.began:
-            self.began = self.members.running = False
-            self.members.valid = self.members.text_length = None
+        """Forward hook, called after an error too: the mask of the module around it counts again."""
+        if not self.running:
+            return
+        members = self.members
+        members.depth -= 1
+        members.valid, self.outer, self.running = self.outer, None, False
+        if members.depth == 0:
+            members.text_length = None
 
-    def join(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        """After an embedding that returns text and picture tokens and the mask of both; it was given the text's."""
-        self.members.valid = read_mask(output[1])
-        text = self.taker.pick(args, kwargs)
-        self.members.text_length = text.shape[1]
+    def join(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
+        """Forward hook of an embedding that takes the text's mask and puts the text before the picture."""
+        self.members.text_length = self.taker.pick(args, kwargs).shape[1]
 
 
 def read_mask(mask: Any, *, padding_is_true: bool = False) -> Tensor | None:

@@ -66,11 +66,13 @@ class SecondOrderHead:
             raise HostError(
                 f"SecondOrderHead replaces a classifier and found none in {host.name}. Looked for timm's "
                 "`forward_features` and `forward_head`, or a Hugging Face model with `base_model` and one of "
-                f"{', '.join(CLASSIFIERS)}. Give the whole classification model (not features_only, not a bare encoder), "
+                f"{', '.join(CLASSIFIERS)}. Give the whole classification model (no bare encoder, not features_only), "
                 "or give your module forward_features(x) -> tokens B, N, C and forward_head(tokens)"
             )
 
-    def build(self, dim: int, num_classes: int, *, class_token: Literal["first", "last"] | None, prefix: int) -> SecondOrder:
+    def build(
+        self, dim: int, num_classes: int, *, class_token: Literal["first", "last"] | None, prefix: int
+    ) -> SecondOrder:
         """Make the head for tokens of a width."""
         head_dim = self.head_dim or (14 if dim < 300 else 24 if dim < 450 else 38)
         return SecondOrder(

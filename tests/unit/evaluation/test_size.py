@@ -1,10 +1,10 @@
 import pytest
 import timm
-from support.golden import cases
 
-import saccade  # noqa: F401
+import saccade
 from saccade.evaluation.size import model_size
 from saccade.models._published import PUBLISHED
+from support.golden import cases
 
 # Golden name -> ours, and what the published model holds besides (its DRLoc head on 64 pairs).
 COUNTED = {

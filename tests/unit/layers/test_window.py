@@ -168,3 +168,11 @@ def test_one_exported_program_serves_every_size(window_size):
 def test_bad_values_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         WindowAttention(8, **{"num_heads": 2, **arguments})
+
+
+def test_products_spelt_out_equal_the_fused_kernel():
+    query, key, value = torch.randn(3, 5, 2, 9, 4, dtype=torch.float64)
+    bias = torch.randn(2, 9, 9, dtype=torch.float64)
+    torch.testing.assert_close(
+        module._attend_by_products(query, key, value, bias), module.attend(query, key, value, bias)
+    )
