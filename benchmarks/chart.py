@@ -32,9 +32,10 @@ def draw(series: dict[str, dict[int, float]]) -> str:
         return HEIGHT - BOTTOM - seconds / top * (HEIGHT - BOTTOM - TOP)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="13">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
+        "<style>text { font-size: 13px }</style>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{LEFT}" y="24" font-size="16" font-weight="bold">Seconds per image, two CPU cores, float32</text>',
+        f'<text x="{LEFT}" y="24" font-weight="bold">Seconds per image, two CPU cores, float32</text>',
     ]
     for tick in range(5):
         value = top * tick / 4

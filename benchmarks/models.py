@@ -5,7 +5,7 @@
     python benchmarks/models.py --pair nommer_tiny:swin_tiny_patch4_window7_224 --sizes 224 384 512 768 1024
 
 A pair is MODEL:PEER. Rounds alternate between the two, so both meet the same machine; a figure is the median over
-rounds, `spread` is (largest - smallest) / median, and ratios are against the peer (speed: more is better, memory: less).
+rounds, `spread` is (largest - smallest) / median, ratios are against the peer (speed: more is better, memory: less).
 """
 
 import argparse

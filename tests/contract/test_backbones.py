@@ -15,6 +15,10 @@ from support.backbones import COLUMNS, FAMILIES, NAMES, PYRAMIDS, shallow
 ODD, WIDE, TINY = (97, 131), (64, 96), (20, 33)
 every_name = pytest.mark.parametrize("name", NAMES)
 every_family = pytest.mark.parametrize("name", FAMILIES)
+# Tracing takes longer: one variant of each family always, all with the slow tests.
+each_family_or_slow = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FAMILIES else [pytest.mark.slow]) for name in NAMES]
+)
 
 
 def images(size=WIDE, batch=2, channels=3):
@@ -225,13 +229,13 @@ def test_autocast_trains_without_nan(name, dtype):
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
-@every_name
+@each_family_or_slow
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 def test_compiles_as_one_graph(name, training):
     model = shallow(name, num_classes=7).train(training)
     x = images()
     torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager" if name in FAMILIES else "eager")
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.manual_seed(1)
     with torch.set_grad_enabled(training):
         got = compiled(x)
@@ -243,7 +247,7 @@ def test_compiles_as_one_graph(name, training):
         assert all(p.grad is not None for p in model.parameters())
 
 
-@every_name
+@each_family_or_slow
 def test_exports_with_dynamic_batch_and_size(name):
     model = shallow(name, num_classes=7).eval()
     dynamic = {0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}

@@ -10,7 +10,7 @@ import saccade
 NAMES = saccade.list_backbones()
 PYRAMIDS = [name for name in NAMES if name.startswith(("nommer", "glnet", "cvt"))]
 COLUMNS = [name for name in NAMES if name.startswith(("sot", "t2t"))]
-FAMILIES = ["nommer_tiny", "glnet_stl", "glnet_4g", "glnet_4g_tl", "sot_7", "sot_tiny", "cvt_13", "t2t_vit_7"]
+FAMILIES = ["nommer_tiny", "glnet_stl", "glnet_4g", "sot_7", "cvt_13", "t2t_vit_7"]
 
 
 def shallow(name: str, **kwargs: Any) -> nn.Module:

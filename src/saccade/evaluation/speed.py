@@ -98,7 +98,7 @@ def as_markdown(results: list[tuple[Setting, dict[str, Timing]]]) -> str:
             memory = timing.peak_mib / peer.peak_mib
             lines.append(
                 f"| {setting.mode} | {engine} | {setting.batch_size} | {setting.img_size} | {name} "
-                f"| {timing.images_per_second:.1f} | {timing.spread:.0%} | {speed:.2f}x "
+                f"| {timing.images_per_second:.3g} | {timing.spread:.0%} | {speed:.2f}x "
                 f"| {timing.peak_mib:.0f} | {memory:.2f}x |"
             )
     return "\n".join(lines)

@@ -51,8 +51,8 @@ class PairLocator(nn.Module):
         Returns:
             Offsets along rows and columns, B, M, 2, or the logits of each, B, M, classes.
         """
-        x = F.relu(self._first_layer(cells, pairs)).flatten(0, 1)
-        x = self.fc3(F.relu(self.fc2(x))).unflatten(0, pairs.shape[:2])
+        x = F.relu(self._first_layer(cells, pairs))
+        x = self.fc3(F.relu(self.fc2(x)))
         return [axis(x) for axis in self.axes] if self.axes else x
 
     def _first_layer(self, cells: Tensor, pairs: Tensor) -> Tensor:

@@ -75,13 +75,14 @@ class Handle:
     def replace(self, parent: nn.Module, name: str, value: Any) -> None:
         """Set an attribute of a module, remembering what was there (or that nothing of its own was).
 
-        A module set in the place of another takes over its mode and shares its hooks, so that other plug-ins on it go
-        on working.
+        A module set in the place of another takes over its device, precision and mode and shares its hooks, so that
+        other plug-ins on it go on working.
         """
         own = any(name in kept for kept in (parent.__dict__, parent._modules, parent._parameters, parent._buffers))
         old = getattr(parent, name) if own else _ABSENT
         self._replaced.append((parent, name, old))
         if isinstance(old, nn.Module) and isinstance(value, nn.Module):
+            _make_like(value, next(old.parameters(), next(self.model.parameters(), None)))
             value.train(old.training)
             if not any(getattr(value, hooks) for hooks in HOOKS):
                 for hooks in HOOKS:

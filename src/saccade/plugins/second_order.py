@@ -121,7 +121,7 @@ class SecondOrderHead:
         members.install(host, handle)
         seen = _Seen()
         handle.hook(model.base_model.register_forward_hook(seen.keep))
-        handle.replace(model, name, _FromSeen(layer, seen, members, every_token=name == "score").to(model.device))
+        handle.replace(model, name, _FromSeen(layer, seen, members, every_token=name == "score"))
         if getattr(model.base_model, "pooler", None) is not None:
             handle.replace(model.base_model, "pooler", _TakeFirst())  # the trained one would be left without gradient
 

@@ -191,6 +191,9 @@ class RelativeLocalization(Task):
         found = [self.reader.read(index, features, size) for index, features in enumerate(heard)]
         if pairs is None:
             pairs = self._draw(images.shape[0], device=found[0].tokens.device, generator=generator)
+        elif pairs.ndim != 4 or len(pairs) != len(found):
+            shape = f"{len(found)}, {images.shape[0]}, number, 2"
+            raise ValueError(f"pairs of shape {tuple(pairs.shape)} were given; they are one set a grid: {shape}")
         losses = [self._locate(*each) for each in zip(self.locators, found, pairs, strict=True)]
         localization = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
         loss = self.strength * localization
@@ -233,6 +236,11 @@ class RelativeLocalization(Task):
         if self.pool is not None and shrinks(grid, self.pool):
             x = pool_map(tokens[:, skip:].transpose(1, 2).unflatten(2, grid), self.pool)
             tokens, grid, skip = x.flatten(2).transpose(1, 2), (x.shape[2], x.shape[3]), 0
+        if grid[0] * grid[1] < 2:
+            raise HostError(
+                f"{self.reader.host.name} leaves a grid of one cell, in which there is nothing to localize; give "
+                "larger images, or choose a finer grid by grids='stages' or features="
+            )
         pairs = pairs % (grid[0] * grid[1])
         predicted = locator(tokens, pairs + skip if skip else pairs)
         if self.loss != "l1" and any(self._offsets(n) > p.shape[-1] for n, p in zip(grid, predicted, strict=True)):
@@ -335,20 +343,10 @@ class GridReader:
         self.host, self.prefix_tokens, self.layout = host, prefix_tokens, layout
         self.info: list[dict[str, Any]] = _feature_info(host.model)
         *paths, last = self._paths(grids) if path is None else [path]
-        final = _norm_path(host.model)
-        if path is not None or (final is None and not norm):
-            places = [(last, False)]
-        elif final is None:
-            raise HostError(
-                f"{host.name} has no final norm under the names {', '.join(NORM_NAMES)}; pass norm=False, or features= "
-                "with the norm's path"
-            )
-        else:
-            # What a last block returns is what the norm gets, where no recomputation of blocks is in the way.
-            block = grids != "blocks" and any(last == block.path for block in host.blocks)
-            places = [(final, not norm) if norm or block else (last, False)]
-        self.sources = [self._describe(p, dim) for p in paths]
-        self.sources += [self._describe(p, dim, before=before, last=True) for p, before in places]
+        before = False
+        if path is None:
+            last, before = self._last_place(last, after_norm=norm, block=grids == "blocks")
+        self.sources = [self._describe(p, dim) for p in paths] + [self._describe(last, dim, before=before, last=True)]
         self.heard: list[Tensor | None] | None = None
         self.hooks: list[RemovableHandle] = []
 
@@ -435,6 +433,20 @@ class GridReader:
             "that returns the grid (and dim=, its width), or blocks=['path.of.block', ...]"
         )
 
+    def _last_place(self, path: str, *, after_norm: bool, block: bool) -> tuple[str, bool]:
+        """Return the module at which to hear the last grid, and whether it is its input."""
+        norm = _norm_path(self.host.model)
+        if after_norm and norm is None:
+            raise HostError(
+                f"{self.host.name} has no final norm under the names {', '.join(NORM_NAMES)}; pass norm=False, or "
+                "features= with the norm's path"
+            )
+        if norm is not None and after_norm:
+            return norm, False
+        if norm is not None and not block and any(path == found.path for found in self.host.blocks):
+            return norm, True  # it gets what the last block returns, and gets it outside any recomputation of blocks
+        return path, False
+
     def _describe(self, path: str, dim: int | None, *, before: bool = False, last: bool = False) -> Source:
         model: Any = self.host.model
         try:
@@ -473,11 +485,12 @@ def _feature_info(model: nn.Module) -> list[dict[str, Any]]:
 
 def _norm_path(model: nn.Module) -> str | None:
     """Return the path of the norm after the last block."""
-    for parent, module in (("", model), *((f"{name}.", child) for name, child in model.named_children())):
+    inner = getattr(model, "base_model_prefix", "")  # of Hugging Face
+    for parent in ("", *([inner] if hasattr(model, inner) else [])):
         for name in NORM_NAMES:
-            norm = getattr(module, name, None)
+            norm = getattr(model.get_submodule(parent), name, None)
             if isinstance(norm, nn.Module) and not isinstance(norm, nn.ModuleList):
-                return parent + name
+                return f"{parent}.{name}" if parent else name
     return None
 
 

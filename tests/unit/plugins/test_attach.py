@@ -101,6 +101,16 @@ def test_replacement_under_another_one_cannot_be_detached_first(x):
     assert torch.equal(model(x), before)
 
 
+def test_plain_value_set_by_two_plugins_is_restored_by_the_last(x):
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+    assert model.use_nested_tensor
+    one, two = attach(model, ContextBroadcast()), attach(model, ContextBroadcast())
+    one.detach()
+    assert not model.use_nested_tensor
+    two.detach()
+    assert model.use_nested_tensor
+
+
 def test_parameters_of_replacements_are_the_plugins():
     model = vit()
     handle = attach(model, Doubling())

@@ -360,6 +360,34 @@ def test_mask_is_heard_wherever_it_comes_in(ids, kind):
     torch.testing.assert_close(got, want)
 
 
+def test_blocks_that_take_no_mask_go_by_the_callers():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = timm.models.vision_transformer.Block(8, 2)
+
+        def forward(self, x, attention_mask=None):
+            return self.block(x)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = Masked()
+            self.last = timm.models.vision_transformer.Block(8, 2)
+
+        def forward(self, x, attention_mask=None):
+            return self.last(self.first(x))
+
+    model = stir(Model().eval())
+    attach(model, ContextBroadcast())
+    seen = []
+    model.last.broadcast.register_forward_hook(lambda module, args, output: seen.append(args[1]))
+    model(torch.randn(2, 6, 8), MASK)
+    model(torch.randn(2, 6, 8))
+    assert torch.equal(seen[0], MASK.bool())
+    assert seen[1] is None
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_recomputed_blocks_have_the_mask_too(ids, reentrant):
     model = bert()
@@ -441,6 +469,8 @@ def test_padding_on_the_left_of_a_causal_host(ids):
 def test_cached_tokens_are_not_forgotten_silently(ids):
     model = gpt2()
     attach(model, ContextBroadcast())
+    with pytest.raises(IndexError):  # after a failed call as well
+        model(ids + 100)
     with pytest.raises(ValueError, match="use_cache=False"):
         model.generate(ids, min_new_tokens=3, max_new_tokens=3, pad_token_id=0, do_sample=False)
     out = model.generate(ids, max_new_tokens=1, pad_token_id=0, do_sample=False, use_cache=False)

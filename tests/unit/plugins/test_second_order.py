@@ -156,7 +156,7 @@ def test_timm_methods_speak_of_the_new_head_and_of_the_old_one_again():
         (
             lambda: timm.create_model("resnet18"),
             {"pooling": None},
-            "reads the class token alone, and resnet18 has none",
+            "the class token alone, and resnet18 has none",
         ),
     ],
 )

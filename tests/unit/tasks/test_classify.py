@@ -53,7 +53,7 @@ def test_mixed_shares_give_the_mixed_loss():
 
 def test_smoothing_spreads_its_share_over_all_classes():
     wanted = 0.8 * classification_loss(LOGITS, HARD) - 0.2 * LOGITS.log_softmax(-1).mean()
-    torch.testing.assert_close(classification_loss(LOGITS, HARD, label_smoothing=0.2), wanted)
+    torch.testing.assert_close(Classify(Fixed(LOGITS), label_smoothing=0.2)(IMAGES, HARD)["loss"], wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

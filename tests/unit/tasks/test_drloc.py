@@ -257,6 +257,22 @@ def test_features_that_form_no_grid_are_refused_when_they_pass(kwargs, message):
     assert task.reader.heard is None
 
 
+def test_a_grid_of_one_cell_is_refused():
+    with pytest.raises(HostError, match="one cell, in which there is nothing to localize"):
+        RelativeLocalization(host("resnet50"))(images(size=(32, 32)))
+
+
+def test_a_norm_that_does_not_exist_is_refused():
+    with pytest.raises(HostError, match="no final norm under the names norm"):
+        RelativeLocalization(host("resnet50"), norm=True)
+
+
+def test_pairs_of_another_shape_are_refused():
+    task = RelativeLocalization(host())
+    with pytest.raises(ValueError, match=r"pairs of shape \(2, 64, 2\) were given; .* 1, 2, number, 2"):
+        task(images(), pairs=task.draw(2, device="cpu")["pairs"][0])
+
+
 @pytest.mark.parametrize("name", ["schedule", "loss", "unit", "prior_on", "grids"])
 def test_unknown_choices_are_refused(name):
     with pytest.raises(ValueError, match=f"{name}='sideways' was given; allowed are"):
