@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+CODE := src tests benchmarks
 STAMP := $(VENV)/.installed
 
 .PHONY: help env demo test test-slow lint clean
@@ -24,8 +25,8 @@ demo: env
 	$(BIN)/saccade benchmark --model glnet_stl --peer swin_tiny_patch4_window7_224 --batch-size 4
 
 lint: env
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -23,7 +23,7 @@ import timm
 import torch
 
 import saccade.models.glnet  # noqa: F401, registers it with timm
-from saccade.evaluation.speed import PRECISIONS, Setting, _create, _repeats, _seconds
+from saccade.evaluation.speed import PRECISIONS, Setting, create_for, repeats_in, seconds_of
 from saccade.tasks import Classify, RelativeLocalization, Task
 
 MODELS = ["swin_tiny_patch4_window7_224", "vit_small_patch16_224", "glnet_stl"]
@@ -68,19 +68,19 @@ def main(argv: list[str] | None = None) -> None:
 def row(name: str, setting: Setting, *, pairs: int, grids: str) -> str:
     """Return a line of the table."""
     steps = {
-        "plain": make_step(Classify(_create(name, setting.img_size)), setting),
-        "again": make_step(Classify(_create(name, setting.img_size)), setting),
-        "drloc": make_step(RelativeLocalization(_create(name, setting.img_size), pairs=pairs, grids=grids), setting),
+        "plain": make_step(Classify(create_for(name, setting.img_size)), setting),
+        "again": make_step(Classify(create_for(name, setting.img_size)), setting),
+        "drloc": make_step(RelativeLocalization(create_for(name, setting.img_size), pairs=pairs, grids=grids), setting),
     }
     for step in steps.values():  # compile, allocate, warm up
         for _ in range(3):
             step()
-    count = _repeats(steps["plain"], setting)
+    count = repeats_in(steps["plain"], setting)
     times: dict[str, list[float]] = {arm: [] for arm in steps}
     arms = list(steps)
     for number in range(setting.rounds):
         for arm in arms[number % 3 :] + arms[: number % 3]:  # no arm always comes first
-            times[arm].append(_seconds(steps[arm], count, setting.device) / count)
+            times[arm].append(seconds_of(steps[arm], count, setting.device) / count)
     ratios = {arm: [t / p for t, p in zip(times[arm], times["plain"], strict=True)] for arm in arms}
     middle = {arm: statistics.median(values) for arm, values in ratios.items()}
     plain, drloc = (1000 * statistics.median(times[arm]) for arm in ("plain", "drloc"))

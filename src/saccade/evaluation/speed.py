@@ -67,11 +67,11 @@ def race(names: list[str], setting: Setting) -> dict[str, Timing]:
         raise ValueError(f"precision {setting.precision!r} was given; allowed are {', '.join(PRECISIONS)}")
     steps = {name: make_step(name, setting) for name in names}
     peaks = {name: peak_memory(step, setting.device) for name, step in steps.items()}  # warms up as well
-    counts = {name: _repeats(step, setting) for name, step in steps.items()}
+    counts = {name: repeats_in(step, setting) for name, step in steps.items()}
     rates: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(setting.rounds):
         for name, step in steps.items():
-            rates[name].append(setting.batch_size * counts[name] / _seconds(step, counts[name], setting.device))
+            rates[name].append(setting.batch_size * counts[name] / seconds_of(step, counts[name], setting.device))
     return {
         name: Timing(
             images_per_second=statistics.median(values),
@@ -107,7 +107,7 @@ def as_markdown(results: list[tuple[Setting, dict[str, Timing]]]) -> str:
 def make_step(name: str, setting: Setting) -> Callable[[], None]:
     """Return a function that runs one inference or training step of a freshly built model on random images."""
     device = torch.device(setting.device)
-    model: Any = _create(name, setting.img_size).to(device)
+    model: Any = create_for(name, setting.img_size).to(device)
     images = torch.randn(setting.batch_size, 3, setting.img_size, setting.img_size, device=device)
     labels = torch.randint(model.num_classes, (setting.batch_size,), device=device)
     if setting.channels_last:
@@ -163,7 +163,7 @@ def _allocated_peak(step: Callable[[], None]) -> float:
     return max(itertools.accumulate((size for _, size in records), initial=0)) / 2**20
 
 
-def _create(name: str, img_size: int) -> nn.Module:
+def create_for(name: str, img_size: int) -> nn.Module:
     """Build a model for an image size, whether or not its constructor asks for one."""
     try:
         return timm.create_model(name, img_size=img_size)
@@ -171,11 +171,13 @@ def _create(name: str, img_size: int) -> nn.Module:
         return timm.create_model(name)
 
 
-def _repeats(step: Callable[[], None], setting: Setting) -> int:
-    return max(1, round(setting.seconds / max(_seconds(step, 1, setting.device), 1e-6)))
+def repeats_in(step: Callable[[], None], setting: Setting) -> int:
+    """Return how many steps make a round of the setting's length."""
+    return max(1, round(setting.seconds / max(seconds_of(step, 1, setting.device), 1e-6)))
 
 
-def _seconds(step: Callable[[], None], repeats: int, device: str) -> float:
+def seconds_of(step: Callable[[], None], repeats: int, device: str) -> float:
+    """Time steps, waiting for the device to finish."""
     cuda = torch.device(device).type == "cuda"
     if cuda:
         torch.cuda.synchronize()
