@@ -43,6 +43,7 @@ class SoT(Columnar):
     """
 
     official_prefix: ClassVar[str] = "visual_tokens."
+    classifier: ClassVar[tuple[str, ...]] = ("head.class_fc", "head.word_fc")
     head: SecondOrder | nn.Identity
 
     def __init__(

@@ -117,6 +117,16 @@ def test_classifier_of_another_size_is_dropped_with_a_warning(tmp_path, name, go
     assert model(torch.randn(2, 3, 64, 64)).shape == (2, 10)
 
 
+def test_pooling_of_a_second_order_head_is_kept_when_its_classifier_is_dropped(tmp_path):
+    weights = case("sot_7", "112").state_dict()
+    torch.save(weights, tmp_path / "their.pth")
+    model = timm.create_model("sot_7", num_classes=10)
+    with pytest.warns(UserWarning, match="left out head.class_fc.bias, head.class_fc.weight"):
+        report = saccade.load_official(model, tmp_path / "their.pth")
+    assert {key.rpartition(".")[0] for key in report.dropped} == {"head.class_fc", "head.word_fc"}
+    torch.testing.assert_close(model.head.pool.proj.weight, weights["classifier.representation.wr.weight"])
+
+
 def test_position_table_is_resized_to_the_models_grid(tmp_path):
     torch.save(case("t2t_vit_14", "224").state_dict(), tmp_path / "their.pth")
     model = timm.create_model("t2t_vit_14", img_size=(160, 256))

@@ -1,0 +1,29 @@
+"""The examples in the documents run as they are written."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = [
+    (name, index, code)
+    for name in ("README.md", "docs/plugins.md")
+    for index, code in enumerate(re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL))
+]
+
+
+@pytest.mark.parametrize("code", [pytest.param(code, id=f"{name}-{index}") for name, index, code in EXAMPLES])
+def test_example_runs(code):
+    exec(compile(code, "example", "exec"), {})
+
+
+def test_there_are_examples_to_run():
+    assert {name for name, _, _ in EXAMPLES} == {"README.md", "docs/plugins.md"}
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/models.md", "docs/plugins.md"])
+def test_links_between_documents_lead_somewhere(name):
+    path = ROOT / name
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", path.read_text())
+    assert [link for link in links if not (path.parent / link).exists()] == []
