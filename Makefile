@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 
 demo: env
 	$(BIN)/saccade models
-	$(BIN)/saccade benchmark --model glnet_stl --peer swin_tiny_patch4_window7_224 --batch-size 4
+	$(BIN)/saccade benchmark --model glnet_stl --peer swin_tiny_patch4_window7_224 --batch-size 1
 
 lint: env
 	$(BIN)/ruff check $(CODE)
