@@ -81,6 +81,10 @@ class Backbone(nn.Module):
     def set_input_size(self, img_size: int | tuple[int, int] | None = None, **_: Any) -> None:
         """Prepare position tables for another image size; nothing to do where there are none."""
 
+    def is_official(self, state_dict: Mapping[str, Any]) -> bool:
+        """Tell whether a state dict is in the published code's layout and not in ours."""
+        return any(key.startswith(self.official_prefix) for key in state_dict)
+
     def convert(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename a published state dict to ours and fit position tables to this model's grid."""
         raise NotImplementedError
@@ -89,7 +93,7 @@ class Backbone(nn.Module):
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:  # torch's private result type
         """Load our own layout as usual, or the published code's after conversion."""
-        if any(key.startswith(self.official_prefix) for key in state_dict):
+        if self.is_official(state_dict):
             state_dict, strict = adapt(self, state_dict, strict=strict).state_dict, False  # checked there
         return super().load_state_dict(state_dict, strict=strict, assign=assign)
 

@@ -54,7 +54,7 @@ def _overlap(name: str, state_dict: Mapping[str, Tensor]) -> float:
     """Share of keys, of file and model together, that agree in name and shape; classifiers do not count."""
     with torch.device("meta"):
         model: Any = timm.create_model(name)
-    if any(key.startswith(model.official_prefix) for key in state_dict):
+    if model.is_official(state_dict):
         state_dict = model.convert(state_dict)
 
     def shapes(tensors: Mapping[str, Tensor]) -> set[tuple[str, torch.Size]]:

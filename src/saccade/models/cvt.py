@@ -117,7 +117,7 @@ class CvT(Pyramid):
 
     def convert(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename a published state dict to ours, without the localization head it was trained with."""
-        if not any(key.startswith(self.official_prefix) for key in state_dict):
+        if not self.is_official(state_dict):
             return dict(state_dict)
         converted = {}
         for key, value in state_dict.items():

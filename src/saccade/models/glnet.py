@@ -223,7 +223,7 @@ class GLNet(Pyramid):
 
     def convert(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename a published state dict to ours."""
-        if not any(key.startswith(self.official_prefix) for key in state_dict):
+        if not self.is_official(state_dict):
             return dict(state_dict)
         renames = [*RENAMES, *(OVERLAPPING if self.overlap else PATCHES)]
         if self.token_label:

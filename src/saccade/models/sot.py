@@ -144,7 +144,7 @@ class SoT(Columnar):
     def convert(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename a published state dict to ours and fit the position table to this model's grid."""
         out = dict(state_dict)
-        if any(key.startswith(self.official_prefix) for key in out):
+        if self.is_official(out):
             start = "weight" if "classifier.representation.norm.bias" in out else "start"  # layer norm, or svPN
             out = {_rename(key, start): value for key, value in out.items()}
             if isinstance(self.head, SecondOrder) and self.head.class_fc is None and self.head.word_fc is not None:
