@@ -25,14 +25,16 @@ class PatchConv(nn.Conv2d):
         return super().forward(x)
 
 
-def overlapping_stem(in_chans: int, dim: int) -> nn.Sequential:
-    """Build two 3x3 convolutions of stride 2, each before a batch norm."""
+def overlapping_stem(in_chans: int, dim: int, *, patch: int = 4) -> nn.Sequential:
+    """Build two 3x3 convolutions, each before a batch norm, of stride 2 as far as the patch asks for it."""
+    if patch not in (1, 2, 4):
+        raise ValueError(f"patch={patch} was given; overlapping patches of a stem have a stride of 1, 2 or 4")
     return nn.Sequential(
         OrderedDict(
-            conv1=nn.Conv2d(in_chans, dim // 2, 3, stride=2, padding=1),
+            conv1=nn.Conv2d(in_chans, dim // 2, 3, stride=2 if patch == 4 else 1, padding=1),
             norm1=nn.BatchNorm2d(dim // 2),
             act=nn.GELU(),
-            conv2=nn.Conv2d(dim // 2, dim, 3, stride=2, padding=1),
+            conv2=nn.Conv2d(dim // 2, dim, 3, stride=1 if patch == 1 else 2, padding=1),
             norm2=nn.BatchNorm2d(dim),
         )
     )
@@ -48,11 +50,11 @@ def overlapping_downsample(in_dim: int, dim: int) -> nn.Sequential:
     )
 
 
-def patch_stem(in_chans: int, dim: int) -> nn.Sequential:
-    """Build an embedding of 4x4 patches, then a batch norm."""
+def patch_stem(in_chans: int, dim: int, *, patch: int = 4) -> nn.Sequential:
+    """Build an embedding of square patches, then a batch norm."""
     return nn.Sequential(
         OrderedDict(
-            conv=PatchConv(in_chans, dim, patch=4),
+            conv=PatchConv(in_chans, dim, patch=patch),
             norm=nn.BatchNorm2d(dim),
         )
     )

@@ -16,14 +16,20 @@ class Classify(Task):
     Args:
         model: maps images to logits, or to an object that holds `logits`, as Hugging Face's do.
         label_smoothing: share of a target spread evenly over all classes.
+        class_weights: how much each class counts, num_classes.
     """
 
-    def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0) -> None:
+    class_weights: Tensor | None
+
+    def __init__(
+        self, model: nn.Module, *, label_smoothing: float = 0.0, class_weights: Tensor | None = None
+    ) -> None:
         super().__init__()
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing={label_smoothing} was given; it is a share, from 0 to below 1")
         self.model = model
         self.label_smoothing = label_smoothing
+        self.register_buffer("class_weights", class_weights, persistent=False)
 
     def forward(
         self,
@@ -53,11 +59,15 @@ class Classify(Task):
         logits = read_logits(answer)
         if targets is None:
             return {"output": logits}
-        loss = classification_loss(logits, targets, label_smoothing=self.label_smoothing)
+        loss = classification_loss(
+            logits, targets, label_smoothing=self.label_smoothing, class_weights=self.class_weights
+        )
         return {"loss": loss, "output": logits, "classification": loss.detach()}
 
 
-def classification_loss(logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+def classification_loss(
+    logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, class_weights: Tensor | None = None
+) -> Tensor:
     """Return the mean cross-entropy of logits, B, K, to class indices, B, or shares of classes, B, K."""
     if targets.is_floating_point() and targets.shape != logits.shape:
         raise ValueError(
@@ -67,7 +77,7 @@ def classification_loss(logits: Tensor, targets: Tensor, *, label_smoothing: flo
     logits = upcast(logits)
     if targets.is_floating_point():
         targets = targets.to(logits.dtype)
-    return F.cross_entropy(logits, targets, label_smoothing=label_smoothing)
+    return F.cross_entropy(logits, targets, weight=class_weights, label_smoothing=label_smoothing)
 
 
 def read_logits(answer: Any) -> Tensor:

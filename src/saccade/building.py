@@ -1,0 +1,204 @@
+"""From settings to a model with its plug-ins, and to the task it is trained for."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from .config import ConfigError, LossConfig, ModelConfig, read_value
+from .models import CheckpointError, load_official
+from .models._backbone import Backbone
+from .models._identify import require_model
+from .models._official import read_checkpoint
+from .plugins import ContextBroadcast, SecondOrderHead, SqueezeExcite, UniformHead, attach
+from .tasks import Classify, RelativeLocalization, Task
+
+SMALL = 64  # sides up to this are small pictures: patches of 16 pixels would leave nothing of them
+
+
+@dataclass
+class Shape:
+    """What the data asks of a model."""
+
+    classes: tuple[str, ...]
+    in_chans: int
+    img_size: int
+    mean: list[float]
+    std: list[float]
+    notes: list[str] = field(default_factory=list)
+
+
+# Plug-ins by the names they have on the command line.
+ATTACHED: dict[str, Callable[..., Any]] = {
+    "broadcast": ContextBroadcast,
+    "second_order": SecondOrderHead,
+    "squeeze": SqueezeExcite,
+    "uniform": UniformHead,
+}
+TASKS: dict[str, Callable[..., Task]] = {"drloc": RelativeLocalization}
+
+
+def parse_plugin(text: str) -> tuple[str, dict[str, Any]]:
+    """Read "name" or "name:option=value,option=value"."""
+    name, _, rest = text.partition(":")
+    name = name.strip()
+    known = sorted([*ATTACHED, *TASKS])
+    if name not in known:
+        raise ConfigError(f"there is no plug-in {name!r}; there are {', '.join(known)}")
+    options = {}
+    for item in filter(None, rest.split(",")):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise ConfigError(f"the plug-in {text!r} was given; options are written name:option=value,option=value")
+        options[key.strip()] = read_value(value)
+    allowed = inspect.signature({**ATTACHED, **TASKS}[name]).parameters
+    for key in options:
+        if key not in allowed:
+            names = [n for n in allowed if n not in ("model", "num_classes")]
+            raise ConfigError(f"the plug-in {name} has no option {key!r}; it has {', '.join(names)}")
+    return name, options
+
+
+def build_model(config: ModelConfig, shape: Shape, *, seed: int) -> nn.Module:
+    """Build a model for the data, load the weights it starts from, and attach its plug-ins.
+
+    Initial weights are a function of the seed and the model alone: the same with and without plug-ins.
+
+    Args:
+        config: which model and plug-ins.
+        shape: classes, channels and size of the pictures.
+        seed: of the run.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _create(config, shape)
+        if config.checkpoint is not None:
+            load_weights(model, config.checkpoint, shape)
+        torch.manual_seed(seed + 1)
+        for text in config.plugins:
+            name, options = parse_plugin(text)
+            if name == "second_order":
+                options.setdefault("num_classes", len(shape.classes))
+            if name in ATTACHED:
+                attach(model, ATTACHED[name](**options))
+    return model
+
+
+def build_task(
+    model: nn.Module, config: ModelConfig, loss: LossConfig, *, seed: int, counts: Tensor | None = None
+) -> Task:
+    """Return what the model is trained for: classification, and what its plug-ins add to it.
+
+    Args:
+        model: as `build_model` returned it.
+        config: which plug-ins.
+        loss: class weights; smoothing is done where labels are mixed.
+        seed: of the run.
+        counts: pictures of each class, for balanced weights.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed + 2)
+        task: Task = Classify(model, class_weights=_class_weights(loss, counts))
+        for text in config.plugins:
+            name, options = parse_plugin(text)
+            if name in TASKS:
+                task = TASKS[name](task, **options)
+    if config.probe:
+        _freeze_all_but_classifier(model)
+    return task
+
+
+def resolve_name(name: str) -> str:
+    """Return a model's full name: `vit_tiny` stands for timm's `vit_tiny_patch16_224`."""
+    for full in (name, f"{name}_patch16_224", f"{name}_patch4_window7_224"):
+        if timm.is_model(full.split(".")[0]):
+            return full
+    return require_model(name)
+
+
+def _create(config: ModelConfig, shape: Shape) -> nn.Module:
+    name = resolve_name(config.name)
+    options: dict[str, Any] = {"num_classes": len(shape.classes), "in_chans": shape.in_chans}
+    if config.drop_path is not None:
+        options["drop_path_rate"] = config.drop_path
+    fitted = {"img_size": shape.img_size}
+    if shape.img_size <= SMALL and "patch16" in name and "patch_size" not in config.options:
+        fitted["patch_size"] = 4
+        shape.notes.append(f"{name} reads patches of 4 pixels, since the pictures have {shape.img_size}")
+    try:
+        return timm.create_model(name, pretrained=config.pretrained, **options, **{**fitted, **config.options})
+    except TypeError as error:
+        if "img_size" not in str(error):  # networks of convolutions take any size and no such argument
+            raise ConfigError(f"model.options = {config.options} was given for {name}: {error}") from None
+    return timm.create_model(name, pretrained=config.pretrained, **options, **config.options)
+
+
+def load_weights(model: nn.Module, path: str, shape: Shape) -> None:
+    """Load weights to start from; a classifier for other classes is left as it is.
+
+    Args:
+        model: to fill.
+        path: a run's folder, or a file of weights: ours, timm's or the published code's.
+        shape: takes a note of what was left out.
+    """
+    file = Path(path).expanduser()
+    if file.is_dir():
+        file = file / "model.safetensors"
+    if not file.exists():
+        raise CheckpointError(f"model.checkpoint = {path} was given; there is no {file}")
+    if isinstance(model, Backbone):
+        report = load_official(model, file)
+        shape.notes += [f"left out of {file.name}: {', '.join(report.dropped)}"] if report.dropped else []
+        return
+    weights = read_checkpoint(file)
+    weights = _fit_positions(model, weights)
+    own = model.state_dict()
+    classifier = getattr(model, "default_cfg", {}).get("classifier", "head") or "head"
+    heads = (classifier,) if isinstance(classifier, str) else tuple(classifier)
+    dropped = [k for k, v in weights.items() if k in own and own[k].shape != v.shape and k.startswith(heads)]
+    wrong = [k for k, v in weights.items() if k in own and own[k].shape != v.shape and k not in dropped]
+    missing = [k for k in own if k not in weights and not k.startswith(heads)]
+    if wrong or missing:
+        raise CheckpointError(
+            f"{file} does not fit {type(model).__name__}: {len(missing)} weights are missing ({', '.join(missing[:3])}), "
+            f"{len(wrong)} have another shape ({', '.join(wrong[:3])}); name the model the weights were made for"
+        )
+    model.load_state_dict({k: v for k, v in weights.items() if k in own and k not in dropped}, strict=False)
+    shape.notes += [f"left out of {file.name}: {', '.join(dropped)}"] if dropped else []
+
+
+def _fit_positions(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Let timm's own filter bring old names and other grids to this model's."""
+    adapt = getattr(inspect.getmodule(type(model)), "checkpoint_filter_fn", None)
+    return dict(adapt(weights, model)) if adapt is not None else weights
+
+
+def _class_weights(loss: LossConfig, counts: Tensor | None) -> Tensor | None:
+    if loss.class_weights == "none":
+        return None
+    if loss.class_weights == "balanced":
+        if counts is None:
+            raise ConfigError("loss.class_weights = balanced needs to know the classes' counts; a stream does not tell")
+        weights = counts.sum() / counts.clamp(min=1)
+    else:
+        weights = torch.tensor(loss.class_weights)
+        if counts is not None and len(weights) != len(counts):
+            raise ConfigError(f"loss.class_weights has {len(weights)} numbers, the data has {len(counts)} classes")
+    return (weights / weights.mean()).float()
+
+
+def _freeze_all_but_classifier(model: nn.Module) -> None:
+    if not hasattr(model, "get_classifier"):
+        raise ConfigError(f"model.probe was asked for and {type(model).__name__} does not tell its classifier")
+    heads = model.get_classifier()
+    heads = heads if isinstance(heads, tuple) else (heads,)
+    kept = {id(p) for head in heads for p in head.parameters()}
+    if not kept:
+        raise ConfigError(f"model.probe was asked for and the classifier of {type(model).__name__} has no parameters")
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in kept)

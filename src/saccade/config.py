@@ -1,0 +1,334 @@
+"""The settings of a training run: one tree of dataclasses for recipes, flags and the run's own `config.yaml`."""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import yaml
+
+ConfigT = TypeVar("ConfigT")
+
+
+class ConfigError(ValueError):
+    """A setting that does not exist or does not take the value given."""
+
+
+@dataclass(kw_only=True)
+class DataConfig:
+    """What is trained on."""
+
+    path: str = ""  # a folder, a list, an array file, shards; nothing is the embedded set
+    val: str | None = None  # where the validation pictures are, if not found beside the others
+    val_share: float = 0.1  # held out where there is no validation split
+    img_size: int | None = None  # None: the pictures' own if they all have one size, else the model's
+    mean: list[float] | None = None  # None: of the training set if it is in memory, else the model's
+    std: list[float] | None = None
+    workers: int | None = None  # processes that read files; None: as many as there are cores, at most 8
+    resident: Literal["auto", "always", "never"] = "auto"  # keep the whole set on the device
+    buffer: int = 4096  # undecoded pictures a stream shuffles among
+    bad_limit: float = 0.05  # share of unreadable pictures at which training stops
+    train_limit: int | None = None  # use only this many training pictures, balanced over classes
+
+
+@dataclass(kw_only=True)
+class ModelConfig:
+    """What is trained."""
+
+    name: str = "glnet_nano"
+    options: dict[str, Any] = field(default_factory=dict)  # arguments of the model's constructor
+    plugins: list[str] = field(default_factory=list)  # "broadcast", "drloc:weight=0.3", ...
+    drop_path: float | None = None
+    pretrained: bool = False  # timm's own weights, which need a network or a cache
+    checkpoint: str | None = None  # weights to start from: a run, a safetensors file, a published checkpoint
+    probe: bool = False  # train the classifier alone
+
+
+@dataclass(kw_only=True)
+class AugmentConfig:
+    """What is done to pictures in training; every draw is a function of seed, epoch and picture."""
+
+    crop: Literal["pad", "resized", "none"] = "pad"
+    pad: float = 0.125  # of the side, on each side
+    scale: list[float] = field(default_factory=lambda: [0.08, 1.0])  # area of a resized crop
+    ratio: list[float] = field(default_factory=lambda: [0.75, 4 / 3])
+    flip: float = 0.5
+    rand_ops: int = 0  # operations of RandAugment
+    rand_magnitude: float = 9.0  # of 10
+    rand_spread: float = 0.5  # deviation of the magnitude
+    jitter: float = 0.0  # of brightness, contrast and saturation
+    erase: float = 0.0  # probability
+    mixup: float = 0.0  # alpha; 0 is off
+    cutmix: float = 0.0
+    mix_prob: float = 1.0
+    switch_prob: float = 0.5  # of cutmix where both are on
+    repeats: int = 1  # copies of a picture in an epoch, each drawn anew
+    off_epochs: int = 0  # last epochs without RandAugment, erasing and mixing
+
+
+@dataclass(kw_only=True)
+class OptimConfig:
+    """How weights are changed."""
+
+    name: str = "adamw"  # any optimizer of timm
+    lr: float = 1e-3
+    lr_batch: int | None = None  # batch size that `lr` is meant for: scaled in proportion
+    batch_size: int = 128  # over all processes
+    accumulate: int = 1  # parts a batch is run in
+    weight_decay: float = 0.05
+    momentum: float = 0.9
+    betas: list[float] | None = None
+    eps: float | None = None
+    layer_decay: float | None = None
+    clip: float | None = None  # largest norm of the gradient
+
+
+@dataclass(kw_only=True)
+class ScheduleConfig:
+    """How long, and how the learning rate runs."""
+
+    epochs: int = 100
+    warmup: float = 5.0  # epochs
+    warmup_lr: float = 1e-6
+    min_lr: float = 1e-5
+    patience: int | None = None  # epochs without a better validation accuracy before stopping
+
+
+@dataclass(kw_only=True)
+class LossConfig:
+    """What is asked of the answers."""
+
+    smoothing: float = 0.0
+    class_weights: Literal["none", "balanced"] | list[float] = "none"
+
+
+@dataclass(kw_only=True)
+class EngineConfig:
+    """How it is computed."""
+
+    device: str = "auto"
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: bfloat16 on a GPU
+    compile: bool | None = None  # None: on a GPU
+    graphs: bool | None = None  # replay whole steps as CUDA graphs; None: where a resident set allows it
+    channels_last: bool = True
+    grad_checkpointing: bool = False
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun
+    threads: int | None = None  # of the CPU
+
+
+@dataclass(kw_only=True)
+class KeepConfig:
+    """What is written, and when."""
+
+    ema: float | None = None  # decay of the averaged weights, which are then the result
+    every_steps: int | None = None  # save the state
+    every_seconds: float = 120.0
+    states: int = 2  # how many states to keep
+    evaluate_every: int = 1  # epochs
+    tensorboard: bool = False
+
+
+@dataclass(kw_only=True)
+class TrainConfig:
+    """A whole run."""
+
+    seed: int = 0
+    recipe: str | None = None  # the recipe the settings began from
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    keep: KeepConfig = field(default_factory=KeepConfig)
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no sense."""
+        rules = [
+            ("optim.batch_size", self.optim.batch_size, self.optim.batch_size >= 1, "at least 1"),
+            ("optim.accumulate", self.optim.accumulate, self.optim.accumulate >= 1, "at least 1"),
+            ("optim.lr", self.optim.lr, self.optim.lr > 0, "a positive number"),
+            ("schedule.epochs", self.schedule.epochs, self.schedule.epochs >= 1, "at least 1"),
+            ("schedule.warmup", self.schedule.warmup, self.schedule.warmup >= 0, "not negative"),
+            ("data.val_share", self.data.val_share, 0 < self.data.val_share < 1, "between 0 and 1"),
+            ("data.bad_limit", self.data.bad_limit, 0 <= self.data.bad_limit <= 1, "from 0 to 1"),
+            ("augment.flip", self.augment.flip, 0 <= self.augment.flip <= 1, "from 0 to 1"),
+            ("augment.repeats", self.augment.repeats, self.augment.repeats >= 1, "at least 1"),
+            ("loss.smoothing", self.loss.smoothing, 0 <= self.loss.smoothing < 1, "from 0 to below 1"),
+            ("keep.states", self.keep.states, self.keep.states >= 1, "at least 1"),
+            ("keep.ema", self.keep.ema, self.keep.ema is None or 0 < self.keep.ema < 1, "between 0 and 1, or null"),
+            ("seed", self.seed, 0 <= self.seed < 2**31, "from 0 to 2147483647"),
+        ]
+        for name, value, good, allowed in rules:
+            if not good:
+                raise ConfigError(f"{name} = {value} was given; it must be {allowed}")
+
+
+def overlay(config: ConfigT, values: Mapping[str, Any], *, source: str = "the settings") -> ConfigT:
+    """Return a copy of a settings tree with values replaced, each checked against the tree's types.
+
+    Args:
+        config: a dataclass of this file.
+        values: nested, or with dotted names, or both.
+        source: what an error calls the place the values come from.
+    """
+    return _overlay(config, _nested(values, source), source, "")
+
+
+def parse_settings(texts: list[str]) -> dict[str, Any]:
+    """Turn `name=value` texts, values as in YAML, into a mapping of dotted names."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"--set {text!r} was given; write it as name=value, for example optim.layer_decay=0.7")
+        found[name.strip()] = read_value(value)
+    return found
+
+
+def read_value(text: str) -> Any:
+    """Read a value as YAML does, with 1e-3 as a number too."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"the value {text!r} cannot be read: {error}") from None
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def to_yaml(config: Any) -> str:
+    """Write a settings tree as YAML."""
+    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True)
+
+
+def read_yaml(text: str, *, source: str) -> dict[str, Any]:
+    """Read a mapping from YAML; `source` is what an error calls the text."""
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source} is not YAML: {error}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{source} holds a {type(values).__name__}; settings are names with values")
+    return values
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of a settings tree by dotted name."""
+    leaves: dict[str, Any] = {}
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        name = f"{prefix}{item.name}"
+        leaves.update(flatten(value, f"{name}.") if dataclasses.is_dataclass(value) else {name: value})
+    return leaves
+
+
+def _nested(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"{source} has the name {name!r}; names are words")
+        *groups, last = name.split(".")
+        place = tree
+        for group in groups:
+            place = place.setdefault(group, {})
+        if isinstance(value, Mapping) and isinstance(place.get(last), dict):
+            place[last] |= value
+        else:
+            place[last] = dict(value) if isinstance(value, Mapping) else value
+    return tree
+
+
+def _overlay(config: Any, values: Mapping[str, Any], source: str, prefix: str) -> Any:
+    hints = typing.get_type_hints(type(config))
+    changes = {}
+    for name, value in values.items():
+        full = f"{prefix}{name}"
+        if name not in hints:
+            raise ConfigError(f"{source}: there is no setting {full!r}{_nearest(config, full, prefix, hints)}")
+        current = getattr(config, name)
+        if dataclasses.is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{source}: {full} is a group of settings, {value!r} was given; name one inside it")
+            changes[name] = _overlay(current, value, source, f"{full}.")
+        else:
+            changes[name] = _fit(value, hints[name], full, source)
+    return dataclasses.replace(config, **changes)
+
+
+def _nearest(config: Any, full: str, prefix: str, hints: Mapping[str, Any]) -> str:
+    names = [f"{prefix}{name}" for name in hints]
+    everywhere = list(flatten(config, prefix))
+    last = full.rsplit(".", 1)[-1]
+    close = difflib.get_close_matches(full, names + everywhere, n=1, cutoff=0.6) or [
+        name for name in everywhere if name.rsplit(".", 1)[-1] == last
+    ]
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; here are {', '.join(names)}"
+
+
+def _fit(value: Any, hint: Any, name: str, source: str) -> Any:
+    fitted = _try(value, hint)
+    if fitted is _NO:
+        raise ConfigError(f"{source}: {name} = {value!r} ({type(value).__name__}) was given; it takes {_say(hint)}")
+    return fitted
+
+
+_NO = object()
+
+
+def _try(value: Any, hint: Any) -> Any:
+    """Return the value as the hint wants it, or _NO."""
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return next((fitted for arg in args if (fitted := _try(value, arg)) is not _NO), _NO)
+    if origin is Literal:
+        return value if any(value == arg and type(value) is type(arg) for arg in args) else _NO
+    if origin is list:
+        if not isinstance(value, list | tuple):
+            return _NO
+        items = [_try(item, args[0]) for item in value]
+        return _NO if any(item is _NO for item in items) else items
+    if origin is dict:
+        return dict(value) if isinstance(value, Mapping) else _NO
+    if hint is type(None):
+        return None if value is None else _NO
+    if hint is float:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else _read_float(value)
+    if hint is int:
+        whole = isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer()
+        return int(value) if whole else _NO
+    return value if type(value) is hint else _NO
+
+
+def _read_float(value: Any) -> Any:
+    """YAML reads 1e-3 as a word."""
+    try:
+        return float(value) if isinstance(value, str) else _NO
+    except ValueError:
+        return _NO
+
+
+def _say(hint: Any) -> str:
+    """Return a type hint in plain words."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_say(arg) for arg in args)
+    if origin is Literal:
+        return " or ".join(map(repr, args))
+    if origin is list:
+        return f"a list of {_say(args[0])}"
+    names = {float: "a number", int: "a whole number", str: "a text", bool: "true or false", type(None): "null"}
+    return "names with values" if origin is dict else names.get(hint, str(hint))

@@ -1,0 +1,99 @@
+"""What hands a training loop its batches: as little as possible from the host, the rest made on the device."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .augment import Augment
+from .draws import key
+from .order import Order, part
+
+PICTURES = 0x91C7  # keeps the draws of pictures apart from others of the same seed and epoch
+
+
+class Inputs(NamedTuple):
+    """One process's part of a batch before augmentation, on the device."""
+
+    what: Tensor  # the pictures, uint8 B, C, H, W, or their places in a resident set, int64 B
+    labels: Tensor  # int64, B
+    keys: Tensor  # int64, B: their draws
+
+
+class Feed(ABC):
+    """Training batches of a set, as functions of seed, epoch and step.
+
+    Attributes:
+        steps: batches of an epoch.
+        bad: pictures that could not be read so far, name and reason.
+    """
+
+    steps: int
+    augment: Augment
+
+    def __init__(self) -> None:
+        self.bad: dict[str, str] = {}
+
+    @abstractmethod
+    def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Inputs]:
+        """Yield the inputs of an epoch's steps from `start` on."""
+
+    def expand(self, inputs: Inputs, *, strong: bool) -> tuple[Tensor, Tensor]:
+        """Return augmented images and targets; on the device, without waiting for it."""
+        return self.augment(inputs.what, inputs.labels, inputs.keys, strong=strong)
+
+    def close(self) -> None:
+        """Stop what reads ahead."""
+
+
+class ResidentFeed(Feed):
+    """A set that lies on the device as a whole; a batch costs the host a few numbers.
+
+    Args:
+        pictures: uint8, N, C, H, W, on the device.
+        labels: int64, N, on the device.
+        order: of the batches.
+        augment: makes images of them.
+        rank: of this process.
+        world: how many processes share a batch.
+    """
+
+    def __init__(
+        self, pictures: Tensor, labels: Tensor, *, order: Order, augment: Augment, rank: int = 0, world: int = 1
+    ) -> None:
+        super().__init__()
+        self.pictures, self.labels = pictures, labels
+        self.order, self.augment = order, augment
+        self.rank, self.world = rank, world
+        self.steps = order.steps
+
+    def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Inputs]:
+        """Yield places in the set and draws."""
+        index, copies = self.order.epoch(epoch)
+        keys = picture_keys(self.order.seed, epoch, index, copies)
+        index, keys = index.to(self.pictures.device), keys.to(self.pictures.device)
+        for step in range(start, self.steps):
+            begin, end = step * self.order.batch_size, min((step + 1) * self.order.batch_size, len(index))
+            mine = part(end - begin, self.rank, self.world)
+            places = slice(begin + mine.start, begin + mine.stop)
+            yield Inputs(index[places], self.labels[index[places]], keys[places])
+
+    def expand(self, inputs: Inputs, *, strong: bool) -> tuple[Tensor, Tensor]:
+        """Return augmented images and targets."""
+        return super().expand(inputs._replace(what=self.pictures[inputs.what]), strong=strong)
+
+
+def picture_keys(seed: int, epoch: int, index: Tensor, copies: Tensor) -> Tensor:
+    """Return the keys of pictures' draws in an epoch, int64."""
+    keys = key(seed, epoch, PICTURES, index, copies)
+    assert isinstance(keys, Tensor)
+    return keys
+
+
+def to_device(array: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on the device, copied while the host goes on where that is possible."""
+    if device.type == "cuda" and not array.is_cuda:
+        return array.pin_memory().to(device, non_blocking=True)
+    return array.to(device)

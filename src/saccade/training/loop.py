@@ -1,0 +1,336 @@
+"""The training loop: every step a function of the settings and the step's number, so that it can stop anywhere."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..config import TrainConfig
+from ..data.draws import generator, seed_of
+from ..data.feed import Inputs
+from ..data.order import part
+from ..runs import Run
+from ..tasks import Task
+from .average import Average
+from .console import Console
+from .graphs import Replay
+from .optim import build_optimizer, rate_at, scaled_lr, set_rate
+from .parallel import World, fill, spread
+from .setup import Parts
+from .state import State, save_state
+from .validate import validate
+
+NOISE, DRAWS = 0x4015E, 0xD4A5  # keep the draws of layers and of tasks apart from others
+CHECK_EVERY = 10  # steps between looks at what costs a wait for the device or for other processes
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the run can be resumed."""
+
+
+class Interrupted(Exception):  # noqa: N818
+    """The run was told to stop and has saved its state."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+class Loop:
+    """A run under way.
+
+    Args:
+        config: resolved settings.
+        run: where it is kept.
+        parts: what it works with.
+        world: the processes it runs in.
+        device: of this process.
+        console: what it tells the user.
+    """
+
+    def __init__(
+        self, config: TrainConfig, run: Run, parts: Parts, *, world: World, device: torch.device, console: Console
+    ) -> None:
+        self.config, self.run, self.parts = config, run, parts
+        self.world, self.device, self.console = world, device, console
+        self.feed, self.task = parts.feed, parts.task
+        engine = config.engine
+        self.dtype = getattr(torch, engine.precision)
+        fp16 = self.dtype == torch.float16
+        self.scaler = torch.amp.GradScaler(device.type, enabled=fp16)
+        self.graphs = self._may_capture() if engine.graphs is None else engine.graphs and device.type == "cuda"
+        self.called = spread(self.task, world, how=engine.parallel, device=device)
+        if engine.compile:
+            self.called = torch.compile(self.called)  # type: ignore[assignment]
+        self.optimizer = build_optimizer(self.task, config.optim, device=device, capturable=self.graphs)
+        self.average = Average(self.task.model, config.keep.ema) if config.keep.ema else None
+        self.names = {id(p): name for name, p in self.task.named_parameters()}
+        self.totals = torch.zeros(3, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
+        self.step = self.epoch = 0  # of the whole run; finished epochs
+        self.best, self.stale = -1.0, 0
+        self.saved_at, self.seconds = time.monotonic(), 0.0
+        self.told_to_stop: int | None = None
+        self.replays = {strong: Replay(self._captured(strong)) for strong in (True, False)}
+
+    def _may_capture(self) -> bool:
+        simple = self.world.size == 1 and self.dtype != torch.float16
+        return self.device.type == "cuda" and simple and self.config.optim.name in ("adam", "adamw", "sgd")
+
+    # The steps
+
+    def fit(self) -> dict[str, Any]:
+        """Train to the end; return the last record."""
+        record: dict[str, Any] = {}
+        if self.step == 0:
+            self.save()  # whatever happens, there is something to resume
+        with self._signals():
+            while self.epoch < self.config.schedule.epochs:
+                self._train_epoch()
+                record = self._close_epoch()
+                if self._stale():
+                    self.console.say(f"no better accuracy in {self.config.schedule.patience} epochs: stopping early")
+                    break
+        return record or (self.run.metrics() or [{}])[-1]
+
+    def _train_epoch(self) -> None:
+        self.task.train()
+        self.task.set_epoch(self.epoch, self.config.schedule.epochs)
+        strong = self.epoch < self.config.schedule.epochs - self.config.augment.off_epochs
+        first = self.step - self.epoch * self.feed.steps
+        begun = time.monotonic() - self.seconds
+        self.console.begin_epoch(self.epoch, first, self.feed.steps)
+        for inputs in self.feed.epoch(self.epoch, start=first):
+            self._prepare()
+            draws = self._draws(len(inputs.labels))
+            if self.graphs and len(inputs.labels) == self.config.optim.batch_size:
+                self.replays[strong]([*inputs, *(tensor for draw in draws for tensor in draw.values())])
+            else:
+                self._step(inputs, draws, strong=strong)
+            self.step += 1
+            self.seconds = time.monotonic() - begun
+            self.console.advance(self.totals)
+            self._look_up()
+
+    def _prepare(self) -> None:
+        """Set what depends on the step's number alone."""
+        peak, steps = scaled_lr(self.config.optim), self.feed.steps
+        self.rate = rate_at(self.step, steps_per_epoch=steps, peak=peak, schedule=self.config.schedule)
+        set_rate(self.optimizer, self.rate)
+        if self.average is not None:
+            self.average.prepare(self.step)
+        torch.manual_seed(seed_of(self.config.seed, self.step, self.world.rank, NOISE))
+
+    def _chunks(self, length: int) -> list[slice]:
+        count = min(self.config.optim.accumulate, max(length // 2, 1))
+        return [part(length, index, count) for index in range(count)]
+
+    def _draws(self, length: int) -> list[dict[str, Tensor]]:
+        """Draw what the task needs for each part of a batch."""
+        if type(self.task).draw is Task.draw:
+            return [{} for _ in self._chunks(length)]
+        source = generator(self.config.seed, self.step, self.world.rank, DRAWS, device=self.device)
+        sizes = [chunk.stop - chunk.start for chunk in self._chunks(length)]
+        return [self.task.draw(size, device=self.device, generator=source) for size in sizes]
+
+    def _captured(self, strong: bool) -> Any:
+        """Return the step over flat tensors, as a graph wants it."""
+        names = list(self._draws(2)[0])
+
+        def step(*tensors: Tensor) -> None:
+            inputs, rest = Inputs(*tensors[:3]), iter(tensors[3:])
+            draws = [{name: next(rest) for name in names} for _ in self._chunks(len(inputs.labels))]
+            self._step(inputs, draws, strong=strong)
+
+        return step
+
+    def _step(self, inputs: Inputs, draws: list[dict[str, Tensor]], *, strong: bool) -> None:
+        """Run one batch forward and backward in parts, and change the weights."""
+        self.optimizer.zero_grad(set_to_none=True)
+        images, targets = self.feed.expand(inputs, strong=strong)
+        if self.config.engine.channels_last and self.device.type == "cuda":
+            images = images.contiguous(memory_format=torch.channels_last)
+        # Each process averages over its own part; gradients are then averaged over processes as if parts were equal.
+        everyone = self.config.optim.batch_size if self.world.size > 1 else len(images)
+        chunks = self._chunks(len(images))
+        for number, (chunk, draw) in enumerate(zip(chunks, draws, strict=True)):
+            share = (chunk.stop - chunk.start) * self.world.size / everyone
+            with self._together(last=number == len(chunks) - 1), self._autocast():
+                answer = self.called(images[chunk], targets[chunk], **draw)
+                loss = answer["loss"] * share
+                self.scaler.scale(loss).backward()
+            self._count(answer, inputs.labels[chunk])
+        if self.config.optim.clip is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.task.parameters(), self.config.optim.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.average is not None:
+            self.average.update()
+
+    @torch.no_grad()
+    def _count(self, answer: dict[str, Tensor], labels: Tensor) -> None:
+        correct = (answer["output"].argmax(-1) == labels).sum()
+        loss = answer["loss"].detach().double() * len(labels)
+        self.totals += torch.stack([loss, correct.double(), torch.full_like(loss, len(labels))]).to(self.totals)
+
+    def _autocast(self) -> Any:
+        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
+
+    def _together(self, *, last: bool) -> Any:
+        """Wait with joining gradients until the last part of a batch."""
+        no_sync = getattr(self.called, "no_sync", None)
+        return nullcontext() if last or no_sync is None else no_sync()
+
+    # Between the steps
+
+    def _look_up(self) -> None:
+        """Save if it is time, stop if told to, refuse to go on with numbers that are none."""
+        every = self.config.keep.every_steps
+        due = every is not None and self.step % every == 0
+        wait = self.device.type == "cpu" and self.world.size == 1
+        if wait or due or self.step % CHECK_EVERY == 0 or self.step % self.feed.steps == 0:
+            broken = not bool(torch.isfinite(self.totals[0]))
+            if self.world.agree(broken):
+                raise TrainingError(self._not_finite())
+            late = time.monotonic() - self.saved_at > self.config.keep.every_seconds
+            stop = self.world.agree(self.told_to_stop is not None)
+            if due or stop or self.world.agree(late and self.world.leads):
+                self.save()
+            if stop:
+                raise Interrupted(self.told_to_stop or signal.SIGTERM)
+
+    def _not_finite(self) -> str:
+        return (
+            f"the loss is not a finite number at step {self.step} (epoch {self.epoch + 1}, learning rate {self.rate:.2e}, "
+            f"{self.config.engine.precision}). The state before it is kept; lower optim.lr, set optim.clip=1, or use "
+            f"engine.precision=float32, in a new run or by saccade train --resume {self.run.path} --set NAME=VALUE"
+        )
+
+    def _close_epoch(self) -> dict[str, Any]:
+        """Validate, write the epoch's record and its state."""
+        loss, correct, count = self.world.total(self.totals).tolist()
+        self.totals.zero_()
+        self.epoch += 1
+        record: dict[str, Any] = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "lr": self.rate,
+            "train_loss": loss / count,
+            "train_top1": correct / count,
+        }
+        last = self.epoch == self.config.schedule.epochs
+        if last or self.epoch % self.config.keep.evaluate_every == 0:
+            record |= self.evaluate().metrics()
+            better = record["val_top1"] > self.best
+            self.best, self.stale = max(self.best, record["val_top1"]), 0 if better else self.stale + 1
+        record |= {"images_per_second": count / max(self.seconds, 1e-9), "seconds": self.seconds}
+        record["bad_pictures"] = len(self.feed.bad) + len(self.parts.validation.bad)
+        self.seconds = 0.0
+        if self.world.leads:
+            self.run.append(record)
+        self.console.end_epoch(record)
+        self.save()
+        return record
+
+    def evaluate(self) -> Any:
+        """Return the answers on the validation pictures, of the averaged weights if there are any."""
+        with self.average.in_place() if self.average is not None else nullcontext(), self._autocast():
+            return validate(self.task.model, self.parts.validation, self.parts.normalize, self.world)
+
+    def _stale(self) -> bool:
+        patience = self.config.schedule.patience
+        return patience is not None and self.stale >= patience
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Turn Ctrl-C and SIGTERM into a wish to stop that the next step sees; a second one stops at once."""
+
+        def stop(number: int, _: FrameType | None) -> None:
+            if self.told_to_stop is not None:
+                raise KeyboardInterrupt
+            self.told_to_stop = number
+            self.console.say("saving and stopping after this step ...")
+
+        kept = {}
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                kept[number] = signal.signal(number, stop)
+        except ValueError:
+            pass  # only the main thread may; elsewhere the caller stops us
+        try:
+            yield
+        finally:
+            for number, handler in kept.items():
+                signal.signal(number, handler)
+
+    # The state
+
+    def save(self) -> None:
+        """Write the state."""
+        tensors: dict[str, Tensor] = {f"task.{name}": v for name, v in self.task.state_dict().items()}
+        for index, (parameter, state) in enumerate(self.optimizer.state.items()):
+            name = self.names.get(id(parameter), str(index))
+            tensors |= {f"optim.{name}.{key}": v for key, v in state.items() if isinstance(v, Tensor)}
+        if self.average is not None:
+            tensors |= {f"average.{name}": v for name, v in self.average.tensors().items()}
+        tensors["totals"] = self.world.total(self.totals)
+        record = {
+            "step": self.step,
+            "epoch": self.epoch,
+            "seconds": self.seconds,
+            "best": self.best,
+            "stale": self.stale,
+            "scaler": self.scaler.state_dict(),
+            "bad": self.feed.bad,
+            "numbers": self._optimizer_numbers(),
+        }
+        folder, keep = self.run.states, self.config.keep.states
+        save_state(folder, self.step, tensors, record, keep=keep, world=self.world)
+        self.saved_at = time.monotonic()
+
+    def _optimizer_numbers(self) -> dict[str, dict[str, Any]]:
+        """Return what an optimizer keeps of a parameter besides tensors."""
+        found = {}
+        for parameter, state in self.optimizer.state.items():
+            numbers = {key: v for key, v in state.items() if isinstance(v, bool | int | float)}
+            if numbers:
+                found[self.names[id(parameter)]] = numbers
+        return found
+
+    def restore(self, state: State) -> None:
+        """Go back to where a state was written."""
+        for name, value in self.task.state_dict().items():
+            fill(value, state.tensors[f"task.{name}"])
+        for parameter in (p for group in self.optimizer.param_groups for p in group["params"]):
+            self._restore_moments(parameter, self.names[id(parameter)], state)
+        if self.average is not None:
+            for name, value in self.average.tensors().items():
+                fill(value, state.tensors[f"average.{name}"])
+        record = state.record
+        self.step, self.epoch, self.seconds = record["step"], record["epoch"], record["seconds"]
+        self.best, self.stale = record["best"], record["stale"]
+        self.scaler.load_state_dict(record["scaler"])
+        self.feed.bad.update(record["bad"])
+        if self.world.leads:
+            self.totals.copy_(state.tensors["totals"])
+            self.run.forget_after(self.epoch)
+
+    def _restore_moments(self, parameter: Tensor, name: str, state: State) -> None:
+        prefix = f"optim.{name}."
+        moments: dict[str, Any] = dict(state.record["numbers"].get(name, {}))
+        for key, value in state.tensors.items():
+            if not key.startswith(prefix):
+                continue
+            if value.shape == parameter.shape and value.dim() > 0:
+                moments[key[len(prefix) :]] = place = torch.zeros_like(parameter, dtype=value.dtype)
+                fill(place, value)
+            else:
+                like_parameter = self.graphs or self.config.optim.name in ("adam", "adamw")
+                moments[key[len(prefix) :]] = value.to(self.device) if like_parameter else value
+        if moments:
+            self.optimizer.state[parameter] = moments

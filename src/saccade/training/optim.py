@@ -1,0 +1,93 @@
+"""Optimizers of timm over a task's parameters, and the learning rate of every step."""
+
+import difflib
+import math
+from typing import Any
+
+import torch
+from timm.optim import create_optimizer_v2, list_optimizers
+from timm.optim._param_groups import param_groups_layer_decay, param_groups_weight_decay
+from torch import nn
+
+from ..config import OptimConfig, ScheduleConfig
+from ..tasks import Task
+
+FUSED = ("adam", "adamw", "sgd", "nesterov", "momentum")
+
+
+def build_optimizer(
+    task: Task, config: OptimConfig, *, device: torch.device, capturable: bool = False
+) -> torch.optim.Optimizer:
+    """Return an optimizer over what is to be trained, without weight decay where it would harm.
+
+    Args:
+        task: whose model tells which parameters those are, and which layer each belongs to.
+        config: settings.
+        device: of the parameters.
+        capturable: whether steps are to be replayed as CUDA graphs.
+    """
+    options: dict[str, Any] = {"momentum": config.momentum}
+    if config.betas is not None:
+        options["betas"] = tuple(config.betas)
+    if config.eps is not None:
+        options["eps"] = config.eps
+    if config.name in FUSED and not any(hasattr(p, "device_mesh") for p in task.parameters()):
+        options["fused"] = True
+    if capturable and config.name in ("adam", "adamw"):
+        options["capturable"] = True
+    try:
+        optimizer = create_optimizer_v2(_groups(task, config), config.name, lr=scaled_lr(config), weight_decay=0.0, **options)
+    except ValueError:
+        near = difflib.get_close_matches(config.name, list_optimizers(), n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; timm.optim.list_optimizers() lists them"
+        raise ValueError(f"optim.name = {config.name!r} is no optimizer of timm{hint}") from None
+    if capturable:
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
+    return optimizer
+
+
+def scaled_lr(config: OptimConfig) -> float:
+    """Return the learning rate for the batch size."""
+    return config.lr * config.batch_size / config.lr_batch if config.lr_batch else config.lr
+
+
+def rate_at(step: int, *, steps_per_epoch: int, peak: float, schedule: ScheduleConfig) -> float:
+    """Return the learning rate of a step: a linear rise, then half a cosine down to `min_lr`."""
+    total, warmup = schedule.epochs * steps_per_epoch, round(schedule.warmup * steps_per_epoch)
+    floor = min(schedule.min_lr, peak)
+    if step < warmup:
+        return schedule.warmup_lr + (peak - schedule.warmup_lr) * (step + 1) / (warmup + 1)
+    done = (step - warmup) / max(total - warmup, 1)
+    return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate, times each group's own factor."""
+    for group in optimizer.param_groups:
+        value = rate * group.get("lr_scale", 1.0)
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
+
+
+def _groups(task: Task, config: OptimConfig) -> list[dict[str, Any]]:
+    model = task.model
+    spare = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()
+    if config.layer_decay is None:
+        groups = param_groups_weight_decay(model, config.weight_decay, no_weight_decay_list=spare)
+    else:
+        if not hasattr(model, "group_matcher"):
+            raise ValueError(
+                f"optim.layer_decay was given and {type(model).__name__} has no `group_matcher` to tell its layers by; "
+                "leave it out"
+            )
+        groups = param_groups_layer_decay(
+            model, config.weight_decay, no_weight_decay_list=spare, layer_decay=config.layer_decay
+        )
+    known = {id(p) for group in groups for p in group["params"]}
+    extra = nn.ParameterList([p for p in task.parameters() if p.requires_grad and id(p) not in known])
+    if len(extra):
+        groups += param_groups_weight_decay(extra, config.weight_decay)
+    return [group for group in groups if group["params"]]

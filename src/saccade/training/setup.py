@@ -1,0 +1,189 @@
+"""Everything a run is made of, from its settings."""
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..building import Shape, build_model, build_task, resolve_name
+from ..config import ConfigError, TrainConfig, overlay
+from ..data.augment import Augment, Normalize
+from ..data.feed import Feed, ResidentFeed
+from ..data.loader import FileFeed, Framing, StreamFeed
+from ..data.open import Data, open_data
+from ..data.order import Order, part
+from ..data.source import Source, Stream
+from ..data.validation import Validation
+from ..tasks import Task
+from .parallel import World
+
+RESIDENT_SHARE = 0.4  # of the device's free memory a set may take
+
+
+@dataclass
+class Parts:
+    """What a loop works with."""
+
+    data: Data
+    shape: Shape
+    feed: Feed
+    validation: Validation
+    normalize: Normalize
+    task: Task
+
+
+def resolve(config: TrainConfig, data: Data, device: torch.device) -> tuple[TrainConfig, Shape]:
+    """Fill in what the settings leave to the data and the device."""
+    array = None if isinstance(data.train, Stream) else data.train.array()
+    name = resolve_name(config.model.name)
+    model_cfg = _model_cfg(name)
+    size = config.data.img_size or (array.shape[1] if array is not None else model_cfg["input_size"][-1])
+    grey = array is not None and array.shape[3] == 1 and not config.model.pretrained
+    channels = 1 if grey else 3
+    mean, std = config.data.mean, config.data.std
+    if mean is None or std is None:
+        measured = _statistics(array) if array is not None and not config.model.pretrained else None
+        mean, std = measured or (list(model_cfg["mean"]), list(model_cfg["std"]))
+    if not len(mean) == len(std) == channels:
+        raise ConfigError(f"data.mean and data.std have {len(mean)} and {len(std)} numbers for {channels} channels")
+    gpu = device.type == "cuda"
+    precision = config.engine.precision
+    resolved = overlay(
+        config,
+        {
+            "data": {"img_size": size, "mean": mean, "std": std, "workers": _workers(config, data)},
+            "model.name": name,
+            "engine.precision": ("bfloat16" if gpu else "float32") if precision == "auto" else precision,
+            "engine.compile": gpu if config.engine.compile is None else config.engine.compile,
+        },
+    )
+    return resolved, Shape(classes=data.classes, in_chans=channels, img_size=size, mean=mean, std=std)
+
+
+def assemble(config: TrainConfig, data: Data, shape: Shape, *, world: World, device: torch.device) -> Parts:
+    """Build the feed, the validation pictures and the task of resolved settings."""
+    train = _limit(data.train, config)
+    counts = None if isinstance(train, Stream) else torch.from_numpy(train.counts())
+    model = build_model(config.model, shape, seed=config.seed)
+    if config.engine.grad_checkpointing:
+        if not hasattr(model, "set_grad_checkpointing"):
+            raise ConfigError(f"engine.grad_checkpointing was asked for and {config.model.name} does not offer it")
+        model.set_grad_checkpointing(True)
+    task = build_task(model, config.model, config.loss, seed=config.seed, counts=counts)
+    memory_format: Any = torch.channels_last if config.engine.channels_last and device.type == "cuda" else None
+    task = task.to(device, memory_format=memory_format) if memory_format else task.to(device)
+    augment = Augment(
+        config.augment,
+        mean=shape.mean,
+        std=shape.std,
+        num_classes=len(shape.classes),
+        img_size=shape.img_size,
+        smoothing=config.loss.smoothing,
+        device=device,
+    )
+    framing = Framing(shape.img_size, shorter=_shorter(config, shape), channels=shape.in_chans)
+    validation = Validation(
+        data.val,
+        framing=framing,
+        batch_size=_validation_batch(config, device),
+        device=device,
+        workers=config.data.workers or 0,
+        rank=world.rank,
+        world=world.size,
+    )
+    feed = _feed(train, config, augment, framing, world=world, device=device)
+    return Parts(data, shape, feed, validation, augment.normalize, task)
+
+
+def _feed(
+    train: Source | Stream, config: TrainConfig, augment: Augment, framing: Framing, *, world: World, device: torch.device
+) -> Feed:
+    shared: dict[str, Any] = {"augment": augment, "rank": world.rank, "world": world.size}
+    reading = {"framing": replace(framing, config=config.augment), "device": device, "workers": config.data.workers or 0}
+    batch_size = config.optim.batch_size
+    if isinstance(train, Stream):
+        if train.length is None:
+            raise ConfigError("this stream does not tell how long it is; give it as tar shards or as a list of files")
+        mine = part(batch_size, world.rank, world.size)
+        return StreamFeed(
+            train,
+            steps=max(train.length // batch_size, 1),
+            batch_size=mine.stop - mine.start,
+            seed=config.seed,
+            bad_limit=config.data.bad_limit,
+            **reading,
+            **shared,
+        )
+    order = Order(length=len(train), batch_size=batch_size, seed=config.seed, repeats=config.augment.repeats)
+    array = train.array()
+    if config.data.resident == "always" and array is None:
+        array = _decode_all(train, framing)
+    if array is not None and config.data.resident != "never" and _fits(array.nbytes, device):
+        pictures = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
+        if framing.channels == 3 and pictures.shape[1] == 1:
+            pictures = pictures.expand(-1, 3, -1, -1).contiguous()
+        labels = torch.from_numpy(train.labels).to(device)
+        return ResidentFeed(pictures.to(device), labels, order=order, **shared)
+    return FileFeed(train, order=order, bad_limit=config.data.bad_limit, **reading, **shared)
+
+
+def _decode_all(train: Source, framing: Framing) -> np.ndarray:
+    """Read every picture once, framed; bad ones cannot be left out of an array and stop the run."""
+    return np.stack([framing(train.read(index)).permute(1, 2, 0).numpy() for index in range(len(train))])
+
+
+def _limit(train: Source | Stream, config: TrainConfig) -> Source | Stream:
+    """Return the first so many pictures, as evenly over the classes as they allow."""
+    limit = config.data.train_limit
+    if limit is None:
+        return train
+    if isinstance(train, Stream):
+        raise ConfigError("data.train_limit was given; a stream cannot be cut by class")
+    rank = np.empty(len(train), dtype=np.int64)  # of a picture among those of its class
+    for label in range(len(train.classes)):
+        places = np.flatnonzero(train.labels == label)
+        rank[places] = np.arange(len(places))
+    return train.subset(np.sort(np.argsort(rank, kind="stable")[:limit]))
+
+
+def _statistics(array: np.ndarray) -> tuple[list[float], list[float]]:
+    """Return mean and deviation of each channel, from 0 to 1, rounded so that they can be read and repeated."""
+    sample = array[:: max(len(array) // 10_000, 1)].astype(np.float64) / 255
+    mean, std = sample.mean((0, 1, 2)), sample.std((0, 1, 2))
+    return [round(float(v), 4) for v in mean], [round(max(float(v), 1e-3), 4) for v in std]
+
+
+def _model_cfg(name: str) -> dict[str, Any]:
+    import timm
+
+    cfg = timm.get_pretrained_cfg(name)
+    found = cfg.to_dict() if cfg is not None else {}
+    fallback = {"input_size": (3, 224, 224), "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+    return fallback | {key: value for key, value in found.items() if value is not None}
+
+
+def _shorter(config: TrainConfig, shape: Shape) -> int:
+    """Return the side pictures are brought to before their middle is taken, as the model's authors did it."""
+    return round(shape.img_size / float(_model_cfg(config.model.name).get("crop_pct") or 1.0))
+
+
+def _workers(config: TrainConfig, data: Data) -> int:
+    if not isinstance(data.train, Stream) and data.train.array() is not None:
+        return 0
+    if config.data.workers is not None:
+        return config.data.workers
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+
+
+def _validation_batch(config: TrainConfig, device: torch.device) -> int:
+    # without gradients, memory allows more; small pictures then fill a GPU
+    return max(config.optim.batch_size, 2048 if device.type == "cuda" and (config.data.img_size or 224) <= 64 else 1)
+
+
+def _fits(size: int, device: torch.device) -> bool:
+    if device.type != "cuda":
+        return True
+    free, _ = torch.cuda.mem_get_info(device)
+    return size < RESIDENT_SHARE * free

@@ -1,0 +1,179 @@
+"""The state of a run on disk: whole or not at all, checked before it is used, readable by any number of processes.
+
+A state is a folder of safetensors files, one a process, and `state.json` with what is not a tensor, where every tensor's
+pieces are, and a checksum of every file and of itself. It is written beside its place and renamed into it.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from .parallel import Alone, World, piece_of
+
+NAME = "step-{:09d}"
+
+
+class StateError(ValueError):
+    """A state that cannot be written or read."""
+
+
+@dataclass
+class State:
+    """What a run needs to go on as if it had never stopped."""
+
+    tensors: dict[str, Tensor]
+    record: dict[str, Any]
+    notes: list[str] = field(default_factory=list)  # states that were passed over, and why
+
+
+def save_state(
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, Tensor],
+    record: Mapping[str, Any],
+    *,
+    keep: int = 2,
+    world: World | None = None,
+) -> Path:
+    """Write a state and remove the oldest ones.
+
+    Args:
+        folder: of a run's states.
+        step: what the state is called by.
+        tensors: by name; sharded ones are written in the pieces that each process holds.
+        record: everything else, as JSON holds it.
+        keep: how many states to leave.
+        world: the processes that write together; all of them call this.
+    """
+    world = world or Alone()
+    place, draft = folder / NAME.format(step), folder / f".{NAME.format(step)}.part"
+    try:
+        if world.leads:
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir(parents=True)
+        world.wait()
+        shard = f"shard-{world.rank}-of-{world.size}.safetensors"
+        mine, layout = _pieces(tensors, shard, leads=world.leads)
+        save_file(mine, draft / shard)
+        parts = world.gather((shard, _digest(draft / shard), layout))
+        if world.leads:
+            _write_record(draft / "state.json", record, parts)
+            shutil.rmtree(place, ignore_errors=True)
+            _sync(draft)
+            os.replace(draft, place)
+            _sync(folder)
+            for old in list_states(folder)[:-keep]:
+                shutil.rmtree(old, ignore_errors=True)
+        world.wait()
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise StateError(
+            f"the state at step {step} could not be written to {folder}: {error}. States written before are intact; "
+            "make room or choose another disk, then resume"
+        ) from error
+    return place
+
+
+def load_state(folder: Path) -> State:
+    """Read the newest state that is intact, passing over those that are not.
+
+    Args:
+        folder: of a run's states.
+    """
+    notes: list[str] = []
+    for place in reversed(list_states(folder)):
+        try:
+            tensors, record = _read(place)
+        except StateError as error:
+            notes.append(f"{place.name} is damaged and was passed over: {error}")
+            continue
+        return State(tensors, record, notes)
+    told = "; ".join(notes) or "there is none"
+    raise StateError(f"no intact state in {folder}: {told}. Start the run anew in another folder")
+
+
+def list_states(folder: Path) -> list[Path]:
+    """Return a run's states, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+
+
+def _pieces(tensors: Mapping[str, Tensor], shard: str, *, leads: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    mine, layout = {}, {}
+    for name, tensor in tensors.items():
+        local, shape, offset = piece_of(tensor)
+        if local is tensor and not leads:
+            continue  # the same in every process
+        mine[name] = local.detach().contiguous().cpu().clone()
+        layout[name] = {"shape": list(shape), "shard": shard, "offset": offset}
+    return mine, layout
+
+
+def _write_record(path: Path, record: Mapping[str, Any], parts: list[tuple[str, str, dict[str, Any]]]) -> None:
+    layout: dict[str, list[Any]] = {}
+    for _, _, pieces in parts:
+        for name, piece in pieces.items():
+            layout.setdefault(name, []).append(piece)
+    body = {"record": dict(record), "shards": {shard: digest for shard, digest, _ in parts}, "layout": layout}
+    text = json.dumps(body, sort_keys=True)
+    whole = json.dumps({"sha256": hashlib.sha256(text.encode()).hexdigest(), "body": text})
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(whole)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(place: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        outer = json.loads((place / "state.json").read_text(encoding="utf-8"))
+        text = outer["body"]
+        if hashlib.sha256(text.encode()).hexdigest() != outer["sha256"]:
+            raise StateError("state.json does not match its checksum")
+        body = json.loads(text)
+        for shard, digest in body["shards"].items():
+            if _digest(place / shard) != digest:
+                raise StateError(f"{shard} does not match its checksum")
+        return _assemble(place, body["layout"]), body["record"]
+    except StateError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise StateError(f"{type(error).__name__}: {error}") from error
+
+
+def _assemble(place: Path, layout: Mapping[str, list[Any]]) -> dict[str, Tensor]:
+    """Join the pieces of every tensor along the first axis."""
+    files = {piece["shard"] for pieces in layout.values() for piece in pieces}
+    opened = {name: safe_open(place / name, framework="pt") for name in files}
+    tensors = {}
+    for name, pieces in layout.items():
+        parts = [opened[p["shard"]].get_tensor(name) for p in sorted(pieces, key=lambda p: p["offset"])]
+        tensor = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if list(tensor.shape) != pieces[0]["shape"]:
+            raise StateError(f"{name} has shape {tuple(tensor.shape)} where {tuple(pieces[0]['shape'])} was written")
+        tensors[name] = tensor
+    return tensors
+
+
+def _digest(path: Path) -> str:
+    """Return a file's checksum after bringing it to the disk."""
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+    return digest
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,296 @@
+"""Train a model from its settings, or go on with a run."""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from ..building import parse_plugin
+from ..config import ConfigError, TrainConfig, overlay, read_yaml
+from ..data.open import open_data
+from ..runs import Run, RunError, free_name, save_model, write_text
+from .console import Console
+from .loop import Loop, TrainingError
+from .parallel import World, join_world, local_device, whole_state
+from .setup import Parts, assemble, resolve
+from .state import load_state
+
+MAY_CHANGE = ("engine.", "keep.", "data.workers", "data.path", "data.bad_limit", "optim.accumulate", "optim.clip", "optim.lr")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run ended with.
+
+    Attributes:
+        path: the run's folder.
+        top1: accuracy on the validation pictures, from 0 to 1.
+        metrics: the last epoch's record.
+        seconds: of training, validation and saving, over all times it was begun.
+    """
+
+    path: Path
+    top1: float
+    metrics: dict[str, Any]
+    seconds: float
+
+
+def train(
+    data: str | None = None,
+    *,
+    model: str | None = None,
+    plugins: Sequence[str] = (),
+    recipe: str | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    img_size: int | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    device: str | None = None,
+    workers: int | None = None,
+    resume: str | Path | None = None,
+    overwrite: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> Trained:
+    """Train a model on pictures, or go on with a run that was stopped.
+
+    Args:
+        data: a folder of class folders, a list, an array file, shards (see `open_data`); nothing is the embedded set.
+        model: a model's name, ours or timm's.
+        plugins: "broadcast", "second_order", "drloc:weight=0.3", ...
+        recipe: a name of `list_recipes()` or a YAML file; "small" if not given.
+        epochs: passes over the pictures.
+        batch_size: over all processes.
+        lr: the highest learning rate.
+        img_size: side of the images.
+        seed: of weights, order and augmentation.
+        out: the run's folder; a new one under `runs` if not given.
+        device: cpu, cuda, cuda:1, ...; a GPU if there is one.
+        workers: processes that read files.
+        resume: a run's folder to go on with; of the other settings only those that do not change what is trained.
+        overwrite: replace the run that `out` names.
+        settings: any other settings by dotted name.
+        quiet: print nothing.
+
+    Returns:
+        What the run ended with; everything else is in its folder.
+    """
+    flags = {
+        "data.path": data,
+        "model.name": model,
+        "model.plugins": list(plugins) or None,
+        "schedule.epochs": epochs,
+        "optim.batch_size": batch_size,
+        "optim.lr": lr,
+        "data.img_size": img_size,
+        "seed": seed,
+        "engine.device": device,
+        "data.workers": workers,
+    }
+    given = {name: value for name, value in flags.items() if value is not None} | dict(settings or {})
+    resume = resume or _elastic(out)
+    if resume is None:
+        config, run = configure(recipe, given), None
+    else:
+        run = Run.open(resume)
+        config = _resumed_config(run, recipe, given)
+    return train_config(config, run=run, out=out, overwrite=overwrite, quiet=quiet)
+
+
+def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
+    """Return the settings of a recipe with others laid over them."""
+    name = recipe or "small"
+    values = read_recipe(name)
+    config = overlay(TrainConfig(), values, source=f"recipe {name}")
+    config = overlay(config, {"recipe": name} | dict(given), source="the command")
+    for text in config.model.plugins:
+        parse_plugin(text)
+    return config
+
+
+def list_recipes() -> list[str]:
+    """Return the names of the recipes that come with the package."""
+    files = resources.files("saccade.recipes").iterdir()
+    return sorted(file.name[:-5] for file in files if file.name.endswith(".yaml"))
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """Return the settings of a recipe by its name or its file."""
+    if name in list_recipes():
+        text = (resources.files("saccade.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
+    elif Path(name).is_file():
+        text = Path(name).read_text(encoding="utf-8")
+    else:
+        raise ConfigError(f"there is no recipe {name!r}; there are {', '.join(list_recipes())}, or give a YAML file")
+    return read_yaml(text, source=f"recipe {name}")
+
+
+def train_config(
+    config: TrainConfig,
+    *,
+    run: Run | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Trained:
+    """Train by complete settings.
+
+    Args:
+        config: the settings.
+        run: one to go on with.
+        out: the folder of a new one.
+        overwrite: replace the run that `out` names.
+        quiet: print nothing.
+    """
+    device = local_device(config.engine.device)
+    with _surroundings(config, device), join_world(device) as world:
+        console = Console(epochs=config.schedule.epochs, quiet=quiet or not world.leads)
+        data = open_data(
+            config.data.path,
+            val=config.data.val,
+            val_share=config.data.val_share,
+            seed=config.seed,
+            buffer=config.data.buffer,
+        )
+        config, shape = resolve(config, data, device)
+        parts = assemble(config, data, shape, world=world, device=device)
+        resumed = run is not None
+        run = run or _new_run(config, out, world, overwrite=overwrite)
+        for note in (*data.notes, *shape.notes):
+            console.say(note)
+        loop = Loop(config, run, parts, world=world, device=device, console=console)
+        if resumed:
+            _restore(loop, run, console)
+        begun = time.monotonic()
+        with console:
+            record = _fit(loop)
+        return _finish(loop, run, parts, record, seconds=time.monotonic() - begun)
+
+
+def _fit(loop: Loop) -> dict[str, Any]:
+    try:
+        return loop.fit()
+    except torch.OutOfMemoryError as error:
+        raise TrainingError(
+            f"the device ran out of memory at step {loop.step}: {str(error).splitlines()[0]}. Go on with the batch in "
+            f"parts: saccade train --resume {loop.run.path} --set optim.accumulate={2 * loop.config.optim.accumulate}; "
+            "or begin anew with a smaller batch or model, or engine.grad_checkpointing=true"
+        ) from error
+    finally:
+        loop.feed.close()
+        if loop.world.leads:
+            bad = loop.feed.bad | loop.parts.validation.bad
+            write_text(loop.run.bad_file, json.dumps(bad, indent=1, ensure_ascii=False))
+
+
+def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overwrite: bool) -> Run:
+    """Make the folder in one process, and find it in the others."""
+    path, error = None, None
+    if world.leads:
+        try:
+            name = f"{config.model.name}-{config.recipe or 'own'}-seed{config.seed}"
+            path = Run.create(out or free_name(Path("runs"), name), config, overwrite=overwrite).path
+        except RunError as refusal:
+            error = str(refusal)
+    path, error = world.gather((path, error))[0]
+    if error is not None:
+        raise RunError(error)
+    return Run(path)
+
+
+def _restore(loop: Loop, run: Run, console: Console) -> None:
+    state = load_state(run.states)
+    for note in state.notes:
+        console.say(note, style="yellow")
+    loop.restore(state)
+    console.say(f"going on with {run.path} at step {loop.step} (epoch {loop.epoch + 1})")
+
+
+def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, seconds: float) -> Trained:
+    """Write weights, answers and the summary of a run that came to its end."""
+    answers = loop.evaluate()
+    weights = dict(whole_state(loop.task.model))
+    if loop.average is not None:
+        from .parallel import whole
+
+        weights |= {name: whole(value) for name, value in loop.average.tensors().items()}
+    trained = Trained(run.path, answers.metrics()["val_top1"], record, seconds)
+    if loop.world.leads:
+        model = loop.task.model
+        save_file(answers.tensors(), run.predictions_file)
+        save_model(run.weights, model, weights, loop.config.model, parts.shape)
+        summary = {
+            **answers.metrics(),
+            "epochs": loop.epoch,
+            "steps": loop.step,
+            "seconds": sum(r["seconds"] for r in run.metrics()),
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "validation": {"pictures": len(answers.labels), "fingerprint": parts.data.val.fingerprint()},
+            "data": parts.data.name,
+            "classes": list(parts.shape.classes),
+            "bad_pictures": loop.feed.bad | parts.validation.bad,
+        }
+        write_text(run.path / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False))
+        loop.console.close(
+            f"{loop.config.model.name} on {parts.data.name}",
+            {
+                "accuracy": f"{summary['val_top1']:.2%} of {len(answers.labels)} validation pictures",
+                "trained": f"{loop.epoch} epochs, {loop.step} steps, {summary['seconds']:.0f} s",
+                "parameters": f"{summary['parameters']:,}",
+                "pictures left out": str(len(summary["bad_pictures"])),
+                "run": str(run.path),
+            },
+        )
+    loop.world.wait()
+    return trained
+
+
+def _resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
+    config = run.config()
+    if recipe is not None and recipe != config.recipe:
+        raise ConfigError(f"{run.path} was begun with the recipe {config.recipe}; a resumed run keeps it")
+    refused = [name for name in given if not name.startswith(MAY_CHANGE)]
+    if refused:
+        raise ConfigError(
+            f"{', '.join(refused)} cannot be changed in a run that goes on; only {', '.join(MAY_CHANGE)} can. Begin "
+            "another run for other settings"
+        )
+    return overlay(config, given, source="the command")
+
+
+def _elastic(out: str | Path | None) -> Path | None:
+    """Return the run to go on with when torchrun started this process again after one of them died."""
+    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return Path(out) if again and out is not None and (Path(out) / "config.yaml").exists() else None
+
+
+@contextmanager
+def _surroundings(config: TrainConfig, device: torch.device) -> Iterator[None]:
+    """Set what PyTorch keeps for a whole process, and put it back."""
+    threads, matmul, benchmark = (
+        torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.benchmark,
+    )
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        try:
+            if config.engine.threads is not None:
+                torch.set_num_threads(config.engine.threads)
+            if device.type == "cuda":
+                torch.set_float32_matmul_precision("high")
+                torch.backends.cudnn.benchmark = True
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.set_float32_matmul_precision(matmul)
+            torch.backends.cudnn.benchmark = benchmark
