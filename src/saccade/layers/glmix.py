@@ -9,6 +9,7 @@ from collections import OrderedDict
 from timm.layers import DropPath, LayerScale
 from torch import Tensor, nn
 
+from .depthwise import DepthwiseConv
 from .slots import SlotMixer, check, init_linear, self_attention
 from .window import WindowAttention
 
@@ -144,19 +145,6 @@ class ConvMlp(nn.Module):
         if self.depthwise is not None:
             x = x + self.depthwise(x)
         return self.fc2(self.act(x))
-
-
-class DepthwiseConv(nn.Conv2d):
-    """Convolution of each channel by itself that keeps the size of a map B, H, W, C."""
-
-    def __init__(self, dim: int, kernel_size: int) -> None:
-        if kernel_size < 1 or kernel_size % 2 == 0:
-            raise ValueError(f"kernel_size={kernel_size} was given; an odd number keeps the map's size")
-        super().__init__(dim, dim, kernel_size, padding=kernel_size // 2, groups=dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return a map of the same shape."""
-        return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
 def local_conv(dim: int, kernel_size: int) -> nn.Sequential:

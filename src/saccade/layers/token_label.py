@@ -11,21 +11,22 @@ from .numerics import upcast
 
 
 class TokenBox(NamedTuple):
-    """A box of tokens on a grid, its far edges excluded."""
+    """A box of tokens on a grid, its far edges excluded; edges that are tensors let a compiled graph take any box."""
 
-    top: int
-    left: int
-    bottom: int
-    right: int
+    top: int | Tensor
+    left: int | Tensor
+    bottom: int | Tensor
+    right: int | Tensor
 
     @property
-    def area(self) -> int:
+    def area(self) -> int | Tensor:
         """Number of tokens in the box."""
         return (self.bottom - self.top) * (self.right - self.left)
 
-    def scaled(self, factor: int) -> "TokenBox":
-        """Return the same box on a grid that is `factor` times finer."""
-        return TokenBox(*(edge * factor for edge in self))
+    def scaled(self, rows: int, columns: int | None = None) -> "TokenBox":
+        """Return the same box on a grid with `rows` times the rows and `columns` (or as many) times the columns."""
+        columns = rows if columns is None else columns
+        return TokenBox(self.top * rows, self.left * columns, self.bottom * rows, self.right * columns)
 
 
 class TokenLabelOutput(NamedTuple):
@@ -54,6 +55,28 @@ def sample_box(
         centre = int(torch.randint(size, (), generator=generator))
         edges.append((max(centre - half, 0), min(centre + half, size)))
     (top, bottom), (left, right) = edges
+    return TokenBox(top, left, bottom, right)
+
+
+def draw_place(*, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
+    """Draw what `place_box` needs: the share to keep and the centre's row and column, uniform in [0, 1)."""
+    return torch.rand(3, device=device, generator=generator)
+
+
+def place_box(place: Tensor, grid: tuple[int, int]) -> TokenBox:
+    """Put a drawn box on a grid as `sample_box` does, its edges tensors on the device of the draw.
+
+    Args:
+        place: lam and the centre's row and column as shares of the grid, 3.
+        grid: height and width.
+    """
+    if place.shape != (3,):
+        raise ValueError(f"a place of shape {tuple(place.shape)} was given; it is (3,), as `draw_place` returns it")
+    place = upcast(place)
+    sizes = torch.tensor(grid, device=place.device)
+    half = (sizes * (1 - place[0]).sqrt()).long() // 2
+    centre = (sizes * place[1:]).long().minimum(sizes - 1)  # a product may round up to the size
+    (top, left), (bottom, right) = (centre - half).clamp_min(0).unbind(), (centre + half).minimum(sizes).unbind()
     return TokenBox(top, left, bottom, right)
 
 
@@ -86,22 +109,39 @@ def token_label_loss(
         dense_weight: weight of the token term.
         ground_truth: blend the teacher's class label with the ground truth, a tenth of it, half where both agree.
     """
-    logits, tokens, box = output
+    tokens = output.tokens
     if targets.shape[2] != 2 + tokens.shape[1]:
         raise ValueError(
             f"targets have {targets.shape[2] - 2} token labels, the output has {tokens.shape[1]} tokens; "
             "make the labels on the output's grid"
         )
-    mixed = box.area / tokens.shape[1]
-    label = targets[:, :, 1]
-    if ground_truth:
-        truth = targets[:, :, 0]
+    class_loss, dense_loss = token_label_terms(
+        output,
+        label=targets[:, :, 1],
+        dense=targets[:, :, 2:].mT,
+        truth=targets[:, :, 0] if ground_truth else None,
+    )
+    return cls_weight * class_loss + dense_weight * dense_loss
+
+
+def token_label_terms(
+    output: TokenLabelOutput, *, label: Tensor, dense: Tensor, truth: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the two terms of `token_label_loss`, of the class and of the tokens.
+
+    Args:
+        output: class logits, token logits and the box, on the tokens' grid.
+        label: the teacher's distribution for each whole picture, B, classes.
+        dense: the teacher's distribution for each token, B, L, classes.
+        truth: ground truth to blend with `label`, B, classes: a tenth of it, half where both agree.
+    """
+    logits, tokens, box = output
+    if truth is not None:
         agree = truth.argmax(1, keepdim=True) == label.argmax(1, keepdim=True)
         label = torch.lerp(truth, label, 0.9 - 0.4 * agree.to(label.dtype))
+    mixed = box.area / tokens.shape[1]
     label = (1 - mixed) * label + mixed * label.flip(0)
-    class_loss = _soft_cross_entropy(logits, label)
-    dense_loss = _soft_cross_entropy(tokens, targets[:, :, 2:].mT)
-    return cls_weight * class_loss + dense_weight * dense_loss
+    return _soft_cross_entropy(logits, label), _soft_cross_entropy(tokens, dense)
 
 
 def _soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
