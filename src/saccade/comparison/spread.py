@@ -1,0 +1,124 @@
+"""How uncertain a mean difference is when both trainings and pictures are samples, and what follows from it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import optimize, special, stats
+
+SMALLEST_P = 1e-100  # below this p-values are not told apart; the square of its t quantile is still finite
+NODES = 400  # points of the distribution of the seeds' mean square in a power computation
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The variance of a mean difference, split by where it comes from; fields are numbers or arrays of one shape.
+
+    Args:
+        seed: variance from trainings, what a training does to single pictures included.
+        seed_df: degrees of freedom `seed` was estimated with.
+        picture: variance from the choice of test pictures, beyond what `seed` holds.
+        picture_df: degrees of freedom `picture` was estimated with.
+        fixed: variance if these very trainings were all that mattered; a sound interval is not much narrower.
+    """
+
+    seed: Any
+    seed_df: Any
+    picture: Any
+    picture_df: Any
+    fixed: Any
+
+    @property
+    def variance(self) -> Any:
+        """The variance of the mean difference."""
+        return self.seed + self.picture
+
+    @property
+    def certain(self) -> bool:
+        """Whether nothing varied at all."""
+        return bool(self.variance == 0 and self.fixed == 0)
+
+    @property
+    def deviation(self) -> float:
+        """The standard error of the mean difference, that of fixed trainings where all trainings agree by luck."""
+        return float(np.sqrt(self.variance if self.variance > 0 else self.fixed))
+
+    def half_width(self, level: float = 0.95) -> Any:
+        """Return half the width of the interval that holds the true difference with probability `level`."""
+        return self._half_width(1 - level)
+
+    def _half_width(self, alpha: float) -> Any:
+        # Squared quantiles are interpolated by the squared share of a variance: exact where one source is alone.
+        total = np.asarray(self.variance, dtype=float)
+        share = np.divide(self.seed, total, out=np.zeros_like(total), where=total > 0)
+        normal = special.ndtri(alpha / 2) ** 2
+        of_seeds = special.stdtrit(self.seed_df, alpha / 2) ** 2
+        of_pictures = special.stdtrit(self.picture_df, alpha / 2) ** 2
+        squared = normal + share**2 * (of_seeds - normal) + (1 - share) ** 2 * (of_pictures - normal)
+        return np.maximum(np.sqrt(squared * total), np.sqrt(normal * np.asarray(self.fixed)) / 2)
+
+    def p_value(self, mean: float) -> float:
+        """Return the level at which the interval around `mean` just touches zero."""
+        if mean == 0:
+            return 1.0
+        if self.certain:
+            return 0.0
+        if self._half_width(SMALLEST_P) < abs(mean):
+            return SMALLEST_P
+        log_p = optimize.brentq(
+            lambda x: float(self._half_width(np.exp(x))) - abs(mean), np.log(SMALLEST_P), 0, xtol=1e-12
+        )
+        return float(np.exp(log_p))
+
+    def power(self, difference: float, *, level: float = 0.95) -> float:
+        """Return the chance that the interval excludes zero when `difference` is true and this spread too."""
+        return _power(difference, self._drawn_half_widths(level), self.deviation)
+
+    def detectable(self, *, level: float = 0.95, power: float = 0.8) -> float:
+        """Return the true difference that is found with probability `power`, were this spread the true one."""
+        if not (0 < level < 1 and 1 - level < power < 1):
+            raise ValueError(f"level={level}, power={power} were given; both are below 1, power above 1 - level")
+        if self.certain:
+            return 0.0
+        deviation, widths = self.deviation, self._drawn_half_widths(level)
+        top = float(widths.max()) + 10 * deviation  # found for certain
+        return float(optimize.brentq(lambda x: _power(x, widths, deviation) - power, 0, top, xtol=1e-9 * deviation))
+
+    def estimated_detectable(self, *, level: float = 0.95, power: float = 0.8) -> float:
+        """Return `detectable` made right on average: a spread estimated from few seeds is mostly too small."""
+        return self.detectable(level=level, power=power) / self.understated
+
+    @property
+    def understated(self) -> float:
+        """The share of the true standard error that its estimate shows on average; 0.89 with three seeds alone."""
+        freedom = self.seed_df * (self.variance / self.seed) ** 2 if self.seed > 0 else np.inf
+        if freedom > 1e4:
+            return 1.0
+        return float(stats.chi(freedom).mean() / np.sqrt(freedom))
+
+    def scalar(self) -> "Spread":
+        """Return the spread of one experiment in plain numbers."""
+        return Spread(*(float(x) for x in vars(self).values()))
+
+    def with_seeds(self, seeds: int, *, now: int) -> "Spread":
+        """Return the spread to expect from another number of seeds on the same pictures."""
+        ratio = now / seeds
+        freedom = self.seed_df * (seeds - 1) / (now - 1)
+        fixed = self.picture + (self.fixed - self.picture) * ratio
+        return Spread(self.seed * ratio, freedom, self.picture, self.picture_df, fixed)
+
+    def _drawn_half_widths(self, level: float) -> np.ndarray:
+        """Return equally likely half-widths of the intervals of repeated experiments, NODES."""
+        if not np.isfinite(self.seed_df):
+            return np.atleast_1d(self.half_width(level))
+        drawn = stats.chi2.ppf((np.arange(NODES) + 0.5) / NODES, self.seed_df) / self.seed_df
+        experiments = Spread(self.seed * drawn, self.seed_df, self.picture, self.picture_df, self.fixed)
+        return np.asarray(experiments.half_width(level))
+
+
+def _power(difference: float, half_widths: np.ndarray, deviation: float) -> float:
+    if deviation == 0:
+        return float(difference != 0)
+    above = special.ndtr((difference - half_widths) / deviation)
+    below = special.ndtr((-difference - half_widths) / deviation)
+    return float(np.mean(above + below))

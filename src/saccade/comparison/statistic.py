@@ -1,0 +1,97 @@
+"""Differences of statistics that are no plain mean over pictures, by pseudo-values that behave like one."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .inputs import read_scores
+from .paired import Difference, from_differences, right_or_wrong
+
+
+def macro_difference(
+    a: Any, b: Any, labels: Any, *, level: float = 0.95, larger_is_better: bool = True, margin: float | None = None
+) -> Difference:
+    """Return b - a of the mean over classes of the class means, such as macro-averaged accuracy.
+
+    Args:
+        a: scores of the first arm, seeds x pictures.
+        b: scores of the second arm, same shape.
+        labels: class of each picture, P; every class that occurs counts the same, and needs two pictures.
+        level: confidence of the interval.
+        larger_is_better: False for errors.
+        margin: a difference too small to matter.
+    """
+    first, second = read_scores(a, b)
+    differences = second - first
+    P = differences.shape[1]
+    classes, index, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
+    if index.shape != (P,):
+        raise ValueError(f"labels of shape {np.shape(labels)} were given for {P} pictures; give one class a picture")
+    if counts.min() < 2:
+        few = ", ".join(str(x) for x in classes[counts < 2][:5])
+        raise ValueError(f"one picture only of class {few}; a class needs 2 to see how it varies. Merge or drop it")
+    by_class = np.stack([np.bincount(index, weights=row) for row in differences]) / counts  # S, C
+    macro = by_class.mean(1, keepdims=True)  # S, 1
+    # Their mean over pictures is the macro mean, their spread its linearisation; n - 1 as for any class variance.
+    weight = P / (len(classes) * counts) * np.sqrt(counts / (counts - 1))
+    pseudo = macro + weight[index] * (differences - by_class[:, index])
+    result = from_differences(
+        pseudo,
+        level=level,
+        larger_is_better=larger_is_better,
+        margin=margin,
+        right_or_wrong=right_or_wrong(first, second),
+    )
+    return replace(result, mcnemar_p=None, mcnemar_per_seed=np.empty(0))
+
+
+def statistic_difference(
+    a: Sequence[Any],
+    b: Sequence[Any],
+    statistic: Callable[[Any], float],
+    *,
+    groups: int = 100,
+    seed: int = 0,
+    level: float = 0.95,
+    larger_is_better: bool = True,
+    margin: float | None = None,
+) -> Difference:
+    """Return b - a of any smooth statistic of per-picture records, by leaving out groups of pictures in turn.
+
+    Args:
+        a: for each seed of the first arm the records of all pictures, as an array whose first dimension is pictures.
+        b: the same for the second arm.
+        statistic: maps records of some pictures to a number; means, ratios and F-scores are smooth, maxima are not.
+        groups: how many groups of pictures are left out in turn; the statistic runs 2 x seeds x (groups + 1) times.
+        seed: of the random grouping.
+        level: confidence of the interval.
+        larger_is_better: False for errors.
+        margin: a difference too small to matter.
+    """
+    arms = [[np.asarray(x) for x in arm] for arm in (a, b)]
+    sizes = {len(x) for arm in arms for x in arm}
+    if len(arms[0]) != len(arms[1]) or len(arms[0]) < 2 or len(sizes) != 1:
+        raise ValueError(
+            f"{len(arms[0])} and {len(arms[1])} seeds with {sorted(sizes)} pictures were given; both arms need the "
+            "same seeds, two at least, each with records of the same pictures"
+        )
+    P = sizes.pop()
+    if groups < 2:
+        raise ValueError(f"groups={groups} was given; at least 2, about 100 is plenty")
+    groups = min(groups, P)
+    group = np.random.default_rng(seed).permutation(P) % groups
+    pseudo = [np.stack([_pseudo_values(x, statistic, group, groups) for x in arm]) for arm in arms]
+    first, second = read_scores(*pseudo)
+    result = from_differences(second - first, level=level, larger_is_better=larger_is_better, margin=margin)
+    return replace(result, n_pictures=P, mcnemar_p=None, mcnemar_per_seed=np.empty(0))
+
+
+def _pseudo_values(
+    records: np.ndarray, statistic: Callable[[Any], float], group: np.ndarray, groups: int
+) -> np.ndarray:
+    whole = float(statistic(records))
+    without = np.array([float(statistic(records[group != g])) for g in range(groups)])
+    pseudo = groups * whole - (groups - 1) * without
+    return pseudo + whole - pseudo.mean()  # centred on the statistic itself, not on its bias-corrected form

@@ -1,0 +1,147 @@
+"""The promises about chance, checked on experiments whose truth is known; the full grid is benchmarks/coverage.py."""
+
+import numpy as np
+import pytest
+
+from saccade.comparison import simulate
+from saccade.comparison.anova import fixed_spread, joined_freedom, mean_squares, paired_spread, unpaired_spread
+from saccade.comparison.spread import Spread
+
+EXPERIMENTS = 2000  # a coverage of 95 % then has a standard error of 0.5 points
+NORMAL = [(0.0, 0.0, 0.3), (0.0, 0.3, 0.0), (0.0, 0.3, 0.3), (0.01, 0.2, 0.3), (0.03, 0.2, 0.3), (0.05, 0.0, 0.0)]
+
+
+def sds(kinds):
+    return dict(zip(("seed_sd", "picture_sd", "rest_sd"), kinds, strict=True))
+
+
+def answers(seeds, pictures, rng, *, experiments=EXPERIMENTS, **model):
+    """Simulate in parts that fit a cache; return lists of both arms' answers and the truth."""
+    size = max(500_000 // (max(seeds) * pictures), 1)
+    counts = [min(size, experiments - start) for start in range(0, experiments, size)]
+    for count in counts:
+        a, b, truth = simulate.right_or_wrong(count, seeds, pictures, rng=rng, **model)
+        yield a.astype(float), b.astype(float), truth
+
+
+@pytest.mark.parametrize("pictures", [200, 1000, 10000])
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("kinds", NORMAL)
+def test_interval_over_normal_trainings_and_pictures_covers_as_promised(kinds, seeds, pictures):
+    rng = np.random.default_rng(1)
+    ms = simulate.normal_mean_squares(20_000, seeds, pictures, mean=0.02, rng=rng, **sds(kinds))
+    half = paired_spread(ms, seeds=seeds, pictures=pictures).half_width()
+    covered = np.mean(np.abs(ms.mean - 0.02) <= half)
+    assert 0.937 < covered < 0.963
+
+
+@pytest.mark.parametrize(
+    ("seeds", "pictures", "model"),
+    [
+        (3, 200, {"accuracy": 0.75, "effect": 0.0, "seed_sd": 0.0, "taste_sd": 0.0}),
+        (3, 200, {"accuracy": 0.97, "effect": 0.5, "seed_sd": 0.05, "taste_sd": 1.0}),
+        (3, 1000, {"accuracy": 0.75, "effect": 0.3, "seed_sd": 0.1, "taste_sd": 1.0}),
+        (3, 1000, {"accuracy": 0.75, "effect": 1.0, "seed_sd": 0.5, "taste_sd": 0.5}),
+        (5, 1000, {"accuracy": 0.75, "effect": 0.3, "seed_sd": 0.0, "taste_sd": 1.5}),
+        (10, 200, {"accuracy": 0.9, "effect": 0.3, "seed_sd": 0.1, "taste_sd": 0.5}),
+    ],
+)
+def test_interval_over_right_or_wrong_answers_covers_as_promised(seeds, pictures, model):
+    rng, held = np.random.default_rng(2), []
+    for a, b, truth in answers((seeds, seeds), pictures, rng, **model):
+        ms = mean_squares(b - a)
+        held.append(np.abs(ms.mean - truth) <= paired_spread(ms, seeds=seeds, pictures=pictures).half_width())
+    assert 0.93 < np.concatenate(held).mean() < 0.97
+
+
+def test_drawn_mean_squares_have_the_moments_of_simulated_ones():
+    rng = np.random.default_rng(3)
+    model = {"mean": 0.0, "seed_sd": 0.3, "picture_sd": 0.5, "rest_sd": 1.0}
+    drawn = simulate.normal_mean_squares(20_000, 4, 30, rng=rng, **model)
+    direct = mean_squares(simulate.normal_differences(20_000, 4, 30, rng=rng, **model))
+    for name in ("seed", "picture", "rest"):
+        x, y = getattr(drawn, name), getattr(direct, name)
+        assert x.mean() == pytest.approx(y.mean(), rel=0.03)
+        assert x.std() == pytest.approx(y.std(), rel=0.06)
+    assert drawn.mean.std() == pytest.approx(direct.mean.std(), rel=0.03)
+
+
+def test_true_difference_of_simulated_answers_is_their_mean():
+    model = {"accuracy": 0.8, "effect": 0.5, "seed_sd": 0.3, "taste_sd": 1.0}
+    a, b, truth = simulate.right_or_wrong(4000, (2, 2), 200, rng=np.random.default_rng(4), **model)
+    assert (b - a).mean() == pytest.approx(truth, abs=0.002)
+    assert a.mean() == pytest.approx(0.8, abs=0.02)
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+@pytest.mark.parametrize("kinds", [(0.0, 0.0, 0.3), (0.0, 0.3, 0.3), (0.01, 0.2, 0.3), (0.05, 0.1, 0.2)])
+def test_detectable_difference_is_found_four_times_out_of_five(kinds, seeds):
+    P, (seed, picture, rest) = 1000, kinds
+    fixed = picture**2 / P + rest**2 / seeds / P
+    detectable = Spread(seed**2 / seeds + rest**2 / seeds / P, seeds - 1, picture**2 / P, P, fixed).detectable()
+    rng = np.random.default_rng(5)
+    ms = simulate.normal_mean_squares(20_000, seeds, P, mean=detectable, rng=rng, **sds(kinds))
+    found = np.abs(ms.mean) > paired_spread(ms, seeds=seeds, pictures=P).half_width()
+    assert 0.785 < found.mean() < 0.815
+
+
+@pytest.mark.parametrize("kinds", [(0.0, 0.0, 0.3), (0.0, 0.3, 0.3), (0.05, 0.1, 0.2)])
+def test_reported_detectable_is_right_on_average(kinds):
+    S, P, (seed, picture, rest) = 4, 500, kinds
+    ms = simulate.normal_mean_squares(600, S, P, mean=0.0, rng=np.random.default_rng(6), **sds(kinds))
+    spread = paired_spread(ms, seeds=S, pictures=P)
+    reported = [
+        Spread(spread.seed[i], S - 1, spread.picture[i], float(P), spread.fixed[i]).estimated_detectable()
+        for i in range(600)
+    ]
+    fixed = picture**2 / P + rest**2 / S / P
+    truth = Spread(seed**2 / S + rest**2 / S / P, S - 1, picture**2 / P, P, fixed)
+    assert 0.77 < truth.power(float(np.mean(reported))) < 0.83
+
+
+@pytest.mark.parametrize(("seeds", "most"), [((2, 2), 0.05), ((3, 3), 0.05), ((5, 5), 0.06), ((3, 10), 0.075)])
+@pytest.mark.parametrize("seed_sd", [0.0, 0.5])
+def test_unpaired_recipe_against_itself_raises_few_false_alarms(seeds, most, seed_sd):
+    rng, alarms = np.random.default_rng(7), []
+    model = {"accuracy": 0.75, "effect": 0.0, "seed_sd": seed_sd, "taste_sd": 0.0}
+    for a, b, _ in answers(seeds, 300, rng, **model):
+        alarms.append(np.abs(b.mean((1, 2)) - a.mean((1, 2))) > unpaired_spread(a, b).half_width())
+    assert 0.01 < np.concatenate(alarms).mean() < most
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.77, 0.9])
+@pytest.mark.parametrize("freedom", [(2, 2), (2, 9), (9, 2), (4, 4)])
+def test_freedom_of_two_joined_variances_is_neither_too_sure_nor_too_timid(freedom, share):
+    rng = np.random.default_rng(11)
+    first, second = (x * rng.chisquare(n, 40_000) / n for x, n in zip((share, 1 - share), freedom, strict=True))
+    half = Spread(first + second, joined_freedom(first, second, *freedom), 0.0, np.inf, 0.0).half_width()
+    assert 0.934 < np.mean(np.abs(rng.standard_normal(40_000)) <= half) < 0.97
+
+
+def test_unpaired_interval_covers_when_pictures_divide_the_arms():
+    rng, held = np.random.default_rng(8), []
+    for a, b, truth in answers((4, 6), 300, rng, accuracy=0.75, effect=0.3, seed_sd=0.1, taste_sd=1.5):
+        held.append(np.abs(b.mean((1, 2)) - a.mean((1, 2)) - truth) <= unpaired_spread(a, b).half_width())
+    assert 0.93 < np.concatenate(held).mean() < 0.97
+
+
+def test_interval_of_fixed_trainings_covers_their_own_difference_over_pictures():
+    rng = np.random.default_rng(9)
+    quality = np.array([0.2, -0.1, 0.05])[:, None]  # the same three trainings in every experiment
+    d = quality + rng.standard_normal((EXPERIMENTS, 3, 300)) + rng.standard_normal((EXPERIMENTS, 1, 300))
+    ms = mean_squares(d)
+    held = np.abs(ms.mean - quality.mean()) <= fixed_spread(ms, seeds=3, pictures=300).half_width()
+    assert 0.935 < held.mean() < 0.965
+
+
+def test_any_false_alarm_among_three_arms_stays_below_the_level():
+    rng, any_alarm = np.random.default_rng(10), []
+    for _ in range(4):
+        base = rng.random((500, 5, 300)) < 0.7
+        wrong = np.zeros(500, dtype=bool)
+        for _ in range(3):
+            ms = mean_squares((rng.random((500, 5, 300)) < 0.7).astype(float) - base)
+            # under no difference at all, Holm rejects anything exactly when Bonferroni does
+            wrong |= np.abs(ms.mean) > paired_spread(ms, seeds=5, pictures=300).half_width(1 - 0.05 / 3)
+        any_alarm.append(wrong)
+    assert 0.02 < np.concatenate(any_alarm).mean() < 0.06

@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+
+from saccade.comparison import paired_difference
+from saccade.comparison.exact import holm
+from saccade.comparison.verdict import judge
+
+
+def arms(effect, *, seeds=6, pictures=2000, noise=0.3, seed=0):
+    rng = np.random.default_rng(seed)
+    a = np.zeros((seeds, pictures))
+    return a, a + effect + noise * rng.standard_normal((seeds, pictures)) + 0.004 * rng.standard_normal((seeds, 1))
+
+
+def test_a_clear_gain_helps_and_a_clear_loss_hurts():
+    assert paired_difference(*arms(0.05)).verdict.kind == "helps"
+    assert paired_difference(*arms(-0.05)).verdict.kind == "hurts"
+
+
+def test_smaller_is_better_turns_the_verdict_and_not_the_sign():
+    result = paired_difference(*arms(0.05), larger_is_better=False)
+    assert result.verdict.kind == "hurts"
+    assert result.mean > 0
+    assert paired_difference(*arms(-0.05), larger_is_better=False).verdict.kind == "helps"
+
+
+def test_interval_within_the_margin_is_no_difference():
+    verdict = paired_difference(*arms(0.0), margin=0.03).verdict
+    assert verdict.kind == "no difference"
+    assert "no difference above 0.03" in verdict.text
+
+
+def test_nothing_is_called_no_difference_without_a_margin():
+    verdict = paired_difference(*arms(0.0)).verdict
+    assert verdict.kind == "cannot tell"
+    assert "the difference seen" in verdict.text
+
+
+def test_undecided_says_how_many_more_seeds():
+    result = paired_difference(*arms(0.0, seeds=3, seed=1), margin=0.012)
+    assert result.verdict.kind == "cannot tell"
+    assert result.verdict.more_seeds == result.seeds_needed(0.012) - 3 > 0
+    assert f"run {result.verdict.more_seeds} more seed" in result.verdict.text
+
+
+def test_undecided_for_want_of_pictures_asks_for_pictures():
+    rng = np.random.default_rng(0)
+    d = rng.standard_normal((1, 100)) + 0.01 * rng.standard_normal((5, 100))
+    verdict = paired_difference(np.zeros_like(d), d - d.mean() + 0.01, margin=0.05).verdict
+    assert verdict.kind == "cannot tell"
+    assert verdict.more_seeds is None
+    assert "more seeds will not" in verdict.text
+    assert "pictures" in verdict.text
+
+
+def test_differences_of_right_and_wrong_are_told_in_points():
+    rng = np.random.default_rng(0)
+    a, b = rng.random((5, 1000)) < 0.7, rng.random((5, 1000)) < 0.8
+    assert f"{100 * paired_difference(a, b).mean:+.2f} [" in str(paired_difference(a, b))
+
+
+def test_small_but_certain_gain_says_that_it_is_small():
+    verdict = paired_difference(*arms(0.02), margin=0.05).verdict
+    assert verdict.kind == "helps"
+    assert "by less than 0.05" in verdict.text
+
+
+def test_verdict_among_several_arms_is_by_holm():
+    results = {f"arm {i}": paired_difference(*arms(0.009, seeds=5, seed=i)) for i in range(12)}
+    judged = judge(results)
+    corrected = holm([x.p_value for x in results.values()])
+    alone = [x.verdict.kind == "helps" for x in results.values()]
+    together = [x.verdict.kind == "helps" for x in judged.values()]
+    assert together == list(corrected < 0.05)
+    assert sum(together) < sum(alone)
+    for x, p in zip(judged.values(), corrected, strict=True):
+        assert x.p_holm == p
+        assert (x.low > 0 or x.high < 0) == (p < 0.05)
+        assert x.joint_low <= x.low <= x.difference.low
+
+
+def test_no_difference_among_several_arms_needs_the_joint_interval():
+    first = paired_difference(*arms(0.0, seed=3))
+    margin = max(-first.low, first.high) * 1.01
+    assert judge({"a": first}, margin=margin)["a"].verdict.kind == "no difference"
+    many = judge({"a": first, **{str(i): first for i in range(5)}}, margin=margin)
+    assert many["a"].verdict.kind == "cannot tell"
+
+
+def test_arms_at_different_levels_are_refused():
+    a, b = arms(0.0)
+    with pytest.raises(ValueError, match="one level"):
+        judge({"x": paired_difference(a, b), "y": paired_difference(a, b, level=0.9)})
+    with pytest.raises(ValueError, match="one arm at least"):
+        judge({})
