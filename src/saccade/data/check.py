@@ -1,0 +1,217 @@
+"""Look at every picture of a set and report what would spoil training: damage, wrong names, duplicates, leaks."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .open import open_data
+from .picture import EXTENSIONS, MAX_PIXELS, BadPicture, Header, decode, header
+from .source import Source, Stream
+
+KINDS = ("unreadable", "truncated", "misnamed", "huge", "tiny", "duplicate", "two labels", "in both splits")
+SMALL_CLASS = 10
+CHUNK = 32
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong with a picture.
+
+    Args:
+        kind: one of KINDS.
+        name: the picture.
+        reason: what is wrong, in plain words.
+        serious: whether it spoils training or its result; otherwise it is worth a look.
+    """
+
+    kind: str
+    name: str
+    reason: str
+    serious: bool
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """What was found in a set.
+
+    Args:
+        name: of the set.
+        pictures: how many there are in each split.
+        classes: how many training pictures each class has.
+        imbalance: the largest class over the smallest.
+        small_classes: classes with fewer than ten training pictures.
+        traits: how many pictures are grey, CMYK, 16-bit, transparent, animated or turned; all of these are read.
+        sides: the shortest and the longest side of all pictures.
+        findings: what is wrong.
+        notes: remarks of opening the set.
+    """
+
+    name: str
+    pictures: dict[str, int]
+    classes: dict[str, int]
+    imbalance: float
+    small_classes: tuple[str, ...]
+    traits: dict[str, int]
+    sides: tuple[int, int]
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing serious was found."""
+        return not any(finding.serious for finding in self.findings)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many findings there are of each kind."""
+        found = Counter(finding.kind for finding in self.findings)
+        return {kind: found[kind] for kind in KINDS if found[kind]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain values for JSON."""
+        return {"ok": self.ok, "counts": self.counts(), **asdict(self)}
+
+
+def check_data(
+    spec: str = "",
+    *,
+    val: str | None = None,
+    min_side: int = 16,
+    max_pixels: int = MAX_PIXELS,
+    workers: int = 4,
+    progress: Callable[[int, int], None] | None = None,
+) -> DataReport:
+    """Read every picture of a set once and report on it.
+
+    Args:
+        spec: as `open_data` takes it.
+        val: as `open_data` takes it.
+        min_side: a picture with a shorter side is tiny.
+        max_pixels: a picture with more is huge and not decoded.
+        workers: how many threads read.
+        progress: called with how many pictures are done and how many there are.
+    """
+    data = open_data(spec, val=val)
+    train = data.train.indexed() if isinstance(data.train, Stream) else data.train
+    splits = {"train": train, "val": data.val}
+    looks: list[Look] = []
+    total = len(train) + len(data.val)
+    for look in _look_at_all(splits, max_pixels=max_pixels, workers=workers):
+        looks.append(look)
+        if progress is not None and (len(looks) % CHUNK == 0 or len(looks) == total):
+            progress(len(looks), total)
+    findings = [_bad(bad) for source in splits.values() for bad in source.lost]
+    findings += [finding for look in looks for finding in _single(look, splits, min_side)]
+    findings += _repeated(looks, splits)
+    counts = train.counts()
+    sides = [side for look in looks for side in look.shape[:2]]
+    return DataReport(
+        name=data.name,
+        pictures={split: len(source) for split, source in splits.items()},
+        classes={name: int(count) for name, count in zip(data.classes, counts, strict=True)},
+        imbalance=float(counts.max() / max(counts.min(), 1)),
+        small_classes=tuple(name for name, n in zip(data.classes, counts, strict=True) if n < SMALL_CLASS),
+        traits=_traits(looks),
+        sides=(min(sides, default=0), max(sides, default=0)),
+        findings=tuple(sorted(findings, key=lambda finding: (KINDS.index(finding.kind), finding.name))),
+        notes=data.notes,
+    )
+
+
+class Look(NamedTuple):
+    """What one picture turned out to be."""
+
+    split: str
+    number: int
+    shape: tuple[int, ...]  # H, W, C; empty if it cannot be read
+    digest: bytes  # of the pixels
+    header: Header | None
+    bad: BadPicture | None
+
+
+def _look_at_all(splits: dict[str, Source], *, max_pixels: int, workers: int) -> Iterator[Look]:
+    def look_at(job: tuple[str, int]) -> list[Look]:
+        split, start = job
+        stop = min(start + CHUNK, len(splits[split]))
+        return [_look(split, splits[split], index, max_pixels) for index in range(start, stop)]
+
+    jobs = [(split, start) for split, source in splits.items() for start in range(0, len(source), CHUNK)]
+    with ThreadPoolExecutor(workers) as pool:
+        for looks in pool.map(look_at, jobs):
+            yield from looks
+
+
+def _look(split: str, source: Source, index: int, max_pixels: int) -> Look:
+    name, about = source.name(index), None
+    try:
+        raw = source.raw(index)
+        if raw is None:
+            picture = source.read(index)
+        else:
+            about = header(raw, name=name, max_pixels=max_pixels)
+            picture = decode(raw, name=name, max_pixels=max_pixels)
+    except BadPicture as bad:
+        return Look(split, index, (), b"", about, bad)
+    digest = hashlib.blake2b(repr(picture.shape).encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(picture).data)
+    return Look(split, index, picture.shape, digest.digest(), about, None)
+
+
+def _bad(bad: BadPicture) -> Finding:
+    kind = {"truncated": "truncated", "huge": "huge", "foreign": "misnamed"}.get(bad.kind, "unreadable")
+    return Finding(kind, bad.name, bad.reason, serious=True)
+
+
+def _single(look: Look, splits: dict[str, Source], min_side: int) -> Iterator[Finding]:
+    """Yield what is wrong with a picture by itself."""
+    if look.bad is not None:
+        yield _bad(look.bad)
+        return
+    name = splits[look.split].name(look.number)
+    named = EXTENSIONS.get(Path(name).suffix.lower())
+    if look.header is not None and named is not None and named != look.header.format:
+        reason = f"it is named {Path(name).suffix} but is {look.header.format}; it can be read"
+        yield Finding("misnamed", name, reason, serious=False)
+    if min(look.shape[:2]) < min_side:
+        yield Finding("tiny", name, f"it is {look.shape[1]} x {look.shape[0]} pixels", serious=False)
+
+
+def _repeated(looks: list[Look], splits: dict[str, Source]) -> Iterator[Finding]:
+    """Yield pictures whose pixels occur more than once."""
+    groups: dict[bytes, list[Look]] = {}
+    for look in looks:
+        if look.digest:
+            groups.setdefault(look.digest, []).append(look)
+    for group in groups.values():
+        if len(group) == 1:
+            continue
+        names = [splits[look.split].name(look.number) for look in group]
+        labels = {int(splits[look.split].labels[look.number]) for look in group}
+        same = f"the same picture: {', '.join(names[1:])}"
+        if len(labels) > 1:
+            classes = ", ".join(sorted(splits["train"].classes[label] for label in labels))
+            yield Finding("two labels", names[0], f"{same}; their classes are {classes}", serious=True)
+        if len({look.split for look in group}) > 1:
+            yield Finding("in both splits", names[0], f"{same}; some train and some validate", serious=True)
+        elif len(labels) == 1:
+            yield Finding("duplicate", names[0], same, serious=False)
+
+
+def _traits(looks: list[Look]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for look in looks:
+        about = look.header
+        found["grey"] += look.shape[2:] == (1,) or (about is not None and about.mode in ("1", "L", "LA", "I;16", "I"))
+        if about is not None:
+            found["cmyk"] += about.mode == "CMYK"
+            found["sixteen_bit"] += about.sixteen_bit
+            found["transparent"] += about.transparent
+            found["animated"] += about.animated
+            found["rotated"] += about.orientation not in (0, 1)
+    names = ("grey", "cmyk", "sixteen_bit", "transparent", "animated", "rotated")
+    return {name: int(found[name]) for name in names}

@@ -1,0 +1,188 @@
+"""Hugging Face datasets: by name, saved to disk, or Parquet files that hold pictures (extra `stream`)."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .held_out import identity, some
+from .lists import import_extra
+from .picture import BadPicture, decode
+from .shuffle import random_of, shuffled
+from .source import Sample, Source, Stream, check_labels
+from .split import TEST, TRAIN, VAL, Splits, choose_split
+
+IMAGES = ("image", "img", "picture", "pixel_values", "jpg", "png")
+LABELS = ("label", "labels", "fine_label", "class", "target", "cls")
+
+
+class HubSource(Source):
+    """Pictures of a Hugging Face dataset, by index.
+
+    Args:
+        dataset: a `datasets.Dataset` with a column of pictures and one of labels.
+        prefix: the first part of the pictures' names; the second is the row.
+        classes: names of the classes; by default the dataset's own.
+    """
+
+    def __init__(self, dataset: Any, *, prefix: str, classes: Sequence[str] | None = None) -> None:
+        image, label = _columns(dataset, prefix)
+        own, labels = _labels(dataset, label)
+        self.classes = tuple(classes or own)
+        self.labels = check_labels(labels, count=len(dataset), classes=self.classes, where=prefix)
+        self.prefix = prefix
+        self.image = image
+        self.rows = np.arange(len(dataset))
+        self.dataset = _undecoded(dataset.select_columns([image]), image)
+
+    def name(self, index: int) -> str:
+        """Return prefix and row of a picture."""
+        return f"{self.prefix}[{self.rows[index]}]"
+
+    def raw(self, index: int) -> Path | bytes:
+        """Return the encoded picture."""
+        return _encoded(self.dataset[int(self.rows[index])][self.image], self.name(index))
+
+    def read(self, index: int) -> np.ndarray:
+        """Decode a picture."""
+        return decode(self.raw(index), name=self.name(index), at_least=self.at_least)
+
+    def subset(self, indices: Sequence[int] | np.ndarray) -> "HubSource":
+        """Return the source of some of the pictures."""
+        keep = np.asarray(indices, dtype=np.int64)
+        part = copy.copy(self)
+        part.labels, part.rows = self.labels[keep], self.rows[keep]
+        return part
+
+
+class HubStream(Stream):
+    """Pictures of a Hugging Face iterable dataset, one after another.
+
+    Args:
+        dataset: a `datasets.IterableDataset` with a column of pictures and one of labels.
+        prefix: the first part of the pictures' names; the second is the row.
+        buffer: how many undecoded samples a reader holds to shuffle them.
+    """
+
+    def __init__(self, dataset: Any, *, prefix: str, buffer: int) -> None:
+        self.image, self.label = _columns(dataset, prefix)
+        names = getattr(dataset.features[self.label], "names", None)
+        if not names:
+            raise ValueError(
+                f"{prefix}: the column {self.label!r} does not name its classes, which a stream cannot find out; use "
+                "hf:NAME without streaming"
+            )
+        self.classes = tuple(names)
+        self.prefix = prefix
+        self.buffer = buffer
+        self.dataset = _undecoded(dataset, self.image)
+        known = (dataset.info.splits or {}).get(str(dataset.split)) if dataset.info else None
+        self.length = getattr(known, "num_examples", None)
+
+    def samples(
+        self, *, seed: int, epoch: int, rank: int, world: int, worker: int, workers: int, skip: int = 0
+    ) -> Iterator[Sample | BadPicture]:
+        """Yield one reader's part of an epoch; see `Stream`."""
+        reader, readers = rank * workers + worker, world * workers
+        # Rows are numbered before they are shuffled; the library's own shuffling would rename pictures every epoch.
+        rows = islice(enumerate(self.dataset), reader, None, readers)
+        order = shuffled(rows, buffer=self.buffer, random=random_of(seed, epoch, reader))
+        for number, row in islice(order, skip, None):
+            name = f"{self.prefix}[{number}]"
+            try:
+                picture = decode(_encoded(row[self.image], name), name=name, at_least=self.at_least)
+                yield Sample(picture, int(row[self.label]), name, identity(name))
+            except BadPicture as bad:
+                yield bad
+
+
+def open_hub(spec: str, *, buffer: int = 4096) -> Splits:
+    """Open `hf:NAME[:CONFIG]`, or with `hf-stream:` stream its training split; the library may download it."""
+    kind, _, rest = spec.partition(":")
+    name, _, config = rest.partition(":")
+    if not name:
+        raise ValueError(f"{spec!r} names no set; write hf:NAME or hf:NAME:CONFIG, such as hf:uoft-cs/cifar100")
+    load = import_extra("datasets", package="datasets").load_dataset
+    found = load(name, config or None, streaming=kind == "hf-stream")
+    if kind == "hf":
+        return _splits(found, where=name)
+    roles, notes = choose_split(list(found))
+    if not roles:
+        raise ValueError(f"{name} has the splits {some(list(found))}; one of them should be 'train'")
+    train = HubStream(found[roles["train"]], prefix="train", buffer=buffer)
+    if "val" not in roles:
+        return Splits(train, None, notes)
+    return Splits(train, HubSource(load(name, config or None, split=roles["val"]), prefix=roles["val"]), notes)
+
+
+def open_saved(path: Path) -> Splits:
+    """Open a folder that `datasets` saved with `save_to_disk`."""
+    return _splits(import_extra("datasets", package="datasets").load_from_disk(str(path)), where=str(path))
+
+
+def open_parquet(path: Path) -> Splits:
+    """Open Parquet files that hold pictures: one file, or a folder of them named after their splits."""
+    datasets = import_extra("datasets", package="datasets")
+    if path.is_file():
+        return _splits({"train": datasets.Dataset.from_parquet(str(path))}, where=str(path))
+    groups: dict[str, list[str]] = {}
+    for file in sorted(path.rglob("*.parquet")):
+        inner = file.relative_to(path).parts
+        words = [file.stem.split("-")[0].split("_")[0], *inner[:-1]]
+        role = next((word for word in words if word.lower() in TRAIN + VAL + TEST), "train")
+        groups.setdefault(role, []).append(str(file))
+    return _splits({role: datasets.Dataset.from_parquet(files) for role, files in groups.items()}, where=str(path))
+
+
+def _splits(found: Any, *, where: str) -> Splits:
+    """Turn what the library returned, one dataset or several, into training and validation."""
+    if not isinstance(found, Mapping):
+        return Splits(HubSource(found, prefix="train"))
+    roles, notes = choose_split(list(found))
+    if not roles:
+        raise ValueError(f"{where} has the splits {some(list(found))}; one of them should be 'train'")
+    train = HubSource(found[roles["train"]], prefix="train")
+    val = HubSource(found[roles["val"]], prefix=roles["val"]) if "val" in roles else None
+    return Splits(train, val, notes)
+
+
+def _columns(dataset: Any, where: str) -> tuple[str, str]:
+    names = list(dataset.features or {})
+    image = next((name for name in names if type(dataset.features[name]).__name__ == "Image"), None)
+    image = image or next((name for name in IMAGES if name in names), None)
+    label = next((name for name in LABELS if name in names), None)
+    label = label or next((name for name in names if type(dataset.features[name]).__name__ == "ClassLabel"), None)
+    if image is None or label is None:
+        raise ValueError(
+            f"{where} has the columns {some(names)}; it needs one of pictures, such as 'image', and one of classes, "
+            "such as 'label'"
+        )
+    return image, label
+
+
+def _labels(dataset: Any, column: str) -> tuple[tuple[str, ...], np.ndarray]:
+    """Return classes and labels; text labels are sorted by name."""
+    values = np.asarray(dataset.with_format("numpy")[column][:])
+    names = getattr(dataset.features[column], "names", None)
+    if names:
+        return tuple(names), values
+    if values.dtype.kind in "iu":
+        return tuple(map(str, range(int(values.max(initial=0)) + 1))), values
+    classes, labels = np.unique(values.astype(str), return_inverse=True)
+    return tuple(map(str, classes)), labels
+
+
+def _undecoded(dataset: Any, image: str) -> Any:
+    """Have the library hand over encoded pictures: decoding, and refusing to, is done here."""
+    return dataset.cast_column(image, import_extra("datasets", package="datasets").Image(decode=False))
+
+
+def _encoded(value: Any, name: str) -> Path | bytes:
+    if value is None:
+        raise BadPicture(name, "the row has no picture")
+    if value.get("bytes") is not None:
+        return value["bytes"]
+    return Path(value["path"])

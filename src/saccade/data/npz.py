@@ -1,0 +1,143 @@
+"""NumPy archives of pictures, in one file or several parts."""
+
+import json
+import re
+import zipfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from .held_out import some
+from .picture import decode
+from .source import ArraySource
+from .split import TEST, TRAIN, VAL, Splits
+
+PICTURES = ("x", "images", "image", "data", "pixels")
+LABELS = ("y", "labels", "label", "targets", "target")
+CLASSES = ("classes", "class_names", "label_names")
+ROLES = {**dict.fromkeys(TRAIN, "train"), **dict.fromkeys(VAL, "val"), **dict.fromkeys(TEST, "test")}
+
+
+def open_npz(paths: Sequence[Path]) -> Splits:
+    """Open archives of arrays such as `x_train, y_train, x_test, y_test`, joining the parts of one set.
+
+    Pictures are uint8, N, H, W, N, H, W, C or N, C, H, W; labels whole numbers, N or N, 1. A split may be named first
+    (`train_images`), and there may be one without a name. Instead of pixels there may be mosaics,
+    `train_webp_000` and so on: encoded pictures of tiles, which `meta_json` describes.
+    """
+    parts: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]] = {}
+    classes: tuple[str, ...] | None = None
+    for path in paths:
+        found, names = _read(path)
+        if classes is not None and names is not None and names != classes:
+            raise ValueError(f"{path} has other classes than {paths[0]}; give the parts of one set only")
+        classes = names or classes
+        for role, arrays in found.items():
+            parts.setdefault(role, []).append(arrays)
+    highest = max(int(labels.max(initial=0)) for arrays in parts.values() for _, labels, _ in arrays)
+    classes = classes or tuple(map(str, range(highest + 1)))
+    sources = {role: _join(arrays, classes=classes, prefix=role) for role, arrays in parts.items()}
+    where = ", ".join(map(str, paths))
+    if "train" not in sources:
+        raise ValueError(f"{where} has only {some(sorted(sources))} pictures; training needs x_train and y_train")
+    if "val" in sources:
+        notes = ("the test pictures are not used",) if "test" in sources else ()
+        return Splits(sources["train"], sources["val"], notes)
+    if "test" in sources:
+        notes = ("there is no validation split: the test pictures are used as one",)
+        return Splits(sources["train"], sources["test"], notes)
+    return Splits(sources["train"])
+
+
+def _read(
+    path: Path,
+) -> tuple[dict[str, tuple[np.ndarray, np.ndarray, np.ndarray | None]], tuple[str, ...] | None]:
+    """Return pictures, labels and numbers of each split, and the classes if they are named."""
+    try:
+        archive = np.load(path, allow_pickle=False)
+    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(f"{path} is not a NumPy archive, or is damaged ({error})") from error
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise ValueError(f"{path} is a single array; save pictures and labels together with numpy.savez")
+    with archive:
+        try:
+            kinds = _sort_keys(archive.files)
+            found = {}
+            meta = json.loads(archive["meta_json"].tobytes()) if "meta_json" in archive.files else {}
+            for role, keys in kinds.items():
+                if "labels" not in keys or not {"pictures", "mosaic"} & keys.keys():
+                    continue
+                labels = archive[keys["labels"][0]]
+                labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+                if "pictures" in keys:
+                    images = _last_channels(archive[keys["pictures"][0]])
+                else:
+                    images = _untile([archive[key].tobytes() for key in keys["mosaic"]], meta, len(labels), path)
+                found[role] = (images, labels, archive[keys["index"][0]] if "index" in keys else None)
+            named = next((archive[key] for key in CLASSES if key in archive.files), None)
+        except (ValueError, zipfile.BadZipFile, EOFError, OSError) as error:
+            if "allow_pickle" in str(error):
+                raise ValueError(
+                    f"{path} holds arrays of Python objects, which are pickles and not opened here; save plain uint8 "
+                    "pictures of one size and whole-number labels with numpy.savez"
+                ) from error
+            raise ValueError(f"{path} cannot be read: {error}") from error
+    if not found:
+        raise ValueError(
+            f"{path} holds {some(sorted(archive.files))}; it needs x_train and y_train, and may have x_val and y_val "
+            "or x_test and y_test"
+        )
+    names = [str(name) for name in named] if named is not None else meta.get("classes")
+    return found, tuple(names) if names else None
+
+
+def _sort_keys(keys: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+    """Sort an archive's keys by split and by what they hold."""
+    kinds = {**dict.fromkeys(PICTURES, "pictures"), **dict.fromkeys(LABELS, "labels"), "index": "index"}
+    found: dict[str, dict[str, list[str]]] = {}
+    for key in sorted(keys):
+        words = re.split(r"[_.-]", key.lower())
+        roles = [ROLES[word] for word in words if word in ROLES] or ["train"]
+        rest = [word for word in words if word not in ROLES]
+        kind = kinds.get(rest[0]) if len(rest) == 1 else None
+        if len(rest) == 2 and rest[0] == "webp":
+            kind = "mosaic"
+        if kind is not None and len(roles) == 1:
+            found.setdefault(roles[0], {}).setdefault(kind, []).append(key)
+    return found
+
+
+def _untile(mosaics: list[bytes], meta: dict, count: int, path: Path) -> np.ndarray:
+    """Decode mosaics, `grid` tiles wide, and cut them into N, tile, tile, 3."""
+    tile, grid = int(meta["tile"]), int(meta["grid"])
+
+    def cut(data: bytes) -> np.ndarray:
+        pixels = decode(data, name=str(path))
+        rows = pixels.shape[0] // tile
+        return pixels.reshape(rows, tile, grid, tile, 3).swapaxes(1, 2).reshape(-1, tile, tile, 3)
+
+    with ThreadPoolExecutor(4) as pool:
+        return np.concatenate(list(pool.map(cut, mosaics)))[:count]
+
+
+def _last_channels(images: np.ndarray) -> np.ndarray:
+    first = images.ndim == 4 and images.shape[1] in (1, 3) and images.shape[3] not in (1, 3)
+    return np.ascontiguousarray(images.transpose(0, 2, 3, 1)) if first else images
+
+
+def _join(
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]], *, classes: tuple[str, ...], prefix: str
+) -> ArraySource:
+    """Join the parts of one split."""
+    if len({images.shape[1:] for images, _, _ in parts}) > 1:
+        raise ValueError(f"the parts of {prefix} have pictures of different sizes; give the parts of one set only")
+    ids = [index for _, _, index in parts if index is not None]
+    return ArraySource(
+        np.concatenate([images for images, _, _ in parts]),
+        np.concatenate([labels for _, labels, _ in parts]),
+        classes=classes,
+        prefix=prefix,
+        ids=np.concatenate(ids) if len(ids) == len(parts) else None,
+    )

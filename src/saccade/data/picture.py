@@ -1,0 +1,221 @@
+"""Read one picture into RGB pixels, or say in plain words why that cannot be done."""
+
+import io
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+MAX_PIXELS = 178_956_970  # PIL's own limit, which holds as well
+EXTENSIONS = {
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".png": "PNG",
+    ".bmp": "BMP",
+    ".webp": "WEBP",
+    ".gif": "GIF",
+    ".tif": "TIFF",
+    ".tiff": "TIFF",
+}
+FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))  # no other decoder of PIL is let near a file: some run programs
+ORIENTATION = 0x0112
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class BadPicture(ValueError):  # noqa: N818
+    """A picture that cannot be used.
+
+    Args:
+        name: how the log calls it.
+        reason: why, in plain words.
+        kind: why, in one word: missing, denied, empty, foreign (not a picture), truncated, damaged or huge.
+    """
+
+    def __init__(self, name: str, reason: str, kind: str = "damaged") -> None:
+        super().__init__(name, reason, kind)  # all, so that it survives the way back from a loader's process
+        self.name = name
+        self.reason = reason
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+class Header(NamedTuple):
+    """What a picture says of itself before any pixel is decoded."""
+
+    format: str
+    width: int
+    height: int
+    mode: str
+    sixteen_bit: bool
+    transparent: bool
+    animated: bool
+    orientation: int
+
+
+def decode(
+    source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_PIXELS, at_least: int | None = None
+) -> np.ndarray:
+    """Decode a picture: upright, 8 bits, RGB, transparent parts over white, the first frame of an animation.
+
+    Args:
+        source: a file, its bytes or an open binary file.
+        name: what to call the picture when it is bad.
+        max_pixels: a larger picture is refused from its header, before memory is taken for it.
+        at_least: let a large JPEG be decoded at 1/2, 1/4 or 1/8 of its size, as long as its short side keeps this many
+            pixels; much faster for photographs.
+
+    Returns:
+        H, W, 3 uint8.
+    """
+    with _opened(source, name=name, max_pixels=max_pixels) as image:
+        if at_least is not None:
+            image.draft(None, (at_least, at_least))
+        image.load()
+        turn = TURNS.get(_orientation(image))  # read first: converting may drop what says it
+        rgb = _to_rgb(image, name)
+        return np.array(rgb if turn is None else rgb.transpose(turn))
+
+
+def header(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_PIXELS) -> Header:
+    """Read format, size and kind of a picture without decoding it."""
+    with _opened(source, name=name, max_pixels=max_pixels) as image:
+        return Header(
+            format="JPEG" if image.format == "MPO" else str(image.format),
+            width=image.width,
+            height=image.height,
+            mode=image.mode,
+            sixteen_bit=_is_sixteen_bit(image),
+            transparent=_is_transparent(image),
+            animated=image.format != "MPO" and bool(getattr(image, "is_animated", False)),
+            orientation=_orientation(image),
+        )
+
+
+@contextmanager
+def _opened(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int) -> Iterator[Image.Image]:
+    """Open a picture; whatever goes wrong inside the `with` is a BadPicture."""
+    file: BinaryIO | None = None
+    try:
+        file = _file(source)
+        with _QUIET, Image.open(file, formats=FORMATS) as image:
+            if image.width * image.height > max_pixels:
+                raise BadPicture(name, _too_large(f"{image.width} x {image.height}", max_pixels), "huge")
+            yield image
+    except (BadPicture, MemoryError):
+        raise
+    except Exception as error:  # decoders raise many kinds on damaged files
+        raise BadPicture(name, *_reason(error, file, max_pixels)) from error
+    finally:
+        if file is not None and file is not source:
+            file.close()
+
+
+def _file(source: Path | bytes | BinaryIO) -> BinaryIO:
+    if isinstance(source, Path):
+        return source.open("rb")
+    return io.BytesIO(source) if isinstance(source, bytes) else source
+
+
+def _to_rgb(image: Image.Image, name: str) -> Image.Image:
+    mode = image.mode
+    if mode in ("F", "I") or mode.startswith("I;"):
+        values = np.asarray(image)
+        if mode == "F" or (values.size and (values.min() < 0 or values.max() > 65535)):
+            raise BadPicture(name, "its pixels are 32-bit numbers without a known range; convert it to 8 or 16 bits")
+        # The high byte, which is what PIL keeps of 16-bit colour.
+        return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
+    if _is_transparent(image):
+        straight = {"RGBa": "RGBA", "La": "LA"}.get(mode)
+        layer = (image.convert(straight) if straight else image).convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    return image if mode == "RGB" else image.convert("RGB")
+
+
+def _is_sixteen_bit(image: Image.Image) -> bool:
+    # Colour is read as 8 bits; what is in the file stands in the decoder's arguments, as in "RGB;16B".
+    kinds = [tile[3] if isinstance(tile[3], str) else (tile[3] or ("",))[0] for tile in getattr(image, "tile", ())]
+    return image.mode.startswith("I") or any(";16" in str(kind) for kind in kinds)
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    return image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        # The general method: the one for PNG decodes the picture to look behind it.
+        return int(Image.Image.getexif(image).get(ORIENTATION, 1))
+    except Exception:  # a damaged EXIF block says nothing about the pixels
+        return 1
+
+
+def _reason(error: Exception, file: BinaryIO | None, max_pixels: int) -> tuple[str, str]:
+    """Say in plain words, and in one, what an error of opening or decoding means."""
+    if isinstance(error, FileNotFoundError):
+        return "the file is not there (any more)", "missing"
+    if isinstance(error, PermissionError):
+        return "permission to read the file is denied", "denied"
+    if isinstance(error, Image.DecompressionBombError):
+        return _too_large("its size", min(max_pixels, MAX_PIXELS)), "huge"
+    if isinstance(error, Image.UnidentifiedImageError) and file is not None:
+        return _unidentified(file)
+    if "truncated" in str(error).lower():
+        return f"the file is truncated ({error})", "truncated"
+    return f"the file is damaged or cannot be read ({type(error).__name__}: {error})", "damaged"
+
+
+def _unidentified(file: BinaryIO) -> tuple[str, str]:
+    file.seek(0)
+    start = file.read(512)
+    if not start:
+        return "the file is empty (0 bytes)", "empty"
+    if not start.strip(b"\0"):
+        return "the file holds only zero bytes", "empty"
+    known = ", ".join(FORMATS)
+    text = all(byte >= 32 or byte in b"\t\n\r\f" for byte in start)
+    return f"it is {'text, ' if text else ''}not a picture in a known format ({known})", "foreign"
+
+
+def _too_large(size: str, max_pixels: int) -> str:
+    return f"{size} is more than {max_pixels} pixels, refused before decoding; if it is meant, raise max_pixels"
+
+
+class _Quiet:
+    """Silences PIL while any thread decodes; overlapping uses of catch_warnings would leave the filters changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._filters: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._filters = warnings.catch_warnings()
+                self._filters.__enter__()
+                warnings.filterwarnings("ignore", module=r"PIL\.")
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._filters.__exit__(None, None, None)
+
+
+_QUIET = _Quiet()

@@ -1,0 +1,236 @@
+"""Tar shards in WebDataset's layout (`key.jpg` beside `key.cls` or `key.json`), streamed in constant memory."""
+
+import copy
+import glob
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice, product
+from pathlib import Path
+
+import numpy as np
+
+from .held_out import choose_held_out, held_out_notes, identity
+from .picture import BadPicture, decode
+from .samples import Entry, number_classes, shard_entries
+from .shuffle import random_of, shuffled
+from .source import Names, Sample, Source, Stream, check_labels
+from .split import Splits, choose_split
+from .tar import read_member
+
+
+class ShardStream(Stream):
+    """Pictures of tar shards one after another.
+
+    Readers (workers of all processes) share out the shards, or the samples where there are fewer shards than readers.
+    Samples are shuffled twice: shards by seed and epoch, and samples inside a buffer.
+
+    Args:
+        shards: the tar files.
+        classes: names of the classes.
+        buffer: how many undecoded samples a reader holds to shuffle them.
+        without: keys of samples to leave out, sorted, int64.
+        length: how many samples there are, if it is known.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Path],
+        *,
+        classes: Sequence[str],
+        buffer: int = 4096,
+        without: np.ndarray | None = None,
+        length: int | None = None,
+    ) -> None:
+        if buffer < 1:
+            raise ValueError(f"buffer={buffer} was given; it holds at least one sample")
+        self.shards = list(shards)
+        self.classes = tuple(classes)
+        self.buffer = buffer
+        self.without = without
+        self.length = length
+
+    def samples(
+        self, *, seed: int, epoch: int, rank: int, world: int, worker: int, workers: int, skip: int = 0
+    ) -> Iterator[Sample | BadPicture]:
+        """Yield one reader's part of an epoch; see `Stream`."""
+        reader, readers = rank * workers + worker, world * workers
+        order = random_of(seed, epoch).permutation(len(self.shards))  # the same for all readers
+        mine = order[reader::readers] if len(order) >= readers else order
+        entries: Iterator[Entry | BadPicture] = chain.from_iterable(self._entries(int(shard)) for shard in mine)
+        if len(order) < readers:
+            entries = islice(entries, reader, None, readers)
+        random = random_of(seed, epoch, reader)
+        for entry in islice(shuffled(self._loaded(entries, skip), buffer=self.buffer, random=random), skip, None):
+            yield self._finish(entry)
+
+    def indexed(self) -> "ShardSource":
+        """Return the same pictures by index; the headers of all shards are read once."""
+        return index_shards(self.shards, classes=self.classes, without=self.without)
+
+    def hold_out(self, *, share: float, seed: int) -> tuple["ShardStream", Source, tuple[str, ...]]:
+        """Split off validation pictures by name and seed; the headers of all shards are read once."""
+        source = self.indexed()
+        keys = np.array([identity(source.name(index), seed) for index in range(len(source))], dtype=np.int64)
+        held = choose_held_out(keys, source.labels, share=share)
+        left = copy.copy(self)
+        left.without = np.sort([identity(source.name(int(index))) for index in np.flatnonzero(held)])
+        left.length = int((~held).sum())
+        notes = held_out_notes(held, source.labels, self.classes, share=share, seed=seed)
+        return left, source.subset(np.flatnonzero(held)), notes
+
+    def _loaded(self, entries: Iterator[Entry | BadPicture], skip: int) -> Iterator[Entry | BadPicture]:
+        """Read samples in the order of the file; those that may still be passed over are read when they are due."""
+        for number, entry in enumerate(entries):
+            if (skip == 0 or number >= skip + self.buffer - 1) and isinstance(entry, Entry):
+                entry.data = self._read(entry)
+            yield entry
+
+    def _entries(self, shard: int) -> Iterator[Entry | BadPicture]:
+        for entry in shard_entries(self.shards[shard], shard, self.classes):
+            if self.without is not None and isinstance(entry, Entry):
+                key = identity(entry.name)
+                place = int(np.searchsorted(self.without, key))
+                if place < len(self.without) and self.without[place] == key:
+                    continue
+            yield entry
+
+    def _read(self, entry: Entry) -> bytes:
+        return read_member(self.shards[entry.shard], offset=entry.offset, size=entry.size)
+
+    def _finish(self, entry: Entry | BadPicture) -> Sample | BadPicture:
+        if isinstance(entry, BadPicture):
+            return entry
+        try:
+            data = self._read(entry) if entry.data is None else entry.data
+            picture = decode(data, name=entry.name, at_least=self.at_least)
+            return Sample(picture, entry.label, entry.name, identity(entry.name))
+        except BadPicture as bad:
+            return bad
+        except OSError as error:
+            return BadPicture(entry.name, f"its shard cannot be read ({error})")
+
+
+class ShardSource(Source):
+    """Pictures of tar shards by index, from a list of where each lies.
+
+    Args:
+        shards: the tar files.
+        names: names of the pictures.
+        places: shard, offset and size of each, N, 3 int64.
+        labels: class indices, N.
+        classes: names of the classes.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Path],
+        names: Sequence[str],
+        places: np.ndarray,
+        labels: np.ndarray,
+        *,
+        classes: Sequence[str],
+    ) -> None:
+        self.shards = list(shards)
+        self.names = Names(names)
+        self.places = places
+        self.labels = check_labels(labels, count=len(names), classes=classes, where="shards")
+        self.classes = tuple(classes)
+
+    def name(self, index: int) -> str:
+        """Return the shard's name and the picture's name inside it."""
+        return self.names[index]
+
+    def raw(self, index: int) -> bytes:
+        """Return the encoded picture."""
+        shard, offset, size = self.places[index].tolist()
+        try:
+            return read_member(self.shards[shard], offset=offset, size=size)
+        except OSError as error:
+            raise BadPicture(self.name(index), f"its shard cannot be read ({error})") from error
+
+    def read(self, index: int) -> np.ndarray:
+        """Decode a picture."""
+        return decode(self.raw(index), name=self.name(index), at_least=self.at_least)
+
+    def subset(self, indices: Sequence[int] | np.ndarray) -> "ShardSource":
+        """Return the source of some of the pictures."""
+        keep = np.asarray(indices, dtype=np.int64)
+        part = copy.copy(self)
+        part.names = Names([self.names[int(index)] for index in keep])
+        part.places, part.labels, part.lost = self.places[keep], self.labels[keep], ()
+        return part
+
+
+def open_shards(spec: str, *, buffer: int = 4096) -> Splits:
+    """Open tar shards: a folder, one file, or a pattern with `*`, `?` or `{000..127}`.
+
+    A folder may have folders for its splits, or shards named after them (`train-0001.tar`, `val-0001.tar`). Classes are
+    the lines of `classes.txt` beside the shards; without it they are the numbers in the `.cls` files.
+    """
+    groups, notes = _find(spec)
+    classes = _read_classes(groups["train"])
+    length = None
+    if not classes:
+        labels, classes = number_classes(groups["train"])
+        length = len(labels)
+        notes += (f"there is no classes.txt beside the shards: {len(classes)} classes by number",)
+    train = ShardStream(groups["train"], classes=classes, buffer=buffer, length=length)
+    val = index_shards(groups["val"], classes=classes) if "val" in groups else None
+    return Splits(train, val, notes)
+
+
+def index_shards(shards: Sequence[Path], *, classes: Sequence[str], without: np.ndarray | None = None) -> ShardSource:
+    """List the pictures of shards; a shard that is cut short gives what is there."""
+    stream = ShardStream(shards, classes=classes, without=without)
+    found: list[Entry] = []
+    lost: list[BadPicture] = []
+    for entry in chain.from_iterable(stream._entries(shard) for shard in range(len(shards))):
+        if isinstance(entry, Entry):
+            found.append(entry)
+        else:
+            lost.append(entry)
+    places = np.array([(entry.shard, entry.offset, entry.size) for entry in found], dtype=np.int64).reshape(-1, 3)
+    labels = np.array([entry.label for entry in found], dtype=np.int64)
+    source = ShardSource(shards, [entry.name for entry in found], places, labels, classes=classes)
+    source.lost = tuple(lost)
+    return source
+
+
+def _find(spec: str) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
+    """Find the shards of training and validation."""
+    path = Path(spec).expanduser()
+    if path.is_dir():
+        groups: dict[str, list[Path]] = {}
+        for shard in sorted(path.rglob("*.tar")):
+            inner = shard.relative_to(path).parts
+            role = inner[0] if len(inner) > 1 else re.split(r"[-_.\d]", shard.stem)[0]
+            groups.setdefault(role, []).append(shard)
+        roles, notes = choose_split(list(groups))
+        if roles:
+            return {role: groups[name] for role, name in roles.items()}, notes
+        return {"train": sorted(path.rglob("*.tar"))}, ()
+    names = [str(path)] if path.is_file() else [n for p in _braces(str(path)) for n in sorted(glob.glob(p))]
+    if not names:
+        raise FileNotFoundError(f"no shards match {spec!r}; give a folder or a pattern such as shards/train-*.tar")
+    return {"train": [Path(name) for name in names]}, ()
+
+
+def _braces(pattern: str) -> list[str]:
+    """Expand `{000..127}` and `{a,b}`."""
+    pieces: list[list[str]] = []
+    for piece in re.split(r"(\{[^{}]*\})", pattern):
+        span = re.fullmatch(r"\{(\d+)\.\.(\d+)\}", piece)
+        if span:
+            first, last = span[1], span[2]
+            pieces.append([str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)])
+        else:
+            pieces.append(piece[1:-1].split(",") if piece.startswith("{") else [piece])
+    return ["".join(parts) for parts in product(*pieces)]
+
+
+def _read_classes(shards: Sequence[Path]) -> tuple[str, ...]:
+    for folder in dict.fromkeys(place for shard in shards for place in (shard.parent, shard.parent.parent)):
+        if (folder / "classes.txt").is_file():
+            lines = (folder / "classes.txt").read_text(encoding="utf-8").splitlines()
+            return tuple(line.strip() for line in lines if line.strip())
+    return ()

@@ -1,0 +1,104 @@
+"""CSV and Parquet lists, and what they can get wrong."""
+
+import pytest
+
+from saccade.data.open import open_data
+from support.pictures import encoded
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    (tmp_path / "pics").mkdir()
+    for number in range(8):
+        (tmp_path / "pics" / f"ü {number}.jpg").write_bytes(encoded(number))
+    return tmp_path
+
+
+def write(folder, *lines, name="list.csv", encoding="utf-8"):
+    (folder / name).write_text("\n".join(lines) + "\n", encoding=encoding)
+    return str(folder / name)
+
+
+def rows(*extra):
+    return [",".join([f"pics/ü {n}.jpg", "cat" if n % 2 else "dog", *(e[n] for e in extra)]) for n in range(8)]
+
+
+@pytest.mark.parametrize("columns", ["path,label", "image,class", " Filename , Label "])
+def test_csv_opens_with_paths_relative_to_it(pictures, columns, monkeypatch):
+    spec = write(pictures, columns, *rows(), encoding="utf-8-sig")
+    monkeypatch.chdir("/")
+    data = open_data(spec, val_share=0.25)
+    assert data.classes == ("cat", "dog")
+    assert (len(data.train), len(data.val)) == (6, 2)
+    assert data.train.read(0).shape == (24, 32, 3)
+    assert data.train.name(0).startswith("pics/ü ")
+
+
+def test_csv_with_splits(pictures):
+    spec = write(pictures, "path,label,split", *rows(["train"] * 4 + ["valid"] * 2 + ["test"] * 2))
+    data = open_data(spec)
+    assert (len(data.train), len(data.val)) == (4, 2)
+    assert data.val.labels.tolist() == [1, 0]
+
+
+def test_tsv_and_absolute_paths(pictures):
+    lines = [f"{pictures}/pics/ü {n}.jpg\t{n % 2}" for n in range(8)]
+    data = open_data(write(pictures, "path\tlabel", *lines, name="list.tsv"))
+    assert data.classes == ("0", "1")
+    assert data.train.name(0).startswith("pics/")
+
+
+def test_numeric_labels_are_ordered_as_numbers(pictures):
+    lines = [f"pics/ü {n}.jpg,{(2, 10)[n % 2]}" for n in range(8)]
+    assert open_data(write(pictures, "path,label", *lines)).classes == ("2", "10")
+
+
+@pytest.mark.parametrize(
+    ("lines", "error", "message"),
+    [
+        (["path,size", "a.jpg,3"], ValueError, r"columns 'path', 'size'; it needs one named label or class"),
+        (["name,label", "a.jpg,cat"], ValueError, r"it needs one named path or image or file or filename"),
+        (["path,label", "pics/ü 1.jpg,cat", "gone.jpg,dog"], FileNotFoundError, r"1 of 2 pictures .*'gone\.jpg'"),
+        (["path,label", "pics/ü 1.jpg,"], ValueError, "row 1 has an empty path or label"),
+        (["path,label", "pics/ü 1.jpg,cat,3"], ValueError, "row 1 has 3 fields where the first line has 2"),
+        (["path,label"], ValueError, "lists no pictures"),
+        ([""], ValueError, "is empty"),
+        (
+            ["path,label,split", "pics/ü 1.jpg,cat,train", "pics/ü 2.jpg,dog,train", "pics/ü 3.jpg,cow,val"],
+            ValueError,
+            "labels that 'train' lacks: 'cow'",
+        ),
+        (["path,label,split", "pics/ü 1.jpg,cat,a"], ValueError, "one of them should be 'train'"),
+    ],
+)
+def test_faulty_list_is_refused_with_the_reason(pictures, lines, error, message):
+    with pytest.raises(error, match=message):
+        open_data(write(pictures, *lines))
+
+
+def test_binary_file_named_csv_is_refused(pictures):
+    (pictures / "list.csv").write_bytes(b"\xff\xfe\x00\x80" * 10)
+    with pytest.raises(ValueError, match="not a CSV file in UTF-8"):
+        open_data(str(pictures / "list.csv"))
+
+
+def test_picture_listed_in_both_splits_is_noted(pictures):
+    lines = [f"pics/ü {n}.jpg,{'ab'[n % 2]},{split}" for n in range(4) for split in ("train", "val")]
+    data = open_data(write(pictures, "path,label,split", *lines))
+    assert any("4 pictures are listed for training and for validation" in note for note in data.notes)
+
+
+def test_parquet_list_equals_csv_list(pictures):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    paths = [f"pics/ü {n}.jpg" for n in range(8)]
+    labels = ["cat" if n % 2 else "dog" for n in range(8)]
+    parquet.write_table(pa.table({"path": paths, "label": labels, "other": [1.0] * 8}), pictures / "list.parquet")
+    a, b = open_data(str(pictures / "list.parquet")), open_data(write(pictures, "path,label", *rows()))
+    assert a.train.fingerprint() == b.train.fingerprint()
+    parquet.write_table(pa.table({"path": paths, "size": [3] * 8}), pictures / "bad.parquet")
+    with pytest.raises(ValueError, match="'size'; it needs one named label"):
+        open_data(str(pictures / "bad.parquet"))
+    (pictures / "list.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(ValueError, match="not a Parquet file"):
+        open_data(str(pictures / "list.parquet"))
