@@ -11,19 +11,21 @@ from .plugins import (
     attach,
     attached,
 )
-from .tasks import Classify, RelativeLocalization
+from .tasks import Classify, Distillation, RelativeLocalization, TokenLabelling
 
 __version__ = "0.1.0.dev0"
 __all__ = [
     "CheckpointError",
     "Classify",
     "ContextBroadcast",
+    "Distillation",
     "Handle",
     "HostError",
     "LoadReport",
     "RelativeLocalization",
     "SecondOrderHead",
     "SqueezeExcite",
+    "TokenLabelling",
     "UniformHead",
     "attach",
     "attached",

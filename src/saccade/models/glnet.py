@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..layers.downsample import overlapping_downsample, overlapping_stem, patch_downsample, patch_stem
 from ..layers.glmix import Block, GLMix, MapAttention
 from ..layers.slots import init_linear
-from ..layers.token_label import TokenBox, TokenLabelOutput, sample_box, swap_box
+from ..layers.token_label import TokenBox, TokenLabelOutput, place_box, sample_box, swap_box
 from ._backbone import Pyramid, run_blocks
 from ._builder import build, default_cfg
 
@@ -47,6 +47,7 @@ class GLNet(Pyramid):
         conv_mlp: add a depthwise 3x3 convolution inside the feed-forward part.
         layer_scale: initial factor of every branch; None leaves it out.
         overlap: embed patches by overlapping 3x3 convolutions, else by patches that tile the map.
+        patch: side of the stem's patches in pixels: 4, or less for small pictures.
         token_label: add the classifier of tokens.
         drop_rate: dropout before the classifier.
         drop_path_rate: stochastic depth of the last block, growing from zero at the first.
@@ -82,6 +83,7 @@ class GLNet(Pyramid):
         conv_mlp: bool = True,
         layer_scale: float | None = None,
         overlap: bool = True,
+        patch: int = 4,
         token_label: bool = False,
         drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
@@ -108,7 +110,7 @@ class GLNet(Pyramid):
                 kmeans_iterations=kmeans_iterations,
             ),
         }
-        self.stem = (overlapping_stem if overlap else patch_stem)(in_chans, dims[0])
+        self.stem = (overlapping_stem if overlap else patch_stem)(in_chans, dims[0], patch=patch)
         rates = torch.linspace(0, drop_path_rate, sum(depths), device="cpu").tolist()
         downsample = overlapping_downsample if overlap else patch_downsample
         self.stages = nn.ModuleList()
@@ -130,7 +132,7 @@ class GLNet(Pyramid):
         self.norm = nn.BatchNorm2d(self.num_features)
         self.head_drop = nn.Dropout(drop_rate)
         self.feature_info = [
-            {"num_chs": dim, "reduction": 4 * 2**index, "module": f"stages.{index}"} for index, dim in enumerate(dims)
+            {"num_chs": dim, "reduction": patch * 2**index, "module": f"stages.{index}"} for index, dim in enumerate(dims)
         ]
         self.reset_classifier(num_classes, global_pool)
 
@@ -146,7 +148,7 @@ class GLNet(Pyramid):
         self,
         x: Tensor,
         *,
-        box: TokenBox | None = None,
+        box: TokenBox | Tensor | None = None,
         lam: float | None = None,
         generator: torch.Generator | None = None,
     ) -> TokenLabelOutput:
@@ -157,7 +159,8 @@ class GLNet(Pyramid):
 
         Args:
             x: images, B, in_chans, H, W.
-            box: the box on the last map's grid; drawn if not given, an empty one mixes nothing.
+            box: the box on the last map's grid, its edges numbers or tensors, or what `draw_place` returned; drawn if
+                not given, an empty one mixes nothing.
             lam: share that a drawn box keeps; drawn if not given.
             generator: source of randomness of the drawing, on the CPU.
 
@@ -171,6 +174,8 @@ class GLNet(Pyramid):
         x = self.stem(x)
         if box is None:
             box = sample_box(self._last_grid(x), lam=lam, generator=generator)
+        elif isinstance(box, Tensor):
+            box = place_box(box, self._last_grid(x))
         x = swap_box(x, box.scaled(8))
         for stage in self.stages:
             x = stage(x)
@@ -301,6 +306,14 @@ def _check_stages(pattern: Sequence[str], **per_stage: Sequence[Any]) -> None:
         raise ValueError(f"pattern={tuple(pattern)} was given; a stage's is made of 'G' (GLMix) and 'A' (attention)")
 
 
+# Ours, for pictures of 24 to 64 pixels at their own size; not one of the paper's.
+NANO_LAYOUT: dict[str, Any] = {
+    "dims": (64, 128, 256),
+    "depths": (3, 5, 2),
+    "pattern": ("G", "GA", "A"),
+    "num_slots": 16,
+    "patch": 2,
+}
 SWIN_TINY_LAYOUT: dict[str, Any] = {
     "dims": (96, 192, 384, 768),
     "depths": (2, 2, 6, 2),
@@ -318,6 +331,7 @@ def _cfg(first_conv: str, **overrides: Any) -> dict[str, Any]:
 
 default_cfgs = generate_default_cfgs(
     {
+        "glnet_nano": _cfg("stem.conv1", img_size=32, crop_pct=1.0),
         "glnet_stl": _cfg("stem.conv"),
         "glnet_stl_paramslot": _cfg("stem.conv"),
         "glnet_4g": _cfg("stem.conv1"),
@@ -327,6 +341,12 @@ default_cfgs = generate_default_cfgs(
         "glnet_9g_tl": _cfg("stem.conv1", classifier=("head", "aux_head"), crop_pct=0.96),
     }
 )
+
+
+@register_model
+def glnet_nano(pretrained: bool = False, **kwargs: Any) -> GLNet:
+    """GLNet for small pictures: three stages from patches of two pixels; 2.8 M parameters."""
+    return build(GLNet, "glnet_nano", pretrained, **dict(NANO_LAYOUT, **kwargs))
 
 
 @register_model

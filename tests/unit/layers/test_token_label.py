@@ -2,7 +2,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from saccade.layers.token_label import TokenBox, TokenLabelOutput, sample_box, swap_box, token_label_loss
+from saccade.layers.token_label import (
+    TokenBox,
+    TokenLabelOutput,
+    draw_place,
+    place_box,
+    sample_box,
+    swap_box,
+    token_label_loss,
+    token_label_terms,
+)
 from support.golden import normal, read, tensor
 
 
@@ -68,3 +77,46 @@ def test_drawn_box_covers_what_lam_leaves() -> None:
 def test_same_generator_draws_the_same_box() -> None:
     draws = [sample_box((7, 7), generator=torch.Generator().manual_seed(5)) for _ in range(2)]
     assert draws[0] == draws[1]
+
+
+@pytest.mark.parametrize("grid", [(7, 7), (4, 9), (1, 1), (14, 14)])
+def test_placed_box_is_the_sampled_one(grid: tuple[int, int]) -> None:
+    for place in torch.rand(100, 3, generator=torch.Generator().manual_seed(0)):
+        lam, *centre = place.tolist()
+        edges = []
+        for size, share in zip(grid, centre, strict=True):
+            half, middle = int(size * (1 - lam) ** 0.5) // 2, int(size * share)
+            edges.append((max(middle - half, 0), min(middle + half, size)))
+        (top, bottom), (left, right) = edges
+        assert [int(edge) for edge in place_box(place, grid)] == [top, left, bottom, right]
+
+
+def test_drawn_place_is_deterministic_and_uniform() -> None:
+    one, two = (draw_place(device="cpu", generator=torch.Generator().manual_seed(5)) for _ in range(2))
+    assert torch.equal(one, two)
+    assert one.shape == (3,)
+    generator = torch.Generator().manual_seed(0)
+    places = torch.stack([draw_place(device="cpu", generator=generator) for _ in range(500)])
+    torch.testing.assert_close(places.mean(0), torch.full((3,), 0.5), rtol=0, atol=0.05)
+    with pytest.raises(ValueError, match=r"a place of shape \(4,\)"):
+        place_box(torch.rand(4), (7, 7))
+
+
+def test_box_of_tensors_does_what_one_of_numbers_does() -> None:
+    numbers = TokenBox(1, 2, 4, 6)
+    tensors = TokenBox(*(torch.tensor(edge) for edge in numbers))
+    x = torch.randn(4, 3, 14, 21)
+    torch.testing.assert_close(swap_box(x, tensors.scaled(2, 3)), swap_box(x, TokenBox(2, 6, 8, 18)))
+    torch.testing.assert_close(swap_box(x, numbers.scaled(2)), swap_box(x, tensors.scaled(2)))
+    assert int(tensors.area) == numbers.area == 12
+    (output, targets), (other, _) = golden_case(numbers), golden_case(tensors)
+    torch.testing.assert_close(token_label_loss(other, targets), token_label_loss(output, targets))
+
+
+def test_terms_add_up_to_the_loss() -> None:
+    output, targets = golden_case(TokenBox(1, 2, 4, 6))
+    label, dense, truth = targets[:, :, 1], targets[:, :, 2:].mT, targets[:, :, 0]
+    one, two = token_label_terms(output, label=label, dense=dense, truth=truth)
+    torch.testing.assert_close(
+        2 * one + 3 * two, token_label_loss(output, targets, cls_weight=2, dense_weight=3, ground_truth=True)
+    )
