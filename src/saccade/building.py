@@ -165,8 +165,9 @@ def load_weights(model: nn.Module, path: str, shape: Shape) -> None:
     missing = [k for k in own if k not in weights and not k.startswith(heads)]
     if wrong or missing:
         raise CheckpointError(
-            f"{file} does not fit {type(model).__name__}: {len(missing)} weights are missing ({', '.join(missing[:3])}), "
-            f"{len(wrong)} have another shape ({', '.join(wrong[:3])}); name the model the weights were made for"
+            f"{file} does not fit {type(model).__name__}: {len(missing)} weights are missing "
+            f"({', '.join(missing[:3])}), {len(wrong)} have another shape ({', '.join(wrong[:3])}); name the model "
+            "the weights were made for"
         )
     model.load_state_dict({k: v for k, v in weights.items() if k in own and k not in dropped}, strict=False)
     shape.notes += [f"left out of {file.name}: {', '.join(dropped)}"] if dropped else []
@@ -192,7 +193,7 @@ def _class_weights(loss: LossConfig, counts: Tensor | None) -> Tensor | None:
     return (weights / weights.mean()).float()
 
 
-def _freeze_all_but_classifier(model: nn.Module) -> None:
+def _freeze_all_but_classifier(model: Any) -> None:
     if not hasattr(model, "get_classifier"):
         raise ConfigError(f"model.probe was asked for and {type(model).__name__} does not tell its classifier")
     heads = model.get_classifier()

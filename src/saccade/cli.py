@@ -6,6 +6,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -19,11 +20,13 @@ def main(argv: list[str] | None = None) -> int:
         verbs.add_subcommand(name, verb, help=describe.__doc__)
     args = parser.parse_args(argv)
     try:
-        VERBS[args.verb][1](args[args.verb])
-    except (ValueError, OSError) as error:
-        Console(stderr=True).print(f"[bold red]saccade {args.verb}:[/] {error}", highlight=False)
+        return VERBS[args.verb][1](args[args.verb]) or 0
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        if type(error) is RuntimeError:
+            raise  # not one of ours: a fault, to be seen whole
+        console = Console(stderr=True, soft_wrap=True)
+        console.print(f"[bold red]saccade {args.verb}:[/] {escape(str(error))}", highlight=False)
         return 2
-    return 0
 
 
 def models_flags(parser: ArgumentParser) -> None:
@@ -99,7 +102,119 @@ def benchmark(args: Namespace) -> None:
     print(as_markdown(results))
 
 
+def train_flags(parser: ArgumentParser) -> None:
+    """Train a model on your pictures, or go on with a run that was stopped."""
+    parser.add_argument(
+        "data",
+        nargs="?",
+        default=None,
+        help="a folder of class folders, a list, an array file, shards; nothing: a set inside",
+    )
+    parser.add_argument("--model", default=None, help="a model's name, ours or timm's")
+    parser.add_argument("--plugin", action="append", default=None, help="broadcast, drloc:weight=0.3, ...; repeatable")
+    parser.add_argument("--recipe", default=None, help="a recipe's name or a YAML file; `small` if not given")
+    parser.add_argument("--epochs", type=int, default=None, help="passes over the pictures")
+    parser.add_argument("--batch-size", type=int, default=None, help="pictures a step, over all processes")
+    parser.add_argument("--lr", type=float, default=None, help="the highest learning rate")
+    parser.add_argument("--img-size", type=int, default=None, help="side of the images")
+    parser.add_argument("--seed", type=int, default=None, help="of weights, order and augmentation")
+    parser.add_argument("--out", default=None, help="the run's folder; a new one under runs/ if not given")
+    parser.add_argument("--resume", default=None, help="a run's folder to go on with")
+    parser.add_argument("--device", default=None, help="cpu, cuda, cuda:1, ...; a GPU if there is one")
+    parser.add_argument("--workers", type=int, default=None, help="processes that read files")
+    parser.add_argument(
+        "--set", action="append", default=None, metavar="NAME=VALUE", help="any other setting; repeatable"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the run that --out names")
+    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    parser.add_argument("--print-config", action="store_true", help="print the settings and stop")
+
+
+def train(args: Namespace) -> int:
+    """Train, or print the settings that would be trained with."""
+    from .config import parse_settings, to_yaml
+    from .training.loop import Interrupted
+    from .training.train import configure, gather_settings
+    from .training.train import train as run_training
+
+    flags = ("data", "model", "epochs", "batch_size", "lr", "img_size", "seed", "device", "workers")
+    given: dict[str, Any] = {name: args[name] for name in flags}
+    given["plugins"] = [part for text in args.plugin or [] for part in text.split("+")]
+    settings = parse_settings(args["set"] or [])
+    if args.print_config:
+        print(to_yaml(configure(args.recipe, gather_settings(**given) | settings)), end="")
+        return 0
+    try:
+        run_training(
+            **given,
+            recipe=args.recipe,
+            settings=settings,
+            out=args.out,
+            resume=args.resume,
+            overwrite=args.overwrite,
+            quiet=args.quiet,
+        )
+    except Interrupted as stop:
+        Console(stderr=True).print(f"stopped by {stop}; go on with: saccade train --resume {escape(str(stop.run))}")
+        return 128 + stop.number
+    return 0
+
+
+def data_flags(parser: ArgumentParser) -> None:
+    """Look at a set of pictures: `data check DATA` reports what would spoil training."""
+    parser.add_argument("what", choices=["check"], help="check: read every picture once and report on the set")
+    parser.add_argument(
+        "data", nargs="?", default="", help="folder, list, archive or shards; nothing: the embedded set"
+    )
+    parser.add_argument("--val", default=None, help="the validation pictures, if the set has none of its own")
+    parser.add_argument("--min-side", type=int, default=16, help="a shorter side is tiny")
+    parser.add_argument("--max-pixels", type=int, default=178_956_970, help="more pixels are huge")
+    parser.add_argument("--workers", type=int, default=4, help="threads that read")
+    parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
+
+
+def data(args: Namespace) -> int:
+    """Print the report on a set; the exit status is 1 if something serious was found."""
+    from rich.progress import Progress
+
+    from .data.check import check_data
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading pictures", total=None)
+        report = check_data(
+            args.data,
+            val=args.val,
+            min_side=args.min_side,
+            max_pixels=args.max_pixels,
+            workers=args.workers,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if args.json:
+        print(json.dumps(report.to_dict(), indent=2))
+        return 0 if report.ok else 1
+    console = Console(highlight=False)
+    total = " + ".join(f"{count} {split}" for split, count in report.pictures.items())
+    console.print(f"{report.name}: {total} pictures, {len(report.classes)} classes", markup=False)
+    console.print(f"  the largest class has {report.imbalance:.3g} times the pictures of the smallest")
+    for line in (*report.notes, *(f"fewer than ten pictures: {name}" for name in report.small_classes[:10])):
+        console.print(f"  {line}", markup=False)
+    traits = ", ".join(f"{count} {name}" for name, count in report.traits.items() if count)
+    console.print(f"  {traits or 'all pictures are plain 8-bit RGB'}")
+    if report.findings:
+        table = Table("found", "picture", "what", title=", ".join(f"{n} {kind}" for kind, n in report.counts().items()))
+        for finding in report.findings[:50]:
+            kind = f"[red]{finding.kind}[/]" if finding.serious else finding.kind
+            table.add_row(kind, escape(finding.name), escape(finding.reason))
+        console.print(table)
+        if len(report.findings) > 50:
+            console.print(f"and {len(report.findings) - 50} more: --json prints all")
+    console.print("nothing serious was found" if report.ok else "[red]something serious was found[/]")
+    return 0 if report.ok else 1
+
+
 VERBS = {
+    "train": (train_flags, train),
+    "data": (data_flags, data),
     "models": (models_flags, models),
     "benchmark": (benchmark_flags, benchmark),
 }

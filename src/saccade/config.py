@@ -124,8 +124,8 @@ class KeepConfig:
     """What is written, and when."""
 
     ema: float | None = None  # decay of the averaged weights, which are then the result
-    every_steps: int | None = None  # save the state
-    every_seconds: float = 120.0
+    every_steps: int | None = None  # save the state this often
+    every_seconds: float = 30.0  # or when the last one is this old
     states: int = 2  # how many states to keep
     evaluate_every: int = 1  # epochs
     tensorboard: bool = False
@@ -157,6 +157,7 @@ class TrainConfig:
             ("data.val_share", self.data.val_share, 0 < self.data.val_share < 1, "between 0 and 1"),
             ("data.bad_limit", self.data.bad_limit, 0 <= self.data.bad_limit <= 1, "from 0 to 1"),
             ("augment.flip", self.augment.flip, 0 <= self.augment.flip <= 1, "from 0 to 1"),
+            ("augment.rand_ops", self.augment.rand_ops, 0 <= self.augment.rand_ops <= 8, "from 0 to 8"),
             ("augment.repeats", self.augment.repeats, self.augment.repeats >= 1, "at least 1"),
             ("loss.smoothing", self.loss.smoothing, 0 <= self.loss.smoothing < 1, "from 0 to below 1"),
             ("keep.states", self.keep.states, self.keep.states >= 1, "at least 1"),

@@ -112,7 +112,9 @@ class Run:
         try:
             return json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise RunError(f"{self.path} is not finished; go on with it by saccade train --resume {self.path}") from None
+            raise RunError(
+                f"{self.path} is not finished; go on with it by saccade train --resume {self.path}"
+            ) from None
 
     def predictions(self) -> dict[str, Tensor]:
         """Return the answers on the validation pictures: labels, correct, confidence, loss, logits where kept."""
@@ -130,7 +132,7 @@ class Run:
         os.replace(draft, self.path / "metrics.csv")
 
 
-def save_model(path: Path, model: nn.Module, weights: Mapping[str, Tensor], config: ModelConfig, shape: Shape) -> None:
+def save_model(path: Path, weights: Mapping[str, Tensor], config: ModelConfig, shape: Shape) -> None:
     """Write weights with what is needed to build their model and to feed it pictures."""
     about = {
         "model": {**asdict(config), "checkpoint": None, "pretrained": False, "probe": False},
@@ -168,7 +170,9 @@ def load_model(path: str | Path) -> tuple[nn.Module, Shape]:
         raise RunError(f"there is no {file}") from None
     except (SafetensorError, KeyError, ValueError):
         raise RunError(f"{file} was not written by saccade; give a run's folder or its model.safetensors") from None
-    shape = Shape(**{name: about[name] for name in ("in_chans", "img_size", "mean", "std")}, classes=tuple(about["classes"]))
+    shape = Shape(
+        **{name: about[name] for name in ("in_chans", "img_size", "mean", "std")}, classes=tuple(about["classes"])
+    )
     model = build_model(overlay(ModelConfig(), about["model"], source=str(file)), shape, seed=0)
     model.load_state_dict(weights)
     return model.eval(), shape

@@ -16,7 +16,7 @@ from ..config import AugmentConfig
 from .draws import uniform
 
 # Purposes of draws. RandAugment's operations take four each from RAND on.
-FLIP, LEFT, TOP, AREA, RATIO, JITTER, ERASE, MIX, RAND = 1, 2, 3, 4, 5, 10, 20, 30, 100
+FLIP, LEFT, TOP, AREA, RATIO, JITTER, ERASE, MIX, RAND, PURPOSES = 1, 2, 3, 4, 5, 8, 12, 24, 32, 64
 
 
 class Augment:
@@ -63,27 +63,28 @@ class Augment:
             are if nothing is shared.
         """
         config = self.config
+        dice = throw(keys)
         if config.crop == "pad":
-            pictures = shift(pictures, keys, pad=round(config.pad * pictures.shape[-1]), flip=config.flip)
+            pictures = shift(pictures, dice, pad=round(config.pad * pictures.shape[-1]), flip=config.flip)
         elif config.flip:
-            pictures = shift(pictures, keys, pad=0, flip=config.flip)
+            pictures = shift(pictures, dice, pad=0, flip=config.flip)
         images = pictures.float().div_(255)
-        moves = identity(images) if config.crop != "resized" else resized_crops(images, keys, config)
+        moves = identity(images) if config.crop != "resized" else resized_crops(dice, config)
         operations = range(config.rand_ops if strong else 0)
         for operation in operations:
-            moves = moves @ rand_geometry(keys, RAND + 10 * operation, config)
+            moves = moves @ rand_geometry(dice, RAND + 4 * operation, config)
         if config.crop == "resized" or len(operations) or images.shape[-1] != self.img_size:
             images = resample(images, moves, self.img_size)
         for operation in operations:
-            images = rand_colour(images, keys, RAND + 10 * operation, config)
+            images = rand_colour(images, dice, RAND + 4 * operation, config)
         if config.jitter:
-            images = jitter(images, keys, config.jitter)
+            images = jitter(images, dice, config.jitter)
         images = self.normalize(images)
         if not strong:
             return images, self.targets(labels)
         if config.erase:
-            images = erase(images, keys, config.erase)
-        return self.mix(images, labels, keys)
+            images = erase(images, dice, config.erase)
+        return self.mix(images, labels, dice)
 
     def targets(self, labels: Tensor) -> Tensor:
         """Return labels as shares of classes, B, num_classes, or as they are if nothing is ever shared."""
@@ -92,28 +93,33 @@ class Augment:
         shares = F.one_hot(labels, self.num_classes).float()
         return shares * (1 - self.smoothing) + self.smoothing / self.num_classes
 
-    def mix(self, images: Tensor, labels: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    def mix(self, images: Tensor, labels: Tensor, dice: Tensor) -> tuple[Tensor, Tensor]:
         """Mix each image with its neighbour in the batch, the first with the second, the third with the fourth."""
         targets = self.targets(labels)
         if self.mixup is None and self.cutmix is None:
             return images, targets
         place = torch.arange(len(images), device=images.device)
         partner = torch.where((place ^ 1) < len(images), place ^ 1, place)
-        mixed = uniform(keys, MIX) < self.config.mix_prob
-        cut = uniform(keys, MIX + 1) < self.config.switch_prob
+        mixed = dice[:, MIX] < self.config.mix_prob
+        cut = dice[:, MIX + 1] < self.config.switch_prob
         if self.mixup is None or self.cutmix is None:
             cut = torch.full_like(cut, self.mixup is None)
-        share = torch.ones_like(keys, dtype=torch.float32)  # of the image itself
+        share = torch.ones_like(dice[:, MIX])  # of the image itself
         if self.mixup is not None:
-            blend = torch.where(mixed & ~cut, look_up(self.mixup, uniform(keys, MIX + 2)), 1.0)
+            blend = torch.where(mixed & ~cut, look_up(self.mixup, dice[:, MIX + 2]), 1.0)
             images = torch.lerp(images[partner], images, blend[:, None, None, None])
             share = share * blend
         if self.cutmix is not None:
-            area = torch.where(mixed & cut, 1 - look_up(self.cutmix, uniform(keys, MIX + 3)), 0.0)
-            inside = boxes(keys, MIX + 4, area.sqrt(), area.sqrt(), images.shape[-2:])
+            area = torch.where(mixed & cut, 1 - look_up(self.cutmix, dice[:, MIX + 3]), 0.0)
+            inside = boxes(dice, MIX + 4, area.sqrt(), area.sqrt(), images.shape[-2:])
             images = torch.where(inside[:, None], images[partner], images)
             share = share * (1 - inside.float().mean((1, 2)))
         return images, torch.lerp(targets[partner], targets, share[:, None])
+
+
+def throw(keys: Tensor) -> Tensor:
+    """Return all draws of pictures, B, PURPOSES, in [0, 1)."""
+    return uniform(keys[:, None], torch.arange(PURPOSES, device=keys.device))
 
 
 class Normalize:
@@ -130,17 +136,17 @@ class Normalize:
         return (images - self.mean) / self.std
 
 
-def shift(pictures: Tensor, keys: Tensor, *, pad: int, flip: float) -> Tensor:
+def shift(pictures: Tensor, dice: Tensor, *, pad: int, flip: float) -> Tensor:
     """Move pictures by up to `pad` pixels each way, mirrored at the edges, and flip a share `flip` of them."""
     batch, channels, height, width = pictures.shape
     device = pictures.device
     rows = torch.arange(height, device=device).expand(batch, -1)
     columns = torch.arange(width, device=device).expand(batch, -1)
-    flipped = (uniform(keys, FLIP) < flip)[:, None]
+    flipped = (dice[:, FLIP] < flip)[:, None]
     columns = torch.where(flipped, width - 1 - columns, columns)
     if pad:
-        rows = mirror(rows + (uniform(keys, TOP) * (2 * pad + 1)).long()[:, None] - pad, height)
-        columns = mirror(columns + (uniform(keys, LEFT) * (2 * pad + 1)).long()[:, None] - pad, width)
+        rows = mirror(rows + (dice[:, TOP] * (2 * pad + 1)).long()[:, None] - pad, height)
+        columns = mirror(columns + (dice[:, LEFT] * (2 * pad + 1)).long()[:, None] - pad, width)
     at = torch.arange(batch, device=device)[:, None, None, None]
     channel = torch.arange(channels, device=device)[:, None, None]
     return pictures[at, channel, rows[:, None, :, None], columns[:, None, None, :]]
@@ -159,20 +165,20 @@ def identity(images: Tensor) -> Tensor:
     return torch.eye(3, device=images.device)[None]
 
 
-def resized_crops(images: Tensor, keys: Tensor, config: AugmentConfig) -> Tensor:
+def resized_crops(dice: Tensor, config: AugmentConfig) -> Tensor:
     """Return matrices from the output's square, -1 to 1, to a random part of the picture's, B, 3, 3."""
-    height, width = crop_sides(keys, config)
-    centre_x = (2 * uniform(keys, LEFT) - 1) * (1 - width)
-    centre_y = (2 * uniform(keys, TOP) - 1) * (1 - height)
+    height, width = crop_sides(dice, config)
+    centre_x = (2 * dice[:, LEFT] - 1) * (1 - width)
+    centre_y = (2 * dice[:, TOP] - 1) * (1 - height)
     return matrices(width, 0, centre_x, 0, height, centre_y)
 
 
-def crop_sides(keys: Tensor, config: AugmentConfig) -> tuple[Tensor, Tensor]:
+def crop_sides(dice: Tensor, config: AugmentConfig) -> tuple[Tensor, Tensor]:
     """Return height and width of random crops in sides of a square picture, cut to at most one."""
     low, high = config.scale
-    area = low + uniform(keys, AREA) * (high - low)
+    area = low + dice[:, AREA] * (high - low)
     narrow, wide = (math.log(side) for side in config.ratio)
-    ratio = torch.exp(narrow + uniform(keys, RATIO) * (wide - narrow))
+    ratio = torch.exp(narrow + dice[:, RATIO] * (wide - narrow))
     return (area / ratio).sqrt().clamp(max=1), (area * ratio).sqrt().clamp(max=1)
 
 
@@ -195,20 +201,20 @@ def resample(images: Tensor, moves: Tensor, side: int) -> Tensor:
 OPERATIONS = 14
 
 
-def rand_draws(keys: Tensor, purpose: int, config: AugmentConfig) -> tuple[Tensor, Tensor, Tensor]:
+def rand_draws(dice: Tensor, purpose: int, config: AugmentConfig) -> tuple[Tensor, Tensor, Tensor]:
     """Return which operation each picture gets, how strong from 0 to 1, and its sign."""
-    operation = (uniform(keys, purpose) * OPERATIONS).long()
+    operation = (dice[:, purpose] * OPERATIONS).long()
     # A normal deviate by Box and Muller
-    radius = (-2 * (1 - uniform(keys, purpose + 1)).log()).sqrt()
-    normal = radius * (2 * math.pi * uniform(keys, purpose + 2)).cos()
+    radius = (-2 * (1 - dice[:, purpose + 1]).log()).sqrt()
+    normal = radius * (2 * math.pi * dice[:, purpose + 2]).cos()
     strength = ((config.rand_magnitude + config.rand_spread * normal) / 10).clamp(0, 1)
-    sign = torch.where(uniform(keys, purpose + 3) < 0.5, -1.0, 1.0)
+    sign = torch.where(dice[:, purpose + 3] < 0.5, -1.0, 1.0)
     return operation, strength, sign
 
 
-def rand_geometry(keys: Tensor, purpose: int, config: AugmentConfig) -> Tensor:
-    """Return the matrices of rotations by up to 30 degrees, shears by 0.3, shifts by 0.45 of the side; else identity."""
-    operation, strength, sign = rand_draws(keys, purpose, config)
+def rand_geometry(dice: Tensor, purpose: int, config: AugmentConfig) -> Tensor:
+    """Return the matrices of rotations by up to 30 degrees, shears by 0.3, shifts by 0.45 of the side."""
+    operation, strength, sign = rand_draws(dice, purpose, config)
     amount = strength * sign
 
     def of(number: int, largest: float) -> Tensor:
@@ -219,9 +225,9 @@ def rand_geometry(keys: Tensor, purpose: int, config: AugmentConfig) -> Tensor:
     return matrices(cos, of(2, 0.3) - sin, of(4, 0.9), sin + of(3, 0.3), cos, of(5, 0.9))
 
 
-def rand_colour(images: Tensor, keys: Tensor, purpose: int, config: AugmentConfig) -> Tensor:
+def rand_colour(images: Tensor, dice: Tensor, purpose: int, config: AugmentConfig) -> Tensor:
     """Recolour images, B, C, H, W, from 0 to 1: those whose operation is one of colour."""
-    operation, strength, sign = (draw[:, None, None, None] for draw in rand_draws(keys, purpose, config))
+    operation, strength, sign = (draw[:, None, None, None] for draw in rand_draws(dice, purpose, config))
     grey = luminance(images)
     # Brightness, contrast, saturation and sharpness pull an image towards another one, or push it away.
     other = torch.where(operation == 6, 0.0, images)
@@ -246,33 +252,31 @@ def luminance(images: Tensor) -> Tensor:
     return (0.299 * red + 0.587 * green + 0.114 * blue)[:, None]
 
 
-def jitter(images: Tensor, keys: Tensor, amount: float) -> Tensor:
+def jitter(images: Tensor, dice: Tensor, amount: float) -> Tensor:
     """Change brightness, contrast and saturation by up to `amount` each."""
-    bright, contrast, colour = (
-        (1 + (2 * uniform(keys, JITTER + i) - 1) * amount)[:, None, None, None] for i in range(3)
-    )
+    bright, contrast, colour = ((1 + (2 * dice[:, JITTER + i] - 1) * amount)[:, None, None, None] for i in range(3))
     images = images * bright
     images = torch.lerp(luminance(images).mean((2, 3), keepdim=True), images, contrast)
     return torch.lerp(luminance(images), images, colour).clamp(0, 1)
 
 
-def erase(images: Tensor, keys: Tensor, probability: float) -> Tensor:
+def erase(images: Tensor, dice: Tensor, probability: float) -> Tensor:
     """Paint a box of 2% to a third of the area in a random colour, in a share of the normalised images."""
-    area = 0.02 + uniform(keys, ERASE + 1) * (1 / 3 - 0.02)
-    area = torch.where(uniform(keys, ERASE) < probability, area, 0.0)
-    ratio = torch.exp((2 * uniform(keys, ERASE + 2) - 1) * math.log(1 / 0.3))
-    inside = boxes(keys, ERASE + 3, (area / ratio).sqrt(), (area * ratio).sqrt(), images.shape[-2:], whole=True)
-    colour = torch.stack([4 * uniform(keys, ERASE + 5 + c % 4) - 2 for c in range(images.shape[1])], dim=1)
+    area = 0.02 + dice[:, ERASE + 1] * (1 / 3 - 0.02)
+    area = torch.where(dice[:, ERASE] < probability, area, 0.0)
+    ratio = torch.exp((2 * dice[:, ERASE + 2] - 1) * math.log(1 / 0.3))
+    inside = boxes(dice, ERASE + 3, (area / ratio).sqrt(), (area * ratio).sqrt(), images.shape[-2:], whole=True)
+    colour = torch.stack([4 * dice[:, ERASE + 5 + c % 4] - 2 for c in range(images.shape[1])], dim=1)
     return torch.where(inside[:, None], colour[:, :, None, None].to(images.dtype), images)
 
 
 def boxes(
-    keys: Tensor, purpose: int, height: Tensor, width: Tensor, size: Sequence[int], *, whole: bool = False
+    dice: Tensor, purpose: int, height: Tensor, width: Tensor, size: Sequence[int], *, whole: bool = False
 ) -> Tensor:
     """Return which pixels lie in a random box of each picture, bool, B, H, W.
 
     Args:
-        keys: the pictures' draws.
+        dice: the pictures' draws, B, PURPOSES.
         purpose: of the first of two draws.
         height: of the box, in heights of the picture.
         width: of the box, in widths of the picture.
@@ -283,8 +287,8 @@ def boxes(
     for axis, (share, length) in enumerate(zip((height, width), size, strict=True)):
         extent = (share.clamp(max=1) * length).round()
         free = length - extent if whole else torch.full_like(extent, length)
-        begin = (uniform(keys, purpose + axis) * (free + whole)).floor() - (0 if whole else (extent / 2).floor())
-        place = torch.arange(length, device=keys.device)
+        begin = (dice[:, purpose + axis] * (free + whole)).floor() - (0 if whole else (extent / 2).floor())
+        place = torch.arange(length, device=dice.device)
         inside.append((place >= begin[:, None]) & (place < (begin + extent)[:, None]))
     rows, columns = inside
     return rows[:, :, None] & columns[:, None, :]

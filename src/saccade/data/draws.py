@@ -5,12 +5,12 @@ shifts, in 64-bit integers that never overflow, so that Python's integers, the C
 bit.
 """
 
-from typing import TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-Word = TypeVar("Word", int, Tensor)
+Word = Any  # int or Tensor: the same arithmetic serves both
 MASK = 0xFFFFFFFF
 
 
@@ -21,9 +21,9 @@ def stir(word: Word) -> Word:
     return word ^ (word >> 15)
 
 
-def key(*parts: int | Tensor) -> int | Tensor:
+def key(*parts: Word) -> Word:
     """Return 32 bits that stand for a sequence of non-negative integers; tensors among them are broadcast."""
-    word: int | Tensor = 0x9E3779B9
+    word: Word = 0x9E3779B9
     for part in parts:
         low, high = part & MASK, part >> 32
         word = stir((word ^ low) & MASK)
@@ -31,16 +31,14 @@ def key(*parts: int | Tensor) -> int | Tensor:
     return word
 
 
-def uniform(word: Tensor, purpose: int) -> Tensor:
+def uniform(word: Tensor, purpose: int | Tensor) -> Tensor:
     """Return float32 numbers in [0, 1), one for each key; another purpose gives another number."""
     return (key(word, purpose) >> 8) * 2.0**-24  # 24 bits are exact in float32
 
 
 def uniform_number(word: int, purpose: int) -> float:
     """Return what `uniform` returns for one key given as a Python integer."""
-    mixed = key(word, purpose)
-    assert isinstance(mixed, int)
-    return (mixed >> 8) * 2.0**-24
+    return (key(word, purpose) >> 8) * 2.0**-24
 
 
 def generator(*parts: int, device: torch.device | str = "cpu") -> torch.Generator:
@@ -50,7 +48,4 @@ def generator(*parts: int, device: torch.device | str = "cpu") -> torch.Generato
 
 def seed_of(*parts: int) -> int:
     """Return 62 bits for seeding what wants a seed."""
-    high, low = key(*parts, 1), key(*parts, 2)
-    assert isinstance(high, int)
-    assert isinstance(low, int)
-    return (high << 30) ^ low
+    return (key(*parts, 1) << 30) ^ key(*parts, 2)

@@ -44,7 +44,7 @@ class Feed(ABC):
         """Return augmented images and targets; on the device, without waiting for it."""
         return self.augment(inputs.what, inputs.labels, inputs.keys, strong=strong)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027, most feeds have nothing to stop
         """Stop what reads ahead."""
 
 

@@ -5,6 +5,7 @@ replaced by another one, found by its own draws, named in `bad`, and training st
 """
 
 import math
+import signal
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,9 +27,10 @@ from .source import Sample, Source, Stream
 
 INSTEAD = 0x1257  # purpose of the draws that choose a replacement
 TRIES = 20
+GRACE = 30  # seconds a reading process lives on after SIGTERM; the main one saves meanwhile and then ends it
 
 
-class TooManyBad(ValueError):
+class TooManyBad(ValueError):  # noqa: N818
     """So many pictures could not be read that going on would train on another set than was given."""
 
 
@@ -128,7 +130,16 @@ class FileFeed(Feed):
             self.plan.batches.append(batch[part(len(batch), self.rank, self.world)])
         for pictures, labels, keys, bad in self.loader:
             note_bad(self.bad, bad, self.allowed, of=len(self.source))
+            if pictures is None:
+                raise TooManyBad(
+                    f"{TRIES} pictures drawn one after another cannot be read, the last {bad[-1][0]}: {bad[-1][1]}. Is "
+                    "the data still where it was? Bring it back, then resume"
+                )
             yield Inputs(*(to_device(tensor, self.device) for tensor in (pictures, labels, keys)))
+
+    def close(self) -> None:
+        """End the processes that read."""
+        self.loader._iterator = None
 
 
 class StreamFeed(Feed):
@@ -181,11 +192,16 @@ class StreamFeed(Feed):
 
 
 def note_bad(seen: dict[str, str], bad: list[tuple[str, str]], allowed: float, *, of: int) -> None:
-    """Add unreadable pictures to those seen, with a warning for each, and stop if they are too many."""
+    """Add unreadable pictures to those seen, with a warning for each new one, and stop if they are too many."""
     for name, reason in bad:
         if name not in seen:
             seen[name] = reason
             warnings.warn(f"{name} cannot be read and is left out: {reason}", stacklevel=2)
+    check_bad(seen, allowed, of=of)
+
+
+def check_bad(seen: dict[str, str], allowed: float, *, of: int) -> None:
+    """Stop if more pictures cannot be read than are allowed; one always may."""
     if len(seen) > max(allowed, 1):
         first = "; ".join(f"{name}: {reason}" for name, reason in list(seen.items())[:5])
         raise TooManyBad(
@@ -197,12 +213,15 @@ def note_bad(seen: dict[str, str], bad: list[tuple[str, str]], allowed: float, *
 def _loader(dataset: Any, workers: int, *, persistent: bool = True, **options: Any) -> DataLoader[Any]:
     if workers:
         # Threads of the parent do not survive a fork; the readers need none of them.
-        options |= {"persistent_workers": persistent, "prefetch_factor": 4, "worker_init_fn": _one_thread}
+        options |= {"persistent_workers": persistent, "prefetch_factor": 4, "worker_init_fn": settle}
     return DataLoader(dataset, num_workers=workers, collate_fn=_collate if persistent else None, **options)
 
 
-def _one_thread(_: int) -> None:
+def settle(_: int) -> None:
+    """Prepare a process that reads: one thread, and time to serve the last step when the whole group is stopped."""
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE))
 
 
 class _Plan:
@@ -218,7 +237,7 @@ class _Plan:
         return len(self.batches)
 
 
-Read = tuple[Tensor, int, int, list[tuple[str, str]]]
+Read = tuple[Tensor | None, int, int, list[tuple[str, str]]]  # picture, label, key, those that could not be read
 
 
 class _Reading(Dataset[Read]):
@@ -229,7 +248,7 @@ class _Reading(Dataset[Read]):
 
     def __getitem__(self, item: tuple[int, int]) -> Read:
         index, word = item
-        bad = []
+        bad: list[tuple[str, str]] = []
         for attempt in range(TRIES):
             try:
                 picture = self.source.read(index)
@@ -237,12 +256,13 @@ class _Reading(Dataset[Read]):
             except BadPicture as error:
                 bad.append((error.name, error.reason))
                 index = int(uniform_number(word, INSTEAD + attempt) * len(self.source))
-        raise TooManyBad(f"{TRIES} pictures in a row cannot be read, the first: {bad[0][0]}: {bad[0][1]}")
+        return None, 0, word, bad
 
 
-def _collate(items: list[Read]) -> tuple[Tensor, Tensor, Tensor, list[tuple[str, str]]]:
+def _collate(items: list[Read]) -> Any:
     pictures, labels, words, bad = zip(*items, strict=True)
-    return torch.stack(pictures), torch.tensor(labels), torch.tensor(words), [entry for part in bad for entry in part]
+    found = torch.stack(pictures) if all(picture is not None for picture in pictures) else None
+    return found, torch.tensor(labels), torch.tensor(words), [entry for part in bad for entry in part]
 
 
 class _Streaming(IterableDataset[Any]):
@@ -252,9 +272,7 @@ class _Streaming(IterableDataset[Any]):
     without decoding them; a bad one is replaced by a good one of its batch.
     """
 
-    def __init__(
-        self, stream: Stream, framing: Framing, *, seed: int, batch_size: int, rank: int, world: int
-    ) -> None:
+    def __init__(self, stream: Stream, framing: Framing, *, seed: int, batch_size: int, rank: int, world: int) -> None:
         self.stream, self.framing = stream, framing
         self.seed, self.batch_size, self.rank, self.world = seed, batch_size, rank, world
         self.epoch = self.start = 0

@@ -50,7 +50,6 @@ class Order:
         return order[batch * distinct + place % distinct], place // distinct
 
 
-
 def part(length: int, index: int, count: int) -> slice:
     """Return the index-th of `count` parts of a range, as equal as whole pairs allow."""
     pairs = -(-length // 2)

@@ -132,7 +132,8 @@ class GLNet(Pyramid):
         self.norm = nn.BatchNorm2d(self.num_features)
         self.head_drop = nn.Dropout(drop_rate)
         self.feature_info = [
-            {"num_chs": dim, "reduction": patch * 2**index, "module": f"stages.{index}"} for index, dim in enumerate(dims)
+            {"num_chs": dim, "reduction": patch * 2**index, "module": f"stages.{index}"}
+            for index, dim in enumerate(dims)
         ]
         self.reset_classifier(num_classes, global_pool)
 

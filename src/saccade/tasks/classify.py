@@ -21,9 +21,7 @@ class Classify(Task):
 
     class_weights: Tensor | None
 
-    def __init__(
-        self, model: nn.Module, *, label_smoothing: float = 0.0, class_weights: Tensor | None = None
-    ) -> None:
+    def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0, class_weights: Tensor | None = None) -> None:
         super().__init__()
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing={label_smoothing} was given; it is a share, from 0 to below 1")

@@ -10,7 +10,7 @@ class Replay:
     """A step that runs as it is a few times, is then captured, and replayed from there on.
 
     Args:
-        step: changes tensors in place, always the same ones, without waiting for the device; its inputs keep their shapes.
+        step: changes tensors in place, always the same ones, without waiting for the device; inputs keep shapes.
         warmup: steps before the capture, in which compilers and libraries settle.
     """
 

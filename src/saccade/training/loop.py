@@ -1,28 +1,32 @@
 """The training loop: every step a function of the settings and the step's number, so that it can stop anywhere."""
 
+import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..config import TrainConfig
+from ..config import ConfigError, TrainConfig
 from ..data.draws import generator, seed_of
 from ..data.feed import Inputs
+from ..data.loader import check_bad
 from ..data.order import part
 from ..runs import Run
 from ..tasks import Task
 from .average import Average
+from .compilation import compile_parts
 from .console import Console
 from .graphs import Replay
 from .optim import build_optimizer, rate_at, scaled_lr, set_rate
-from .parallel import World, fill, spread
+from .parallel import ShardedAverage, World, copy_over, fill, held_whole, piece_of, shard
 from .setup import Parts
-from .state import State, save_state
+from .state import State, StateError, save_state, set_aside
 from .validate import validate
 
 NOISE, DRAWS = 0x4015E, 0xD4A5  # keep the draws of layers and of tasks apart from others
@@ -36,9 +40,9 @@ class TrainingError(RuntimeError):
 class Interrupted(Exception):  # noqa: N818
     """The run was told to stop and has saved its state."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, run: Path) -> None:
         super().__init__(signal.Signals(number).name)
-        self.number = number
+        self.number, self.run = number, run
 
 
 class Loop:
@@ -64,11 +68,17 @@ class Loop:
         fp16 = self.dtype == torch.float16
         self.scaler = torch.amp.GradScaler(device.type, enabled=fp16)
         self.graphs = self._may_capture() if engine.graphs is None else engine.graphs and device.type == "cuda"
-        self.called = spread(self.task, world, how=engine.parallel, device=device)
-        if engine.compile:
-            self.called = torch.compile(self.called)  # type: ignore[assignment]
+        self.everyone = self._batch_size()
+        self.sharded = world.size > 1 and engine.parallel == "fsdp"
+        if self.sharded:
+            shard(self.task, device, world.size)
+        self.called: nn.Module = self.task
+        self.joined = world.size == 1 or self.sharded
+        if engine.compile and self.joined:
+            self.called = compile_parts(self.called)
         self.optimizer = build_optimizer(self.task, config.optim, device=device, capturable=self.graphs)
-        self.average = Average(self.task.model, config.keep.ema) if config.keep.ema else None
+        averaging = ShardedAverage if self.sharded else Average
+        self.average = averaging(self.task.model, config.keep.ema) if config.keep.ema else None
         self.names = {id(p): name for name, p in self.task.named_parameters()}
         self.totals = torch.zeros(3, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
         self.step = self.epoch = 0  # of the whole run; finished epochs
@@ -81,6 +91,18 @@ class Loop:
         simple = self.world.size == 1 and self.dtype != torch.float16
         return self.device.type == "cuda" and simple and self.config.optim.name in ("adam", "adamw", "sgd")
 
+    def _batch_size(self) -> int:
+        """Return how many pictures all processes take in a step; a set may be smaller than a batch."""
+        order = getattr(self.feed, "order", None)
+        size = self.config.optim.batch_size
+        size = size if order is None else min(size, order.length)
+        if size < 2 * self.world.size and self.world.size > 1:
+            raise ConfigError(
+                f"a batch of {size} pictures was asked for in {self.world.size} processes; each takes whole pairs, so "
+                f"give optim.batch_size = {2 * self.world.size} or more, or fewer processes"
+            )
+        return size
+
     # The steps
 
     def fit(self) -> dict[str, Any]:
@@ -88,7 +110,7 @@ class Loop:
         record: dict[str, Any] = {}
         if self.step == 0:
             self.save()  # whatever happens, there is something to resume
-        with self._signals():
+        with self._signals(), self._readers():
             while self.epoch < self.config.schedule.epochs:
                 self._train_epoch()
                 record = self._close_epoch()
@@ -118,12 +140,14 @@ class Loop:
 
     def _prepare(self) -> None:
         """Set what depends on the step's number alone."""
-        peak, steps = scaled_lr(self.config.optim), self.feed.steps
-        self.rate = rate_at(self.step, steps_per_epoch=steps, peak=peak, schedule=self.config.schedule)
-        set_rate(self.optimizer, self.rate)
+        set_rate(self.optimizer, self._rate(self.step))
         if self.average is not None:
             self.average.prepare(self.step)
         torch.manual_seed(seed_of(self.config.seed, self.step, self.world.rank, NOISE))
+
+    def _rate(self, step: int) -> float:
+        peak, steps = scaled_lr(self.config.optim), self.feed.steps
+        return rate_at(step, steps_per_epoch=steps, peak=peak, schedule=self.config.schedule)
 
     def _chunks(self, length: int) -> list[slice]:
         count = min(self.config.optim.accumulate, max(length // 2, 1))
@@ -155,7 +179,9 @@ class Loop:
         if self.config.engine.channels_last and self.device.type == "cuda":
             images = images.contiguous(memory_format=torch.channels_last)
         # Each process averages over its own part; gradients are then averaged over processes as if parts were equal.
-        everyone = self.config.optim.batch_size if self.world.size > 1 else len(images)
+        everyone = self.everyone if self.world.size > 1 else len(images)
+        if not self.joined:
+            self._join(images[:2], targets[:2])
         chunks = self._chunks(len(images))
         for number, (chunk, draw) in enumerate(zip(chunks, draws, strict=True)):
             share = (chunk.stop - chunk.start) * self.world.size / everyone
@@ -171,6 +197,19 @@ class Loop:
         self.scaler.update()
         if self.average is not None:
             self.average.update()
+
+    def _join(self, images: Tensor, targets: Tensor) -> None:
+        """Tie the copies of the task together, when there are pictures to try it on."""
+
+        def probe(task: nn.Module) -> None:
+            source = generator(self.config.seed, DRAWS, device=self.device)
+            draw = self.task.draw(len(images), device=self.device, generator=source)
+            with self._autocast():
+                task(images, targets, **draw)["loss"].backward()
+
+        self.called, self.joined = copy_over(self.task, self.world, device=self.device, probe=probe), True
+        if self.config.engine.compile:
+            self.called = compile_parts(self.called)
 
     @torch.no_grad()
     def _count(self, answer: dict[str, Tensor], labels: Tensor) -> None:
@@ -195,20 +234,22 @@ class Loop:
         wait = self.device.type == "cpu" and self.world.size == 1
         if wait or due or self.step % CHECK_EVERY == 0 or self.step % self.feed.steps == 0:
             broken = not bool(torch.isfinite(self.totals[0]))
-            if self.world.agree(broken):
-                raise TrainingError(self._not_finite())
-            late = time.monotonic() - self.saved_at > self.config.keep.every_seconds
-            stop = self.world.agree(self.told_to_stop is not None)
-            if due or stop or self.world.agree(late and self.world.leads):
+            late = self._late() and self.world.leads
+            broken, stop, late = self.world.any_of(broken, self.told_to_stop is not None, late)
+            if broken:
+                raise TrainingError(self._not_finite("the loss"))
+            if due or stop or late:
                 self.save()
             if stop:
-                raise Interrupted(self.told_to_stop or signal.SIGTERM)
+                raise Interrupted(self.told_to_stop or signal.SIGTERM, self.run.path)
 
-    def _not_finite(self) -> str:
+    def _not_finite(self, what: str) -> str:
+        rate = self._rate(max(self.step - 1, 0))
+        where = f"step {self.step} (epoch {self.epoch + 1}, learning rate {rate:.2e}, {self.config.engine.precision})"
         return (
-            f"the loss is not a finite number at step {self.step} (epoch {self.epoch + 1}, learning rate {self.rate:.2e}, "
-            f"{self.config.engine.precision}). The state before it is kept; lower optim.lr, set optim.clip=1, or use "
-            f"engine.precision=float32, in a new run or by saccade train --resume {self.run.path} --set NAME=VALUE"
+            f"{what} is not a finite number at {where}. The state before it is kept; lower optim.lr, set optim.clip=1, "
+            "or use engine.precision=float32, in a new run or by "
+            f"saccade train --resume {self.run.path} --set NAME=VALUE"
         )
 
     def _close_epoch(self) -> dict[str, Any]:
@@ -219,7 +260,7 @@ class Loop:
         record: dict[str, Any] = {
             "epoch": self.epoch,
             "step": self.step,
-            "lr": self.rate,
+            "lr": self._rate(self.step - 1),
             "train_loss": loss / count,
             "train_top1": correct / count,
         }
@@ -228,19 +269,42 @@ class Loop:
             record |= self.evaluate().metrics()
             better = record["val_top1"] > self.best
             self.best, self.stale = max(self.best, record["val_top1"]), 0 if better else self.stale + 1
+        self._share_bad()
         record |= {"images_per_second": count / max(self.seconds, 1e-9), "seconds": self.seconds}
         record["bad_pictures"] = len(self.feed.bad) + len(self.parts.validation.bad)
         self.seconds = 0.0
         if self.world.leads:
             self.run.append(record)
         self.console.end_epoch(record)
-        self.save()
+        late = self.config.keep.every_steps is None and self._late()
+        if last or self.world.agree(late and self.world.leads):
+            self.save()
         return record
+
+    def _late(self) -> bool:
+        """Whether the last state is so old that losing what came after would hurt."""
+        return time.monotonic() - self.saved_at > self.config.keep.every_seconds
 
     def evaluate(self) -> Any:
         """Return the answers on the validation pictures, of the averaged weights if there are any."""
-        with self.average.in_place() if self.average is not None else nullcontext(), self._autocast():
-            return validate(self.task.model, self.parts.validation, self.parts.normalize, self.world)
+        validation = self.parts.validation
+        # Sharded weights come together when the task itself is called.
+        model = _Answering(self.task) if self.sharded else self.task.model
+        with (
+            self.average.in_place() if self.average is not None else nullcontext(),
+            held_whole(self.task) if self.sharded else nullcontext(),
+            self._autocast(),
+        ):
+            answers = validate(model, validation, self.parts.normalize, self.world)
+        self._share_bad()
+        check_bad(validation.bad, self.config.data.bad_limit * len(validation.source), of=len(validation.source))
+        return answers
+
+    def _share_bad(self) -> None:
+        """Tell all processes of the pictures that some could not read."""
+        for bad in (self.feed.bad, self.parts.validation.bad):
+            for found in self.world.gather(dict(bad)):
+                bad.update(found)
 
     def _stale(self) -> bool:
         patience = self.config.schedule.patience
@@ -250,7 +314,11 @@ class Loop:
     def _signals(self) -> Iterator[None]:
         """Turn Ctrl-C and SIGTERM into a wish to stop that the next step sees; a second one stops at once."""
 
+        here = os.getpid()
+
         def stop(number: int, _: FrameType | None) -> None:
+            if os.getpid() != here:
+                return  # processes that read have inherited this
             if self.told_to_stop is not None:
                 raise KeyboardInterrupt
             self.told_to_stop = number
@@ -268,10 +336,28 @@ class Loop:
             for number, handler in kept.items():
                 signal.signal(number, handler)
 
+    @contextmanager
+    def _readers(self) -> Iterator[None]:
+        """Say in words that a process that reads pictures is gone; PyTorch tells of it wherever we are."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader worker"):
+                raise
+            raise TrainingError(
+                f"a process that reads pictures was ended from outside at step {self.step}: {error}. Mostly the "
+                f"machine's memory is full; saccade train --resume {self.run.path} --workers "
+                f"{(self.config.data.workers or 0) // 2}"
+            ) from error
+
     # The state
 
     def save(self) -> None:
-        """Write the state."""
+        """Write the state; weights that are no numbers are refused."""
+        sound = torch.stack([piece_of(p.detach())[0].isfinite().all() for p in self.task.parameters()]).all()
+        if self.world.agree(not bool(sound)):
+            raise TrainingError(self._not_finite("a weight"))
+        self._share_bad()
         tensors: dict[str, Tensor] = {f"task.{name}": v for name, v in self.task.state_dict().items()}
         for index, (parameter, state) in enumerate(self.optimizer.state.items()):
             name = self.names.get(id(parameter), str(index))
@@ -287,6 +373,7 @@ class Loop:
             "stale": self.stale,
             "scaler": self.scaler.state_dict(),
             "bad": self.feed.bad,
+            "bad_validation": self.parts.validation.bad,
             "numbers": self._optimizer_numbers(),
         }
         folder, keep = self.run.states, self.config.keep.states
@@ -303,7 +390,14 @@ class Loop:
         return found
 
     def restore(self, state: State) -> None:
-        """Go back to where a state was written."""
+        """Go back to where a state was written; an empty one is the start."""
+        if len(set(self.world.gather(state.record.get("step")))) > 1:
+            raise StateError(f"the processes found different states in {self.run.states}; they need one common disk")
+        if self.world.leads:
+            set_aside(state.passed)
+        if not state.record:
+            self._refuse_to_lose()
+            return
         for name, value in self.task.state_dict().items():
             fill(value, state.tensors[f"task.{name}"])
         for parameter in (p for group in self.optimizer.param_groups for p in group["params"]):
@@ -316,9 +410,17 @@ class Loop:
         self.best, self.stale = record["best"], record["stale"]
         self.scaler.load_state_dict(record["scaler"])
         self.feed.bad.update(record["bad"])
+        self.parts.validation.bad.update(record["bad_validation"])
         if self.world.leads:
             self.totals.copy_(state.tensors["totals"])
             self.run.forget_after(self.epoch)
+
+    def _refuse_to_lose(self) -> None:
+        if self.run.metrics() or self.run.finished():
+            raise StateError(
+                f"{self.run.states} holds no state though {self.run.path} has trained; it cannot go on. Begin another "
+                "run, or replace this one by --overwrite"
+            )
 
     def _restore_moments(self, parameter: Tensor, name: str, state: State) -> None:
         prefix = f"optim.{name}."
@@ -334,3 +436,14 @@ class Loop:
                 moments[key[len(prefix) :]] = value.to(self.device) if like_parameter else value
         if moments:
             self.optimizer.state[parameter] = moments
+
+
+class _Answering(nn.Module):
+    """A task's answers alone."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.task = task
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.task(images)["output"]

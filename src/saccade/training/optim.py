@@ -36,9 +36,11 @@ def build_optimizer(
     if capturable and config.name in ("adam", "adamw"):
         options["capturable"] = True
     try:
-        optimizer = create_optimizer_v2(_groups(task, config), config.name, lr=scaled_lr(config), weight_decay=0.0, **options)
+        optimizer = create_optimizer_v2(
+            _groups(task, config), config.name, lr=scaled_lr(config), weight_decay=0.0, **options
+        )
     except ValueError:
-        near = difflib.get_close_matches(config.name, list_optimizers(), n=3)
+        near = difflib.get_close_matches(config.name, map(str, list_optimizers()), n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "; timm.optim.list_optimizers() lists them"
         raise ValueError(f"optim.name = {config.name!r} is no optimizer of timm{hint}") from None
     if capturable:
@@ -53,8 +55,9 @@ def scaled_lr(config: OptimConfig) -> float:
 
 
 def rate_at(step: int, *, steps_per_epoch: int, peak: float, schedule: ScheduleConfig) -> float:
-    """Return the learning rate of a step: a linear rise, then half a cosine down to `min_lr`."""
-    total, warmup = schedule.epochs * steps_per_epoch, round(schedule.warmup * steps_per_epoch)
+    """Return the learning rate of a step: a linear rise, at most a fifth of it all, then half a cosine to `min_lr`."""
+    total = schedule.epochs * steps_per_epoch
+    warmup = round(min(schedule.warmup, schedule.epochs / 5) * steps_per_epoch)
     floor = min(schedule.min_lr, peak)
     if step < warmup:
         return schedule.warmup_lr + (peak - schedule.warmup_lr) * (step + 1) / (warmup + 1)
@@ -73,7 +76,7 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def _groups(task: Task, config: OptimConfig) -> list[dict[str, Any]]:
-    model = task.model
+    model: Any = task.model
     spare = model.no_weight_decay() if hasattr(model, "no_weight_decay") else set()
     if config.layer_decay is None:
         groups = param_groups_weight_decay(model, config.weight_decay, no_weight_decay_list=spare)

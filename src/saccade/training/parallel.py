@@ -1,13 +1,17 @@
 """One process or many: what a run needs to know about the others, and how its model is spread over them."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from .average import Average
+
+SMALL_BLOCK = 10_000  # parameters; exchanging fewer on their own costs more than it saves
 
 
 class World:
@@ -32,9 +36,13 @@ class World:
         """Return the sum over processes."""
         return tensor
 
+    def any_of(self, *flags: bool) -> list[bool]:
+        """Return for each flag whether any process says so; all flags travel together."""
+        return list(flags)
+
     def agree(self, flag: bool) -> bool:
         """Return whether any process says so."""
-        return flag
+        return self.any_of(flag)[0]
 
 
 class Alone(World):
@@ -44,10 +52,14 @@ class Alone(World):
 
 
 class Together(World):
-    """A run started by torchrun."""
+    """A run started by torchrun.
 
-    def __init__(self) -> None:
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+    Args:
+        device: of this process, where what is exchanged has to lie.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
 
     def wait(self) -> None:
         """Return when all processes have come here."""
@@ -65,9 +77,11 @@ class Together(World):
         dist.all_reduce(tensor)
         return tensor
 
-    def agree(self, flag: bool) -> bool:
-        """Return whether any process says so."""
-        return any(self.gather(flag))
+    def any_of(self, *flags: bool) -> list[bool]:
+        """Return for each flag whether any process says so; all flags travel together."""
+        said = torch.tensor(flags, dtype=torch.int32, device=self.device)
+        dist.all_reduce(said, dist.ReduceOp.MAX)
+        return [bool(flag) for flag in said.tolist()]
 
 
 @contextmanager
@@ -80,14 +94,14 @@ def join_world(device: torch.device) -> Iterator[World]:
     if ours:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Together()
+        yield Together(device)
     finally:
         if ours:
             dist.destroy_process_group()
 
 
 def local_device(name: str) -> torch.device:
-    """Return the device a name stands for: "auto" is a GPU if there is one, and each process of a host takes its own."""
+    """Return the device a name stands for: "auto" is a GPU if there is one, each process with its own."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -103,45 +117,109 @@ def local_device(name: str) -> torch.device:
     return device
 
 
-def spread(task: nn.Module, world: World, *, how: str, device: torch.device) -> nn.Module:
-    """Return what is called in training: the task itself, or a copy kept equal over processes, or shards of it."""
-    if world.size == 1:
-        return task
-    if how == "fsdp":
-        return _shard(task, device, world.size)
+def copy_over(task: nn.Module, world: World, *, device: torch.device, probe: Callable[[nn.Module], None]) -> nn.Module:
+    """Return a task whose copies in all processes are kept equal by averaging their gradients.
+
+    Args:
+        task: the same in every process.
+        world: those processes.
+        device: of this one.
+        probe: runs the task forward and backward once on a few pictures; looking for parameters without a gradient in
+            every step would cost a walk through the graph each time, so it is done only where this finds some.
+    """
     from torch.nn.parallel import DistributedDataParallel
 
+    unused = world.agree(_leaves_unused(task, probe, device))
+    devices = [device.index] if device.type == "cuda" else None
     return DistributedDataParallel(
-        task, device_ids=[device.index] if device.type == "cuda" else None, find_unused_parameters=True
+        task, device_ids=devices, find_unused_parameters=unused, gradient_as_bucket_view=True
     )
 
 
-def _shard(task: nn.Module, device: torch.device, size: int) -> nn.Module:
-    """Shard a task's parameters in place, block by block."""
+def _leaves_unused(task: nn.Module, probe: Callable[[nn.Module], None], device: torch.device) -> bool:
+    """Tell whether a step leaves a trained parameter without gradient; nothing is changed by trying."""
+    kept = [buffer.clone() for buffer in task.buffers()]
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        probe(task)
+    unused = any(p.grad is None for p in task.parameters() if p.requires_grad)
+    task.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for buffer, value in zip(task.buffers(), kept, strict=True):
+            buffer.copy_(value)
+    return unused
+
+
+def shard(task: nn.Module, device: torch.device, size: int) -> None:
+    """Shard a task's parameters in place, block by block.
+
+    Args:
+        task: changed in place; its parameters become parts of the whole ones.
+        device: of this process.
+        size: number of processes.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    scalars = [name for name, p in task.named_parameters() if p.dim() == 0]
+    if scalars:
+        raise ValueError(
+            f"engine.parallel=fsdp was asked for and {', '.join(scalars[:3])} are single numbers, which cannot be "
+            "sharded; use engine.parallel=ddp"
+        )
     mesh = init_device_mesh(device.type, (size,))
-    for module in task.modules():
+    # Inner blocks first: what is left of a block then belongs to the block around it. Weights are parted again after
+    # every pass, so that no stale whole copy outlives a change of the parts.
+    for module in reversed(list(task.modules())):
         if isinstance(module, nn.ModuleList | nn.Sequential):
             for block in module:
-                small = sum(p.numel() for p in block.parameters()) < 10_000
-                if not small and not isinstance(block, nn.ModuleList | nn.Sequential):
-                    fully_shard(block, mesh=mesh)
-    fully_shard(task, mesh=mesh)
-    return task
+                small = sum(p.numel() for p in block.parameters()) < SMALL_BLOCK
+                if not small and not isinstance(block, nn.ModuleList | nn.Sequential) and not _is_sharded(block):
+                    fully_shard(block, mesh=mesh, reshard_after_forward=True)
+    fully_shard(task, mesh=mesh, reshard_after_forward=True)
+
+
+def _is_sharded(module: nn.Module) -> bool:
+    return hasattr(module, "set_reshard_after_forward")
+
+
+@contextmanager
+def held_whole(module: nn.Module) -> Iterator[None]:
+    """Hold all weights of a sharded module in every process for a while; each may then call it as often as it needs."""
+    sharded: list[Any] = [part for part in module.modules() if _is_sharded(part)]
+    for part in sharded:
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in sharded:
+            part.set_reshard_after_forward(True, recurse=False)
+            part.reshard()
+
+
+class ShardedAverage(Average):
+    """An average of sharded weights: every process averages the parts it holds."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        super().__init__(model, decay)
+        self.sharded = super().tensors()
+        self.live = [piece_of(value)[0] for value in self.live]  # they share memory with the sharded ones
+        self.averages = [piece_of(value)[0] for value in self.averages]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the averages by the parameters' names."""
+        return self.sharded
 
 
 def piece_of(tensor: Tensor) -> tuple[Tensor, tuple[int, ...], int]:
-    """Return the part of a tensor this process holds, the whole's shape, and where the part begins on the first axis."""
-    if not hasattr(tensor, "device_mesh"):
+    """Return the part of a tensor held here, the whole's shape, and where the part begins on the first axis."""
+    sharded: Any = tensor
+    mesh = getattr(sharded, "device_mesh", None)
+    if mesh is None:
         return tensor, tuple(tensor.shape), 0
-    from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    assert isinstance(tensor, DTensor)
-    _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-    return tensor.to_local(), tuple(tensor.shape), offset[0] if offset else 0
+    local, length = sharded.to_local(), tensor.shape[0]
+    each = -(-length // mesh.size())  # as torch.chunk parts it
+    return local, tuple(tensor.shape), min(mesh.get_local_rank() * each, length)
 
 
 def fill(tensor: Tensor, whole: Tensor) -> None:

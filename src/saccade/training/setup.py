@@ -12,7 +12,7 @@ from ..config import ConfigError, TrainConfig, overlay
 from ..data.augment import Augment, Normalize
 from ..data.feed import Feed, ResidentFeed
 from ..data.loader import FileFeed, Framing, StreamFeed
-from ..data.open import Data, open_data
+from ..data.open import Data
 from ..data.order import Order, part
 from ..data.source import Source, Stream
 from ..data.validation import Validation
@@ -66,14 +66,15 @@ def assemble(config: TrainConfig, data: Data, shape: Shape, *, world: World, dev
     """Build the feed, the validation pictures and the task of resolved settings."""
     train = _limit(data.train, config)
     counts = None if isinstance(train, Stream) else torch.from_numpy(train.counts())
-    model = build_model(config.model, shape, seed=config.seed)
+    model: Any = build_model(config.model, shape, seed=config.seed)
     if config.engine.grad_checkpointing:
         if not hasattr(model, "set_grad_checkpointing"):
             raise ConfigError(f"engine.grad_checkpointing was asked for and {config.model.name} does not offer it")
         model.set_grad_checkpointing(True)
     task = build_task(model, config.model, config.loss, seed=config.seed, counts=counts)
-    memory_format: Any = torch.channels_last if config.engine.channels_last and device.type == "cuda" else None
-    task = task.to(device, memory_format=memory_format) if memory_format else task.to(device)
+    task = task.to(device)
+    if config.engine.channels_last and device.type == "cuda":
+        task = task.to(memory_format=torch.channels_last)
     augment = Augment(
         config.augment,
         mean=shape.mean,
@@ -98,10 +99,20 @@ def assemble(config: TrainConfig, data: Data, shape: Shape, *, world: World, dev
 
 
 def _feed(
-    train: Source | Stream, config: TrainConfig, augment: Augment, framing: Framing, *, world: World, device: torch.device
+    train: Source | Stream,
+    config: TrainConfig,
+    augment: Augment,
+    framing: Framing,
+    *,
+    world: World,
+    device: torch.device,
 ) -> Feed:
     shared: dict[str, Any] = {"augment": augment, "rank": world.rank, "world": world.size}
-    reading = {"framing": replace(framing, config=config.augment), "device": device, "workers": config.data.workers or 0}
+    reading: dict[str, Any] = {
+        "framing": replace(framing, config=config.augment),
+        "device": device,
+        "workers": config.data.workers or 0,
+    }
     batch_size = config.optim.batch_size
     if isinstance(train, Stream):
         if train.length is None:

@@ -1,12 +1,13 @@
 """The state of a run on disk: whole or not at all, checked before it is used, readable by any number of processes.
 
-A state is a folder of safetensors files, one a process, and `state.json` with what is not a tensor, where every tensor's
-pieces are, and a checksum of every file and of itself. It is written beside its place and renamed into it.
+A state is a folder of safetensors files, one a process, and `state.json` with what is not a tensor, where the pieces of
+every tensor are, and a checksum of every file and of itself. It is written beside its place and renamed into it.
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ class State:
     tensors: dict[str, Tensor]
     record: dict[str, Any]
     notes: list[str] = field(default_factory=list)  # states that were passed over, and why
+    passed: list[Path] = field(default_factory=list)  # those states
 
 
 def save_state(
@@ -56,32 +58,61 @@ def save_state(
         world: the processes that write together; all of them call this.
     """
     world = world or Alone()
-    place, draft = folder / NAME.format(step), folder / f".{NAME.format(step)}.part"
-    try:
+    stand = _Together(world, f"the state at step {step} could not be written to {folder}")
+    with stand:
         if world.leads:
-            shutil.rmtree(draft, ignore_errors=True)
-            draft.mkdir(parents=True)
-        world.wait()
-        shard = f"shard-{world.rank}-of-{world.size}.safetensors"
+            stand.told = _begin(folder, step)
+    place, draft = world.gather(stand.told)[0]
+    shard = f"shard-{world.rank}-of-{world.size}.safetensors"
+    with stand:
         mine, layout = _pieces(tensors, shard, leads=world.leads)
         save_file(mine, draft / shard)
-        parts = world.gather((shard, _digest(draft / shard), layout))
+        stand.told = (shard, _digest(draft / shard), layout)
+    parts = world.gather(stand.told)
+    with stand:
         if world.leads:
             _write_record(draft / "state.json", record, parts)
-            shutil.rmtree(place, ignore_errors=True)
             _sync(draft)
             os.replace(draft, place)
             _sync(folder)
             for old in list_states(folder)[:-keep]:
                 shutil.rmtree(old, ignore_errors=True)
-        world.wait()
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise StateError(
-            f"the state at step {step} could not be written to {folder}: {error}. States written before are intact; "
-            "make room or choose another disk, then resume"
-        ) from error
     return place
+
+
+class _Together:
+    """A part of the writing that all processes come through, or none: one's failure is everyone's."""
+
+    def __init__(self, world: World, failed: str) -> None:
+        self.world, self.failed = world, failed
+        self.told: Any = None
+
+    def __enter__(self) -> None:
+        self.told = None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and not isinstance(error, OSError | SafetensorError):
+            return
+        errors = [text for text in self.world.gather(None if error is None else str(error)) if text is not None]
+        if errors:
+            raise StateError(
+                f"{self.failed}: {errors[0]}. States written before are intact; make room or choose another disk, "
+                "then resume"
+            ) from error
+
+
+def _begin(folder: Path, step: int) -> tuple[Path, Path]:
+    """Return a new state's place, which none has, and its draft; drafts that were never finished are removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(".step-*.part"):
+        shutil.rmtree(left, ignore_errors=True)
+    name, again = NAME.format(step), 0
+    while (folder / (name + (f".{again}" if again else ""))).exists():
+        again += 1  # an earlier state of the same step stays until this one is whole
+    name += f".{again}" if again else ""
+    draft = folder / f".{name}.part"
+    draft.mkdir()
+    return folder / name, draft
 
 
 def load_state(folder: Path) -> State:
@@ -89,22 +120,39 @@ def load_state(folder: Path) -> State:
 
     Args:
         folder: of a run's states.
+
+    Returns:
+        The state; an empty one if none was ever written.
     """
     notes: list[str] = []
+    passed: list[Path] = []
     for place in reversed(list_states(folder)):
         try:
             tensors, record = _read(place)
         except StateError as error:
             notes.append(f"{place.name} is damaged and was passed over: {error}")
+            passed.append(place)
             continue
-        return State(tensors, record, notes)
-    told = "; ".join(notes) or "there is none"
-    raise StateError(f"no intact state in {folder}: {told}. Start the run anew in another folder")
+        return State(tensors, record, notes, passed)
+    if not notes:
+        return State({}, {}, ["no state was written before the run stopped: beginning at its start"])
+    raise StateError(f"no intact state in {folder}: {'; '.join(notes)}. Start the run anew in another folder")
 
 
 def list_states(folder: Path) -> list[Path]:
     """Return a run's states, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+    found = [(path, re.fullmatch(r"step-(\d+)(?:\.(\d+))?", path.name)) for path in folder.glob("step-*")]
+    states = [(int(match[1]), int(match[2] or 0), path) for path, match in found if match and path.is_dir()]
+    return [path for _, _, path in sorted(states)]
+
+
+def set_aside(passed: list[Path]) -> None:
+    """Rename damaged states, so that they are not counted among those to keep."""
+    for place in passed:
+        aside = place.with_name(f"damaged-{place.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        if place.exists():
+            os.replace(place, aside)
 
 
 def _pieces(tensors: Mapping[str, Tensor], shard: str, *, leads: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -113,7 +161,7 @@ def _pieces(tensors: Mapping[str, Tensor], shard: str, *, leads: bool) -> tuple[
         local, shape, offset = piece_of(tensor)
         if local is tensor and not leads:
             continue  # the same in every process
-        mine[name] = local.detach().contiguous().cpu().clone()
+        mine[name] = local.detach().contiguous().to("cpu", copy=True)
         layout[name] = {"shape": list(shape), "shard": shard, "offset": offset}
     return mine, layout
 

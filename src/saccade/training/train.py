@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -23,7 +23,16 @@ from .parallel import World, join_world, local_device, whole_state
 from .setup import Parts, assemble, resolve
 from .state import load_state
 
-MAY_CHANGE = ("engine.", "keep.", "data.workers", "data.path", "data.bad_limit", "optim.accumulate", "optim.clip", "optim.lr")
+MAY_CHANGE = (
+    "engine.",
+    "keep.",
+    "data.workers",
+    "data.path",
+    "data.bad_limit",
+    "optim.accumulate",
+    "optim.clip",
+    "optim.lr",
+)
 
 
 @dataclass(frozen=True)
@@ -85,19 +94,18 @@ def train(
     Returns:
         What the run ended with; everything else is in its folder.
     """
-    flags = {
-        "data.path": data,
-        "model.name": model,
-        "model.plugins": list(plugins) or None,
-        "schedule.epochs": epochs,
-        "optim.batch_size": batch_size,
-        "optim.lr": lr,
-        "data.img_size": img_size,
-        "seed": seed,
-        "engine.device": device,
-        "data.workers": workers,
-    }
-    given = {name: value for name, value in flags.items() if value is not None} | dict(settings or {})
+    given = gather_settings(
+        data=data,
+        model=model,
+        plugins=plugins,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        img_size=img_size,
+        seed=seed,
+        device=device,
+        workers=workers,
+    ) | dict(settings or {})
     resume = resume or _elastic(out)
     if resume is None:
         config, run = configure(recipe, given), None
@@ -105,6 +113,31 @@ def train(
         run = Run.open(resume)
         config = _resumed_config(run, recipe, given)
     return train_config(config, run=run, out=out, overwrite=overwrite, quiet=quiet)
+
+
+# Where the short names that people type belong in the tree of settings.
+SHORT = {
+    "data": "data.path",
+    "model": "model.name",
+    "plugins": "model.plugins",
+    "epochs": "schedule.epochs",
+    "batch_size": "optim.batch_size",
+    "lr": "optim.lr",
+    "img_size": "data.img_size",
+    "seed": "seed",
+    "device": "engine.device",
+    "workers": "data.workers",
+}
+
+
+def gather_settings(**short: Any) -> dict[str, Any]:
+    """Return settings by dotted name from those given by short name; None and no plug-ins are not given."""
+    given = {SHORT[name]: value for name, value in short.items() if value is not None}
+    if "model.plugins" in given:
+        given["model.plugins"] = list(given["model.plugins"])
+        if not given["model.plugins"]:
+            del given["model.plugins"]
+    return given
 
 
 def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
@@ -228,7 +261,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
     if loop.world.leads:
         model = loop.task.model
         save_file(answers.tensors(), run.predictions_file)
-        save_model(run.weights, model, weights, loop.config.model, parts.shape)
+        save_model(run.weights, weights, loop.config.model, parts.shape)
         summary = {
             **answers.metrics(),
             "epochs": loop.epoch,
@@ -274,6 +307,15 @@ def _elastic(out: str | Path | None) -> Path | None:
     return Path(out) if again and out is not None and (Path(out) / "config.yaml").exists() else None
 
 
+def _room_to_compile(config: TrainConfig) -> Any:
+    """Let the compiler make a version of a block for each rate of drop path."""
+    if config.engine.compile is False or (config.engine.compile is None and not torch.cuda.is_available()):
+        return nullcontext()
+    import torch._dynamo.config  # takes a while to import
+
+    return torch._dynamo.config.patch(recompile_limit=64)
+
+
 @contextmanager
 def _surroundings(config: TrainConfig, device: torch.device) -> Iterator[None]:
     """Set what PyTorch keeps for a whole process, and put it back."""
@@ -282,7 +324,7 @@ def _surroundings(config: TrainConfig, device: torch.device) -> Iterator[None]:
         torch.get_float32_matmul_precision(),
         torch.backends.cudnn.benchmark,
     )
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), _room_to_compile(config):
         try:
             if config.engine.threads is not None:
                 torch.set_num_threads(config.engine.threads)

@@ -1,0 +1,161 @@
+"""Arms of a comparison: what each of them changes, written in one line.
+
+An arm is `base`, or parts joined by `+`; a part is a plug-in (`drloc:weight=0.3,pairs=32`) or settings
+(`optim.lr=0.003,optim.weight_decay=0.1`). `NAME:=` before it gives it a name of its own.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..building import ATTACHED, TASKS, parse_plugin
+from ..config import ConfigError, TrainConfig, flatten, overlay, read_value
+from ..training.train import configure
+
+BASE = "base"
+SHORT = {
+    "model": "model.name",
+    "epochs": "schedule.epochs",
+    "lr": "optim.lr",
+    "batch_size": "optim.batch_size",
+    "img_size": "data.img_size",
+}
+NAME = re.compile(r"\w[\w .+-]*")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of training.
+
+    Attributes:
+        name: what it is called.
+        text: how it was written, without the name.
+        plugins: put on after those that all arms have.
+        settings: changed in this arm, by dotted name.
+        recipe: begun from instead of the common one.
+    """
+
+    name: str
+    text: str
+    plugins: tuple[str, ...]
+    settings: Mapping[str, Any]
+    recipe: str | None = None
+
+    def configure(self, recipe: str | None, shared: Mapping[str, Any]) -> TrainConfig:
+        """Return all settings of the arm.
+
+        Args:
+            recipe: the common one.
+            shared: what all arms have set, by dotted name; laid over the recipe, and under the arm's own settings.
+        """
+        try:
+            config = configure(self.recipe or recipe, {**shared, **self.settings})
+            return overlay(config, {"model.plugins": [*config.model.plugins, *self.plugins]})
+        except ConfigError as error:
+            raise ConfigError(f"arm {self.name!r}: {error}") from None
+
+
+def parse_arms(texts: Sequence[str]) -> tuple[Arm, ...]:
+    """Read the arms of a comparison; see the head of this file for how they are written."""
+    if isinstance(texts, str):
+        raise ConfigError(f"arms={texts!r} was given; give a list, such as ['base', {texts!r}]")
+    arms = tuple(parse_arm(text) for text in texts)
+    if len(arms) < 2:
+        given = repr(arms[0].name) if arms else "nothing"
+        raise ConfigError(f"arms: {given} was given; a comparison needs two or more, such as 'base' and 'broadcast'")
+    names = [arm.name for arm in arms]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"two arms are called {twice[0]!r}; give one of them another name: 'other:={twice[0]}'")
+    return arms
+
+
+def reference_of(arms: Sequence[Arm]) -> Arm:
+    """Return what the other arms are compared with: the one called base, or the first."""
+    return next((arm for arm in arms if arm.name == BASE), arms[0])
+
+
+def parse_arm(text: str) -> Arm:
+    """Read one arm."""
+    name, named, body = text.partition(":=")
+    name, body = (name.strip(), body.strip()) if named else ("", text.strip())
+    if named and not NAME.fullmatch(name):
+        raise ConfigError(f"arm {text!r}: the name {name!r} was given; names are letters, digits, spaces and . _ + -")
+    plugins: list[str] = []
+    settings: dict[str, Any] = {}
+    for part in split(body, "+"):
+        if part == BASE:
+            continue
+        head = part.partition(":")[0]
+        if part and "=" not in head:
+            plugins.append(_plugin(part, text))
+        else:
+            _add_settings(settings, part, text)
+    recipe = settings.pop("recipe", None)
+    return Arm(name or body, body, tuple(plugins), settings, recipe)
+
+
+def split(text: str, mark: str) -> list[str]:
+    """Cut a text at a mark, but not inside brackets, quotes or the exponent of a number."""
+    parts, depth, quote, begin = [], 0, "", 0
+    for place, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter in "[{(":
+            depth += 1
+        elif letter in "]})":
+            depth -= 1
+        elif letter == mark and depth == 0 and not _in_number(text, place):
+            parts.append(text[begin:place].strip())
+            begin = place + 1
+    return [*parts, text[begin:].strip()]
+
+
+def _in_number(text: str, place: int) -> bool:
+    """Whether a plus sign stands in something like 1e+3."""
+    return bool(re.search(r"[\d.]e$", text[:place], re.IGNORECASE) and re.match(r"\d", text[place + 1 :]))
+
+
+def _plugin(part: str, text: str) -> str:
+    try:
+        parse_plugin(part)
+    except ConfigError as error:
+        dotted = "; settings are joined by +, not by a comma" if re.search(r",\s*\w+\.\w+\s*=", part) else ""
+        raise ConfigError(f"arm {text!r}: {error}{dotted}. {_allowed()}") from None
+    return part
+
+
+def _add_settings(settings: dict[str, Any], part: str, text: str) -> None:
+    for item in split(part, ","):
+        name, equals, value = item.partition("=")
+        name = SHORT.get(name.strip(), name.strip())
+        if not equals or not name:
+            raise ConfigError(f"arm {text!r}: {item!r} is no part of an arm. {_allowed()}")
+        if name == "seed":
+            raise ConfigError(f"arm {text!r}: every arm is trained with the same seeds; give them for all, as seeds")
+        if name in settings:
+            raise ConfigError(f"arm {text!r} sets {name} twice; once is enough")
+        settings[name] = read_value(value)
+        if name == "recipe":
+            continue
+        try:
+            overlay(TrainConfig(), {name: settings[name]}, source=f"arm {text!r}")
+        except ConfigError as error:
+            raise ConfigError(f"{error}. {_allowed()}") from None
+
+
+def _allowed() -> str:
+    plugins = ", ".join(sorted([*ATTACHED, *TASKS]))
+    return (
+        f"An arm is 'base', or plug-ins ({plugins}) and settings (name=value; model, recipe, epochs, lr, batch_size, "
+        "img_size or a dotted name such as optim.weight_decay) joined by +, with 'NAME:=' before it if you like"
+    )
+
+
+def changed(reference: TrainConfig, config: TrainConfig) -> dict[str, tuple[Any, Any]]:
+    """Return the settings in which two configurations differ, the seed aside: name to both values."""
+    first, second = flatten(reference), flatten(config)
+    return {name: (first[name], second[name]) for name in first if first[name] != second[name] and name != "seed"}

@@ -1,0 +1,158 @@
+"""The folder of a comparison: what was asked, and where each run is."""
+
+import hashlib
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..config import TrainConfig, flatten
+from ..runs import Run, RunError, write_text
+from ..training.state import list_states
+
+FORMAT = 1
+# Settings that say where and how often, not what: runs that differ in these alone are the same.
+MACHINE = {
+    "engine.device",
+    "engine.threads",
+    "data.workers",
+    "data.resident",
+    "data.bad_limit",
+    "keep.every_steps",
+    "keep.every_seconds",
+    "keep.states",
+    "keep.tensorboard",
+}
+WAIT = 60.0  # seconds for another process to let go of a run
+
+
+class Folder:
+    """The folder of a comparison.
+
+    Args:
+        path: of the folder; need not be there yet.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser()
+        self.record_file = self.path / "comparison.json"
+        self.result_file = self.path / "result.json"
+        self.markdown_file = self.path / "result.md"
+
+    def record(self) -> dict[str, Any] | None:
+        """Return what was written about the comparison here; None if there is none."""
+        if not self.path.exists():
+            return None
+        if not self.path.is_dir():
+            raise RunError(f"{self.path} is a file; name a folder for the comparison")
+        try:
+            record = json.loads(self.record_file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            if any(item.name != ".lock" for item in self.path.iterdir()):
+                raise RunError(
+                    f"{self.path} is not empty and holds no comparison.json, so it is not a comparison; name another "
+                    "folder by --out"
+                ) from None
+            return None
+        except ValueError:
+            raise RunError(f"{self.record_file} is damaged; name another folder, or remove that file") from None
+        return record
+
+    def claim(self, request: Mapping[str, Any], *, overwrite: bool = False) -> dict[str, Any]:
+        """Return what is already known here of a request; refuse a folder that holds another comparison.
+
+        Args:
+            request: what is asked; arms may be added to those here, and seeds too.
+            overwrite: let the request take the place of another; finished runs are kept either way.
+        """
+        record = self.record()
+        if record is None or overwrite:
+            return {}
+        here = record["request"]
+        other = [
+            name for name in request if name not in ("arms", "seeds", "budget") and request[name] != here.get(name)
+        ]
+        told = [f"{name} = {here.get(name)!r} there, {request[name]!r} asked" for name in other]
+        for name, text in request["arms"].items():
+            if name in here["arms"] and here["arms"][name] != text:
+                told.append(f"arm {name} is {here['arms'][name]!r} there, {text!r} asked")
+        if told:
+            raise RunError(
+                f"{self.path} holds another comparison: {'; '.join(told)}. Name another folder by --out, or let this one "
+                "take its place by --overwrite, which keeps finished runs"
+            )
+        return record
+
+    def write(self, request: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+        """Write down what was asked and what was decided."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        record = {"format": FORMAT, "request": dict(request), **found}
+        write_text(self.record_file, json.dumps(record, indent=1, ensure_ascii=False))
+
+    def run_path(self, name: str, config: TrainConfig) -> Path:
+        """Return where a run is or will be; the same settings under another arm's name are found."""
+        digest = config_hash(config)
+        known = sorted((self.path / "runs").glob(f"*-{digest}"))
+        return (known[0] if known else self.path / "runs" / f"{slug(name)}-{digest}") / f"seed-{config.seed}"
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from running the same comparison; a killed one lets go by itself."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with hold(self.path / ".lock", wait=0.0):
+            yield
+
+
+def config_hash(config: TrainConfig) -> str:
+    """Return ten letters that stand for what is trained, without the seed and the machine."""
+    leaves = {k: v for k, v in flatten(config).items() if k not in MACHINE and k not in ("seed", "recipe")}
+    return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def slug(name: str) -> str:
+    """Return a name that every file system takes."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:40] or "arm"
+
+
+def is_finished(path: Path) -> bool:
+    """Whether a run is there with everything a comparison needs."""
+    run = Run(path)
+    return run.finished() and run.predictions_file.exists()
+
+
+def resumable(path: Path) -> Run | None:
+    """Return a half-finished run that can go on; what was left of one that cannot is removed."""
+    run = Run(path)
+    if run.settings.exists() and list_states(run.states):
+        return run
+    if path.exists():
+        shutil.rmtree(path)
+    return None
+
+
+@contextmanager
+def hold(file: Path, *, wait: float = WAIT) -> Iterator[None]:
+    """Hold a lock file while working; wait so many seconds for who has it."""
+    try:
+        import fcntl
+    except ImportError:  # a system without it: nothing guards against two at once
+        yield
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(file, "a", encoding="utf-8") as handle:
+        until = time.monotonic() + wait
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() >= until:
+                    raise RunError(
+                        f"{file.parent} is being worked on by another process; wait for it or stop it"
+                    ) from None
+                time.sleep(0.1)
+        yield

@@ -1,0 +1,164 @@
+"""The plan of a comparison: what differs, what is held equal, how long it takes, what it will be able to see."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .budget import Pace, say_duration
+from .checks import Check
+from .power import plan_detectable
+
+ASSUMED_ACCURACY = 0.8
+DETECTABLE = "a true difference of that size is found four times out of five"
+
+
+@dataclass(frozen=True)
+class PlannedArm:
+    """One arm as it will be run.
+
+    Attributes:
+        name: of the arm.
+        text: how it was written.
+        changes: settings that differ from the reference: name to the reference's value and its own.
+        checks: what is held equal with the reference; empty for the reference itself.
+        identical_to: an earlier arm with the very same settings, whose runs it shares.
+        failed: why it cannot be run.
+        epochs: of its runs.
+        pace: how long they take; None if that is not known.
+        parameters: of its model.
+        macs: multiply-adds of one picture.
+        notes: what building it had to say.
+    """
+
+    name: str
+    text: str
+    changes: Mapping[str, tuple[Any, Any]]
+    checks: tuple[Check, ...] = ()
+    identical_to: str | None = None
+    failed: str | None = None
+    epochs: int = 0
+    pace: Pace | None = None
+    parameters: int | None = None
+    macs: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def check(self, what: str) -> Check:
+        """Return the check of one thing, such as "order of the pictures"."""
+        found = [check for check in self.checks if check.what == what]
+        if not found:
+            raise KeyError(f"{what!r} is not checked; {', '.join(repr(check.what) for check in self.checks)} are")
+        return found[0]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be run, and what it will be worth.
+
+    Attributes:
+        data: name of the pictures.
+        reference: the arm that others are compared with.
+        arms: all of them, in the order given.
+        seeds: that each is trained with.
+        pictures: to validate on.
+        same_pictures: whether all seeds validate on the same ones.
+        runs: in all.
+        finished: of them, before.
+        side_by_side: runs at a time.
+        seconds: that the rest is expected to take; None if not known.
+        estimate: how that was found.
+        budget: what the time given allowed, in words.
+        detectable: smallest true difference of accuracy that will probably be found; None with one seed.
+        detectable_how: what that assumes.
+    """
+
+    data: str
+    reference: str
+    arms: tuple[PlannedArm, ...]
+    seeds: tuple[int, ...]
+    pictures: int
+    same_pictures: bool
+    runs: int
+    finished: int
+    side_by_side: int
+    seconds: float | None
+    estimate: str
+    budget: str
+    detectable: float | None
+    detectable_how: str
+
+    def arm(self, name: str) -> PlannedArm:
+        """Return an arm by its name."""
+        for arm in self.arms:
+            if arm.name == name:
+                return arm
+        raise KeyError(f"there is no arm {name!r}; there are {', '.join(arm.name for arm in self.arms)}")
+
+    def __str__(self) -> str:
+        return "\n".join([*self._arm_lines(), *self._equal_lines(), *self._cost_lines()])
+
+    def _arm_lines(self) -> list[str]:
+        lines = [f"{len(self.arms)} arms on {self.data}, compared with {self.reference}:"]
+        for arm in self.arms:
+            told = "; ".join(f"{name} = {own!r} (not {base!r})" for name, (base, own) in arm.changes.items())
+            if arm.name == self.reference:
+                told = "the reference"
+            elif arm.identical_to is not None:
+                told = f"identical to {arm.identical_to}: it is not run again"
+            if arm.failed is not None:
+                told = f"cannot be run: {arm.failed}"
+            lines.append(f"  {arm.name}: {told or 'the same settings'}")
+            lines += [f"    {note}" for note in arm.notes if arm.name == self.reference]
+        return lines
+
+    def _equal_lines(self) -> list[str]:
+        """Say each thing once where it is the same in all arms, and for each arm where it is not."""
+        lines = ["Held equal, as looked up for the first seed:"]
+        checked = [arm for arm in self.arms if arm.checks]
+        for number, first in enumerate(checked[0].checks if checked else ()):
+            differing = [(arm.name, arm.checks[number]) for arm in checked if not arm.checks[number].equal]
+            if not differing:
+                lines.append(f"  {first}")
+            elif len(differing) < len(checked):
+                lines.append(f"  {first.what}: equal in the other arms")
+            lines += [f"  {check.what}: differs in {name}, {check.told}" for name, check in differing]
+        if not self.same_pictures:
+            lines.append(
+                "  validation pictures: equal in all arms, but other ones for each seed, since they are held out by seed; "
+                "intervals are over seeds alone. Give validation pictures of their own for sharper ones"
+            )
+        return lines
+
+    def _cost_lines(self) -> list[str]:
+        lines = [f"{self.runs} runs, seeds {', '.join(map(str, self.seeds))}; {self.finished} are finished."]
+        if self.runs > self.finished:
+            side = f", {self.side_by_side} side by side" if self.side_by_side > 1 else ""
+            time = "unknown" if self.seconds is None else f"about {say_duration(self.seconds)}{side}"
+            lines.append(f"Expected time: {time} ({self.estimate}).")
+        lines += [f"Budget: {self.budget}."] if self.budget else []
+        if self.detectable is not None:
+            lines.append(
+                f"Smallest difference it will see: about {100 * self.detectable:.1f} points on {self.pictures:,} "
+                f"validation pictures ({DETECTABLE}; {self.detectable_how})."
+            )
+        return lines
+
+
+def foresee(*, seeds: int, pictures: int, arms: int, accuracies: Sequence[float] = ()) -> tuple[float | None, str]:
+    """Return the smallest difference a comparison will probably find, and what that assumes.
+
+    Args:
+        seeds: of each arm.
+        pictures: to validate on.
+        arms: compared with the reference.
+        accuracies: of finished runs of the reference, if there are any.
+    """
+    if seeds < 2 or pictures < 2:
+        return None, ""
+    known = sum(accuracies) / len(accuracies) if accuracies else ASSUMED_ACCURACY
+    accuracy = min(max(known, 1 / pictures), 1 - 1 / pictures)
+    told = f"an accuracy of {accuracy:.0%} as in {len(accuracies)} finished runs" if accuracies else ""
+    told = told or f"if the accuracy is about {accuracy:.0%}"
+    told += "; arms that vary by half a point from seed to seed"
+    if arms > 1:
+        told += f"; corrected for {arms} arms"
+    return plan_detectable(seeds, pictures, accuracy, level=1 - 0.05 / max(arms, 1)), told

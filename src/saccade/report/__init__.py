@@ -1,0 +1,30 @@
+"""Pages that stand alone: charts, tables and pictures in one HTML file, which needs no network to be read."""
+
+from .chart import Point, line_chart, scatter
+from .heat import heat_map
+from .markup import Html, escape, tag
+from .page import Section, facts, fold, grid, paragraph, render_page, table
+from .picture import encode_picture, png_uri
+from .rows import Interval, interval_chart, strip
+
+__all__ = [
+    "Html",
+    "Interval",
+    "Point",
+    "Section",
+    "encode_picture",
+    "escape",
+    "facts",
+    "fold",
+    "grid",
+    "heat_map",
+    "interval_chart",
+    "line_chart",
+    "paragraph",
+    "png_uri",
+    "render_page",
+    "scatter",
+    "strip",
+    "table",
+    "tag",
+]

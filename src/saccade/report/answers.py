@@ -1,0 +1,227 @@
+"""Sections on a classifier's answers: by class, confusions, calibration, the worst pictures."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .chart import line_chart
+from .heat import heat_map
+from .markup import Html, join, shorten, tag
+from .page import Section, fold, grid, paragraph, table
+from .picture import encode_picture
+from .rows import Interval, interval_chart
+from .tally import Answered, Score, calibration, class_scores, confused_pairs, confusion, wilson
+
+MANY = 40  # classes beyond which not all are shown at once
+WORST, BEST = 20, 5
+LISTED = 2000  # classes listed at all
+MAPPED = 30  # classes up to which confusions are a map
+BESIDE = 12  # classes up to which a map leaves room for a table beside it
+PICTURES = 24
+NAME = 120  # characters of a class' or a file's name
+
+
+def class_section(answered: Answered, classes: Sequence[str]) -> Section:
+    """Return the accuracy of every class, the worst first."""
+    scores = class_scores(answered, classes)
+    seen = sorted((score for score in scores if score.pictures), key=lambda score: (score.share, score.name))
+    absent = [score.name for score in scores if not score.pictures]
+    parts = [paragraph(_about_classes(seen), " The whisker is the 95% interval over the pictures of a class.")]
+    if len(seen) <= MANY:
+        parts.append(_class_chart(seen, title="Accuracy by class, worst first"))
+    else:
+        rest = seen[WORST:-BEST]
+        shown = rest[:LISTED]
+        told = f"The other {len(rest)} classes" if len(shown) == len(rest) else f"The {len(shown)} next worst classes"
+        parts.append(_class_chart(seen[:WORST], title=f"The {WORST} classes with the lowest accuracy"))
+        parts.append(_class_chart(seen[-BEST:], title=f"The {BEST} classes with the highest accuracy"))
+        parts.append(fold(told, _class_chart(shown, title=f"{told}, worst first")))
+    if absent:
+        names = ", ".join(shorten(name, 40) for name in absent[:20])
+        more = f" and {len(absent) - 20} more" if len(absent) > 20 else ""
+        parts.append(paragraph(f"Without validation pictures: {names}{more}.", class_="note"))
+    return Section("classes", "Accuracy by class", join(*parts))
+
+
+def confusion_section(answered: Answered, classes: Sequence[str]) -> Section:
+    """Return which classes were taken for which."""
+    wrong = int((~answered.correct).sum())
+    if not wrong:
+        return Section("confusion", "Confusions", paragraph("No picture was taken for another class."))
+    if len(classes) > MAPPED:
+        return Section("confusion", "Confusions", _pair_table(answered, classes, most=20))
+    most = confused_pairs(answered, most=3)
+    told = "; ".join(
+        f"{shorten(classes[pair.true], 40)} taken for {shorten(classes[pair.predicted], 40)}, "
+        f"{pair.pictures:,} of {pair.of:,}"
+        for pair in most
+    )
+    drawing, pairs = _confusion_map(answered, classes, told), _pair_table(answered, classes, most=10)
+    body = grid(drawing, pairs) if len(classes) <= BESIDE else join(drawing, pairs)
+    return Section("confusion", "Confusions", join(paragraph(f"Most often: {told}."), body))
+
+
+def calibration_section(answered: Answered) -> Section:
+    """Return how far confidence can be trusted."""
+    bins, error = calibration(answered)
+    points = [(found.confidence, found.correct / found.pictures) for found in bins]
+    band = [(found.confidence, *wilson(found.correct, found.pictures)) for found in bins]
+    gap = float(answered.confidence.mean() - answered.correct.mean())
+    told = (
+        f"The model's mean confidence is {answered.confidence.mean():.1%} and it is right in "
+        f"{answered.correct.mean():.1%} of the pictures"
+    )
+    leaning = (
+        "on the whole too sure"
+        if gap > 0.02
+        else "on the whole not sure enough"
+        if gap < -0.02
+        else "about as sure as right"
+    )
+    about = paragraph(
+        f"{told}: {leaning}. The expected calibration error is {error:.1%} (ten bins of confidence). Dashed: as "
+        "confident as right; shaded: 95% interval."
+    )
+    chart = line_chart(
+        {"answers": points},
+        title="Share of right answers by confidence",
+        x_label="confidence",
+        y_label="right answers",
+        bands={"answers": band},
+        guide=[(0, 0), (1, 1)],
+        x_range=(0, 1),
+        y_range=(0, 1),
+        percent=True,
+        x_percent=True,
+    )
+    rows = [[f"{f.confidence:.1%}", f"{f.correct / f.pictures:.1%}", f"{f.pictures:,}"] for f in bins]
+    numbers = table(
+        ["Mean confidence", "Right", "Pictures"], rows, caption="Answers in bins of confidence", numeric=(0, 1, 2)
+    )
+    return Section("calibration", "Confidence", join(about, grid(chart, numbers)))
+
+
+def picture_section(
+    answered: Answered,
+    classes: Sequence[str],
+    *,
+    read: Callable[[int], np.ndarray | None],
+    name: Callable[[int], str],
+) -> Section:
+    """Return the pictures with the highest loss.
+
+    Args:
+        answered: the answers.
+        classes: names of the classes.
+        read: gives the picture of a place, or None where it cannot.
+        name: gives the name of a place.
+    """
+    items: list[Html] = []
+    # NaN counts as the highest loss: the reader should see it first.
+    for index in np.argsort(-np.nan_to_num(answered.loss, nan=math.inf), kind="stable"):
+        if len(items) == PICTURES:
+            break
+        place = int(answered.places[index])
+        pixels = read(place)
+        if pixels is not None:
+            items.append(_picture(answered, int(index), classes, pixels, shorten(name(place), NAME)))
+    about = (
+        "The validation pictures with the highest loss: confident and wrong. Wrong labels and damaged pictures gather "
+        "here, so look at the labels before blaming the model."
+    )
+    shown = tag("ol", *items, class_="pictures") if items else paragraph("No picture could be read.", class_="note")
+    return Section("pictures", "The worst pictures", join(paragraph(about), shown))
+
+
+def _picture(answered: Answered, index: int, classes: Sequence[str], pixels: np.ndarray, name: str) -> Html:
+    true = shorten(classes[answered.labels[index]], NAME)
+    answer = shorten(classes[answered.predictions[index]], NAME)
+    said = f"{answered.confidence[index]:.0%} sure"
+    image = encode_picture(pixels, alt=f"{name}: {true}, answered {answer}")
+    return tag(
+        "li",
+        tag("div", image, class_="frame"),
+        paragraph("true: ", tag("strong", true)),
+        paragraph("answered: ", tag("strong", answer), f", {said}"),
+        paragraph(name, class_="name"),
+    )
+
+
+def _about_classes(seen: Sequence[Score]) -> str:
+    worst, best = seen[0], seen[-1]
+    return (
+        f"From {shorten(worst.name, 60)} ({worst.share:.1%} of {worst.pictures:,}) to {shorten(best.name, 60)} "
+        f"({best.share:.1%} of {best.pictures:,}); the mean over {len(seen):,} classes is "
+        f"{sum(score.share for score in seen) / len(seen):.1%}."
+    )
+
+
+def _class_chart(scores: Sequence[Score], *, title: str) -> Html:
+    rows = []
+    for score in scores:
+        low, high = score.interval
+        rows.append(Interval(score.name, low, score.share, high, f"{score.correct:,} of {score.pictures:,}"))
+    return interval_chart(
+        rows,
+        title=title,
+        x_label="Accuracy",
+        name_label="Class",
+        value_label="Accuracy, 95% interval",
+        remark_label="Right",
+        zero=None,
+        bars=True,
+        percent=True,
+        x_range=(0, 1),
+    )
+
+
+def _confusion_map(answered: Answered, classes: Sequence[str], told: str) -> Html:
+    counts = confusion(answered, len(classes))
+    totals = counts.sum(1, keepdims=True)
+    shares = counts / np.maximum(totals, 1)
+    texts = [
+        ["" if not count else _percent(share) for count, share in zip(*pair, strict=True)]
+        for pair in zip(counts, shares, strict=True)
+    ]
+    tips = [
+        [
+            f"{true} → {answer}: {counts[i, j]:,} of {totals[i, 0]:,} ({shares[i, j]:.1%})"
+            for j, answer in enumerate(classes)
+        ]
+        for i, true in enumerate(classes)
+    ]
+    return heat_map(
+        shares,
+        rows=classes,
+        columns=classes,
+        title="Answers of each true class, in percent of its pictures",
+        row_label="true class",
+        column_label="answered class",
+        texts=texts,
+        tips=tips,
+        alternative=f"The diagonal is what was right. Most confused: {told}.",
+    )
+
+
+def _percent(share: float) -> str:
+    return "<1" if share < 0.005 else f"{100 * share:.0f}"
+
+
+def _pair_table(answered: Answered, classes: Sequence[str], *, most: int) -> Html:
+    pairs = confused_pairs(answered, most=most)
+    rows = [
+        [
+            shorten(classes[pair.true], NAME),
+            shorten(classes[pair.predicted], NAME),
+            f"{pair.pictures:,} of {pair.of:,}",
+            f"{pair.pictures / pair.of:.1%}",
+        ]
+        for pair in pairs
+    ]
+    return table(
+        ["True class", "Answered", "Pictures", "Share of the class"],
+        rows,
+        caption=f"The {len(rows)} pairs of classes confused most often",
+        numeric=(2, 3),
+    )

@@ -1,0 +1,259 @@
+"""Line charts and scatter plots as SVG, which the page's style colours for light and dark."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from .axes import Scale, number, span, tick_labels, ticks, widen
+from .markup import Html, escape, join, shorten, tag
+
+WIDTH, HEIGHT = 480, 280
+TOP, RIGHT, BOTTOM = 30, 16, 44
+SERIES = 6  # colours, dashes and marks there are
+MARKED = 40  # points of a series up to which each has a mark
+POINTED = 200  # points of a series up to which each tells its value
+DRAWN = 1500  # points of a series that are drawn
+
+Band = Sequence[tuple[float, float, float]]
+
+
+class Point(NamedTuple):
+    """A place in a scatter plot, and what it is called."""
+
+    x: float
+    y: float
+    label: str = ""
+
+
+def line_chart(
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    bands: Mapping[str, Band] | None = None,
+    guide: Sequence[tuple[float, float]] = (),
+    x_range: tuple[float, float] | None = None,
+    y_range: tuple[float, float] | None = None,
+    zero: bool = False,
+    percent: bool = False,
+    x_percent: bool = False,
+) -> Html:
+    """Return a figure of lines.
+
+    Args:
+        series: a line's name to its points in order of x; a value that is not finite leaves a gap.
+        title: the figure's caption.
+        x_label: what the x-axis shows.
+        y_label: what the y-axis shows.
+        bands: a line's name to (x, low, high), drawn behind it in its colour.
+        guide: points of a thin line to compare with, such as a diagonal.
+        x_range: ends of the x-axis; those of the points if not given.
+        y_range: ends of the y-axis; round values around the points if not given.
+        zero: let the y-axis hold 0, so that heights can be compared.
+        percent: values of y are shares.
+        x_percent: values of x are shares.
+    """
+    bands = bands or {}
+    thin = {name: _thin(points) for name, points in series.items()}
+    edges = [value for band in bands.values() for _, low, high in band for value in (low, high)] + [0.0] * zero
+    places = [(x, y) for points in thin.values() for x, y in points]
+    frame = _Frame.around(places, edges=edges, x_range=x_range, y_range=y_range, percent=percent, x_percent=x_percent)
+    body = [frame.draw(x_label, y_label)]
+    if guide:
+        body.append(tag("path", d=frame.path(guide), class_="guide"))
+    for index, name in enumerate(thin):
+        if bands.get(name):
+            body.append(tag("polygon", points=frame.band(bands[name]), class_=f"band {_style(index)}"))
+    for index, (name, points) in enumerate(thin.items()):
+        body.append(tag("path", d=frame.path(points), class_=f"line {_style(index)}"))
+        body.append(_marks(frame, index, name, points, x_label=x_label))
+    told = [_describe(name, points, frame, x_label=x_label) for name, points in thin.items()]
+    alternative = f"{title}. Lines of {y_label} by {x_label}. {' '.join(told)}"
+    return _figure(title, join(*body), alternative, _legend(list(thin), lines=True))
+
+
+def scatter(
+    groups: Mapping[str, Sequence[Point]],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    percent: bool = False,
+) -> Html:
+    """Return a figure of points, each group with a colour and a mark of its own.
+
+    Args:
+        groups: a group's name to its points.
+        title: the figure's caption.
+        x_label: what the x-axis shows.
+        y_label: what the y-axis shows.
+        percent: values of y are shares.
+    """
+    places = [(point.x, point.y) for points in groups.values() for point in points]
+    frame = _Frame.around(places, percent=percent, room=0.06)
+    body, told = [frame.draw(x_label, y_label)], []
+    for index, (name, points) in enumerate(groups.items()):
+        for point in points:
+            if not (math.isfinite(point.x) and math.isfinite(point.y)):
+                continue
+            what = f"{point.label or name}: {number(point.x)}, {number(point.y, percent=percent)}"
+            x, y = frame.x(point.x), frame.y(point.y)
+            body.append(_mark(index, x, y, size=4.5, tip=what))
+            if point.label:
+                left = x > frame.x.start + 0.7 * (frame.x.end - frame.x.start)
+                anchor = {"text_anchor": "end"} if left else {}
+                body.append(tag("text", shorten(point.label, 24), x=x + (-9 if left else 9), y=y + 4, **anchor))
+            told.append(f"{what}.")
+    alternative = f"{title}. Points of {y_label} by {x_label}. {' '.join(told[:50])}"
+    return _figure(title, join(*body), alternative, _legend(list(groups), lines=False))
+
+
+class _Frame(NamedTuple):
+    """The two scales of a chart and their ticks."""
+
+    x: Scale
+    y: Scale
+    x_ticks: list[float]
+    y_ticks: list[float]
+    x_texts: list[str]
+    y_texts: list[str]
+    percent: bool
+    x_percent: bool
+
+    @classmethod
+    def around(
+        cls,
+        places: Sequence[tuple[float, float]],
+        *,
+        edges: Sequence[float] = (),
+        x_range: tuple[float, float] | None = None,
+        y_range: tuple[float, float] | None = None,
+        percent: bool = False,
+        x_percent: bool = False,
+        room: float = 0.0,
+    ) -> "_Frame":
+        xs = [x for x, _ in places if math.isfinite(x)]
+        low, high = x_range or span(xs)
+        whole = all(float(x).is_integer() for x in xs) and x_range is None
+        if whole and len(set(xs)) < 2:
+            low, high = (xs[0] - 0.5, xs[0] + 0.5) if xs else (0.5, 1.5)
+        low, high = low - room * (high - low), high + room * (high - low)
+        y_low, y_high = y_range or widen(*span((y for _, y in places), include=edges))
+        x_ticks, y_ticks = ticks(low, high, most=7, whole=whole), ticks(y_low, y_high)
+        x_texts, y_texts = tick_labels(x_ticks, percent=x_percent), tick_labels(y_ticks, percent=percent)
+        left = 14 + 7.4 * max((len(text) for text in y_texts), default=1)
+        x = Scale(low, high, left, WIDTH - RIGHT)
+        return cls(
+            x, Scale(y_low, y_high, HEIGHT - BOTTOM, TOP), x_ticks, y_ticks, x_texts, y_texts, percent, x_percent
+        )
+
+    def draw(self, x_label: str, y_label: str) -> Html:
+        left, right, bottom = self.x.start, self.x.end, self.y.start
+        parts = []
+        for value, text in zip(self.y_ticks, self.y_texts, strict=True):
+            y = self.y(value)
+            parts.append(tag("line", x1=left, x2=right, y1=y, y2=y, class_="rule"))
+            parts.append(tag("text", text, x=left - 7, y=y + 4, text_anchor="end"))
+        for value, text in zip(self.x_ticks, self.x_texts, strict=True):
+            x = self.x(value)
+            parts.append(tag("line", x1=x, x2=x, y1=bottom, y2=bottom + 5, class_="axis"))
+            parts.append(tag("text", text, x=x, y=bottom + 19, text_anchor="middle"))
+        parts.append(tag("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="axis"))
+        parts.append(tag("text", y_label, x=0, y=12, class_="label"))
+        parts.append(tag("text", x_label, x=(left + right) / 2, y=HEIGHT - 6, text_anchor="middle", class_="label"))
+        return join(*parts)
+
+    def path(self, points: Sequence[tuple[float, float]]) -> str:
+        words, pen = [], "M"
+        for x, y in points:
+            if not math.isfinite(y):
+                pen = "M"
+                continue
+            words.append(f"{pen}{self.x(x):.1f} {self.y(y):.1f}")
+            pen = "L"
+        return "".join(words)
+
+    def band(self, band: Band) -> str:
+        sound = [(x, low, high) for x, low, high in band if math.isfinite(low) and math.isfinite(high)]
+        # One interval alone has no width; give it some.
+        places = (
+            [self.x(x) for x, _, _ in sound]
+            if len(sound) > 1
+            else [self.x(x) + d for x, _, _ in sound for d in (-5, 5)]
+        )
+        sound = sound if len(sound) > 1 else sound * 2
+        upper = [f"{x:.1f},{self.y(high):.1f}" for x, (_, _, high) in zip(places, sound, strict=True)]
+        lower = [f"{x:.1f},{self.y(low):.1f}" for x, (_, low, _) in zip(places[::-1], sound[::-1], strict=True)]
+        return " ".join(upper + lower)
+
+
+def _marks(frame: _Frame, index: int, name: str, points: Sequence[tuple[float, float]], *, x_label: str) -> Html:
+    if len(points) > POINTED:
+        return Html()
+    marks = []
+    for x, y in points:
+        if math.isfinite(y):
+            tip = f"{name}, {x_label} {number(x, percent=frame.x_percent)}: {number(y, percent=frame.percent)}"
+            seen = len(points) <= MARKED
+            marks.append(_mark(index, frame.x(x), frame.y(y), size=3.2 if seen else 5, tip=tip, seen=seen))
+    return join(*marks)
+
+
+def _mark(index: int, x: float, y: float, *, size: float, tip: str = "", seen: bool = True) -> Html:
+    """Draw a mark whose shape tells a series apart without its colour."""
+    shapes = [
+        f"M{x - size:.1f} {y:.1f}a{size} {size} 0 1 0 {2 * size} 0a{size} {size} 0 1 0 {-2 * size} 0z",
+        f"M{x - size * 0.9:.1f} {y - size * 0.9:.1f}h{size * 1.8:.1f}v{size * 1.8:.1f}h{-size * 1.8:.1f}z",
+        f"M{x:.1f} {y - size * 1.2:.1f}l{size * 1.2:.1f} {size * 2:.1f}h{-size * 2.4:.1f}z",
+        f"M{x:.1f} {y - size * 1.3:.1f}l{size * 1.3:.1f} {size * 1.3:.1f}l{-size * 1.3:.1f} {size * 1.3:.1f}"
+        f"l{-size * 1.3:.1f} {-size * 1.3:.1f}z",
+        f"M{x:.1f} {y + size * 1.2:.1f}l{size * 1.2:.1f} {-size * 2:.1f}h{-size * 2.4:.1f}z",
+        f"M{x - size * 1.4:.1f} {y - size * 0.5:.1f}h{size * 2.8:.1f}v{size:.1f}h{-size * 2.8:.1f}z",
+    ]
+    return tag("path", *([tag("title", tip)] if tip else []), d=shapes[index % SERIES], class_=_look(index, seen))
+
+
+def _look(index: int, seen: bool) -> str:
+    return f"mark {_style(index)}" if seen else "unseen"
+
+
+def _style(index: int) -> str:
+    return f"s{index % SERIES + 1}"
+
+
+def _legend(names: Sequence[str], *, lines: bool) -> Html | None:
+    if len(names) < 2:
+        return None
+    items = []
+    for index, name in enumerate(names):
+        line = tag("path", d="M1 7H31", class_=f"line {_style(index)}") if lines else None
+        swatch = tag("svg", line, _mark(index, 16.0, 7.0, size=3.6), viewBox="0 0 32 14", aria_hidden="true")
+        items.append(tag("li", swatch, shorten(name, 60)))
+    return tag("ul", *items, class_="legend")
+
+
+def _figure(title: str, body: Html, alternative: str, legend: Html | None) -> Html:
+    drawing = tag("svg", body, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=alternative, class_="chart")
+    return tag("figure", tag("figcaption", escape(title)), legend, drawing)
+
+
+def _describe(name: str, points: Sequence[tuple[float, float]], frame: _Frame, *, x_label: str) -> str:
+    sound = [(x, y) for x, y in points if math.isfinite(y)]
+    if not sound:
+        return f"{name}: no values."
+    (first_x, first), (last_x, last) = sound[0], sound[-1]
+    low, high = min(sound, key=lambda p: p[1]), max(sound, key=lambda p: p[1])
+
+    def say(y: float, x: float) -> str:
+        return f"{number(y, percent=frame.percent)} at {x_label} {number(x, percent=frame.x_percent)}"
+
+    ends = f"from {say(first, first_x)} to {say(last, last_x)}"
+    return f"{name}: {ends}, lowest {say(low[1], low[0])}, highest {say(high[1], high[0])}."
+
+
+def _thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Keep every so many points of a long series, and its last."""
+    every = -(-len(points) // DRAWN) or 1
+    kept = list(points[::every])
+    return kept if not points or kept[-1] == points[-1] else [*kept, points[-1]]

@@ -1,0 +1,66 @@
+"""HTML in which a plain string is always text: only what `tag` made is let through as it is."""
+
+import html
+import re
+
+VOID = frozenset({"br", "col", "hr", "img", "link", "meta"})
+SHAPES = frozenset({"circle", "ellipse", "line", "path", "polygon", "polyline", "rect"})  # of SVG; closed in themselves
+UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
+
+
+class Html(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+Child = str | int | float | None
+
+
+def escape(text: object) -> Html:
+    """Return HTML that shows a text as it is; what is `Html` stays."""
+    if isinstance(text, Html):
+        return text
+    # A file's name can hold what is no Unicode, and what no page may hold.
+    printable = str(text).encode("utf-8", "backslashreplace").decode("utf-8")
+    return Html(html.escape(UNPRINTABLE.sub("\ufffd", printable), quote=True))
+
+
+def join(*children: Child, by: str = "") -> Html:
+    """Return children one after another, escaped where they are plain text; None is nothing."""
+    return Html(by.join(escape(child) for child in children if child is not None))
+
+
+def tag(name: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Html:
+    """Return an element.
+
+    Args:
+        name: of the element.
+        children: plain text, which is escaped, or Html.
+        attributes: `class_` stands for class, `aria_label` for aria-label; True is a bare name, None and False nothing.
+    """
+    words = [name]
+    for key, value in attributes.items():
+        if value is None or value is False:
+            continue
+        key = key.rstrip("_").replace("_", "-")
+        words.append(key if value is True else f'{key}="{escape(_short(value))}"')
+    opening = " ".join(words)
+    if name in VOID:
+        return Html(f"<{opening}>")
+    if name in SHAPES and not children:
+        return Html(f"<{opening}/>")
+    return Html(f"<{opening}>{join(*children)}</{name}>")
+
+
+def shorten(text: str, most: int) -> str:
+    """Return a text of at most so many characters, its middle replaced where it is longer."""
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end]}…{text[len(text) - end :]}"
+
+
+def _short(value: object) -> str:
+    """Write coordinates without digits nobody sees."""
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

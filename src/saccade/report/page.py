@@ -1,0 +1,118 @@
+"""One self-contained page: no script, no font, no file beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+
+from .heat import heat_css
+from .markup import Child, Html, join, tag
+
+# The page may show what is in it and nothing else, whatever a name in it holds.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page.
+
+    Args:
+        key: its anchor, a word.
+        title: its heading.
+        body: what it holds.
+    """
+
+    key: str
+    title: str
+    body: Html
+
+
+def render_page(title: str, sections: Sequence[Section], *, kind: str, lead: Child = None, foot: Child = None) -> str:
+    """Return a whole HTML page.
+
+    Args:
+        title: of the page.
+        sections: in order; each gets a heading and a place in the contents.
+        kind: a word or two above the title, such as "Training report".
+        lead: what stands before the first section.
+        foot: the last line.
+    """
+    links = [tag("li", tag("a", part.title, href=f"#{part.key}")) for part in sections]
+    parts = [
+        tag("section", tag("h2", part.title, id=part.key), part.body, aria_labelledby=part.key) for part in sections
+    ]
+    body = tag(
+        "body",
+        tag("a", "Skip to the content", href="#content", class_="skip"),
+        tag("header", tag("p", kind, class_="kind"), tag("h1", title)),
+        tag("nav", tag("ul", *links), aria_label="Contents") if links else None,
+        tag("main", lead, *parts, id="content", tabindex="-1"),
+        tag("footer", tag("p", foot)) if foot else None,
+    )
+    style = (resources.files("saccade.report") / "page.css").read_text(encoding="utf-8") + heat_css()
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        tag("meta", name_="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name_="color-scheme", content="light dark"),
+        tag("title", f"{title} · {kind}"),
+        tag("style", Html(style)),
+    )
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def paragraph(*children: Child, class_: str | None = None) -> Html:
+    """Return a paragraph."""
+    return tag("p", *children, class_=class_)
+
+
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[Child]],
+    *,
+    caption: str,
+    numeric: Sequence[int] = (),
+    named: bool = True,
+    class_: str | None = None,
+) -> Html:
+    """Return a table that scrolls by itself where it is wider than the window.
+
+    Args:
+        header: the columns' names.
+        rows: cells, plain text or Html.
+        caption: what the table shows.
+        numeric: columns to align right.
+        named: the first cell of a row is its name.
+        class_: of the table.
+    """
+    right = set(numeric)
+
+    def cell(column: int, child: Child) -> Html:
+        style = "num" if column in right else None
+        if named and column == 0:
+            return tag("th", child, scope="row", class_=style)
+        return tag("td", child, class_=style)
+
+    head = [tag("th", name, scope="col", class_="num" if i in right else None) for i, name in enumerate(header)]
+    body = [tag("tr", *(cell(i, child) for i, child in enumerate(row))) for row in rows]
+    whole = tag("table", tag("caption", caption), tag("thead", tag("tr", *head)), tag("tbody", *body), class_=class_)
+    return tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption)
+
+
+def facts(pairs: Sequence[tuple[str, Child, Child]]) -> Html:
+    """Return name, value and a remark, side by side where there is room."""
+    groups = [
+        tag("div", tag("dt", name), tag("dd", value), tag("dd", remark, class_="remark") if remark else None)
+        for name, value, remark in pairs
+    ]
+    return tag("dl", *groups, class_="facts")
+
+
+def fold(summary: str, *children: Child) -> Html:
+    """Return what is shown on demand."""
+    return tag("details", tag("summary", summary), join(*children))
+
+
+def grid(*children: Child) -> Html:
+    """Return figures side by side where there is room, one under another where there is not."""
+    return tag("div", *children, class_="grid")

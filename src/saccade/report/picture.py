@@ -1,0 +1,69 @@
+"""Pictures inside a page."""
+
+import base64
+import io
+
+import numpy as np
+from PIL import Image
+
+from .markup import Html, tag
+
+LARGEST = 128
+SMALLEST = 96
+
+
+def encode_picture(
+    pixels: np.ndarray, *, alt: str, largest: int = LARGEST, smallest: int = SMALLEST, class_: str | None = None
+) -> Html:
+    """Return an image element that holds its picture.
+
+    Args:
+        pixels: H, W, 3 or H, W, 1 or H, W uint8.
+        alt: what it shows, in words.
+        largest: see `png_uri`.
+        smallest: see `png_uri`.
+        class_: of the element.
+    """
+    image = _fit(_open(pixels), largest=largest, smallest=smallest)
+    return tag("img", src=_uri(image), alt=alt, width=image.width, height=image.height, class_=class_)
+
+
+def png_uri(pixels: np.ndarray, *, largest: int = LARGEST, smallest: int = SMALLEST) -> str:
+    """Return a picture as a data URI.
+
+    Args:
+        pixels: H, W, 3 or H, W, 1 or H, W uint8.
+        largest: a longer side is made this long.
+        smallest: a picture whose longer side is shorter is enlarged by a whole factor, its pixels kept as squares.
+    """
+    return _uri(_fit(_open(pixels), largest=largest, smallest=smallest))
+
+
+def _open(pixels: np.ndarray) -> Image.Image:
+    pixels = np.asarray(pixels)
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[..., 0]
+    colour = pixels.ndim == 3 and pixels.shape[2] == 3
+    if pixels.dtype != np.uint8 or not (colour or pixels.ndim == 2) or not pixels.size:
+        raise ValueError(
+            f"a picture of type {pixels.dtype} and shape {pixels.shape} was given; it is uint8 of shape (H, W, 3), "
+            "(H, W, 1) or (H, W)"
+        )
+    return Image.fromarray(np.ascontiguousarray(pixels))
+
+
+def _fit(image: Image.Image, *, largest: int, smallest: int) -> Image.Image:
+    longer = max(image.size)
+    if longer > largest:
+        width, height = (max(round(side * largest / longer), 1) for side in image.size)
+        return image.resize((width, height), Image.Resampling.LANCZOS, reducing_gap=3.0)
+    factor = min(-(-smallest // longer), largest // longer)
+    if factor > 1:
+        return image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+    return image
+
+
+def _uri(image: Image.Image) -> str:
+    file = io.BytesIO()
+    image.save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")

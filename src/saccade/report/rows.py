@@ -1,0 +1,125 @@
+"""Charts of named rows: bars and intervals that keep their text readable at any width."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .axes import number, span, tick_labels, ticks, widen
+from .markup import Html, shorten, tag
+
+STRIP = 22  # height of a row's drawing
+INSET = 3.0  # percent of the width left free on both sides, for what stands at the ends
+
+
+class Interval(NamedTuple):
+    """A mean with what it may be."""
+
+    name: str
+    low: float
+    mean: float
+    high: float
+    remark: str = ""
+
+
+def interval_chart(
+    rows: Sequence[Interval],
+    *,
+    title: str,
+    x_label: str,
+    zero: float | None = 0.0,
+    bars: bool = False,
+    percent: bool = False,
+    x_range: tuple[float, float] | None = None,
+    name_label: str = "Name",
+    value_label: str = "Mean and interval",
+    remark_label: str = "Remark",
+) -> Html:
+    """Return a table whose rows draw a mean and its interval over one axis.
+
+    Args:
+        rows: top to bottom.
+        title: the caption.
+        x_label: what is drawn.
+        zero: where a line marks "no difference"; None for no line.
+        bars: draw a bar from zero to the mean.
+        percent: values are shares.
+        x_range: ends of the axis; round values around the rows if not given.
+        name_label: heads the column of names.
+        value_label: heads the column of numbers.
+        remark_label: heads the column of remarks, which is there if a row has one.
+    """
+    values = [value for row in rows for value in (row.low, row.mean, row.high)]
+    low, high = x_range or widen(*span(values, include=[] if zero is None else [zero]))
+    body = []
+    for row in rows:
+        drawing = strip(row.low, row.mean, row.high, x_range=(low, high), zero=zero, bar=bars)
+        ends = f"{number(row.low, percent=percent)} to {number(row.high, percent=percent)}"
+        numbers = [tag("b", number(row.mean, percent=percent)), " ", tag("span", ends, class_="remark")]
+        remark = tag("td", row.remark, class_="remark") if any(r.remark for r in rows) else None
+        cells = tag("td", drawing, class_="strip"), tag("td", *numbers, class_="num"), remark
+        body.append(tag("tr", tag("th", shorten(row.name, 80), scope="row"), *cells))
+    rest = 2 if any(row.remark for row in rows) else 1
+    axis = tag("tr", tag("td"), tag("td", _axis(low, high, percent=percent), class_="strip"), tag("td", colspan=rest))
+    names = [name_label, x_label, value_label, *([remark_label] if rest == 2 else [])]
+    head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in names)))
+    foot = tag("tfoot", axis, aria_hidden="true")
+    whole = tag("table", tag("caption", title), head, tag("tbody", *body), foot, class_="rows")
+    return tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=title)
+
+
+def strip(
+    low: float,
+    mean: float,
+    high: float,
+    *,
+    x_range: tuple[float, float],
+    zero: float | None = None,
+    bar: bool = False,
+) -> Html:
+    """Return the drawing of one row, as wide as its cell; the numbers belong beside it.
+
+    Args:
+        low: lower end of the interval.
+        mean: its middle.
+        high: its upper end.
+        x_range: ends of the axis.
+        zero: where to draw a line, and a bar from.
+        bar: draw a bar from zero, or the axis' lower end, to the mean.
+    """
+    middle = STRIP / 2
+    parts = []
+    if zero is not None:
+        at = _share(zero, x_range)
+        parts.append(tag("line", x1=at, x2=at, y1=0, y2=STRIP, class_="zero"))
+    if bar and math.isfinite(mean):
+        begin, end = sorted((_place(x_range[0] if zero is None else zero, x_range), _place(mean, x_range)))
+        width = f"{end - begin:.2f}%"
+        parts.append(tag("rect", x=f"{begin:.2f}%", width=width, y=4, height=STRIP - 8, class_="bar"))
+    if math.isfinite(low) and math.isfinite(high):
+        ends = {"x1": _share(low, x_range), "x2": _share(high, x_range)}
+        parts.append(tag("line", **ends, y1=middle, y2=middle, class_="whisker"))
+        for x in ends.values():
+            parts.append(tag("line", x1=x, x2=x, y1=middle - 4, y2=middle + 4, class_="whisker"))
+    if math.isfinite(mean) and not bar:
+        parts.append(tag("circle", cx=_share(mean, x_range), cy=middle, r=4.5, class_="mark s1"))
+    return tag("svg", *parts, height=STRIP, aria_hidden="true", class_="row")
+
+
+def _axis(low: float, high: float, *, percent: bool) -> Html:
+    values = ticks(low, high, most=5)
+    parts = [tag("line", x1=_share(low, (low, high)), x2=_share(high, (low, high)), y1=1, y2=1, class_="axis")]
+    for value, text in zip(values, tick_labels(values, percent=percent), strict=True):
+        at = _share(value, (low, high))
+        parts.append(tag("line", x1=at, x2=at, y1=1, y2=6, class_="axis"))
+        parts.append(tag("text", text, x=at, y=19, text_anchor="middle"))
+    return tag("svg", *parts, height=STRIP, class_="row")
+
+
+def _place(value: float, x_range: tuple[float, float]) -> float:
+    low, high = x_range
+    share = min(max((value - low) / (high - low), 0.0), 1.0)
+    return INSET + share * (100 - 2 * INSET)
+
+
+def _share(value: float, x_range: tuple[float, float]) -> str:
+    return f"{_place(value, x_range):.2f}%"

@@ -1,0 +1,128 @@
+"""Counts of a classifier's answers: accuracy with its interval, by class, confusions, calibration."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What a model said to pictures, N each.
+
+    Args:
+        places: of the pictures in their source.
+        labels: the true classes.
+        predictions: the classes answered.
+        confidence: share of the class answered.
+        loss: cross-entropy.
+    """
+
+    places: np.ndarray
+    labels: np.ndarray
+    predictions: np.ndarray
+    confidence: np.ndarray
+    loss: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def correct(self) -> np.ndarray:
+        """Which answers are right, N bool."""
+        return self.labels == self.predictions
+
+
+class Score(NamedTuple):
+    """Right answers out of pictures, with the Wilson interval of their share."""
+
+    name: str
+    correct: int
+    pictures: int
+
+    @property
+    def share(self) -> float:
+        """The share of right answers."""
+        return self.correct / self.pictures if self.pictures else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Its 95% interval."""
+        return wilson(self.correct, self.pictures)
+
+
+class Pair(NamedTuple):
+    """A class taken for another."""
+
+    true: int
+    predicted: int
+    pictures: int
+    of: int
+
+
+class Bin(NamedTuple):
+    """Answers of about one confidence."""
+
+    confidence: float
+    correct: int
+    pictures: int
+
+
+def wilson(correct: int, count: int, *, level: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's score interval of a share; 0 to 1 where nothing was counted."""
+    if not 0 <= correct <= count:
+        raise ValueError(f"{correct} right answers of {count} were given; they are from 0 to {count}")
+    if count == 0:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share, part = correct / count, z * z / count
+    middle = (share + part / 2) / (1 + part)
+    reach = z / (1 + part) * math.sqrt(share * (1 - share) / count + part / (4 * count))
+    # The ends are exact at none and at all, where rounding would leave a hair.
+    return (0.0 if correct == 0 else middle - reach), (1.0 if correct == count else middle + reach)
+
+
+def class_scores(answered: Answered, classes: Sequence[str]) -> list[Score]:
+    """Return every class' score, in the order of the classes."""
+    counts = np.bincount(answered.labels, minlength=len(classes))
+    correct = np.bincount(answered.labels[answered.correct], minlength=len(classes))
+    return [Score(name, int(correct[i]), int(counts[i])) for i, name in enumerate(classes)]
+
+
+def confusion(answered: Answered, num_classes: int) -> np.ndarray:
+    """Return how often a true class (row) was answered by a class (column)."""
+    flat = np.bincount(answered.labels * num_classes + answered.predictions, minlength=num_classes**2)
+    return flat.reshape(num_classes, num_classes)
+
+
+def confused_pairs(answered: Answered, *, most: int) -> list[Pair]:
+    """Return the pairs of classes confused most often, the most frequent first."""
+    wrong = ~answered.correct
+    pairs, counts = np.unique(
+        np.stack([answered.labels[wrong], answered.predictions[wrong]], 1), axis=0, return_counts=True
+    )
+    totals = np.bincount(answered.labels)
+    order = np.argsort(-counts, kind="stable")[:most]
+    return [Pair(int(pairs[i, 0]), int(pairs[i, 1]), int(counts[i]), int(totals[pairs[i, 0]])) for i in order]
+
+
+def calibration(answered: Answered, *, bins: int = 10) -> tuple[list[Bin], float]:
+    """Return answers by confidence, and the expected calibration error.
+
+    Args:
+        answered: the answers.
+        bins: of equal width; empty ones are left out.
+    """
+    number = np.minimum((answered.confidence * bins).astype(np.int64), bins - 1)
+    found, error = [], 0.0
+    for index in range(bins):
+        inside = number == index
+        count, correct = int(inside.sum()), int(answered.correct[inside].sum())
+        if count:
+            confidence = float(answered.confidence[inside].mean())
+            found.append(Bin(confidence, correct, count))
+            error += abs(confidence - correct / count) * count / len(answered)
+    return found, error
