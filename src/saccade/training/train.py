@@ -311,9 +311,9 @@ def _room_to_compile(config: TrainConfig) -> Any:
     """Let the compiler make a version of a block for each rate of drop path."""
     if config.engine.compile is False or (config.engine.compile is None and not torch.cuda.is_available()):
         return nullcontext()
-    import torch._dynamo.config  # takes a while to import
+    from torch._dynamo import config as compiler  # takes a while to import
 
-    return torch._dynamo.config.patch(recompile_limit=64)
+    return compiler.patch(recompile_limit=64)
 
 
 @contextmanager
