@@ -1,5 +1,8 @@
 """Better context for vision transformers; importing it registers the backbones with timm."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .models import CheckpointError, LoadReport, list_backbones, load_official
 from .plugins import (
     ContextBroadcast,
@@ -12,6 +15,20 @@ from .plugins import (
     attached,
 )
 from .tasks import Classify, Distillation, RelativeLocalization, TokenLabelling
+
+if TYPE_CHECKING:
+    from .building import load_model
+    from .training.train import list_recipes, train
+
+# Verbs, imported when they are first used.
+VERBS = {"load_model": ".building", "list_recipes": ".training.train", "train": ".training.train"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in VERBS:
+        return getattr(import_module(VERBS[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __version__ = "0.1.0.dev0"
 __all__ = [
@@ -30,5 +47,8 @@ __all__ = [
     "attach",
     "attached",
     "list_backbones",
+    "list_recipes",
+    "load_model",
     "load_official",
+    "train",
 ]

@@ -1,22 +1,26 @@
 """From settings to a model with its plug-ins, and to the task it is trained for."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from .config import ConfigError, LossConfig, ModelConfig, read_value
+from .config import ConfigError, LossConfig, ModelConfig, overlay, read_value
 from .models import CheckpointError, load_official
 from .models._backbone import Backbone
 from .models._identify import require_model
 from .models._official import read_checkpoint
 from .plugins import ContextBroadcast, SecondOrderHead, SqueezeExcite, UniformHead, attach
-from .tasks import Classify, RelativeLocalization, Task
+from .tasks import Classify, Distillation, RelativeLocalization, Task, TeacherLabels, TokenLabelling
 
 SMALL = 64  # sides up to this are small pictures: patches of 16 pixels would leave nothing of them
 
@@ -40,14 +44,20 @@ ATTACHED: dict[str, Callable[..., Any]] = {
     "squeeze": SqueezeExcite,
     "uniform": UniformHead,
 }
-TASKS: dict[str, Callable[..., Task]] = {"drloc": RelativeLocalization}
+TASKS: dict[str, Callable[..., Task]] = {"drloc": RelativeLocalization}  # each around another task
+# In the place of plain classification:
+TAUGHT: dict[str, Callable[..., Task]] = {
+    "distill": Distillation,
+    "token_label": TokenLabelling,
+}
+PLUGINS = {**ATTACHED, **TASKS, **TAUGHT}
 
 
 def parse_plugin(text: str) -> tuple[str, dict[str, Any]]:
     """Read "name" or "name:option=value,option=value"."""
     name, _, rest = text.partition(":")
     name = name.strip()
-    known = sorted([*ATTACHED, *TASKS])
+    known = sorted(PLUGINS)
     if name not in known:
         raise ConfigError(f"there is no plug-in {name!r}; there are {', '.join(known)}")
     options = {}
@@ -56,7 +66,7 @@ def parse_plugin(text: str) -> tuple[str, dict[str, Any]]:
         if not equals:
             raise ConfigError(f"the plug-in {text!r} was given; options are written name:option=value,option=value")
         options[key.strip()] = read_value(value)
-    allowed = inspect.signature({**ATTACHED, **TASKS}[name]).parameters
+    allowed = inspect.signature(PLUGINS[name]).parameters
     for key in options:
         if key not in allowed:
             names = [n for n in allowed if n not in ("model", "num_classes")]
@@ -90,7 +100,13 @@ def build_model(config: ModelConfig, shape: Shape, *, seed: int) -> nn.Module:
 
 
 def build_task(
-    model: nn.Module, config: ModelConfig, loss: LossConfig, *, seed: int, counts: Tensor | None = None
+    model: nn.Module,
+    config: ModelConfig,
+    loss: LossConfig,
+    shape: Shape,
+    *,
+    seed: int,
+    counts: Tensor | None = None,
 ) -> Task:
     """Return what the model is trained for: classification, and what its plug-ins add to it.
 
@@ -98,19 +114,47 @@ def build_task(
         model: as `build_model` returned it.
         config: which plug-ins.
         loss: class weights; smoothing is done where labels are mixed.
+        shape: how the pictures are normalised, for a teacher that wants it otherwise.
         seed: of the run.
         counts: pictures of each class, for balanced weights.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed + 2)
         task: Task = Classify(model, class_weights=_class_weights(loss, counts))
-        for text in config.plugins:
-            name, options = parse_plugin(text)
+        plugins = [parse_plugin(text) for text in config.plugins]
+        for name, options in plugins:
+            if name in TAUGHT:
+                task = _taught(name, model, options, shape)
+        for name, options in plugins:
             if name in TASKS:
                 task = TASKS[name](task, **options)
     if config.probe:
         _freeze_all_but_classifier(model)
     return task
+
+
+def _taught(name: str, model: nn.Module, options: dict[str, Any], shape: Shape) -> Task:
+    """Return a task whose labels come from a teacher: a finished run, or the weights one wrote."""
+    options = dict(options)
+    path = options.pop("teacher", None)
+    if path is None and name == "distill":
+        raise ConfigError("the plug-in distill needs a teacher: distill:teacher=RUN, a run's folder or its weights")
+    if path is None:
+        return TAUGHT[name](model, **options)
+    teacher, other = load_model(path)
+    if other.classes != shape.classes:
+        raise ConfigError(
+            f"the teacher {path} knows the classes {', '.join(other.classes[:5])}, ..., the data has "
+            f"{', '.join(shape.classes[:5])}, ...; train the teacher on the same classes"
+        )
+    fitted: dict[str, Any] = {
+        "images_norm": (shape.mean, shape.std),
+        "teacher_norm": (other.mean, other.std),
+        "size": None if other.img_size == shape.img_size else other.img_size,
+    }
+    if name == "distill":
+        return TAUGHT[name](model, teacher, **fitted, **options)
+    return TAUGHT[name](model, TeacherLabels(teacher, **fitted), **options)
 
 
 def resolve_name(name: str) -> str:
@@ -136,6 +180,56 @@ def _create(config: ModelConfig, shape: Shape) -> nn.Module:
         if "img_size" not in str(error):  # networks of convolutions take any size and no such argument
             raise ConfigError(f"model.options = {config.options} was given for {name}: {error}") from None
     return timm.create_model(name, pretrained=config.pretrained, **options, **config.options)
+
+
+def save_model(path: Path, weights: Mapping[str, Tensor], config: ModelConfig, shape: Shape) -> None:
+    """Write weights with what is needed to build their model and to feed it pictures."""
+    about = {
+        "model": {**asdict(config), "checkpoint": None, "pretrained": False, "probe": False},
+        "classes": list(shape.classes),
+        "in_chans": shape.in_chans,
+        "img_size": shape.img_size,
+        "mean": shape.mean,
+        "std": shape.std,
+    }
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
+    draft = path.with_name(f".{path.name}.part")
+    save_file(tensors, draft, metadata={"format": "pt", "saccade": json.dumps(about)})
+    os.replace(draft, path)
+
+
+def load_model(path: str | Path) -> tuple[nn.Module, Shape]:
+    """Build a run's model with its plug-ins and weights, in evaluation mode.
+
+    Args:
+        path: a run's folder or its `model.safetensors`.
+
+    Returns:
+        The model and the shape of its pictures.
+    """
+    file = Path(path).expanduser()
+    if file.is_dir():
+        file = file / "model.safetensors"
+        if not file.exists():
+            raise CheckpointError(
+                f"{file.parent} holds no model.safetensors; a run gets one at its end: saccade train --resume RUN"
+            )
+    try:
+        with safe_open(file, framework="pt") as opened:
+            about = json.loads((opened.metadata() or {})["saccade"])
+        weights = load_file(file)
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no {file}") from None
+    except (SafetensorError, KeyError, ValueError):
+        raise CheckpointError(
+            f"{file} was not written by saccade; give a run's folder or its model.safetensors"
+        ) from None
+    shape = Shape(
+        **{name: about[name] for name in ("in_chans", "img_size", "mean", "std")}, classes=tuple(about["classes"])
+    )
+    model = build_model(overlay(ModelConfig(), about["model"], source=str(file)), shape, seed=0)
+    model.load_state_dict(weights)
+    return model.eval(), shape
 
 
 def load_weights(model: nn.Module, path: str, shape: Shape) -> None:

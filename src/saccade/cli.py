@@ -42,15 +42,15 @@ def models(args: Namespace) -> None:
 
     rows: list[dict[str, Any]] = []
     for name in list_backbones():
-        size, paper = model_size(name), PUBLISHED[name]
+        size, paper = model_size(name), PUBLISHED.get(name)
         rows.append(
             {
                 "name": name,
                 "img_size": size.img_size,
                 "params_m": round(size.params / 1e6, 3),
-                "paper_params_m": paper.params,
+                "paper_params_m": paper and paper.params,
                 "gmacs": round(size.macs / 1e9, 3),
-                "paper_gmacs": paper.gmacs,
+                "paper_gmacs": paper and paper.gmacs,
             }
         )
     if args.json:
@@ -65,7 +65,7 @@ def models(args: Namespace) -> None:
             row["name"],
             str(row["img_size"]),
             f"{row['params_m']:.2f}",
-            f"{row['paper_params_m']:g}",
+            "-" if row["paper_params_m"] is None else f"{row['paper_params_m']:g}",
             f"{row['gmacs']:.2f}",
             "-" if row["paper_gmacs"] is None else f"{row['paper_gmacs']:g}",
         )

@@ -5,16 +5,16 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import load_file
+from torch import Tensor
 
-from .building import Shape, build_model
-from .config import ModelConfig, TrainConfig, overlay, read_yaml, to_yaml
+from .building import load_model, save_model
+from .config import TrainConfig, overlay, read_yaml, to_yaml
+
+__all__ = ["Run", "RunError", "free_name", "load_model", "save_model", "write_text"]
 
 
 class RunError(ValueError):
@@ -130,52 +130,6 @@ class Run:
             writer.writeheader()
             writer.writerows(records)
         os.replace(draft, self.path / "metrics.csv")
-
-
-def save_model(path: Path, weights: Mapping[str, Tensor], config: ModelConfig, shape: Shape) -> None:
-    """Write weights with what is needed to build their model and to feed it pictures."""
-    about = {
-        "model": {**asdict(config), "checkpoint": None, "pretrained": False, "probe": False},
-        "classes": list(shape.classes),
-        "in_chans": shape.in_chans,
-        "img_size": shape.img_size,
-        "mean": shape.mean,
-        "std": shape.std,
-    }
-    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
-    draft = path.with_name(f".{path.name}.part")
-    save_file(tensors, draft, metadata={"format": "pt", "saccade": json.dumps(about)})
-    os.replace(draft, path)
-
-
-def load_model(path: str | Path) -> tuple[nn.Module, Shape]:
-    """Build a run's model with its plug-ins and weights, in evaluation mode.
-
-    Args:
-        path: a run's folder or its `model.safetensors`.
-
-    Returns:
-        The model and the shape of its pictures.
-    """
-    file = Path(path).expanduser()
-    if file.is_dir():
-        file = Run.open(file).weights
-        if not file.exists():
-            raise RunError(f"{file.parent} has no weights yet; finish it by saccade train --resume {file.parent}")
-    try:
-        with safe_open(file, framework="pt") as opened:
-            about = json.loads((opened.metadata() or {})["saccade"])
-        weights = load_file(file)
-    except FileNotFoundError:
-        raise RunError(f"there is no {file}") from None
-    except (SafetensorError, KeyError, ValueError):
-        raise RunError(f"{file} was not written by saccade; give a run's folder or its model.safetensors") from None
-    shape = Shape(
-        **{name: about[name] for name in ("in_chans", "img_size", "mean", "std")}, classes=tuple(about["classes"])
-    )
-    model = build_model(overlay(ModelConfig(), about["model"], source=str(file)), shape, seed=0)
-    model.load_state_dict(weights)
-    return model.eval(), shape
 
 
 def free_name(folder: Path, name: str) -> Path:

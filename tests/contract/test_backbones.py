@@ -25,9 +25,10 @@ def images(size=WIDE, batch=2, channels=3):
     return torch.randn(batch, channels, *size)
 
 
-def test_all_nineteen_names_are_registered():
+def test_all_twenty_names_are_registered():
     assert set(NAMES) == {
         *("nommer_tiny", "nommer_small", "nommer_base"),
+        "glnet_nano",
         *("glnet_stl", "glnet_stl_paramslot", "glnet_4g", "glnet_9g", "glnet_16g", "glnet_4g_tl", "glnet_9g_tl"),
         *("sot_7", "sot_tiny", "sot_small", "sot_base"),
         *("cvt_13", "t2t_vit_7", "t2t_vit_12", "t2t_vit_14", "t2t_vit_24"),
@@ -109,7 +110,7 @@ def test_a_new_classifier_takes_the_models_precision(name):
 @pytest.mark.parametrize("size", [ODD, WIDE], ids=str)
 def test_features_only_gives_a_pyramid(name, size):
     model = shallow(name, features_only=True).eval()
-    strides = [4, 8, 16] if name == "cvt_13" else [4, 8, 16, 32]
+    strides = {"cvt_13": [4, 8, 16], "glnet_nano": [2, 4, 8]}.get(name, [4, 8, 16, 32])
     assert model.feature_info.reduction() == strides
     with torch.inference_mode():
         maps = model(images(size))

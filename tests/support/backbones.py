@@ -17,6 +17,8 @@ def shallow(name: str, **kwargs: Any) -> nn.Module:
     """Build a variant with as few blocks as show all its kinds of block."""
     if name.startswith("nommer"):
         kwargs.setdefault("depths", (1, 1, 1, 1))
+    elif name == "glnet_nano":
+        kwargs.setdefault("depths", (1, 2, 1))
     elif name.startswith("glnet"):
         kwargs.setdefault("depths", (1, 1, 2, 1))
     elif name.startswith("cvt"):

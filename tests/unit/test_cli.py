@@ -10,7 +10,8 @@ from saccade.cli import main
 def test_models_prints_every_backbone_beside_the_papers_figure(capsys):
     assert main(["models", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert len(rows) == 19
+    assert len(rows) == 20
+    assert rows["glnet_nano"]["paper_params_m"] is None
     assert rows["glnet_4g"]["params_m"] == 27.002
     assert rows["glnet_4g"]["paper_params_m"] == 27
     assert rows["sot_7"]["img_size"] == 112

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..building import ATTACHED, TASKS, parse_plugin
+from ..building import PLUGINS, parse_plugin
 from ..config import ConfigError, TrainConfig, flatten, overlay, read_value
 from ..training.train import configure
 
@@ -148,7 +148,7 @@ def _add_settings(settings: dict[str, Any], part: str, text: str) -> None:
 
 
 def _allowed() -> str:
-    plugins = ", ".join(sorted([*ATTACHED, *TASKS]))
+    plugins = ", ".join(sorted(PLUGINS))
     return (
         f"An arm is 'base', or plug-ins ({plugins}) and settings (name=value; model, recipe, epochs, lr, batch_size, "
         "img_size or a dotted name such as optim.weight_decay) joined by +, with 'NAME:=' before it if you like"

@@ -9,8 +9,8 @@ LEAST_SEEDS = 3  # seeds are given up down to this number before epochs are
 FLOOR = 0.25  # share of the epochs asked that three seeds are to have at least
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 RULE = (
-    f"seeds are reduced first, to {LEAST_SEEDS} at least; then epochs, to a quarter of those asked at least; then 2 seeds "
-    "with the epochs that fit"
+    f"seeds are reduced first, to {LEAST_SEEDS} at least; then epochs, to a quarter of those asked at least; then 2 "
+    "seeds with the epochs that fit"
 )
 
 
@@ -127,6 +127,6 @@ def fit_budget(
             return say(found)
     smallest = fit(min(2, seeds), 1)
     raise BudgetError(
-        f"a budget of {say_duration(budget)} was given; even {smallest.seeds} seeds of {len(paces)} arms for 1 epoch take "
-        f"about {say_duration(smallest.seconds)}. Give that much, fewer arms, or fewer pictures (data.train_limit)"
+        f"a budget of {say_duration(budget)} was given; even {smallest.seeds} seeds of {len(paces)} arms for 1 epoch "
+        f"take about {say_duration(smallest.seconds)}. Give that much, fewer arms, or fewer pictures (data.train_limit)"
     )

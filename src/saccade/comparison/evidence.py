@@ -60,16 +60,19 @@ class Evidence:
         return sum(record["seconds"] for record in counted) / steps if steps else None
 
     def curve(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return seconds of training and accuracy after each epoch that was validated."""
-        seconds = np.cumsum([record["seconds"] for record in self.records[seed]])
-        kept = [place for place, record in enumerate(self.records[seed]) if "val_top1" in record]
-        return seconds[kept], np.array([self.records[seed][place]["val_top1"] for place in kept])
+        """Return seconds of training and accuracy after each epoch that was validated, from chance at the start on."""
+        seconds, found = 0.0, [(0.0, 1 / len(self.summaries[seed]["classes"]))]
+        for record in self.records[seed]:
+            seconds += record["seconds"]
+            found += [(seconds, record["val_top1"])] if "val_top1" in record else []
+        times, accuracies = zip(*found, strict=True)
+        return np.array(times), np.array(accuracies)
 
 
 def read_evidence(runs: Mapping[int, Path]) -> Evidence:
     """Read finished runs, by seed."""
     opened = {seed: Run.open(path) for seed, path in runs.items()}
-    answers = {}
+    answers: dict[int, dict[str, np.ndarray]] = {}
     for seed, run in opened.items():
         found = run.predictions()
         answers[seed] = {name: found[name].numpy() for name in ("place", "label", "correct", "loss") if name in found}

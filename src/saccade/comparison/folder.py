@@ -19,7 +19,6 @@ FORMAT = 1
 MACHINE = {
     "engine.device",
     "engine.threads",
-    "data.workers",
     "data.resident",
     "data.bad_limit",
     "keep.every_steps",
@@ -82,8 +81,8 @@ class Folder:
                 told.append(f"arm {name} is {here['arms'][name]!r} there, {text!r} asked")
         if told:
             raise RunError(
-                f"{self.path} holds another comparison: {'; '.join(told)}. Name another folder by --out, or let this one "
-                "take its place by --overwrite, which keeps finished runs"
+                f"{self.path} holds another comparison: {'; '.join(told)}. Name another folder by --out, or let this "
+                "one take its place by --overwrite, which keeps finished runs"
             )
         return record
 
@@ -102,6 +101,7 @@ class Folder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes from running the same comparison; a killed one lets go by itself."""
+        self.record()  # nothing is put into a folder that holds something else
         self.path.mkdir(parents=True, exist_ok=True)
         with hold(self.path / ".lock", wait=0.0):
             yield

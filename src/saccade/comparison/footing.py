@@ -1,4 +1,4 @@
-"""What a run of an arm stands on: its pictures, their order and draws, its first weights. Read off what training uses."""
+"""What a run of an arm stands on: pictures, their order and draws, first weights; read off what training uses."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..config import TrainConfig
+from ..config import TrainConfig, overlay
 from ..data.feed import Feed, picture_keys
 from ..data.open import Data, open_data
 from ..data.source import Stream
@@ -71,11 +71,11 @@ class Library:
 
     def open(self, config: TrainConfig) -> Data:
         """Return the pictures of a run's settings."""
-        data = config.data
-        name = (data.path, data.val, data.val_share, config.seed, data.buffer)
+        data, seed = config.data, held_out_seed(config)
+        name = (data.path, data.val, data.val_share, seed, data.buffer)
         if name not in self.opened:
             self.opened[name] = open_data(
-                data.path, val=data.val, val_share=data.val_share, seed=config.seed, buffer=data.buffer
+                data.path, val=data.val, val_share=data.val_share, seed=seed, buffer=data.buffer
             )
         return self.opened[name]
 
@@ -85,6 +85,12 @@ class Library:
         if id(val) not in self.known:  # the set stays in `opened`, so its id stays its own
             self.known[id(val)] = Pictures(val.fingerprint(), len(val))
         return self.known[id(val)]
+
+
+def held_out_seed(config: TrainConfig) -> int:
+    """Return the seed by which validation pictures are held out where a set has none of its own."""
+    own = getattr(config.data, "split_seed", None)
+    return config.seed if own is None else int(own)
 
 
 def stand(config: TrainConfig, library: Library, device: torch.device) -> Footing:
@@ -97,8 +103,9 @@ def stand(config: TrainConfig, library: Library, device: torch.device) -> Footin
     """
     data = library.open(config)
     resolved, shape = resolve(config, data, device)
-    # One validation picture is enough here: all of them are resized where they are in memory.
-    parts = assemble(resolved, replace(data, val=data.val.subset([0])), shape, world=Alone(), device=CPU)
+    # Nothing is decoded or resized for a look: one validation picture is enough, and pictures stay where they are.
+    looked = overlay(resolved, {"data.resident": "never", "data.workers": 0})
+    parts = assemble(looked, replace(data, val=data.val.subset([0])), shape, world=Alone(), device=CPU)
     order, copies, keys = _order(parts.feed)
     model, task = parts.task.model, parts.task
     mine = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
@@ -146,11 +153,7 @@ def _training(parts: Parts, data: Data) -> Pictures:
     if isinstance(data.train, Stream):
         about = f"{data.name} {data.classes} {data.train.length}"
         return Pictures(hashlib.sha256(about.encode()).hexdigest(), data.train.length or 0)
-    pictures, labels = getattr(parts.feed, "pictures", None), getattr(parts.feed, "labels", None)
-    if pictures is not None and labels is not None:  # resident: what training will see, bytes and all
-        digest = hashlib.sha256(pictures.numpy().tobytes() + labels.numpy().tobytes()).hexdigest()
-        return Pictures(digest, len(labels))
-    source = getattr(parts.feed, "source", data.train)
+    source = getattr(parts.feed, "source", data.train)  # after data.train_limit
     return Pictures(source.fingerprint(), len(source))
 
 

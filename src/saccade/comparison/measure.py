@@ -198,10 +198,9 @@ class Measure:
     ) -> tuple[float | None, Difference | None]:
         """Read every run's accuracy where the shortest one ended, between the epochs by a straight line."""
         pair = [[self.arms[arm].curve(seed) for seed in seeds] for arm in (reference, name)]
-        curves = [curve for arm in pair for curve in arm]
-        if len(seeds) < 2 or any(len(seconds) == 0 for seconds, _ in curves):
+        if len(seeds) < 2:
             return None, None
-        until = min(float(seconds[-1]) for seconds, _ in curves)
+        until = min(float(seconds[-1]) for arm in pair for seconds, _ in arm)
         first, second = ([float(np.interp(until, *curve)) for curve in arm] for arm in pair)
         return until, paired_scores(first, second, level=self.question.level)
 

@@ -123,8 +123,8 @@ class Plan:
             lines += [f"  {check.what}: differs in {name}, {check.told}" for name, check in differing]
         if not self.same_pictures:
             lines.append(
-                "  validation pictures: equal in all arms, but other ones for each seed, since they are held out by seed; "
-                "intervals are over seeds alone. Give validation pictures of their own for sharper ones"
+                "  validation pictures: equal in all arms, but other ones for each seed, since they are held out by "
+                "seed; intervals are over seeds alone. Give validation pictures of their own for sharper ones"
             )
         return lines
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -131,7 +132,7 @@ def run_side_by_side(jobs: Sequence[Job], slots: Sequence[Slot], watch: Watch) -
                 found[(one.job.arm, one.job.seed)] = outcome
     except KeyboardInterrupt:
         watch.say("saving and stopping all runs ...")
-        raise Interrupted(2) from None
+        raise Interrupted(signal.SIGINT, jobs[0].path.parent) from None
     finally:
         _stop([one.process for one in working])
     return found

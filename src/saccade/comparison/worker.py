@@ -16,7 +16,6 @@ from typing import Any, Literal
 import torch
 
 from ..config import TrainConfig, overlay
-from ..data.open import open_data
 from ..data.source import Stream
 from ..runs import Run, write_text
 from ..training.console import Console
@@ -26,6 +25,7 @@ from ..training.setup import assemble, resolve
 from ..training.train import train_config
 from .budget import Pace
 from .folder import hold, is_finished, resumable
+from .footing import Library
 
 PROBED = {"cpu": 2, "cuda": 20}  # steps of a probe's epoch, of which it runs two
 PROBED_PICTURES = 512  # validation pictures of a probe
@@ -59,6 +59,8 @@ def train_run(config: TrainConfig, path: Path) -> Outcome:
         with hold(path.with_name(f".{path.name}.lock")):
             if not is_finished(path):
                 _train(config, path)
+    except Interrupted:
+        raise
     except torch.OutOfMemoryError as error:
         return Outcome("memory", str(error).splitlines()[0])
     except (TrainingError, MemoryError) as error:
@@ -96,13 +98,7 @@ def probe(config: TrainConfig) -> Pace:
     """
     begun = time.monotonic()
     device = local_device(config.engine.device)
-    data = open_data(
-        config.data.path,
-        val=config.data.val,
-        val_share=config.data.val_share,
-        seed=config.seed,
-        buffer=config.data.buffer,
-    )
+    data = Library().open(config)
     few, batch_size = PROBED.get(device.type, 2), config.optim.batch_size
     settings = {"schedule.epochs": 2, "keep.evaluate_every": 1000, "schedule.patience": None, "data.train_limit": None}
     every, limit = config.keep.evaluate_every, config.data.train_limit
@@ -171,7 +167,7 @@ def main(argv: list[str]) -> int:
 
 def _follow_parent() -> None:
     """Stop this process, state saved, when the one that holds the other end of its input has ended."""
-    while sys.stdin.buffer.read(4096):
+    while os.read(0, 4096):  # not through sys.stdin, whose lock would be held at exit
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE)

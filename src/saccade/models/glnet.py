@@ -177,7 +177,7 @@ class GLNet(Pyramid):
             box = sample_box(self._last_grid(x), lam=lam, generator=generator)
         elif isinstance(box, Tensor):
             box = place_box(box, self._last_grid(x))
-        x = swap_box(x, box.scaled(8))
+        x = swap_box(x, box.scaled(self._shrinkage()))
         for stage in self.stages:
             x = stage(x)
         x = self.finish(x)
@@ -186,8 +186,13 @@ class GLNet(Pyramid):
 
     def _last_grid(self, x: Tensor) -> tuple[int, int]:
         """Return the last map's height and width for the stem's output."""
-        height, width = x.shape[2:]
-        return (-(-height // 8), -(-width // 8)) if self.overlap else (max(height // 8, 1), max(width // 8, 1))
+        factor = self._shrinkage()
+        height, width = (-(-side // factor) if self.overlap else max(side // factor, 1) for side in x.shape[2:])
+        return height, width
+
+    def _shrinkage(self) -> int:
+        """Return how many times smaller than the stem's the last map is."""
+        return int(2 ** (len(self.stages) - 1))
 
     def pool(self, x: Tensor) -> Tensor:
         """Return what the classifier reads, B, C."""
@@ -347,7 +352,9 @@ default_cfgs = generate_default_cfgs(
 @register_model
 def glnet_nano(pretrained: bool = False, **kwargs: Any) -> GLNet:
     """GLNet for small pictures: three stages from patches of two pixels; 2.8 M parameters."""
-    return build(GLNet, "glnet_nano", pretrained, **dict(NANO_LAYOUT, **kwargs))
+    args = dict(NANO_LAYOUT, **kwargs)
+    args.setdefault("out_indices", tuple(range(len(args["dims"]))))
+    return build(GLNet, "glnet_nano", pretrained, **args)
 
 
 @register_model

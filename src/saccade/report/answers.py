@@ -65,6 +65,9 @@ def confusion_section(answered: Answered, classes: Sequence[str]) -> Section:
 def calibration_section(answered: Answered) -> Section:
     """Return how far confidence can be trusted."""
     bins, error = calibration(answered)
+    if not np.isfinite(answered.confidence).all():
+        told = "Some answers are not finite numbers: training diverged. Lower optim.lr, or set optim.clip."
+        return Section("calibration", "Confidence", paragraph(told))
     points = [(found.confidence, found.correct / found.pictures) for found in bins]
     band = [(found.confidence, *wilson(found.correct, found.pictures)) for found in bins]
     gap = float(answered.confidence.mean() - answered.correct.mean())
@@ -127,8 +130,8 @@ def picture_section(
         if pixels is not None:
             items.append(_picture(answered, int(index), classes, pixels, shorten(name(place), NAME)))
     about = (
-        "The validation pictures with the highest loss: confident and wrong. Wrong labels and damaged pictures gather "
-        "here, so look at the labels before blaming the model."
+        "The validation pictures with the highest loss: first those that were answered wrongly with confidence. Wrong "
+        "labels and damaged pictures gather here, so look at the labels before blaming the model."
     )
     shown = tag("ol", *items, class_="pictures") if items else paragraph("No picture could be read.", class_="note")
     return Section("pictures", "The worst pictures", join(paragraph(about), shown))
@@ -137,13 +140,14 @@ def picture_section(
 def _picture(answered: Answered, index: int, classes: Sequence[str], pixels: np.ndarray, name: str) -> Html:
     true = shorten(classes[answered.labels[index]], NAME)
     answer = shorten(classes[answered.predictions[index]], NAME)
-    said = f"{answered.confidence[index]:.0%} sure"
+    right = " (right)" if answered.correct[index] else ""
+    said = f"{right}, {answered.confidence[index]:.0%} sure"
     image = encode_picture(pixels, alt=f"{name}: {true}, answered {answer}")
     return tag(
         "li",
         tag("div", image, class_="frame"),
         paragraph("true: ", tag("strong", true)),
-        paragraph("answered: ", tag("strong", answer), f", {said}"),
+        paragraph("answered: ", tag("strong", answer), said),
         paragraph(name, class_="name"),
     )
 
@@ -220,7 +224,7 @@ def _pair_table(answered: Answered, classes: Sequence[str], *, most: int) -> Htm
         for pair in pairs
     ]
     return table(
-        ["True class", "Answered", "Pictures", "Share of the class"],
+        ["True class", "Answered", "Pictures", "Share"],
         rows,
         caption=f"The {len(rows)} pairs of classes confused most often",
         numeric=(2, 3),

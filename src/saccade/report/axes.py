@@ -61,7 +61,8 @@ def tick_labels(values: Sequence[float], *, percent: bool = False) -> list[str]:
         return [f"{text}%" for text in tick_labels([100 * value for value in values])]
     size = max((abs(value) for value in values), default=0)
     if size and (size < 1e-3 or size >= 1e6):
-        return [_minus("0" if value == 0 else _scientific(value)) for value in values]
+        texts = [[_scientific(value, digits) for value in values] for digits in range(2, 12)]
+        return [_minus(text) for text in next((few for few in texts if len(set(few)) == len(values)), texts[-1])]
     gaps = [b - a for a, b in pairwise(values)]
     step = min(gaps, default=abs(values[0]) if values else 1) or 1
     digits = next((d for d in range(9) if abs(round(step, d) - step) <= step * 1e-6), 9)
@@ -76,7 +77,7 @@ def number(value: float, *, percent: bool = False) -> str:
         return _minus(f"{value:.1%}")
     size = abs(value)
     if size and (size < 1e-3 or size >= 1e6):
-        return _minus(f"{value:.2e}")
+        return _minus(_scientific(value))
     return _minus(f"{value:.4g}")
 
 
@@ -86,8 +87,10 @@ def _step(low: float, high: float, most: int) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - TINY))
 
 
-def _scientific(value: float) -> str:
-    mantissa, exponent = f"{value:.2e}".split("e")
+def _scientific(value: float, digits: int = 2) -> str:
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value:.{digits}e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 

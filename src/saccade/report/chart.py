@@ -201,7 +201,7 @@ def _marks(frame: _Frame, index: int, name: str, points: Sequence[tuple[float, f
 
 
 def _mark(index: int, x: float, y: float, *, size: float, tip: str = "", seen: bool = True) -> Html:
-    """Draw a mark whose shape tells a series apart without its colour."""
+    """Draw a mark whose shape tells a series apart without its colour, and from the seventh on within it."""
     shapes = [
         f"M{x - size:.1f} {y:.1f}a{size} {size} 0 1 0 {2 * size} 0a{size} {size} 0 1 0 {-2 * size} 0z",
         f"M{x - size * 0.9:.1f} {y - size * 0.9:.1f}h{size * 1.8:.1f}v{size * 1.8:.1f}h{-size * 1.8:.1f}z",
@@ -211,7 +211,12 @@ def _mark(index: int, x: float, y: float, *, size: float, tip: str = "", seen: b
         f"M{x:.1f} {y + size * 1.2:.1f}l{size * 1.2:.1f} {-size * 2:.1f}h{-size * 2.4:.1f}z",
         f"M{x - size * 1.4:.1f} {y - size * 0.5:.1f}h{size * 2.8:.1f}v{size:.1f}h{-size * 2.8:.1f}z",
     ]
-    return tag("path", *([tag("title", tip)] if tip else []), d=shapes[index % SERIES], class_=_look(index, seen))
+    return tag(
+        "path",
+        *([tag("title", tip)] if tip else []),
+        d=shapes[(index + index // SERIES) % SERIES],
+        class_=_look(index, seen),
+    )
 
 
 def _look(index: int, seen: bool) -> str:

@@ -63,7 +63,7 @@ def heat_map(
         role="img",
         aria_label=f"{title}. {alternative}".strip(),
         class_="heat",
-        style=f"max-width:{width:.0f}px;min-width:{0.75 * width:.0f}px",
+        style=f"max-width:{width:.0f}px;min-width:{(0.62 if side == 40 else 0.75) * width:.0f}px",
     )
     scroll = tag("div", drawing, class_="scroll", tabindex="0", role="region", aria_label=title)
     return tag("figure", tag("figcaption", title), _key(), scroll, class_="wide")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from .axes import number, span, tick_labels, ticks, widen
 from .markup import Html, shorten, tag
 
+TICKS = 4  # at most; more would run into each other in a narrow window
 STRIP = 22  # height of a row's drawing
 INSET = 3.0  # percent of the width left free on both sides, for what stands at the ends
 
@@ -49,7 +50,7 @@ def interval_chart(
         remark_label: heads the column of remarks, which is there if a row has one.
     """
     values = [value for row in rows for value in (row.low, row.mean, row.high)]
-    low, high = x_range or widen(*span(values, include=[] if zero is None else [zero]))
+    low, high = x_range or widen(*span(values, include=[] if zero is None else [zero]), most=TICKS)
     body = []
     for row in rows:
         drawing = strip(row.low, row.mean, row.high, x_range=(low, high), zero=zero, bar=bars)
@@ -106,7 +107,7 @@ def strip(
 
 
 def _axis(low: float, high: float, *, percent: bool) -> Html:
-    values = ticks(low, high, most=5)
+    values = ticks(low, high, most=TICKS)
     parts = [tag("line", x1=_share(low, (low, high)), x2=_share(high, (low, high)), y1=1, y2=1, class_="axis")]
     for value, text in zip(values, tick_labels(values, percent=percent), strict=True):
         at = _share(value, (low, high))

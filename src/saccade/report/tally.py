@@ -110,19 +110,20 @@ def confused_pairs(answered: Answered, *, most: int) -> list[Pair]:
 
 
 def calibration(answered: Answered, *, bins: int = 10) -> tuple[list[Bin], float]:
-    """Return answers by confidence, and the expected calibration error.
+    """Return answers by confidence, and the expected calibration error; answers of a diverged model are left out.
 
     Args:
         answered: the answers.
         bins: of equal width; empty ones are left out.
     """
-    number = np.minimum((answered.confidence * bins).astype(np.int64), bins - 1)
+    sound = np.isfinite(answered.confidence)
+    number = np.minimum(np.where(sound, answered.confidence, 0) * bins, bins - 1).astype(np.int64)
     found, error = [], 0.0
     for index in range(bins):
-        inside = number == index
+        inside = (number == index) & sound
         count, correct = int(inside.sum()), int(answered.correct[inside].sum())
         if count:
             confidence = float(answered.confidence[inside].mean())
             found.append(Bin(confidence, correct, count))
-            error += abs(confidence - correct / count) * count / len(answered)
+            error += abs(confidence - correct / count) * count / int(sound.sum())
     return found, error

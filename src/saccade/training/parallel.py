@@ -1,5 +1,7 @@
 """One process or many: what a run needs to know about the others, and how its model is spread over them."""
 
+import atexit
+import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -98,6 +100,8 @@ def join_world(device: torch.device) -> Iterator[World]:
     finally:
         if ours:
             dist.destroy_process_group()
+            # What still holds a connection goes while Python runs: its threads may not want the lock of an ending one.
+            atexit.register(gc.collect)
 
 
 def local_device(name: str) -> torch.device:

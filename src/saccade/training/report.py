@@ -1,5 +1,6 @@
 """The closing report of a run: what was trained on what, with which result, and where it fails."""
 
+import json
 import math
 import shlex
 import statistics
@@ -21,7 +22,8 @@ from ..report.page import Section, facts, fold, grid, paragraph, render_page, ta
 from ..report.tally import Answered, wilson
 from ..runs import Run, RunError, write_text
 
-AUTOMATIC = (None, "auto")  # what a setting is before the data and the device fill it in
+# Filled in from the data and the device where they are not given.
+AUTOMATIC = {"data.img_size", "data.mean", "data.std", "data.workers", "engine.compile", "engine.graphs"}
 LISTED = 200  # rows of a list that may be long
 SETTINGS = 200_000  # characters of config.yaml
 
@@ -111,14 +113,16 @@ def _sentence(
     model = join(tag("strong", shorten(config.model.name, 120)), shorten(plugins, 200))
     result = _result(summary)
     if result is None:
-        return join(model, f" was trained on {name}; the run has not come to its end, so there is no result yet.")
+        return join(
+            model, f" was trained on {shorten(name, 120)}; the run has not come to its end, so there is no result yet."
+        )
     correct, count = result
     low, high = wilson(correct, count)
     told = join(
         model,
-        f", trained on {shorten(name, 120)}, names the class of ",
+        f", trained on {shorten(name, 120)}, names the right class for ",
         tag("strong", f"{correct / count:.1%}"),
-        f" of {count:,} validation pictures in {len(classes):,} classes (95% interval {low:.1%} to {high:.1%}).",
+        f" of {count:,} validation pictures of {len(classes):,} classes (95% interval {low:.1%} to {high:.1%}).",
     )
     if answered is None or not len(answered):
         return told
@@ -135,7 +139,7 @@ def _facts(
         low, high = wilson(*result)
         found.append(("Accuracy", f"{summary['val_top1']:.2%}", f"95% interval {low:.1%} to {high:.1%}"))
     if "val_top5" in summary:
-        found.append(("Right within five", f"{summary['val_top5']:.2%}", ""))
+        found.append(("Top-5 accuracy", f"{summary['val_top5']:.2%}", ""))
     if "val_loss" in summary:
         found.append(("Validation loss", number(summary["val_loss"]), "cross-entropy"))
     best = max(
@@ -163,9 +167,9 @@ def _curves(config: TrainConfig, records: Sequence[dict[str, Any]]) -> Section:
     def points(name: str) -> list[tuple[float, float]]:
         return [(record["epoch"], record[name]) for record in records if record.get(name) is not None]
 
-    def chart(title: str, y_label: str, names: dict[str, str], **shown: bool) -> Html:
+    def chart(title: str, y_label: str, names: dict[str, str], *, zero: bool = False, percent: bool = False) -> Html:
         series = {told: found for told, name in names.items() if (found := points(name))}
-        return line_chart(series, title=title, x_label="epoch", y_label=y_label, **shown)
+        return line_chart(series, title=title, x_label="epoch", y_label=y_label, zero=zero, percent=percent)
 
     charts = [
         chart("Loss", "cross-entropy", {"training": "train_loss", "validation": "val_loss"}),
@@ -213,12 +217,12 @@ def _pictures(answered: Answered, classes: Sequence[str], data: Data | None) -> 
 def _left_out(run: Run, summary: dict[str, Any]) -> Section:
     bad = summary.get("bad_pictures")
     if bad is None and run.bad_file.exists():
-        bad = yaml.safe_load(run.bad_file.read_text(encoding="utf-8"))
+        bad = json.loads(run.bad_file.read_text(encoding="utf-8"))
     if not bad:
         told = "None: every picture could be read." if bad is not None else "The run does not tell."
         return Section("left-out", "Pictures left out", paragraph(told))
     rows = [[shorten(str(name), 200), shorten(str(reason), 400)] for name, reason in list(bad.items())[:LISTED]]
-    caption = f"{len(bad):,} pictures that could not be read"
+    caption = f"{len(bad):,} picture{'s' if len(bad) > 1 else ''} that could not be read"
     caption += f"; the first {LISTED}, all are in bad_pictures.json" if len(bad) > LISTED else ""
     return Section("left-out", "Pictures left out", table(["Picture", "Why"], rows, caption=caption))
 
@@ -227,7 +231,7 @@ def _settings(run: Run, config: TrainConfig) -> Section:
     base, name = _base(config)
     here, there = flatten(config), flatten(base)
     rows = [
-        [tag("code", key), _setting(value), "automatic" if there[key] in AUTOMATIC else _setting(there[key])]
+        [tag("code", key), _setting(value), _setting(there[key], automatic=key in AUTOMATIC)]
         for key, value in here.items()
         if key != "recipe" and value != there[key]
     ]
@@ -238,9 +242,9 @@ def _settings(run: Run, config: TrainConfig) -> Section:
         table(["Setting", "This run", name.capitalize()], rows, caption=f"What differs from the {name}")
         if rows
         else paragraph(f"All settings are those of the {name}."),
-        fold("All settings (config.yaml)", tag("pre", tag("code", whole), tabindex="0")),
+        fold("All settings (config.yaml)", tag("pre", tag("code", whole))),
         tag("h3", "To repeat it"),
-        tag("pre", tag("code", again), tabindex="0"),
+        tag("pre", tag("code", again)),
         paragraph(
             f"From the folder it was started in; the seed ({config.seed}) is in the settings. To build the model: ",
             tag("code", f"saccade.load_model({str(run.path)!r})"),
@@ -261,9 +265,9 @@ def _base(config: TrainConfig) -> tuple[TrainConfig, str]:
         return TrainConfig(), "defaults"
 
 
-def _setting(value: Any) -> str:
-    if value is None:
-        return "none"
+def _setting(value: Any, *, automatic: bool = False) -> str:
+    if value is None or value == "auto":
+        return "automatic" if automatic or value else "none"
     text = value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True, width=10_000)
     return shorten(text.removesuffix("\n").removesuffix("\n...") or "(empty)", 300)
 

@@ -71,7 +71,7 @@ def assemble(config: TrainConfig, data: Data, shape: Shape, *, world: World, dev
         if not hasattr(model, "set_grad_checkpointing"):
             raise ConfigError(f"engine.grad_checkpointing was asked for and {config.model.name} does not offer it")
         model.set_grad_checkpointing(True)
-    task = build_task(model, config.model, config.loss, seed=config.seed, counts=counts)
+    task = build_task(model, config.model, config.loss, shape, seed=config.seed, counts=counts)
     task = task.to(device)
     if config.engine.channels_last and device.type == "cuda":
         task = task.to(memory_format=torch.channels_last)

@@ -67,6 +67,7 @@ def save_state(
     with stand:
         mine, layout = _pieces(tensors, shard, leads=world.leads)
         save_file(mine, draft / shard)
+        _sync(draft / shard)
         stand.told = (shard, _digest(draft / shard), layout)
     parts = world.gather(stand.told)
     with stand:
@@ -212,15 +213,13 @@ def _assemble(place: Path, layout: Mapping[str, list[Any]]) -> dict[str, Tensor]
 
 
 def _digest(path: Path) -> str:
-    """Return a file's checksum after bringing it to the disk."""
     with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        os.fsync(file.fileno())
-    return digest
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """Bring a file or a folder's list of files to the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

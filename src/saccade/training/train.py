@@ -3,6 +3,7 @@
 import json
 import os
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -274,6 +275,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
             "bad_pictures": loop.feed.bad | parts.validation.bad,
         }
         write_text(run.path / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False))
+        report = _report(run, parts)
         loop.console.close(
             f"{loop.config.model.name} on {parts.data.name}",
             {
@@ -282,10 +284,22 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
                 "parameters": f"{summary['parameters']:,}",
                 "pictures left out": str(len(summary["bad_pictures"])),
                 "run": str(run.path),
+                **({"report": str(report)} if report else {}),
             },
         )
     loop.world.wait()
     return trained
+
+
+def _report(run: Run, parts: Parts) -> Path | None:
+    """Write the report; a finished run does not fail for want of it."""
+    from .report import write_report
+
+    try:
+        return write_report(run, parts.data)
+    except Exception as error:
+        warnings.warn(f"{run.path} is finished, but its report was not written: {error!r}", stacklevel=2)
+        return None
 
 
 def _resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:

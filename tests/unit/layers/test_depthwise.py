@@ -4,7 +4,9 @@ import torch
 from saccade.layers.depthwise import DepthwiseConv
 
 
-@pytest.mark.parametrize(("size", "shape"), [(3, (2, 5, 7, 4)), (5, (3, 4, 4, 6)), (1, (1, 3, 3, 2)), (5, (2, 1, 2, 3))])
+@pytest.mark.parametrize(
+    ("size", "shape"), [(3, (2, 5, 7, 4)), (5, (3, 4, 4, 6)), (1, (1, 3, 3, 2)), (5, (2, 1, 2, 3))]
+)
 def test_gradients_equal_those_of_the_plain_convolution(size, shape):
     torch.manual_seed(0)
     layer = DepthwiseConv(shape[-1], size).double()

@@ -1,0 +1,107 @@
+"""What the runs of a comparison show, failed ones included."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from .evidence import read_evidence
+from .folder import Folder
+from .measure import Measure, Question
+from .plan import PlannedArm
+from .planning import Ready
+from .result import ArmResult, Comparison
+from .verdict import judge
+from .worker import Outcome
+
+
+def conclude(
+    ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], question: Question, folder: Folder
+) -> Comparison:
+    """Say what the finished runs show.
+
+    Args:
+        ready: the plan and its jobs.
+        outcomes: how the jobs ended that were run now.
+        question: what is asked.
+        folder: of the comparison.
+    """
+    plan = ready.plan
+    runs = {arm.name: ready.finished(arm.name) for arm in plan.arms}
+    failures = {arm.name: _failures(ready, arm.name, outcomes) for arm in plan.arms}
+    measure = Measure({name: read_evidence(found) for name, found in runs.items()}, question)
+    least = 1 if question.fixed else 2
+    usable = [name for name in runs if len(runs[name]) >= least]
+    reference = plan.reference if plan.reference in usable else next(iter(usable), None)
+    notes = [*_failure_notes(failures, plan.reference, reference), *ready.notes]
+    if plan.side_by_side > 1:
+        notes.append(f"seconds were measured with up to {plan.side_by_side} runs at a time on this machine")
+    differences = {}
+    distinct = [arm.name for arm in plan.arms if arm.identical_to is None]
+    compared = [name for name in distinct if reference is not None and name != reference and runs[name]]
+    for name in compared:
+        try:
+            differences[name] = measure.difference(reference or "", name)
+        except ValueError as error:
+            notes.append(f"{name}: {error}")
+    judged = judge(differences, margin=question.margin) if differences else {}
+    classes, source = ready.classes, ready.validation
+    other: dict[str, dict[str, Any]] = {}
+    for name in judged:
+        for number, difference in measure.others(reference or "", name).items():
+            other.setdefault(number, {})[name] = difference
+    return Comparison(
+        path=folder.path,
+        plan=replace(plan, same_pictures=measure.same),
+        metric=question.metric,
+        reference=reference or plan.reference,
+        arms=tuple(_arm_result(arm, runs[arm.name], failures[arm.name], measure) for arm in plan.arms),
+        differences=judged,
+        other=other,
+        classes={name: measure.classes(reference or "", name, classes) for name in judged},
+        disagreements={name: measure.disagreements(reference or "", name, source) for name in judged},
+        costs={arm.name: measure.cost(reference, arm.name, arm) for arm in plan.arms},
+        notes=(*notes, *measure.notes),
+    )
+
+
+def _failures(ready: Ready, name: str, outcomes: Mapping[tuple[str, int], Outcome]) -> dict[int, str]:
+    planned = ready.plan.arm(name)
+    if planned.failed is not None:
+        return {-1: planned.failed}
+    own = planned.identical_to or name
+    return {
+        job.seed: outcomes[(own, job.seed)].reason
+        for job in ready.jobs
+        if job.arm == own and (own, job.seed) in outcomes and outcomes[(own, job.seed)].kind != "finished"
+    }
+
+
+def _failure_notes(failures: Mapping[str, Mapping[int, str]], asked: str, used: str | None) -> list[str]:
+    notes = []
+    for name, found in failures.items():
+        seeds = [str(seed) for seed in found if seed >= 0]
+        which = f", seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}" if seeds else ""
+        notes += [f"{name} failed{which}: {next(iter(found.values()))}"] if found else []
+    if used is None:
+        notes.append("no arm has enough finished runs: nothing can be said")
+    elif used != asked:
+        notes.append(f"the reference {asked} has too few finished runs, so the others are compared with {used} instead")
+    return notes
+
+
+def _arm_result(
+    planned: PlannedArm, runs: Mapping[int, Path], failures: Mapping[int, str], measure: Measure
+) -> ArmResult:
+    scores = tuple(measure.score(planned.name, seed) for seed in runs)
+    return ArmResult(
+        name=planned.name,
+        text=planned.text,
+        status="failed" if not runs else "partly failed" if failures else "finished",
+        seeds=tuple(runs),
+        scores=scores,
+        mean=sum(scores) / len(scores) if scores else None,
+        runs=dict(runs),
+        failures=dict(failures),
+        identical_to=planned.identical_to,
+    )

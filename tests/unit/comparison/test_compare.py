@@ -1,0 +1,284 @@
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from saccade.comparison import planning
+from saccade.comparison.budget import Pace
+from saccade.comparison.compare import compare
+from saccade.config import ConfigError
+from saccade.runs import Run, RunError
+from saccade.training import loop
+from saccade.training.train import train_config
+from support.comparisons import SETTINGS
+
+ARMS = ["base", "broadcast+drloc:pairs=8", "same:=keep.evaluate_every=5"]
+CHANGED = ARMS[1]
+KILLED = """
+import json, os, signal, sys
+from saccade.comparison.compare import compare
+from saccade.training.loop import Loop
+
+look_up = Loop._look_up
+
+def die(self):
+    look_up(self)
+    if "broadcast" in str(self.run.path) and self.run.path.name == "seed-1" and self.step == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Loop._look_up = die
+compare(**json.loads(sys.argv[1]))
+"""
+
+
+PACE = Pace(startup=1.0, step=0.1, validation=1.0, steps=3, how="told by the test")
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    monkeypatch.setattr(planning, "time_probe", lambda *_: PACE)
+
+
+def options(out, **more):
+    settings = {**SETTINGS, "data.img_size": 16}
+    found = {"arms": ARMS, "seeds": 3, "epochs": 1, "out": str(out), "settings": settings, "device": "cpu"}
+    return {**found, "quiet": True, **more}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """Three arms by three seeds on the embedded set, killed in the middle of the fifth run."""
+    out = tmp_path_factory.mktemp("whole") / "c"
+    command = [sys.executable, "-c", KILLED, json.dumps(options(out))]
+    died = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, check=False)
+    assert died.returncode == -signal.SIGKILL, died.stderr[-2000:].decode()
+    finished = {str(path.parent.relative_to(out)) for path in (out / "runs").glob("*/seed-*/summary.json")}
+    return out, finished, times(out)
+
+
+@pytest.fixture(scope="module")
+def whole(killed):
+    """The same, called again to its end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planning, "time_probe", lambda *_: PACE)
+        return compare(**options(killed[0]))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """A set on which a run is a matter of moments."""
+    path = tmp_path_factory.mktemp("set") / "set.npz"
+    write_pictures(path)
+    return str(path)
+
+
+def write_pictures(path, shift=0):
+    images = np.random.default_rng(0).integers(0, 200, (60, 16, 16, 1), dtype=np.uint8) + np.uint8(shift)
+    labels = np.arange(60) % 3
+    held = {"val_images": images[40:], "val_labels": labels[40:]}
+    np.savez(path, train_images=images[:40], train_labels=labels[:40], **held)
+
+
+def small(out, **more):
+    return options(out, **{"settings": SMALL, **more})
+
+
+SMALL = {**SETTINGS, "data.train_limit": None, "optim.batch_size": 16, "keep.every_steps": None}
+
+
+def times(out: Path) -> dict[str, float]:
+    files = [file for file in (out / "runs").rglob("*") if file.is_file() and not file.name.startswith(".")]
+    return {str(file.relative_to(out)): file.stat().st_mtime_ns for file in files}
+
+
+def test_every_arm_is_trained_with_every_seed(whole):
+    assert [(arm.name, arm.status, arm.seeds) for arm in whole.arms] == [
+        (name, "finished", (0, 1, 2)) for name in ("base", CHANGED, "same")
+    ]
+    assert whole.reference == "base"
+    assert len(list((whole.path / "runs").glob("*/seed-*/model.safetensors"))) == 9
+
+
+def test_equal_trainings_differ_by_exactly_nothing(whole):
+    judged = whole.differences["same"]
+    assert (judged.difference.mean, judged.difference.low, judged.difference.high) == (0.0, 0.0, 0.0)
+    assert judged.difference.per_seed.tolist() == [0.0, 0.0, 0.0]
+    assert whole.verdict("same").kind == "no difference"
+    assert whole.disagreements["same"] == ()
+    assert all(difference["same"].mean == 0 for difference in whole.other.values())
+
+
+def test_scores_are_those_of_the_runs_and_the_difference_is_theirs(whole):
+    for arm in whole.arms:
+        summaries = [json.loads((arm.runs[seed] / "summary.json").read_text()) for seed in arm.seeds]
+        assert list(arm.scores) == pytest.approx([summary["val_top1"] for summary in summaries])
+    mean = whole.arm(CHANGED).mean - whole.arm("base").mean
+    assert whole.differences[CHANGED].difference.mean == pytest.approx(mean)
+    assert whole.differences[CHANGED].difference.n_pictures == 1000
+
+
+def test_a_result_is_written_whole_as_json_and_markdown(whole):
+    found = json.loads((whole.path / "result.json").read_text())
+    assert found["verdicts"]["same"]["kind"] == "no difference"
+    assert found["differences"][CHANGED]["difference"]["n_seeds"] == 3
+    assert len(found["classes"][CHANGED]) == 10
+    assert found["costs"]["base"]["parameters"] == whole.costs["base"].parameters
+    assert found["plan"]["arms"][1]["checks"][0] == {
+        "what": "training pictures",
+        "equal": True,
+        "told": whole.plan.arm(CHANGED).check("training pictures").told,
+    }
+    text = (whole.path / "result.md").read_text()
+    for part in ("# Which arm helps", f"| `{CHANGED}` |", "## Costs", "## Classes", "Held equal", "val_loss"):
+        assert part in text
+
+
+def test_costs_are_measured(whole):
+    cost = whole.costs[CHANGED]
+    assert cost.step_ratio is not None
+    assert cost.step_ratio.n_rounds == 3
+    assert cost.macs is not None
+    assert cost.at_equal_time is not None
+    assert math.isfinite(cost.at_equal_time.mean)
+
+
+def test_asking_again_runs_nothing_and_finds_the_same(whole):
+    before = times(whole.path)
+    again = compare(**options(whole.path))
+    assert times(whole.path) == before
+    assert again.plan.finished == 9
+    assert again.to_dict()["differences"] == whole.to_dict()["differences"]
+
+
+def test_finished_runs_are_left_alone_after_a_kill(killed, whole):
+    _, finished, before = killed
+    after = times(whole.path)
+    assert len(finished) == 4  # three arms with seed 0, and base with seed 1
+    assert whole.plan.finished == 4
+    assert all(after[name] == time for name, time in before.items() if str(Path(name).parent) in finished)
+
+
+def test_a_run_killed_and_gone_on_with_ends_as_if_never_killed(killed, whole, tmp_path):
+    run = Run.open(whole.arm(CHANGED).runs[1])
+    assert str(run.path.relative_to(killed[0])) not in killed[1]
+    train_config(run.config(), out=tmp_path / "run", quiet=True)
+    for name in ("predictions.safetensors", "model.safetensors"):
+        ours, theirs = load_file(run.path / name), load_file(tmp_path / "run" / name)
+        assert all(bool((ours[key] == theirs[key]).all()) for key in theirs)
+
+
+def test_a_seed_and_an_arm_can_be_added_later_and_finished_runs_stay(pictures, tmp_path):
+    first = compare(pictures, **small(tmp_path / "c", arms=["base", "broadcast"], seeds=2))
+    before = times(first.path)
+    more = compare(
+        pictures, **small(tmp_path / "c", arms=["base", "broadcast", "again:=broadcast", "lr=0.01"], seeds=3)
+    )
+    after = times(first.path)
+    assert {name: after[name] for name in before} == before
+    assert more.arm("lr=0.01").seeds == (0, 1, 2)
+    assert more.plan.finished == 4
+    assert more.arm("again").identical_to == "broadcast"
+    assert more.arm("again").scores == more.arm("broadcast").scores
+    assert str(more.verdict("again")) == str(more.verdict("broadcast"))
+    with pytest.raises(RunError, match="holds another comparison"):
+        compare(pictures, **small(tmp_path / "c", arms=["base", "broadcast"], seeds=2, epochs=2))
+
+
+def test_arms_that_fail_are_named_and_the_rest_is_compared(pictures, tmp_path):
+    arms = ["base", "hot:=lr=1e30,optim.clip=null", "odd:=model.options={nonsense: 1}", "lr=0.01"]
+    result = compare(pictures, **small(tmp_path / "c", arms=arms, seeds=2))
+    assert [arm.status for arm in result.arms] == ["finished", "failed", "failed", "finished"]
+    assert set(result.differences) == {"lr=0.01"}
+    assert "not a finite number" in str(result.verdict("hot"))
+    assert "nonsense" in str(result.verdict("odd"))
+    assert result.costs["hot"].seconds is None
+    assert any(note.startswith("hot failed, seeds 0, 1: the loss is not a finite number") for note in result.notes)
+    assert json.loads(result.to_json())["arms"][1]["failures"]["0"]
+
+
+def test_without_the_reference_the_others_are_compared_with_each_other(pictures, tmp_path):
+    arms = ["base", "cool:=lr=0.001", "cold:=lr=0.0001"]
+    settings = {**SMALL, "optim.lr": 1e30, "optim.clip": None}
+    result = compare(pictures, **small(tmp_path / "c", arms=arms, seeds=2, settings=settings))
+    assert result.arm("base").status == "failed"
+    assert result.reference == "cool"
+    assert set(result.differences) == {"cold"}
+    assert any("compared with cool instead" in note for note in result.notes)
+    assert result.verdict("base").kind == "cannot tell"
+
+
+def test_a_fault_in_one_run_leaves_its_seed_out(pictures, tmp_path, monkeypatch):
+    original = loop.Loop._step
+
+    def faulty(self, *args, **given):
+        if self.config.seed == 1 and "broadcast" in str(self.run.path):
+            raise OSError("the disk is gone")
+        return original(self, *args, **given)
+
+    monkeypatch.setattr(loop.Loop, "_step", faulty)
+    result = compare(pictures, **small(tmp_path / "c", arms=["base", "broadcast"]))
+    arm = result.arm("broadcast")
+    assert (arm.status, arm.seeds, dict(arm.failures)) == ("partly failed", (0, 2), {1: "OSError: the disk is gone"})
+    assert result.differences["broadcast"].difference.n_seeds == 2
+
+
+def test_ctrl_c_leaves_a_comparison_that_goes_on(pictures, tmp_path, monkeypatch):
+    original = loop.Loop._look_up
+
+    def interrupted(self):
+        if self.run.path.name == "seed-1" and self.step == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        original(self)
+
+    given = small(tmp_path / "c", arms=["base", "broadcast"], seeds=2)
+    monkeypatch.setattr(loop.Loop, "_look_up", interrupted)
+    with pytest.raises(loop.Interrupted) as stopped:
+        compare(pictures, **given)
+    monkeypatch.setattr(loop.Loop, "_look_up", original)
+    assert stopped.value.run == tmp_path / "c"
+    run = next((tmp_path / "c" / "runs").glob("base-*/seed-1"))
+    assert sorted(path.name for path in (run / "state").iterdir()) == ["step-000000000", "step-000000001"]
+    result = compare(pictures, **given)
+    assert (result.plan.finished, result.arm("broadcast").seeds) == (2, (0, 1))
+
+
+def test_changed_pictures_are_not_mixed_with_old_runs(tmp_path):
+    path = tmp_path / "set.npz"
+    write_pictures(path)
+    given = small(tmp_path / "c", arms=["base", "lr=0.01"], seeds=2)
+    compare(str(path), **given)
+    write_pictures(path, shift=1)
+    with pytest.raises(RunError, match="are others than when the comparison"):
+        compare(str(path), **given)
+
+
+def test_wrong_requests_are_refused_before_anything_is_trained(pictures, tmp_path):
+    for wrong, error in [
+        ({"arms": ["base", "brodcast"]}, ConfigError),
+        ({"seeds": 1}, ValueError),
+        ({"metric": "oddity"}, ValueError),
+        ({"budget": "soon"}, ValueError),
+        ({"settings": {"optim.lrr": 1}}, ConfigError),
+        ({"parallel": 0}, ValueError),
+    ]:
+        with pytest.raises(error):
+            compare(pictures, **small(tmp_path / "c", **wrong))
+    assert not (tmp_path / "c" / "runs").exists()
+
+
+def test_a_budget_that_was_fitted_stays_when_called_again(pictures, tmp_path):
+    budget = 2 * 3 * (1 + 2 * 0.3 + 3) + 0.1
+    given = small(tmp_path / "c", arms=["base", "lr=0.01"], seeds=4, epochs=4, budget=budget)
+    first = compare(pictures, **given)
+    assert (first.plan.seeds, first.plan.arm("base").epochs) == ((0, 1, 2), 2)
+    before = times(first.path)
+    again = compare(pictures, **given)
+    assert times(first.path) == before
+    assert again.plan.budget == first.plan.budget

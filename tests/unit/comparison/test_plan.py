@@ -1,0 +1,192 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from saccade.comparison import planning
+from saccade.comparison.arms import parse_arm
+from saccade.comparison.budget import Pace
+from saccade.comparison.checks import check_all
+from saccade.comparison.compare import plan_comparison
+from saccade.comparison.footing import Library, stand
+from saccade.config import ConfigError, overlay
+from support.comparisons import SETTINGS, TINY
+from support.trainings import png_folder
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """Every arm takes 1 s a step, whatever the machine does."""
+    pace = Pace(startup=10.0, step=1.0, validation=5.0, steps=3, how="told by the test")
+    monkeypatch.setattr(planning, "time_probe", lambda *_: pace)
+
+
+@pytest.fixture(scope="module")
+def library():
+    return Library()
+
+
+def plan(*arms, out, **options):
+    options = {"seeds": 3, "epochs": 2, "settings": SETTINGS, "device": "cpu", **options}
+    return plan_comparison(arms=["base", *arms], out=out, **options)
+
+
+def look(text, library, seed=0):
+    config = parse_arm(text).configure(None, {**SETTINGS, "schedule.epochs": 2, "seed": seed})
+    return stand(config, library, CPU)
+
+
+def test_a_plugin_changes_its_setting_and_nothing_else(tmp_path):
+    found = plan("broadcast", out=tmp_path / "c")
+    arm = found.arm("broadcast")
+    assert dict(arm.changes) == {"model.plugins": ([], ["broadcast"])}
+    assert [str(check) for check in arm.checks if not check.equal] == []
+    assert arm.parameters == found.arm("base").parameters
+    assert arm.macs is not None
+    assert arm.macs > 0
+
+
+def test_a_plan_writes_nothing(tmp_path):
+    plan("broadcast", out=tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_extra_weights_of_a_task_are_counted_and_shared_ones_begin_equal(tmp_path):
+    check = plan("drloc", out=tmp_path / "c").arm("drloc").check("initial weights")
+    assert not check.equal
+    assert "in this arm alone (locators" in check.told
+    shared = check.told.split(" shared")[0].split(" of ")
+    assert shared[0] == shared[1]
+
+
+def test_another_batch_size_is_caught_and_explained(tmp_path):
+    found = plan("big:=batch_size=48", out=tmp_path / "c").arm("big")
+    differing = {check.what: check.told for check in found.checks if not check.equal}
+    assert set(differing) == {"batches", "schedule", "optimizer"}
+    assert "because optim.batch_size = 48, not 32" in differing["batches"]
+    assert found.check("order of the pictures").equal  # the same permutation, cut elsewhere
+    assert found.check("augmentation draws").equal
+
+
+def test_fewer_training_pictures_and_repeats_are_caught(tmp_path):
+    found = plan("few:=data.train_limit=64", "twice:=augment.repeats=2", out=tmp_path / "c")
+    few, twice = found.arm("few"), found.arm("twice")
+    assert "64 pictures against 96, because data.train_limit = 64" in few.check("training pictures").told
+    assert not few.check("order of the pictures").equal
+    assert "augment.repeats = 2, not 1" in twice.check("order of the pictures").told
+    assert not twice.check("augmentation draws").equal
+    assert twice.check("training pictures").equal
+
+
+def test_another_order_is_caught_even_if_no_setting_explains_it(library):
+    reference, other = look("base", library), look("base", library)
+    assert all(check.equal for check in check_all(reference, other))
+    swapped = other.order[0].clone()
+    swapped[[0, 1]] = swapped[[1, 0]]
+    other = replace(other, order=(swapped, *other.order[1:]))
+    caught = {check.what: check.told for check in check_all(reference, other) if not check.equal}
+    assert caught == {
+        "order of the pictures": "and no setting explains it",
+        "augmentation draws": "and no setting explains it",
+    }
+
+
+def test_another_seed_is_caught_in_order_draws_and_weights(library):
+    caught = {c.what for c in check_all(look("base", library), look("base", library, seed=1)) if not c.equal}
+    assert caught == {"order of the pictures", "augmentation draws", "initial weights"}
+
+
+def test_one_changed_weight_is_caught(library):
+    reference, other = look("base", library), look("base", library)
+    name = next(iter(other.weights))
+    changed = replace(other, weights={**other.weights, name: (other.weights[name][0], "other")})
+    check = next(c for c in check_all(reference, changed) if c.what == "initial weights")
+    assert not check.equal
+    assert f"1 begin with other values ({name})" in check.told
+
+
+def test_arms_with_equal_settings_are_found_and_not_run_twice(tmp_path):
+    settings = {**SETTINGS, "optim.lr": 0.5}
+    found = plan("again:=base", "lr=0.5", "broadcast", out=tmp_path / "c", settings=settings)
+    assert [arm.identical_to for arm in found.arms] == [None, "base", "base", None]
+    assert found.runs == 6
+
+
+def test_expected_time_follows_from_the_pace(tmp_path):
+    found = plan("broadcast", out=tmp_path / "c")
+    assert found.seconds == 2 * 3 * (10 + 2 * 3 * 1 + 3 * 5)
+    assert "told by the test" in str(found)
+    assert found.detectable == pytest.approx(0.042, abs=0.02)
+
+
+def test_a_budget_reduces_seeds_then_epochs_and_says_so(tmp_path):
+    found = plan("broadcast", out=tmp_path / "c", epochs=20, seeds=5, budget=2 * 3 * (10 + 60 + 105))
+    assert found.seeds == (0, 1, 2)
+    assert found.arm("base").epochs == 20
+    found = plan("broadcast", out=tmp_path / "c", epochs=20, seeds=5, budget=2 * 3 * (10 + 30 + 55))
+    assert (found.seeds, found.arm("base").epochs) == ((0, 1, 2), 10)
+    assert "3 seeds instead of 5 and 10 epochs instead of 20 (rule: seeds are reduced first" in str(found)
+    with pytest.raises(ValueError, match="Give that much"):
+        plan("broadcast", out=tmp_path / "c", epochs=20, seeds=5, budget="1m")
+
+
+def test_an_arm_that_cannot_be_built_is_named_and_the_rest_planned(tmp_path):
+    found = plan("bad:=model.options={nonsense: 3}", "broadcast", out=tmp_path / "c")
+    assert "nonsense" in str(found.arm("bad").failed)
+    assert "cannot be run" in str(found)
+    assert found.runs == 6
+
+
+def test_other_validation_pictures_are_refused(tmp_path):
+    pictures = png_folder(tmp_path / "a", train=24, val=9)
+    others = png_folder(tmp_path / "b", train=24, val=6)
+    settings = {"model.options": TINY, "optim.batch_size": 8, "data.img_size": 16, "data.workers": 0}
+    options = {"out": tmp_path / "c", "settings": settings, "data": str(pictures)}
+    with pytest.raises(ConfigError, match=r"validates on other pictures than 'base' \(6 of .*because of data.path"):
+        plan(f"x:=data.path={others}", **options)
+
+
+def test_validation_pictures_held_out_by_seed_are_noticed(tmp_path):
+    pictures = png_folder(tmp_path / "a", train=60, val=0)
+    settings = {"model.options": TINY, "optim.batch_size": 8, "data.img_size": 16, "data.workers": 0}
+    found = plan("broadcast", out=tmp_path / "c", settings=settings, data=str(pictures / "train"))
+    config = parse_arm("base").configure(None, {**settings, "data.path": str(pictures / "train")})
+    if not hasattr(config.data, "split_seed"):
+        assert not found.same_pictures
+        assert "other ones for each seed" in str(found)
+    assert found.arm("broadcast").check("validation pictures").equal
+
+
+def test_arms_may_have_other_image_sizes(library):
+    small = look("data.img_size=14", library)
+    check = next(c for c in check_all(look("base", library), small) if c.what.startswith("size"))
+    assert "because data.img_size = 14, not 28" in check.told
+
+
+def test_one_seed_is_refused_unless_it_is_meant(tmp_path):
+    with pytest.raises(ValueError, match="at least 2, better 5"):
+        plan("broadcast", out=tmp_path / "c", seeds=1)
+    found = plan("broadcast", out=tmp_path / "c", seeds=[4], seeds_fixed=True)
+    assert (found.seeds, found.detectable) == ((4,), None)
+    with pytest.raises(ValueError, match="given twice"):
+        plan("broadcast", out=tmp_path / "c", seeds=[1, 1])
+    with pytest.raises(ConfigError, match="give seeds="):
+        plan("broadcast", out=tmp_path / "c", settings={"seed": 3})
+
+
+def test_order_and_draws_are_those_that_training_uses(library):
+    """The footing's order must be the feed's own, read from batches as they come."""
+    from saccade.training.parallel import Alone
+    from saccade.training.setup import assemble, resolve
+
+    config = overlay(parse_arm("base").configure(None, SETTINGS), {"seed": 5})
+    footing, data = stand(config, library, CPU), library.open(config)
+    resolved, shape = resolve(config, data, CPU)
+    feed = assemble(resolved, data, shape, world=Alone(), device=CPU).feed
+    batches = list(feed.epoch(1))
+    assert torch.equal(torch.cat([batch.what for batch in batches]), footing.order[1])
+    assert torch.equal(torch.cat([batch.keys for batch in batches]), footing.keys[1])
+    assert np.isfinite(footing.parameters)

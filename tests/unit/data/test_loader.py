@@ -1,0 +1,157 @@
+import json
+
+import pytest
+import torch
+
+from saccade.config import AugmentConfig
+from saccade.data.augment import Augment
+from saccade.data.feed import ResidentFeed
+from saccade.data.loader import FileFeed, Framing, TooManyBad
+from saccade.data.open import open_data
+from saccade.data.order import Order
+from saccade.training.train import train
+from support.trainings import png_folder, settings
+
+CONFIG = AugmentConfig(crop="resized", mixup=0.2, cutmix=1.0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return png_folder(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture
+def spoiled(tmp_path):
+    return png_folder(tmp_path / "pictures", bad=2)
+
+
+def augment():
+    return Augment(CONFIG, mean=[0.5] * 3, std=[0.2] * 3, num_classes=3, img_size=16)
+
+
+def feed(folder, *, batch=16, workers=0, limit=0.05, rank=0, world=1, config=CONFIG):
+    source = open_data(str(folder)).train
+    return FileFeed(
+        source,
+        order=Order(length=len(source), batch_size=batch, seed=0),
+        augment=augment(),
+        framing=Framing(16, config=config),
+        device=torch.device("cpu"),
+        workers=workers,
+        bad_limit=limit,
+        rank=rank,
+        world=world,
+    )
+
+
+def epochs(reading, count):
+    return [inputs for epoch in range(count) for inputs in reading.epoch(epoch)]
+
+
+def assert_same(ours, theirs):
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
+
+
+def test_workers_change_nothing_in_the_batches(folder):
+    with_workers = feed(folder, workers=2)
+    for epoch in (0, 1):
+        assert_same(list(with_workers.epoch(epoch)), list(feed(folder).epoch(epoch)))
+    with_workers.close()
+
+
+def test_epoch_begun_in_its_middle_gives_the_rest(folder):
+    assert_same(list(feed(folder).epoch(1, start=2)), list(feed(folder).epoch(1))[2:])
+    assert list(feed(folder).epoch(1, start=3)) == []
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_processes_share_out_what_one_would_take_and_mix_the_same_pairs(folder, world):
+    whole = feed(folder, batch=17)
+    parts = [feed(folder, batch=17, rank=rank, world=world) for rank in range(world)]
+    for batch, *shares in zip(whole.epoch(0), *(part.epoch(0) for part in parts), strict=True):
+        joined = [torch.cat(tensors) for tensors in zip(*shares, strict=True)]
+        assert all(torch.equal(a, b) for a, b in zip(joined, batch, strict=True))
+        expected = whole.expand(batch, strong=True)
+        mixed = [part.expand(share, strong=True) for part, share in zip(parts, shares, strict=True)]
+        for ours, one in zip(zip(*mixed, strict=True), expected, strict=True):
+            torch.testing.assert_close(torch.cat(ours), one, rtol=0, atol=1e-6)
+
+
+def test_resident_set_is_shared_out_alike():
+    pictures, labels = torch.randint(0, 256, (21, 3, 16, 16), dtype=torch.uint8), torch.arange(21) % 3
+    order = Order(length=21, batch_size=10, seed=0)
+    feeds = [
+        ResidentFeed(pictures, labels, order=order, augment=augment(), rank=r, world=w)
+        for r, w in [(0, 1), (0, 2), (1, 2)]
+    ]
+    for batch, first, second in zip(*(one.epoch(2) for one in feeds), strict=True):
+        assert (len(first.labels), len(second.labels)) == (4, 6)
+        assert all(torch.equal(torch.cat([a, b]), c) for a, b, c in zip(first, second, batch, strict=True))
+
+
+def test_bad_pictures_are_replaced_by_others_in_the_same_way_every_time(spoiled):
+    first, second = feed(spoiled), feed(spoiled, workers=2)
+    with pytest.warns(UserWarning, match="is left out"):
+        batches = epochs(first, 2)
+    with pytest.warns(UserWarning, match="is left out"):
+        assert_same(epochs(second, 2), batches)
+    second.close()
+    assert first.bad == second.bad
+    assert set(first.bad) == {"train/class0/000.png", "train/class1/001.png"}
+    assert all("truncated" in reason for reason in first.bad.values())
+
+
+def test_replacement_is_a_whole_picture_with_its_own_label(spoiled):
+    plain = AugmentConfig(crop="none")
+    with pytest.warns(UserWarning, match="is left out"):
+        batches = list(feed(spoiled, config=plain).epoch(0))
+    for pictures, labels, _ in batches:
+        brightest = pictures.float().mean((2, 3)).argmax(1)  # the colour that tells the class
+        assert torch.equal(brightest, labels)
+        assert pictures.float().mean((1, 2, 3)).min() > 50
+
+
+def test_each_bad_picture_is_warned_of_once(spoiled):
+    reading = feed(spoiled)
+    with pytest.warns(UserWarning, match="is left out") as told:
+        epochs(reading, 4)
+    assert len(told) == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*is left out")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_too_many_bad_pictures_stop_with_their_names(spoiled, workers):
+    reading = feed(spoiled, limit=0.02, workers=workers)
+    with pytest.raises(TooManyBad, match=r"2 of 50 pictures.*limit of 1: train/class.*raise data.bad_limit"):
+        epochs(reading, 3)
+    reading.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*is left out")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_set_that_is_gone_stops_with_a_plain_message(tmp_path, workers):
+    reading = feed(png_folder(tmp_path / "pictures"), limit=1.0, workers=workers)
+    (tmp_path / "pictures").rename(tmp_path / "elsewhere")
+    with pytest.raises(TooManyBad, match=r"^20 pictures drawn.*not there.*Bring it back") as stop:
+        list(reading.epoch(0))
+    assert "Traceback" not in str(stop.value)
+    reading.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be read")
+def test_run_names_the_pictures_it_left_out(tmp_path):
+    data = png_folder(tmp_path / "pictures", bad=1)
+    train(str(data), out=tmp_path / "run", settings=settings(schedule__epochs=2), quiet=True)
+    bad = json.loads((tmp_path / "run" / "bad_pictures.json").read_text())
+    assert set(bad) == {"train/class0/000.png", "val/class0/000.png"}
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["bad_pictures"] == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be read")
+def test_too_many_bad_validation_pictures_stop_a_run(tmp_path):
+    data = png_folder(tmp_path / "pictures", bad=3, train=200)
+    with pytest.raises(TooManyBad, match="3 of 9 pictures"):
+        train(str(data), out=tmp_path / "run", settings=settings(), quiet=True)
