@@ -38,6 +38,7 @@ def compare(device: torch.device, *, batch: int, size: int, repeats: int) -> Non
     want, want_grad = run(by_svd, q.double(), grad.double())
     forms: dict[str, Callable[[Tensor], Tensor]] = {"torch.linalg.svd": by_svd, "exact (default)": power}
     if device.type != "cpu":  # thousands of small products one after another say nothing there
+        forms["exact, fused"] = lambda x: power(x, method="fused")
         forms["exact, eigen"] = lambda x: power(x, method="eigen")
         forms["exact, products"] = lambda x: power(x, method="products")
     forms["approximate"] = ApproximateSVPN(size).to(device)

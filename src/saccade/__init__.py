@@ -18,10 +18,16 @@ from .tasks import Classify, Distillation, RelativeLocalization, TokenLabelling
 
 if TYPE_CHECKING:
     from .building import load_model
+    from .comparison.compare import compare
     from .training.train import list_recipes, train
 
 # Verbs, imported when they are first used.
-VERBS = {"load_model": ".building", "list_recipes": ".training.train", "train": ".training.train"}
+VERBS = {
+    "compare": ".comparison.compare",
+    "list_recipes": ".training.train",
+    "load_model": ".building",
+    "train": ".training.train",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -46,6 +52,7 @@ __all__ = [
     "UniformHead",
     "attach",
     "attached",
+    "compare",
     "list_backbones",
     "list_recipes",
     "load_model",

@@ -24,6 +24,7 @@ class DataConfig:
     path: str = ""  # a folder, a list, an array file, shards; nothing is the embedded set
     val: str | None = None  # where the validation pictures are, if not found beside the others
     val_share: float = 0.1  # held out where there is no validation split
+    split_seed: int = 0  # of the pictures held out: the same ones whatever the run's seed
     img_size: int | None = None  # None: the pictures' own if they all have one size, else the model's
     mean: list[float] | None = None  # None: of the training set if it is in memory, else the model's
     std: list[float] | None = None

@@ -71,7 +71,7 @@ class Library:
 
     def open(self, config: TrainConfig) -> Data:
         """Return the pictures of a run's settings."""
-        data, seed = config.data, held_out_seed(config)
+        data, seed = config.data, config.data.split_seed
         name = (data.path, data.val, data.val_share, seed, data.buffer)
         if name not in self.opened:
             self.opened[name] = open_data(
@@ -85,12 +85,6 @@ class Library:
         if id(val) not in self.known:  # the set stays in `opened`, so its id stays its own
             self.known[id(val)] = Pictures(val.fingerprint(), len(val))
         return self.known[id(val)]
-
-
-def held_out_seed(config: TrainConfig) -> int:
-    """Return the seed by which validation pictures are held out where a set has none of its own."""
-    own = getattr(config.data, "split_seed", None)
-    return config.seed if own is None else int(own)
 
 
 def stand(config: TrainConfig, library: Library, device: torch.device) -> Footing:

@@ -75,7 +75,7 @@ class Planner:
         self.arms, self.seeds = tuple(arms), tuple(seeds)
         self.request, self.folder, self.slots, self.overwrite = dict(request), folder, list(slots), overwrite
         configs = {arm.name: arm.configure(recipe, shared) for arm in arms}
-        self.configs = {name: _fixed_split(config, self.seeds[0]) for name, config in configs.items()}
+        self.configs = {name: overlay(config, {"seed": self.seeds[0]}) for name, config in configs.items()}
         self.asked = {name: config.schedule.epochs for name, config in self.configs.items()}
         self.reference = reference_of(arms).name
         self.library = Library()
@@ -259,11 +259,3 @@ class Planner:
             macs=None if footing is None else footing.macs,
             notes=() if footing is None else footing.notes,
         )
-
-
-def _fixed_split(config: TrainConfig, seed: int) -> TrainConfig:
-    """Return settings for a seed, with one choice of held-out pictures for all seeds if the settings allow it."""
-    changes: dict[str, Any] = {"seed": seed}
-    if getattr(config.data, "split_seed", 0) is None:
-        changes["data.split_seed"] = 0
-    return overlay(config, changes)

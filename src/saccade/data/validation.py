@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from .loader import Framing
+from .loader import Framing, settle
 from .picture import BadPicture
 from .source import Source
 
@@ -54,6 +54,7 @@ class Validation:
                 num_workers=workers,
                 collate_fn=_collate,
                 persistent_workers=workers > 0,
+                worker_init_fn=settle if workers else None,
             )
 
     def __len__(self) -> int:

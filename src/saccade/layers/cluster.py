@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .numerics import unit
+from .product import matmul
 
 Dispatch = Callable[[Tensor], Tensor]
 
@@ -34,12 +35,12 @@ def correspondence(slots: Tensor, features: Tensor, scale: Tensor) -> Tensor:
     """Return the scaled cosine similarity of slots and positions, B, M, N, in at least float32 (GLMix eq. 2)."""
     query = (scale * unit(slots)).to(features.dtype)
     # The positions are scaled after the product, so that no unit-length copy of the map is made or kept for backward.
-    return query @ features.mT * _inverse_length(features).mT
+    return matmul(query, features.mT) * _inverse_length(features).mT
 
 
 def _soft_direct(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
     logits = correspondence(slots, features, scale).to(features.dtype)
-    return logits.softmax(dim=2) @ features, lambda slots: logits.softmax(dim=1).mT @ slots
+    return matmul(logits.softmax(dim=2), features), lambda slots: matmul(logits.softmax(dim=1).mT, slots)
 
 
 def _soft_fused(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from .product import own_backward_serves
+
 
 class DepthwiseConv(nn.Conv2d):
     """Convolution of each channel by itself that keeps the size of a map B, H, W, C."""
@@ -22,22 +24,9 @@ class DepthwiseConv(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a map of the same shape."""
-        if _own_backward_serves(x, self.weight):
+        if self.weight.requires_grad and own_backward_serves(x, self.weight):
             return _Depthwise.apply(x, self.weight, self.bias)
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-
-
-def _own_backward_serves(x: Tensor, weight: Tensor) -> bool:
-    return (
-        x.device.type == "cpu"
-        and torch.is_grad_enabled()
-        and weight.requires_grad
-        and x.dtype == weight.dtype
-        and x.dtype in (torch.float32, torch.float64)
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-    )
 
 
 class _Depthwise(torch.autograd.Function):

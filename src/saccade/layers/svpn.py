@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from . import svpn_triton
 from .numerics import full_precision, upcast
 
-Method = Literal["eigen", "products"]
+Method = Literal["fused", "eigen", "products"]
 
 
 class ExactSVPN(nn.Module):
@@ -121,22 +122,38 @@ def power(q: Tensor, alpha: float = 0.5, *, method: Method | None = None) -> Ten
     Args:
         q: matrices, ..., m, n.
         alpha: exponent, in (0, 1].
-        method: "eigen" decomposes the smaller Gram matrix in float64 and takes any exponent; "products" iterates with
-            matrix products only, for the exponent 1/2. By default the one that is faster on the device of `q`.
+        method: "fused" is one GPU kernel for float32 matrices of at most 32 rows and columns and the exponent 1/2;
+            "eigen" decomposes the smaller Gram matrix in float64 and takes any exponent; "products" iterates with
+            matrix products only, for the exponent 1/2. By default "fused" where it runs, else "eigen", but "products"
+            in an export.
     """
-    alpha = _checked(alpha)
-    if method is None:
-        method = "products" if alpha == 0.5 and (q.is_cuda or torch.compiler.is_exporting()) else "eigen"
-    if method == "products" and alpha != 0.5:
-        raise ValueError(f"alpha={alpha} was asked of method 'products', which takes 0.5 only; use method='eigen'")
-    if method not in ("eigen", "products"):
-        raise ValueError(f"method={method!r} was asked for; allowed are 'eigen', 'products' and None")
+    method = _checked_method(method, q, _checked(alpha))
     with full_precision(q):
         x = q.mT if q.shape[-2] < q.shape[-1] else q
         flat = x.flatten(0, -3) if x.dim() > 2 else x[None]  # B, m, n with m >= n
-        flat = _ByEigen.apply(flat, alpha) if method == "eigen" else _ByProducts.apply(flat)
+        if method == "fused":
+            flat = svpn_triton.Fused.apply(flat, RESOLUTION, SMALLEST)
+        else:
+            flat = _ByEigen.apply(flat, alpha) if method == "eigen" else _ByProducts.apply(flat)
         out = flat.reshape(x.shape)
         return out.mT if q.shape[-2] < q.shape[-1] else out
+
+
+def _checked_method(method: Method | None, q: Tensor, alpha: float) -> Method:
+    if method is None:
+        if alpha == 0.5 and torch.compiler.is_exporting():
+            return "products"
+        return "fused" if alpha == 0.5 and q.is_cuda and svpn_triton.fits(q) and svpn_triton.runs(q.device) else "eigen"
+    if method not in ("fused", "eigen", "products"):
+        raise ValueError(f"method={method!r} was asked for; allowed are 'fused', 'eigen', 'products' and None")
+    if method != "eigen" and alpha != 0.5:
+        raise ValueError(f"alpha={alpha} was asked of method {method!r}, which takes 0.5 only; use method='eigen'")
+    if method == "fused" and not (svpn_triton.fits(q) and svpn_triton.runs(q.device)):
+        raise ValueError(
+            f"method 'fused' was asked for {q.dtype} matrices {tuple(q.shape)} on {q.device}; it takes float32 of at "
+            f"most {svpn_triton.LARGEST} rows and columns on a GPU with Triton; use method='eigen'"
+        )
+    return method
 
 
 RESOLUTION = 2e-7  # singular values below this share of the largest are rounding

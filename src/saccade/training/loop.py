@@ -288,6 +288,8 @@ class Loop:
     def evaluate(self) -> Any:
         """Return the answers on the validation pictures, of the averaged weights if there are any."""
         validation = self.parts.validation
+        # What a process measured on its own pictures, such as running means, is kept of the first one only.
+        self.world.follow(self.task.buffers())
         # Sharded weights come together when the task itself is called.
         model = _Answering(self.task) if self.sharded else self.task.model
         with (

@@ -3,13 +3,14 @@
 import atexit
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 
 from .average import Average
 
@@ -37,6 +38,9 @@ class World:
     def total(self, tensor: Tensor) -> Tensor:
         """Return the sum over processes."""
         return tensor
+
+    def follow(self, tensors: Iterable[Tensor]) -> None:
+        """Give tensors the values they have in the first process."""
 
     def any_of(self, *flags: bool) -> list[bool]:
         """Return for each flag whether any process says so; all flags travel together."""
@@ -79,6 +83,11 @@ class Together(World):
         dist.all_reduce(tensor)
         return tensor
 
+    def follow(self, tensors: Iterable[Tensor]) -> None:
+        """Give tensors the values they have in the first process."""
+        for tensor in tensors:
+            dist.broadcast(tensor, 0)
+
     def any_of(self, *flags: bool) -> list[bool]:
         """Return for each flag whether any process says so; all flags travel together."""
         said = torch.tensor(flags, dtype=torch.int32, device=self.device)
@@ -94,7 +103,7 @@ def join_world(device: torch.device) -> Iterator[World]:
         return
     ours = not dist.is_initialized()
     if ours:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        _connect("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Together(device)
     finally:
@@ -102,6 +111,21 @@ def join_world(device: torch.device) -> Iterator[World]:
             dist.destroy_process_group()
             # What still holds a connection goes while Python runs: its threads may not want the lock of an ending one.
             atexit.register(gc.collect)
+
+
+def _connect(backend: str) -> None:
+    """Connect the processes, not to those of an earlier start.
+
+    torchrun starts processes again after a death with the store of addresses that the dead ones left, and a process may
+    read such an address before it is renewed. On one host the number of the start keeps them apart; on several, hosts
+    may count differently, and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 makes torchrun take a new store each time.
+    """
+    if os.environ.get("LOCAL_WORLD_SIZE") != os.environ["WORLD_SIZE"]:
+        dist.init_process_group(backend)
+        return
+    store, rank, size = next(rendezvous("env://"))
+    store = dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
 
 
 def local_device(name: str) -> torch.device:

@@ -5,7 +5,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from ..building import parse_plugin
-from ..config import ConfigError, TrainConfig, overlay, read_yaml
+from ..building import parse_plugin, resolve_name
+from ..config import ConfigError, TrainConfig, flatten, overlay, read_yaml
 from ..data.open import open_data
 from ..runs import Run, RunError, free_name, save_model, write_text
 from .console import Console
@@ -193,7 +193,7 @@ def train_config(
             config.data.path,
             val=config.data.val,
             val_share=config.data.val_share,
-            seed=config.seed,
+            seed=config.data.split_seed,
             buffer=config.data.buffer,
         )
         config, shape = resolve(config, data, device)
@@ -224,7 +224,8 @@ def _fit(loop: Loop) -> dict[str, Any]:
         loop.feed.close()
         if loop.world.leads:
             bad = loop.feed.bad | loop.parts.validation.bad
-            write_text(loop.run.bad_file, json.dumps(bad, indent=1, ensure_ascii=False))
+            with suppress(OSError):  # a full disk has a message of its own
+                write_text(loop.run.bad_file, json.dumps(bad, indent=1, ensure_ascii=False))
 
 
 def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overwrite: bool) -> Run:
@@ -306,6 +307,8 @@ def _resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> T
     config = run.config()
     if recipe is not None and recipe != config.recipe:
         raise ConfigError(f"{run.path} was begun with the recipe {config.recipe}; a resumed run keeps it")
+    now = flatten(config)
+    given = {name: value for name, value in given.items() if not _unchanged(name, value, now)}
     refused = [name for name in given if not name.startswith(MAY_CHANGE)]
     if refused:
         raise ConfigError(
@@ -313,6 +316,11 @@ def _resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> T
             "another run for other settings"
         )
     return overlay(config, given, source="the command")
+
+
+def _unchanged(name: str, value: Any, now: Mapping[str, Any]) -> bool:
+    """Whether a setting is given as the run has it, as it is when torchrun starts the same command again."""
+    return name in now and now[name] == (resolve_name(value) if name == "model.name" else value)
 
 
 def _elastic(out: str | Path | None) -> Path | None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from saccade.comparison.evidence import larger_is_better, read_evidence, same_pictures
+from saccade.comparison.evidence import larger_is_better, per_picture, read_evidence, same_pictures
 from saccade.comparison.measure import Measure, ask
 from saccade.comparison.paired import paired_difference, unpaired_difference
 from saccade.comparison.plan import PlannedArm
@@ -37,9 +37,10 @@ def test_answers_are_matched_by_place_and_unread_pictures_left_out(tmp_path):
     measure = Measure(arms, ask("top1", None))
     kept = np.sort(shuffled)
     assert measure.places.tolist() == kept.tolist()
-    assert measure.difference("base", "other").per_seed == pytest.approx(
-        (BETTER[:, kept].mean(1) - BASE[:, kept].mean(1)).tolist()
-    )
+    found, expected = measure.difference("base", "other"), paired_difference(BASE[:, kept], BETTER[:, kept])
+    assert found.per_seed.tolist() == expected.per_seed.tolist()
+    assert (found.low, found.mcnemar_p) == (expected.low, expected.mcnemar_p)
+    assert (per_picture(arms["other"], "correct", (1,), kept)[0] == BETTER[1, kept]).all()
 
 
 def test_only_seeds_that_finished_in_both_arms_are_paired(tmp_path):

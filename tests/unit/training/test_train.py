@@ -14,6 +14,15 @@ from saccade.training.optim import rate_at
 from saccade.training.train import configure, list_recipes, read_recipe
 from support.training import TINY, tiny
 
+# Nothing is learned: weights stay where they began.
+STILL = {
+    "optim__lr": 1e-30,
+    "optim__weight_decay": 0.0,
+    "schedule__warmup_lr": 0.0,
+    "schedule__min_lr": 0.0,
+    "keep__ema": None,
+}
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
@@ -71,7 +80,7 @@ def saccade_val():
 
 
 def test_initial_weights_are_the_same_with_and_without_plug_ins(tmp_path):
-    settings = tiny(optim__lr=1e-30, schedule__warmup_lr=0.0, schedule__min_lr=0.0, keep__ema=None)
+    settings = tiny(**STILL)
     base = saccade.train(epochs=1, out=tmp_path / "a", quiet=True, settings=settings)
     other = saccade.train(epochs=1, out=tmp_path / "b", quiet=True, settings=settings, plugins=["squeeze", "drloc"])
     a, b = weights(base), weights(other)

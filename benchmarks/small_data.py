@@ -1,0 +1,202 @@
+"""Time training on small pictures end to end, against timm's own loader and loop: same model, data and augmentation.
+
+    python benchmarks/small_data.py                                              # the embedded set on the CPU
+    python benchmarks/small_data.py --data cifar100_a.npz --device cuda --batch-size 512 --peer-workers 8
+
+Both sides crop, flip, apply one operation of RandAugment, mix by mixup or cutmix, run forward, backward and AdamW, and
+average weights. timm's side is what its training script does with these options: a dataset of PIL pictures,
+`create_loader` (prefetching on a GPU), `Mixup`, autocast, `ModelEmaV3`; compiled where ours is. The sides take turns;
+images per second are those of whole epochs after one to warm up, the median over rounds.
+"""
+
+import argparse
+import os
+import platform
+import statistics
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from PIL import Image
+from timm.data import Mixup, create_loader
+from timm.optim import create_optimizer_v2
+from timm.utils import ModelEmaV3
+
+from saccade.building import build_model
+from saccade.config import TrainConfig
+from saccade.data.open import Data, open_data
+from saccade.runs import Run
+from saccade.training.console import Console
+from saccade.training.loop import Loop
+from saccade.training.parallel import Alone, local_device
+from saccade.training.setup import assemble, resolve
+from saccade.training.train import configure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="", help="any set of small pictures that opens as arrays")
+    parser.add_argument("--model", default="vit_tiny", help="a model's name, ours or timm's")
+    parser.add_argument("--option", action="append", default=[], help="NAME=VALUE of the model's constructor")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--pictures", type=int, default=2000, help="training pictures used")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer-workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--compile", action="store_true", help="compile both sides' models")
+    args = parser.parse_args()
+    device = local_device(args.device)
+    data = open_data(args.data)
+    config, shape = resolve(settings(args), data, device)
+    with tempfile.TemporaryDirectory() as folder:
+        sides = {
+            "saccade": Ours(config, data, shape, device, Path(folder)),
+            "timm": Theirs(config, data, shape, device, args),
+        }
+        speeds: dict[str, list[float]] = {name: [] for name in sides}
+        for round_number in range(args.rounds + 1):
+            for name, side in sides.items():
+                begun = time.perf_counter()
+                images = side.epoch(round_number)
+                if device.type == "cuda":
+                    torch.cuda.synchronize()
+                if round_number:
+                    speeds[name].append(images / (time.perf_counter() - begun))
+    print_table(args, config, device, data, speeds)
+
+
+def settings(args: argparse.Namespace) -> TrainConfig:
+    from saccade.config import parse_settings
+
+    options = {"embed_dim": 96, "depth": 4, "num_heads": 3} if args.model == "vit_tiny" else {}
+    options |= parse_settings(args.option)
+    given: dict[str, Any] = {
+        "model.name": args.model,
+        "model.options": options,
+        "optim.batch_size": args.batch_size,
+        "data.train_limit": args.pictures,
+        "engine.device": args.device,
+        "engine.compile": args.compile,
+        "schedule.epochs": 100,
+        "keep.every_seconds": 1e9,
+    }
+    return configure("small", given)
+
+
+class Ours:
+    """The training loop of saccade, epochs without validation."""
+
+    def __init__(self, config: TrainConfig, data: Data, shape: Any, device: torch.device, folder: Path) -> None:
+        parts = assemble(config, data, shape, world=Alone(), device=device)
+        run = Run.create(folder / "run", config)
+        self.loop = Loop(config, run, parts, world=Alone(), device=device, console=Console(quiet=True))
+
+    def epoch(self, number: int) -> int:
+        self.loop.epoch, self.loop.step = number, number * self.loop.feed.steps
+        self.loop._train_epoch()
+        return self.loop.feed.steps * self.loop.config.optim.batch_size
+
+
+class Theirs:
+    """timm's loader and the loop of its training script."""
+
+    def __init__(
+        self, config: TrainConfig, data: Data, shape: Any, device: torch.device, args: argparse.Namespace
+    ) -> None:
+        self.device, self.config = device, config
+        self.model = build_model(config.model, shape, seed=0).to(device)
+        if config.engine.channels_last and device.type == "cuda":
+            self.model = self.model.to(memory_format=torch.channels_last)
+        self.average = ModelEmaV3(self.model, decay=config.keep.ema)
+        self.optimizer = create_optimizer_v2(self.model, "adamw", lr=1e-3, weight_decay=0.05)
+        self.called = torch.compile(self.model) if args.compile else self.model
+        gpu = device.type == "cuda"
+        self.mixup = Mixup(0.2, 1.0, prob=0.5, label_smoothing=0.1, num_classes=len(shape.classes))
+        self.loader = create_loader(
+            Pictures(data, args.pictures, shape.in_chans),
+            (shape.in_chans, shape.img_size, shape.img_size),
+            args.batch_size,
+            is_training=True,
+            use_prefetcher=gpu,
+            no_aug=False,
+            train_crop_mode="rkrc",  # resized crops that keep the ratio; the pad-and-crop of ours costs about the same
+            scale=(0.8, 1.0),
+            hflip=0.5,
+            auto_augment="rand-m7-n1-mstd0.5",
+            mean=shape.mean,
+            std=shape.std,
+            num_workers=args.peer_workers,
+            device=device,
+            persistent_workers=args.peer_workers > 0,
+        )
+
+    def epoch(self, number: int) -> int:  # noqa: ARG002
+        self.model.train()
+        count = 0
+        dtype = getattr(torch, self.config.engine.precision)
+        for images, labels in self.loader:
+            images, labels = images.to(self.device), labels.to(self.device)
+            if len(images) % 2 == 0:
+                images, targets = self.mixup(images, labels)
+            else:
+                continue
+            if self.config.engine.channels_last and self.device.type == "cuda":
+                images = images.contiguous(memory_format=torch.channels_last)
+            context = nullcontext() if dtype == torch.float32 else torch.autocast(self.device.type, dtype)
+            with context:
+                loss = torch.nn.functional.cross_entropy(self.called(images).float(), targets)
+            self.optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.average.update(self.model)
+            count += len(images)
+        return count
+
+
+class Pictures(torch.utils.data.Dataset[Any]):
+    """The same pictures as PIL images, as timm's transforms want them."""
+
+    def __init__(self, data: Data, limit: int, channels: int) -> None:
+        array = data.train.array()  # type: ignore[union-attr]
+        assert array is not None
+        step = max(len(array) // limit, 1)
+        self.pictures, self.labels = array[::step][:limit], data.train.labels[::step][:limit]  # type: ignore[union-attr]
+        self.mode = "L" if channels == 1 else "RGB"
+        self.transform: Any = None
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        picture = self.pictures[index]
+        image = Image.fromarray(picture[..., 0] if picture.shape[-1] == 1 else picture).convert(self.mode)
+        return self.transform(image), int(self.labels[index])
+
+
+def print_table(
+    args: argparse.Namespace, config: TrainConfig, device: torch.device, data: Data, speeds: dict[str, list[float]]
+) -> None:
+    place = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}"
+    cores = len(os.sched_getaffinity(0))
+    print(f"{place}, {cores} cores, torch {torch.__version__}, timm {timm.__version__}")
+    size = sum(p.numel() for p in build_model(config.model, resolve(config, data, device)[1], seed=0).parameters())
+    print(
+        f"{config.model.name} ({size / 1e6:.2f} M parameters), {data.name}, {config.data.img_size} px, batch "
+        f"{args.batch_size}, {config.engine.precision}{', compiled' if args.compile else ''}, "
+        f"{args.peer_workers} workers for timm\n"
+    )
+    print("| loop | images/s | slowest | fastest | ratio |")
+    print("| --- | --: | --: | --: | --: |")
+    base = statistics.median(speeds["timm"])
+    for name, found in speeds.items():
+        middle = statistics.median(found)
+        print(f"| {name} | {middle:,.0f} | {min(found):,.0f} | {max(found):,.0f} | {middle / base:.2f}x |")
+
+
+if __name__ == "__main__":
+    main()
