@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 .PHONY: help env demo test test-slow lint clean
 
 help:
-	@echo "make demo       set up, list the models and time one against a timm peer"
+	@echo "make demo       set up and train a small model on the embedded pictures, in a few minutes"
 	@echo "make test       set up, lint, type-check and run the tests"
 	@echo "make test-slow  the tests left out of 'make test' for their length"
 	@echo "make clean      remove the environment and caches"
@@ -21,8 +21,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: env
-	$(BIN)/saccade models
-	$(BIN)/saccade benchmark --model glnet_stl --peer swin_tiny_patch4_window7_224 --batch-size 1
+	$(BIN)/saccade train --recipe quick
 
 lint: env
 	$(BIN)/ruff check $(CODE)

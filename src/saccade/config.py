@@ -263,7 +263,8 @@ def _overlay(config: Any, values: Mapping[str, Any], source: str, prefix: str) -
                 raise ConfigError(f"{source}: {full} is a group of settings, {value!r} was given; name one inside it")
             changes[name] = _overlay(current, value, source, f"{full}.")
         else:
-            changes[name] = _fit(value, hints[name], full, source)
+            fitted = _fit(value, hints[name], full, source)
+            changes[name] = {**current, **fitted} if isinstance(current, dict) else fitted
     return dataclasses.replace(config, **changes)
 
 

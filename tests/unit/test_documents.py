@@ -1,28 +1,37 @@
 """The examples in the documents run as they are written."""
 
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+DOCUMENTS = (
+    "README.md",
+    "docs/plugins.md",
+    "docs/data.md",
+    "docs/training.md",
+    "docs/statistics.md",
+    "docs/token_labels.md",
+)
 EXAMPLES = [
     (name, index, code)
-    for name in ("README.md", "docs/plugins.md")
+    for name in DOCUMENTS
     for index, code in enumerate(re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL))
 ]
 
 
 @pytest.mark.parametrize("code", [pytest.param(code, id=f"{name}-{index}") for name, index, code in EXAMPLES])
 def test_example_runs(code):
-    exec(compile(code, "example", "exec"), {})
+    exec(compile(textwrap.dedent(code), "example", "exec"), {})
 
 
 def test_there_are_examples_to_run():
-    assert {name for name, _, _ in EXAMPLES} == {"README.md", "docs/plugins.md"}
+    assert {name for name, _, _ in EXAMPLES} == set(DOCUMENTS)
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/models.md", "docs/plugins.md"])
+@pytest.mark.parametrize("name", [*DOCUMENTS, "CONTRIBUTING.md", "docs/models.md", "docs/compare.md"])
 def test_links_between_documents_lead_somewhere(name):
     path = ROOT / name
     links = re.findall(r"\]\((?!http)([^)#]+)\)", path.read_text())

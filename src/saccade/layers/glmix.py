@@ -9,6 +9,7 @@ from collections import OrderedDict
 from timm.layers import DropPath, LayerScale
 from torch import Tensor, nn
 
+from .activation import Gelu
 from .depthwise import DepthwiseConv
 from .slots import SlotMixer, check, init_linear, self_attention
 from .window import WindowAttention
@@ -136,7 +137,7 @@ class ConvMlp(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden)
         self.depthwise = DepthwiseConv(hidden, 3) if conv else None
-        self.act = nn.GELU()
+        self.act = Gelu()
         self.fc2 = nn.Linear(hidden, dim)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -124,8 +124,8 @@ def power(q: Tensor, alpha: float = 0.5, *, method: Method | None = None) -> Ten
         alpha: exponent, in (0, 1].
         method: "fused" is one GPU kernel for float32 matrices of at most 32 rows and columns and the exponent 1/2;
             "eigen" decomposes the smaller Gram matrix in float64 and takes any exponent; "products" iterates with
-            matrix products only, for the exponent 1/2. By default "fused" where it runs, else "eigen", but "products"
-            in an export.
+            matrix products only, for the exponent 1/2. By default "eigen", but "products" in an export; "fused"
+            resolves singular values only to float32, which is too little for matrices of low rank.
     """
     method = _checked_method(method, q, _checked(alpha))
     with full_precision(q):
@@ -141,9 +141,7 @@ def power(q: Tensor, alpha: float = 0.5, *, method: Method | None = None) -> Ten
 
 def _checked_method(method: Method | None, q: Tensor, alpha: float) -> Method:
     if method is None:
-        if alpha == 0.5 and torch.compiler.is_exporting():
-            return "products"
-        return "fused" if alpha == 0.5 and q.is_cuda and svpn_triton.fits(q) and svpn_triton.runs(q.device) else "eigen"
+        return "products" if alpha == 0.5 and torch.compiler.is_exporting() else "eigen"
     if method not in ("fused", "eigen", "products"):
         raise ValueError(f"method={method!r} was asked for; allowed are 'fused', 'eigen', 'products' and None")
     if method != "eigen" and alpha != 0.5:

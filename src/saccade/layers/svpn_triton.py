@@ -152,9 +152,10 @@ def _decompose(
     players: tl.constexpr = n + n % 2
     rounds: tl.constexpr = players - 1
     sweep = 0
-    worst = tl.full([], 1.0, tl.float32)  # cosine between two columns
-    while (sweep < sweeps) & (worst > 3e-3):  # quadratic: the next sweep would find nothing
+    left = tl.full([], 1.0, tl.float32)
+    while (sweep < sweeps) & (left > 3e-6):
         found = tl.zeros([32], tl.float32)
+        widest = tl.zeros([32], tl.float32)
         for turn in range(rounds):
             # a round robin: all pairs meet once a sweep, and the last player is the one who would meet himself
             partner = (turn + rounds - lane % rounds) % rounds
@@ -166,25 +167,28 @@ def _decompose(
             mine = tl.sum(tl.where(row < m, head * head, 0.0), axis=0)
             inner = tl.sum(tl.where(row < m, head * head_other, 0.0), axis=0)
             other = tl.gather(mine, partner, axis=0)
-            found = tl.maximum(found, tl.abs(inner) * tl.rsqrt(tl.maximum(mine * other, 1e-36)))
+            between = tl.abs(inner) * tl.rsqrt(tl.maximum(mine * other, 1e-36))  # cosine
             # the tangent of the smaller angle; both lanes of a pair find the same one with opposite signs
             first = lane < partner
             ratio = tl.abs((other - mine) / (2 * inner))
-            tangent = tl.where(inner == 0, 0.0, 1 / (ratio + tl.sqrt(1 + ratio * ratio)))
+            tangent = tl.where(between > 5e-7, 1 / (ratio + tl.sqrt(1 + ratio * ratio)), 0.0)
+            found = tl.maximum(found, between)
+            widest = tl.maximum(widest, tangent)
             cosine = 1 / tl.sqrt(1 + tangent * tangent)
             sine = tangent * cosine
             miss = tl.fma(-sine, sine, tl.fma(-cosine, cosine, 1.0))  # hundreds of rotations must not change lengths
             cosine = tl.fma(cosine, 0.5 * miss, cosine)
             sine = tl.fma(sine, 0.5 * miss, sine)
             positive = ((other > mine) | ((other == mine) & first)) == (inner >= 0)
-            # sorting: the longer column goes to the lower lane, which saves sweeps where lengths differ much
-            sorted_ = (first & (mine >= other)) | ((lane >= partner) & (other >= mine))
+            # sorting: the longer column goes to the lower lane, which saves sweeps where lengths differ much; columns
+            # of almost one length stay, since two that change places can miss a meeting
+            sorted_ = (first & (1.001 * mine >= other)) | ((lane >= partner) & (1.001 * other >= mine))
             keep = tl.where(sorted_, cosine, sine)
             take = tl.where(sorted_, -sine, cosine)
             take = tl.where(positive, take, -take)
             head = keep[None, :] * head + take[None, :] * head_other
             tail = keep[None, :] * tail + take[None, :] * tail_other
-        worst = tl.max(found, axis=0)
+        left = tl.max(found, axis=0) * tl.max(widest, axis=0)  # a rotation brings this much back into a settled pair
         sweep += 1
 
     kept += matrix * ((m + n) * n)

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,9 @@ def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
     name = recipe or "small"
     values = read_recipe(name)
     config = overlay(TrainConfig(), values, source=f"recipe {name}")
+    model = given.get("model.name")
+    if model is not None and resolve_name(model) != resolve_name(config.model.name):
+        config = replace(config, model=replace(config.model, options={}))  # they were meant for the recipe's model
     config = overlay(config, {"recipe": name} | dict(given), source="the command")
     for text in config.model.plugins:
         parse_plugin(text)

@@ -269,6 +269,13 @@ class TestFused:
         assert relative_error(out, q) < 2e-6
         assert relative_error(grad, q @ ((inner + inner.mT) / 4 + (inner - inner.mT) / 2)) < 1e-5
 
+    def test_agrees_with_float64_where_singular_values_repeat(self) -> None:
+        (u, _), (v, _) = torch.linalg.qr(random(2, 24, 24)), torch.linalg.qr(random(2, 24, 24).mT)
+        q, weight = (u * torch.tensor([1, 0.5, 0.1]).double().repeat_interleave(8)) @ v, random(2, 24, 24)
+        (out, grad), (want, want_grad) = fused(q, weight), differentiated(q, weight)
+        assert relative_error(out, want) < 3e-6
+        assert relative_error(grad, want_grad) < 1e-5
+
     def test_zero_singular_values_stay_zero_and_their_gradient_is_that_of_the_other_methods(self) -> None:
         q = torch.diag(torch.tensor([1.0, 0.25, 0.0, 0.0]))
         out, grad = fused(q)

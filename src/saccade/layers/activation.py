@@ -1,0 +1,34 @@
+"""GELU with a backward pass that is fast on the CPU, where PyTorch's own takes ten times its forward."""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from .product import own_backward_serves
+
+
+class Gelu(nn.Module):
+    """x times the normal distribution's share below x."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the same shape."""
+        return _Gelu.apply(x) if own_backward_serves(x) else F.gelu(x)
+
+
+class _Gelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return F.gelu(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        share = torch.erf(x * math.sqrt(0.5)).add_(1).mul_(0.5)
+        density = torch.exp(x * x * -0.5).mul_(1 / math.sqrt(2 * math.pi))
+        return share.addcmul_(x, density).mul_(grad)
