@@ -2,9 +2,14 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import yaml
+from PIL import Image
 
 from saccade.cli import main
+from support.pictures import class_folders, encoded, pixels
+from support.training import TINY
 
 
 def test_models_prints_every_backbone_beside_the_papers_figure(capsys):
@@ -67,3 +72,69 @@ def test_import_registers_and_does_nothing_else():
     assert done.returncode == 0, done.stderr
     assert not done.stdout
     assert not done.stderr
+
+
+def test_training_through_the_command_writes_a_run_and_is_not_overwritten(tmp_path, capsys):
+    out = str(tmp_path / "run")
+    settings = [f"{name}={json.dumps(value)}" for name, value in TINY.items()]
+    flags = ["--epochs", "1", "--out", out, *(word for text in settings for word in ("--set", text))]
+    assert main(["train", *flags]) == 0
+    assert "accuracy" in capsys.readouterr().err
+    assert (tmp_path / "run" / "report.html").exists()
+    assert main(["train", *flags]) == 2
+    assert "--resume" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--model", "glnet_nanoo"], "glnet_nano"),
+        (["--set", "optim.weigth_decay=0.1"], "optim.weight_decay"),
+        (["--set", "schedule.epochs=many"], "whole number"),
+        (["--recipe", "smal"], "small"),
+        (["--plugin", "drlok"], "drloc"),
+        (["--resume", "nowhere"], "not there"),
+        (["--device", "cuda:99"], "GPU"),
+        (["nowhere/at/all"], "there is no"),
+    ],
+)
+def test_a_wrong_command_is_answered_with_what_is_allowed(flags, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *flags]) == 2
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_print_config_prints_settings_that_can_be_read_back(capsys):
+    assert main(["train", "--epochs", "7", "--plugin", "broadcast+drloc", "--print-config"]) == 0
+    settings = yaml.safe_load(capsys.readouterr().out)
+    assert settings["schedule"]["epochs"] == 7
+    assert settings["model"]["plugins"] == ["broadcast", "drloc"]
+
+
+def odd_pictures(root):
+    """Write class folders with every odd kind of picture that can be read, and some that cannot."""
+    class_folders(root, {"cat": 12, "dog with spaces": 12, "größe": 12})
+    colours = Image.fromarray(pixels(99))
+    colours.convert("CMYK").save(root / "cat" / "cmyk.jpg")
+    colours.convert("P").save(root / "cat" / "palette.png")
+    Image.fromarray(np.full((24, 24), 40_000, dtype=np.uint16)).save(root / "cat" / "sixteen.png")
+    colours.save(root / "cat" / "animated.gif", save_all=True, append_images=[colours.rotate(90)])
+    exif = Image.Exif()
+    exif[274] = 6
+    colours.save(root / "cat" / "turned.jpg", exif=exif)
+    (root / "dog with spaces" / "cut.jpg").write_bytes(encoded(7)[:200])
+    (root / "dog with spaces" / "text.jpg").write_text("this is no picture")
+    return root
+
+
+def test_odd_pictures_are_trained_on_and_broken_ones_named(tmp_path, capsys):
+    data = odd_pictures(tmp_path / "data")
+    settings = TINY | {"data.train_limit": None, "data.workers": 0, "data.img_size": 16, "data.bad_limit": 0.2}
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+    assert main(["train", str(data), "--epochs", "1", "--out", str(tmp_path / "run"), *words]) == 0
+    bad = json.loads((tmp_path / "run" / "bad_pictures.json").read_text())
+    assert {name.split("/")[-1] for name in bad} <= {"cut.jpg", "text.jpg"}
+    assert main(["data", "check", str(data), "--json"]) == 1
+    found = {finding["name"].split("/")[-1] for finding in json.loads(capsys.readouterr().out)["findings"]}
+    assert {"cut.jpg", "text.jpg"} <= found

@@ -115,12 +115,11 @@ def _feed(
     }
     batch_size = config.optim.batch_size
     if isinstance(train, Stream):
-        if train.length is None:
-            raise ConfigError("this stream does not tell how long it is; give it as tar shards or as a list of files")
+        length = len(train.indexed()) if train.length is None else train.length
         mine = part(batch_size, world.rank, world.size)
         return StreamFeed(
             train,
-            steps=max(train.length // batch_size, 1),
+            steps=max(length // batch_size, 1),
             batch_size=mine.stop - mine.start,
             seed=config.seed,
             bad_limit=config.data.bad_limit,

@@ -1,0 +1,126 @@
+"""What a comparison found, for a reader who knows no statistics."""
+
+import math
+from collections.abc import Sequence
+
+from ..report.markup import shorten
+from .paired import Difference
+from .result import Comparison
+from .verdict import Judgement
+
+NAME = 80  # characters of an arm's or a class' name
+SHARES = ("top1", "top5", "macro_top1")
+
+
+def score(result: Comparison, value: float | None) -> str:
+    """Return a score of an arm as text."""
+    if value is None or not math.isfinite(value):
+        return "none"
+    return f"{100 * value:.2f}%" if result.metric in SHARES else f"{value:.4g}"
+
+
+def scaled(difference: Difference, value: float) -> float:
+    """Return a difference in the unit it is told in: percentage points for right and wrong answers."""
+    return round(100 * value, 2) + 0.0 if difference.right_or_wrong else value
+
+
+def unit(difference: Difference) -> str:
+    """Return the name of that unit, with a space before it; nothing where it has none."""
+    return " points" if difference.right_or_wrong else ""
+
+
+def size(difference: Difference, value: float) -> str:
+    """Return how large a difference is, without its sign."""
+    if not math.isfinite(value):
+        return "unknown"
+    return f"{100 * abs(value):.2f}" if difference.right_or_wrong else f"{abs(value):.4g}"
+
+
+def signed(difference: Difference, value: float) -> str:
+    """Return a difference with its sign."""
+    if not math.isfinite(value):
+        return "unknown"
+    return f"{scaled(difference, value):+.2f}" if difference.right_or_wrong else f"{value + 0.0:+.4g}"
+
+
+def better(difference: Difference) -> str:
+    """Say on which side of zero an arm is better."""
+    return "right" if difference.larger_is_better else "left"
+
+
+def summary(result: Comparison) -> str:
+    """Return one sentence on all arms."""
+    kinds: dict[str, list[str]] = {"helps": [], "hurts": [], "no difference": [], "cannot tell": [], "failed": []}
+    for arm in result.arms:
+        if arm.name != result.reference:
+            failed = arm.status == "failed"
+            kinds["failed" if failed else result.verdict(arm.name).kind].append(arm.name)
+    told = {
+        "helps": "helps",
+        "hurts": "hurts",
+        "no difference": "makes no difference that matters",
+        "cannot tell": "cannot be told apart yet",
+        "failed": "failed",
+    }
+    parts = [f"{_names(names)}: {told[kind]}" for kind, names in kinds.items() if names]
+    return f"Compared with {shorten(result.reference, NAME)}, {'; '.join(parts) or 'there is no other arm'}."
+
+
+def plain_verdict(result: Comparison, name: str) -> str:
+    """Return what follows for an arm, in everyday words."""
+    arm = result.arm(name)
+    if arm.status == "failed":
+        return f"It failed: {'; '.join(dict.fromkeys(arm.failures.values())) or 'no run was finished'}"
+    judged = result.differences.get(arm.identical_to or name)
+    if judged is None:
+        return f"{result.verdict(name).text[:1].upper()}{result.verdict(name).text[1:]}."
+    same = f"The same settings as {arm.identical_to}. " if arm.identical_to else ""
+    return same + _decided(result, judged) + _about(judged.difference)
+
+
+def _decided(result: Comparison, judged: Judgement) -> str:
+    d, kind = judged.difference, judged.verdict.kind
+    seen, between = _seen(result, d), f"{_side(d, judged.low)} to {_side(d, judged.high)}"
+    if kind in ("helps", "hurts"):
+        return f"{seen}. Chance does not explain it; the true value is probably between {between}."
+    if kind == "no difference":
+        if d.margin is None:
+            return f"{seen}: no difference at all."
+        return f"{seen}. Whatever the true difference is, it is probably smaller than {size(d, d.margin)}{unit(d)}."
+    return f"{seen}, but anything from {between} fits what was seen.{_advice(judged)}"
+
+
+def _advice(judged: Judgement) -> str:
+    more = judged.verdict.more_seeds
+    if more is None:
+        return ""
+    wanted = (
+        f"of {size(judged.difference, judged.difference.margin)}" if judged.difference.margin else "as large as this"
+    )
+    points = unit(judged.difference) if judged.difference.margin else ""
+    return f" To find a difference {wanted}{points}, train about {more} more seed{'s' if more > 1 else ''} of each arm."
+
+
+def _seen(result: Comparison, d: Difference) -> str:
+    if d.right_or_wrong:
+        return f"Of 100 pictures, {_side(d, d.mean)} {'is' if size(d, d.mean) == '1.00' else 'are'} right"
+    if not math.isfinite(d.mean):
+        return f"Its {result.metric} is not a number"
+    way = "higher" if d.mean > 0 else "lower"
+    return f"Its {result.metric} is {size(d, d.mean)} {way}"
+
+
+def _side(d: Difference, value: float) -> str:
+    if not math.isfinite(value):
+        return "unknown"
+    if not d.right_or_wrong:
+        return signed(d, value)
+    return f"{size(d, value)} {'fewer' if scaled(d, value) < 0 else 'more'}"
+
+
+def _about(d: Difference) -> str:
+    return " This is said of these trained weights only, not of other trainings." if d.design == "fixed" else ""
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(shorten(name, NAME) for name in names)
