@@ -27,7 +27,7 @@ from .optim import build_optimizer, rate_at, scaled_lr, set_rate
 from .parallel import ShardedAverage, World, copy_over, fill, held_whole, piece_of, shard
 from .setup import Parts
 from .state import State, StateError, save_state, set_aside
-from .validate import validate
+from .validate import Answers, validate
 
 NOISE, DRAWS = 0x4015E, 0xD4A5  # keep the draws of layers and of tasks apart from others
 CHECK_EVERY = 10  # steps between looks at what costs a wait for the device or for other processes
@@ -85,6 +85,7 @@ class Loop:
         self.best, self.stale = -1.0, 0
         self.saved_at, self.seconds = time.monotonic(), 0.0
         self.told_to_stop: int | None = None
+        self.answers: Answers | None = None  # of the last validation, until a step changes the weights
         self.replays = {strong: Replay(self._captured(strong)) for strong in (True, False)}
 
     def _may_capture(self) -> bool:
@@ -140,6 +141,7 @@ class Loop:
 
     def _prepare(self) -> None:
         """Set what depends on the step's number alone."""
+        self.answers = None
         set_rate(self.optimizer, self._rate(self.step))
         if self.average is not None:
             self.average.prepare(self.step)
@@ -266,7 +268,8 @@ class Loop:
         }
         last = self.epoch == self.config.schedule.epochs
         if last or self.epoch % self.config.keep.evaluate_every == 0:
-            record |= self.evaluate().metrics()
+            self.answers = self.evaluate()
+            record |= self.answers.metrics()
             better = record["val_top1"] > self.best
             self.best, self.stale = max(self.best, record["val_top1"]), 0 if better else self.stale + 1
         self._share_bad()

@@ -256,7 +256,7 @@ def _restore(loop: Loop, run: Run, console: Console) -> None:
 
 def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, seconds: float) -> Trained:
     """Write weights, answers and the summary of a run that came to its end."""
-    answers = loop.evaluate()
+    answers = loop.answers or loop.evaluate()
     weights = dict(whole_state(loop.task.model))
     if loop.average is not None:
         from .parallel import whole
