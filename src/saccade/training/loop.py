@@ -1,12 +1,10 @@
 """The training loop: every step a function of the settings and the step's number, so that it can stop anywhere."""
 
-import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -23,9 +21,11 @@ from .average import Average
 from .compilation import compile_parts
 from .console import Console
 from .graphs import Replay
+from .moments import moments_of, put_back
 from .optim import build_optimizer, rate_at, scaled_lr, set_rate
 from .parallel import ShardedAverage, World, copy_over, fill, held_whole, piece_of, shard
 from .setup import Parts
+from .signals import on_signal
 from .state import State, StateError, save_state, set_aside
 from .validate import Answers, validate
 
@@ -111,7 +111,7 @@ class Loop:
         record: dict[str, Any] = {}
         if self.step == 0:
             self.save()  # whatever happens, there is something to resume
-        with self._signals(), self._readers():
+        with on_signal(self._wish_to_stop), self._readers():
             while self.epoch < self.config.schedule.epochs:
                 self._train_epoch()
                 record = self._close_epoch()
@@ -315,31 +315,9 @@ class Loop:
         patience = self.config.schedule.patience
         return patience is not None and self.stale >= patience
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Turn Ctrl-C and SIGTERM into a wish to stop that the next step sees; a second one stops at once."""
-
-        here = os.getpid()
-
-        def stop(number: int, _: FrameType | None) -> None:
-            if os.getpid() != here:
-                return  # processes that read have inherited this
-            if self.told_to_stop is not None:
-                raise KeyboardInterrupt
-            self.told_to_stop = number
-            self.console.say("saving and stopping after this step ...")
-
-        kept = {}
-        try:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                kept[number] = signal.signal(number, stop)
-        except ValueError:
-            pass  # only the main thread may; elsewhere the caller stops us
-        try:
-            yield
-        finally:
-            for number, handler in kept.items():
-                signal.signal(number, handler)
+    def _wish_to_stop(self, number: int) -> None:
+        self.told_to_stop = number
+        self.console.say("saving and stopping after this step ...")
 
     @contextmanager
     def _readers(self) -> Iterator[None]:
@@ -364,9 +342,8 @@ class Loop:
             raise TrainingError(self._not_finite("a weight"))
         self._share_bad()
         tensors: dict[str, Tensor] = {f"task.{name}": v for name, v in self.task.state_dict().items()}
-        for index, (parameter, state) in enumerate(self.optimizer.state.items()):
-            name = self.names.get(id(parameter), str(index))
-            tensors |= {f"optim.{name}.{key}": v for key, v in state.items() if isinstance(v, Tensor)}
+        moments, numbers = moments_of(self.optimizer, self.names)
+        tensors |= {f"optim.{name}": v for name, v in moments.items()}
         if self.average is not None:
             tensors |= {f"average.{name}": v for name, v in self.average.tensors().items()}
         tensors["totals"] = self.world.total(self.totals)
@@ -379,20 +356,11 @@ class Loop:
             "scaler": self.scaler.state_dict(),
             "bad": self.feed.bad,
             "bad_validation": self.parts.validation.bad,
-            "numbers": self._optimizer_numbers(),
+            "numbers": numbers,
         }
         folder, keep = self.run.states, self.config.keep.states
         save_state(folder, self.step, tensors, record, keep=keep, world=self.world)
         self.saved_at = time.monotonic()
-
-    def _optimizer_numbers(self) -> dict[str, dict[str, Any]]:
-        """Return what an optimizer keeps of a parameter besides tensors."""
-        found = {}
-        for parameter, state in self.optimizer.state.items():
-            numbers = {key: v for key, v in state.items() if isinstance(v, bool | int | float)}
-            if numbers:
-                found[self.names[id(parameter)]] = numbers
-        return found
 
     def restore(self, state: State) -> None:
         """Go back to where a state was written; an empty one is the start."""
@@ -405,8 +373,9 @@ class Loop:
             return
         for name, value in self.task.state_dict().items():
             fill(value, state.tensors[f"task.{name}"])
-        for parameter in (p for group in self.optimizer.param_groups for p in group["params"]):
-            self._restore_moments(parameter, self.names[id(parameter)], state)
+        moments = {name[6:]: v for name, v in state.tensors.items() if name.startswith("optim.")}
+        counts_on = self.device if self.graphs or self.config.optim.name in ("adam", "adamw") else None
+        put_back(self.optimizer, self.names, moments, state.record["numbers"], counts_on=counts_on)
         if self.average is not None:
             for name, value in self.average.tensors().items():
                 fill(value, state.tensors[f"average.{name}"])
@@ -426,21 +395,6 @@ class Loop:
                 f"{self.run.states} holds no state though {self.run.path} has trained; it cannot go on. Begin another "
                 "run, or replace this one by --overwrite"
             )
-
-    def _restore_moments(self, parameter: Tensor, name: str, state: State) -> None:
-        prefix = f"optim.{name}."
-        moments: dict[str, Any] = dict(state.record["numbers"].get(name, {}))
-        for key, value in state.tensors.items():
-            if not key.startswith(prefix):
-                continue
-            if value.shape == parameter.shape and value.dim() > 0:
-                moments[key[len(prefix) :]] = place = torch.zeros_like(parameter, dtype=value.dtype)
-                fill(place, value)
-            else:
-                like_parameter = self.graphs or self.config.optim.name in ("adam", "adamw")
-                moments[key[len(prefix) :]] = value.to(self.device) if like_parameter else value
-        if moments:
-            self.optimizer.state[parameter] = moments
 
 
 class _Answering(nn.Module):
