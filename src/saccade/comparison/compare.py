@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import rich.console
 
 from ..config import ConfigError
+from ..data.source import Source
 from ..training.loop import Interrupted
 from .arms import parse_arms
 from .budget import parse_duration
@@ -70,7 +72,7 @@ def compare(
         quiet: print nothing.
 
     Returns:
-        What was found; also written to the folder as result.json and result.md.
+        What was found; also written to the folder as result.json, result.md and report.html.
     """
     planner, question = _prepare(locals())
     with planner.folder.lock():
@@ -86,8 +88,19 @@ def compare(
         result = conclude(ready, outcomes, question, planner.folder)
         planner.folder.result_file.write_text(result.to_json(), encoding="utf-8")
         planner.folder.markdown_file.write_text(result.to_markdown(), encoding="utf-8")
+        _report(result, ready.validation)
     console.print(str(result), highlight=False, markup=False)
     return result
+
+
+def _report(result: Comparison, source: Source) -> None:
+    """Write the page; a comparison does not fail for want of it."""
+    from .report import write_report
+
+    try:
+        write_report(result, source)
+    except Exception as error:
+        warnings.warn(f"{result.path} is finished, but its report was not written: {error!r}", stacklevel=3)
 
 
 def plan_comparison(data: str | None = None, *, arms: Sequence[str], **options: Any) -> Plan:

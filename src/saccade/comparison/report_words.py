@@ -19,9 +19,14 @@ def score(result: Comparison, value: float | None) -> str:
     return f"{100 * value:.2f}%" if result.metric in SHARES else f"{value:.4g}"
 
 
+def points(share: float) -> float:
+    """Return a difference of shares in percentage points, at most the 100 that there are."""
+    return min(max(round(100 * share, 2) + 0.0, -100.0), 100.0)  # + 0.0: no minus zero
+
+
 def scaled(difference: Difference, value: float) -> float:
     """Return a difference in the unit it is told in: percentage points for right and wrong answers."""
-    return round(100 * value, 2) + 0.0 if difference.right_or_wrong else value
+    return points(value) if difference.right_or_wrong else value
 
 
 def unit(difference: Difference) -> str:
@@ -33,6 +38,8 @@ def size(difference: Difference, value: float) -> str:
     """Return how large a difference is, without its sign."""
     if not math.isfinite(value):
         return "unknown"
+    if difference.right_or_wrong and abs(value) > 1:
+        return "100"
     return f"{100 * abs(value):.2f}" if difference.right_or_wrong else f"{abs(value):.4g}"
 
 
@@ -56,21 +63,22 @@ def summary(result: Comparison) -> str:
             failed = arm.status == "failed"
             kinds["failed" if failed else result.verdict(arm.name).kind].append(arm.name)
     told = {
-        "helps": "helps",
-        "hurts": "hurts",
-        "no difference": "makes no difference that matters",
-        "cannot tell": "cannot be told apart yet",
-        "failed": "failed",
+        "helps": ("helps", "help"),
+        "hurts": ("hurts", "hurt"),
+        "no difference": ("makes no difference that matters", "make no difference that matters"),
+        "cannot tell": ("cannot be told apart from it yet", "cannot be told apart from it yet"),
+        "failed": ("failed", "failed"),
     }
-    parts = [f"{_names(names)}: {told[kind]}" for kind, names in kinds.items() if names]
-    return f"Compared with {shorten(result.reference, NAME)}, {'; '.join(parts) or 'there is no other arm'}."
+    parts = [f"{_names(names)} {told[kind][len(names) > 1]}" for kind, names in kinds.items() if names]
+    return f"Compared with {shorten(result.reference, NAME)}: {'; '.join(parts) or 'there is no other arm'}."
 
 
 def plain_verdict(result: Comparison, name: str) -> str:
     """Return what follows for an arm, in everyday words."""
     arm = result.arm(name)
     if arm.status == "failed":
-        return f"It failed: {'; '.join(dict.fromkeys(arm.failures.values())) or 'no run was finished'}"
+        reason = next(iter(arm.failures.values()), "no run was finished")
+        return f"It failed: {shorten(reason.partition('. ')[0], 300)}."
     judged = result.differences.get(arm.identical_to or name)
     if judged is None:
         return f"{result.verdict(name).text[:1].upper()}{result.verdict(name).text[1:]}."
@@ -80,14 +88,14 @@ def plain_verdict(result: Comparison, name: str) -> str:
 
 def _decided(result: Comparison, judged: Judgement) -> str:
     d, kind = judged.difference, judged.verdict.kind
-    seen, between = _seen(result, d), f"{_side(d, judged.low)} to {_side(d, judged.high)}"
+    seen, low, high = _seen(result, d), _side(d, judged.low), _side(d, judged.high)
     if kind in ("helps", "hurts"):
-        return f"{seen}. Chance does not explain it; the true value is probably between {between}."
+        return f"{seen}. Chance alone would hardly show that; the true difference is probably between {low} and {high}."
     if kind == "no difference":
-        if d.margin is None:
-            return f"{seen}: no difference at all."
+        if d.margin is None or (d.mean == 0 and d.spread.certain):
+            return "It scores the same as the reference everywhere."
         return f"{seen}. Whatever the true difference is, it is probably smaller than {size(d, d.margin)}{unit(d)}."
-    return f"{seen}, but anything from {between} fits what was seen.{_advice(judged)}"
+    return f"{seen}, but anything from {low} to {high} fits what was seen.{_advice(judged)}"
 
 
 def _advice(judged: Judgement) -> str:
@@ -103,7 +111,8 @@ def _advice(judged: Judgement) -> str:
 
 def _seen(result: Comparison, d: Difference) -> str:
     if d.right_or_wrong:
-        return f"Of 100 pictures, {_side(d, d.mean)} {'is' if size(d, d.mean) == '1.00' else 'are'} right"
+        among = "Of 100 pictures" if result.metric == "top1" else "Of 100 pictures, every class counted alike"
+        return f"{among}, {_side(d, d.mean)} {'is' if size(d, d.mean) == '1.00' else 'are'} right"
     if not math.isfinite(d.mean):
         return f"Its {result.metric} is not a number"
     way = "higher" if d.mean > 0 else "lower"
@@ -123,4 +132,5 @@ def _about(d: Difference) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    return ", ".join(shorten(name, NAME) for name in names)
+    short = [shorten(name, NAME) for name in names]
+    return " and ".join([", ".join(short[:-1]), short[-1]]) if len(short) > 1 else short[0]

@@ -1,0 +1,233 @@
+"""Sections of a comparison's report that show evidence: intervals, curves, classes, pictures."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..data.source import Source
+from ..report.chart import line_chart
+from ..report.markup import Html, join, shorten, tag
+from ..report.page import Section, fold, grid, paragraph, table
+from ..report.picture import encode_picture
+from ..report.rows import Interval, interval_chart
+from .report_words import NAME, better, points, scaled, score, size, unit
+from .result import ClassDifference, Comparison, Disagreement
+
+CLASSES = 12  # shown at once
+ENDS = 5  # worst and best shown where there are more
+FOLDED = 300  # classes in a fold
+PICTURES = 6  # gains and losses of an arm, each
+
+Records = Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]
+
+
+def interval_section(result: Comparison) -> Section:
+    """Return every arm's difference with its interval, and the scores behind it."""
+    rows, smaller = [], []
+    for name, judged in result.differences.items():
+        d = judged.difference
+        beyond = "more than " if d.right_or_wrong and 1 < d.detectable < math.inf else ""
+        remark = f"{beyond}{size(d, d.detectable)}{unit(d) if math.isfinite(d.detectable) else ''}"
+        rows.append(Interval(name, scaled(d, judged.low), scaled(d, d.mean), scaled(d, judged.high), remark))
+        smaller += [name] if abs(d.mean) < d.detectable else []
+    if not rows:
+        told = "No arm could be compared with the reference."
+        return Section("intervals", "The differences", join(paragraph(told, class_="note"), _scores(result)))
+    d = next(iter(result.differences.values())).difference
+    words = f"Difference in {result.metric} from {shorten(result.reference, NAME)}{' in' if unit(d) else ''}{unit(d)}"
+    about = paragraph(
+        f"The dot is what was seen, the line what the true difference may be ({d.level:.0%} interval, corrected for "
+        f"the number of arms); the dashed line is no difference. {better(d).capitalize()} of it is better. Beside it: "
+        "the smallest true difference that an experiment like this one finds four times out of five. "
+        + (f"What was seen is smaller than that for {', '.join(shorten(n, NAME) for n in smaller)}." if smaller else "")
+    )
+    chart = interval_chart(
+        rows,
+        title=words,
+        x_label="Difference",
+        name_label="Arm",
+        value_label="Seen, and what it may be",
+        remark_label="Smallest it would find",
+    )
+    return Section("intervals", "The differences", join(about, chart, _scores(result), _others(result)))
+
+
+def _scores(result: Comparison) -> Html:
+    rows = []
+    for arm in result.arms:
+        judged = result.differences.get(arm.identical_to or arm.name)
+        p = "" if judged is None else f"{judged.p_holm:.2g}"
+        each = ", ".join(score(result, value) for value in arm.scores)
+        rows.append([shorten(arm.name, NAME), score(result, arm.mean), f"{len(arm.seeds)}", each, p])
+    caption = "Scores of every arm; p: how often chance alone would show so large a difference, corrected for all arms"
+    head = ["Arm", f"Mean {result.metric}", "Seeds", "Each seed", "p (Holm)"]
+    return table(head, rows, caption=caption, numeric=(1, 2, 4))
+
+
+def _others(result: Comparison) -> Html | None:
+    rows = [
+        [metric, shorten(name, NAME), f"{d.mean:+.4g}", f"{d.low:+.4g} to {d.high:+.4g}", f"{d.p_value:.2g}"]
+        for metric, arms in result.other.items()
+        for name, d in arms.items()
+    ]
+    if not rows:
+        return None
+    caption = "Differences of other numbers; intervals over seeds alone, not corrected for how many there are"
+    head = ["Number", "Arm", "Difference", "Interval", "p"]
+    return fold("Other numbers", table(head, rows, caption=caption, numeric=(2, 3, 4)))
+
+
+def curve_section(result: Comparison, records: Records) -> Section:
+    """Return how the arms learned, by epoch and by time."""
+    distinct = [arm.name for arm in result.arms if arm.identical_to is None]
+    found = {name: [list(one) for one in records.get(name, {}).values() if one] for name in distinct}
+    fields = dict.fromkeys(["val_top1", f"val_{result.metric}"])
+    charts = []
+    for field in fields:
+        label = "right answers" if field == "val_top1" else field.removeprefix("val_")
+        for x_label, x in (("epoch", _epochs), ("seconds of training", _seconds)):
+            curves = {name: _curve(runs, field, x) for name, runs in found.items()}
+            curves = {name: curve for name, curve in curves.items() if curve}
+            if curves:
+                charts.append(
+                    _curve_chart(curves, f"{label.capitalize()} in validation, by {x_label}", x_label, label, field)
+                )
+    if not charts:
+        return Section("curves", "Learning curves", paragraph("The runs' curves were not at hand.", class_="note"))
+    about = (
+        "The line is the mean over seeds; the band reaches from the worst seed to the best. Bands that overlap "
+        "decide nothing by themselves: verdicts compare the arms seed by seed, after the last epoch."
+    )
+    return Section("curves", "Learning curves", join(paragraph(about), grid(*charts)))
+
+
+def _curve_chart(curves: Mapping[str, Sequence[Sequence[float]]], title: str, x: str, y: str, field: str) -> Html:
+    return line_chart(
+        {name: [(at, mean) for at, mean, _, _ in curve] for name, curve in curves.items()},
+        bands={name: [(at, low, high) for at, _, low, high in curve] for name, curve in curves.items()},
+        title=title,
+        x_label=x,
+        y_label=y,
+        percent=field == "val_top1",
+    )
+
+
+def _epochs(run: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [float(record["epoch"]) for record in run]
+
+
+def _seconds(run: Sequence[Mapping[str, Any]]) -> list[float]:
+    return np.cumsum([float(record.get("seconds") or 0.0) for record in run]).tolist()
+
+
+def _curve(
+    runs: Sequence[Sequence[Mapping[str, Any]]], field: str, x: Callable[[Sequence[Mapping[str, Any]]], list[float]]
+) -> list[tuple[float, float, float, float]]:
+    """Return x, mean, lowest and highest over seeds, of the epochs that all of them validated."""
+    seeds = []
+    for run in runs:
+        pairs = zip(run, x(run), strict=True)
+        seeds.append({r["epoch"]: (at, float(r[field])) for r, at in pairs if isinstance(r.get(field), int | float)})
+    shared = sorted(set.intersection(*(set(seed) for seed in seeds))) if seeds else []
+    curve = []
+    for epoch in shared:
+        at, values = zip(*(seed[epoch] for seed in seeds), strict=True)
+        curve.append((sum(at) / len(at), sum(values) / len(values), min(values), max(values)))
+    return curve
+
+
+def class_section(result: Comparison) -> Section | None:
+    """Return each arm's differences class by class, the worst first."""
+    parts = []
+    for name, found in result.classes.items():
+        rows = sorted(found, key=lambda row: row.difference.mean)
+        if not rows:
+            continue
+        title = f"{shorten(name, NAME)} against {shorten(result.reference, NAME)}, points of accuracy"
+        parts.append(tag("h3", shorten(name, NAME)))
+        if len(rows) <= CLASSES:
+            parts.append(_class_chart(rows, f"{title}, worst first"))
+            continue
+        parts.append(_class_chart(rows[:ENDS], f"{title}: the {ENDS} that lose most"))
+        parts.append(_class_chart(rows[-ENDS:], f"{title}: the {ENDS} that gain most"))
+        rest = rows[ENDS:-ENDS]
+        told = f"The other {len(rest)} classes" if len(rest) <= FOLDED else f"{FOLDED} of the other {len(rest)} classes"
+        parts.append(fold(told, _class_chart(rest[:FOLDED], f"{title}: {told.lower()}")))
+    if not parts:
+        return None
+    about = (
+        "Each interval speaks of its class alone: with many classes some lie beside zero by luck. A class is marked "
+        "clear if its difference stands after correction for the number of classes. Intervals end at 100 points, all "
+        "that there can be: one that wide says nothing."
+    )
+    return Section("classes", "Class by class", join(paragraph(about), *parts))
+
+
+def _class_chart(rows: Sequence[ClassDifference], title: str) -> Html:
+    drawn = []
+    for row in rows:
+        d = row.difference
+        clear = "; clear" if row.p_holm < 1 - d.level else ""
+        remark = f"{row.reference:.1%} → {row.arm:.1%} of {row.pictures:,}{clear}"
+        drawn.append(Interval(row.name, points(d.low), points(d.mean), points(d.high), remark))
+    return interval_chart(
+        drawn,
+        title=title,
+        x_label="Difference",
+        name_label="Class",
+        value_label="Seen, and what it may be",
+        remark_label="Reference → arm",
+    )
+
+
+def picture_section(result: Comparison, source: Source | None) -> Section | None:
+    """Return the pictures on which arms disagree.
+
+    Args:
+        result: of the comparison.
+        source: the validation pictures; None where they cannot be had, and names alone are told.
+    """
+    parts = []
+    for name, found in result.disagreements.items():
+        gains = [one for one in found if one.arm > one.reference][:PICTURES]
+        losses = [one for one in found if one.arm < one.reference][:PICTURES]
+        for told, some in (("more", gains), ("less", losses)):
+            if some:
+                title = f"{shorten(name, NAME)} is right {told} often than {shorten(result.reference, NAME)}"
+                items = [_picture(result, name, one, source) for one in some]
+                parts += [tag("h3", title), tag("ol", *items, class_="pictures")]
+    if not parts:
+        return None
+    about = "The validation pictures with the largest differences, and how many of the trainings get each right."
+    return Section("pictures", "Pictures they disagree on", join(paragraph(about), *parts))
+
+
+def _picture(result: Comparison, name: str, one: Disagreement, source: Source | None) -> Html:
+    pixels = None if source is None else _read(source, one)
+    image = None if pixels is None else encode_picture(pixels, alt=f"{shorten(one.name, 120)}: {one.label}")
+    return tag(
+        "li",
+        None if image is None else tag("div", image, class_="frame"),
+        paragraph(tag("strong", shorten(one.label, NAME))),
+        paragraph(
+            f"{shorten(result.reference, NAME)}: {_times(one.reference, len(result.arm(result.reference).seeds))}"
+        ),
+        paragraph(f"{shorten(name, NAME)}: {_times(one.arm, len(result.arm(name).seeds))}"),
+        paragraph(shorten(one.name, 120), class_="name"),
+    )
+
+
+def _times(share: float, seeds: int) -> str:
+    return f"right in {round(share * seeds)} of {seeds}" if seeds else f"right in {share:.0%}"
+
+
+def _read(source: Source, one: Disagreement) -> np.ndarray | None:
+    """Read a picture if it is still the one that was answered."""
+    try:
+        if source.name(one.place) != one.name or source.classes[source.labels[one.place]] != one.label:
+            return None
+        return source.read(one.place)
+    except (OSError, ValueError, IndexError):
+        return None
