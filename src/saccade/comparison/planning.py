@@ -156,7 +156,8 @@ class Planner:
                 except Interrupted:
                     raise
                 except Exception as error:  # it may well fail in the run itself, which is where that is reported
-                    self.notes.append(f"{name} could not be timed: {error}")
+                    first = str(error).split(". ")[0]  # the rest is about a folder that is gone
+                    self.notes.append(f"{name} could not be timed: {first}")
         return {name: self.paces[name] for name in names if name in self.paces}
 
     def _fit(self, before: Mapping[str, Any], twins: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
