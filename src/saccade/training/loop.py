@@ -17,6 +17,7 @@ from ..data.order import part
 from ..runs import Run
 from ..tasks import Task
 from .average import Average
+from .board import Board
 from .compilation import compile_parts
 from .console import Console
 from .graphs import Replay
@@ -84,6 +85,7 @@ class Loop:
         self.best, self.stale = -1.0, 0
         self.saved_at, self.seconds = time.monotonic(), 0.0
         self.told_to_stop: int | None = None
+        self.board: Board | None = None
         self.answers: Answers | None = None  # of the last validation, until a step changes the weights
         self.replays = {strong: Replay(self._captured(strong)) for strong in (True, False)}
 
@@ -107,6 +109,8 @@ class Loop:
 
     def fit(self) -> dict[str, Any]:
         """Train to the end; return the last record."""
+        if self.config.keep.tensorboard and self.world.leads:
+            self.board = Board(self.run.path, epoch=self.epoch)
         record: dict[str, Any] = {}
         if self.step == 0:
             self.save()  # whatever happens, there is something to resume
@@ -277,6 +281,8 @@ class Loop:
         self.seconds = 0.0
         if self.world.leads:
             self.run.append(record)
+            if self.board is not None:
+                self.board.add(record)
         self.console.end_epoch(record)
         late = self.config.keep.every_steps is None and self._late()
         if last or self.world.agree(late and self.world.leads):
