@@ -193,8 +193,13 @@ def save_model(path: Path, weights: Mapping[str, Tensor], config: ModelConfig, s
         "std": shape.std,
     }
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
+    save_tensors(path, tensors, metadata={"format": "pt", "saccade": json.dumps(about)})
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file whole or not at all."""
     draft = path.with_name(f".{path.name}.part")
-    save_file(tensors, draft, metadata={"format": "pt", "saccade": json.dumps(about)})
+    save_file(dict(tensors), draft, metadata=metadata)
     os.replace(draft, path)
 
 

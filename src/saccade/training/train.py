@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
-from ..building import parse_plugin, resolve_name
+from ..building import parse_plugin, resolve_name, save_tensors
 from ..config import ConfigError, TrainConfig, flatten, overlay, read_yaml
 from ..data.open import open_data
 from ..runs import Run, RunError, free_name, save_model, write_text
 from .console import Console
 from .loop import Loop, TrainingError
-from .parallel import World, join_world, local_device, whole_state
+from .parallel import World, join_world, local_device, whole, whole_state
 from .setup import Parts, assemble, resolve
 from .state import load_state
 
+# What may differ when a run goes on: how it is computed and kept, and what a run that broke may need.
 MAY_CHANGE = (
     "engine.",
     "keep.",
@@ -271,18 +271,17 @@ def _restore(loop: Loop, run: Run, console: Console) -> None:
 def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, seconds: float) -> Trained:
     """Write weights, answers and the summary of a run that came to its end."""
     answers = loop.answers or loop.evaluate()
+    metrics = answers.metrics()
     weights = dict(whole_state(loop.task.model))
     if loop.average is not None:
-        from .parallel import whole
-
         weights |= {name: whole(value) for name, value in loop.average.tensors().items()}
-    trained = Trained(run.path, answers.metrics()["val_top1"], record, seconds)
+    trained = Trained(run.path, metrics["val_top1"], record, seconds)
     if loop.world.leads:
         model = loop.task.model
-        save_file(answers.tensors(), run.predictions_file)
+        save_tensors(run.predictions_file, answers.tensors())
         save_model(run.weights, weights, loop.config.model, parts.shape)
         summary = {
-            **answers.metrics(),
+            **metrics,
             "epochs": loop.epoch,
             "steps": loop.step,
             "seconds": sum(r["seconds"] for r in run.metrics()),
