@@ -27,13 +27,24 @@ SMALL = 64  # sides up to this are small pictures: patches of 16 pixels would le
 
 @dataclass
 class Shape:
-    """What the data asks of a model."""
+    """What the data asks of a model.
+
+    Args:
+        classes: their names, in the order of the logits.
+        in_chans: channels of the pictures.
+        img_size: side of the square pictures.
+        mean: of each channel, 0 to 1.
+        std: of each channel.
+        shorter: what a picture's shorter side is brought to before its middle is taken; None takes all of it.
+        notes: remarks for the log.
+    """
 
     classes: tuple[str, ...]
     in_chans: int
     img_size: int
     mean: list[float]
     std: list[float]
+    shorter: int | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -191,6 +202,7 @@ def save_model(path: Path, weights: Mapping[str, Tensor], config: ModelConfig, s
         "img_size": shape.img_size,
         "mean": shape.mean,
         "std": shape.std,
+        "shorter": shape.shorter,
     }
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
     save_tensors(path, tensors, metadata={"format": "pt", "saccade": json.dumps(about)})
@@ -230,11 +242,54 @@ def load_model(path: str | Path) -> tuple[nn.Module, Shape]:
             f"{file} was not written by saccade; give a run's folder or its model.safetensors"
         ) from None
     shape = Shape(
-        **{name: about[name] for name in ("in_chans", "img_size", "mean", "std")}, classes=tuple(about["classes"])
+        **{name: about[name] for name in ("in_chans", "img_size", "mean", "std")},
+        shorter=about.get("shorter"),
+        classes=tuple(about["classes"]),
     )
     model = build_model(overlay(ModelConfig(), about["model"], source=str(file)), shape, seed=0)
     model.load_state_dict(weights)
     return model.eval(), shape
+
+
+def open_model(target: str | Path) -> tuple[nn.Module, Shape]:
+    """Open a model to be asked, in evaluation mode: a run, the weights one wrote, or timm's by name with its weights.
+
+    Args:
+        target: a run's folder, its `model.safetensors`, or a name timm has pretrained weights for.
+
+    Returns:
+        The model and the shape of its pictures.
+    """
+    if Path(target).expanduser().exists() or not timm.is_model(str(target).split(".")[0]):
+        return load_model(target)
+    try:
+        model: Any = timm.create_model(str(target), pretrained=True)
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError(
+            f"timm's weights of {target} could not be had ({type(error).__name__}: {str(error)[:200]}); give a run's "
+            "folder, or go online once so that they are kept"
+        ) from None
+    data = timm.data.resolve_model_data_config(model)
+    size = data["input_size"][-1]
+    shape = Shape(
+        classes=_class_names(str(target), model.num_classes),
+        in_chans=data["input_size"][0],
+        img_size=size,
+        mean=list(data["mean"]),
+        std=list(data["std"]),
+        shorter=round(size / data["crop_pct"]),
+    )
+    return model.eval(), shape
+
+
+def _class_names(name: str, count: int) -> tuple[str, ...]:
+    """Return ImageNet's names where they are what the logits mean, else numbers."""
+    subset = timm.data.infer_imagenet_subset(timm.get_pretrained_cfg(name))
+    if subset is not None:
+        info = timm.data.ImageNetInfo(subset)
+        if info.num_classes() == count:
+            return tuple(info.index_to_description(index) for index in range(count))
+    return tuple(f"class {index}" for index in range(count))
 
 
 def load_weights(model: nn.Module, path: str, shape: Shape) -> None:

@@ -59,7 +59,9 @@ def resolve(config: TrainConfig, data: Data, device: torch.device) -> tuple[Trai
             "engine.compile": gpu if config.engine.compile is None else config.engine.compile,
         },
     )
-    return resolved, Shape(classes=data.classes, in_chans=channels, img_size=size, mean=mean, std=std)
+    shape = Shape(classes=data.classes, in_chans=channels, img_size=size, mean=mean, std=std)
+    shape.shorter = size if array is not None else _shorter(resolved, shape)  # arrays are taken whole
+    return resolved, shape
 
 
 def assemble(config: TrainConfig, data: Data, shape: Shape, *, world: World, device: torch.device) -> Parts:
@@ -84,7 +86,7 @@ def assemble(config: TrainConfig, data: Data, shape: Shape, *, world: World, dev
         smoothing=config.loss.smoothing,
         device=device,
     )
-    framing = Framing(shape.img_size, shorter=_shorter(config, shape), channels=shape.in_chans)
+    framing = Framing(shape.img_size, shorter=shape.shorter, channels=shape.in_chans)
     validation = Validation(
         data.val,
         framing=framing,
