@@ -14,6 +14,7 @@ from .numerics import unit
 from .product import matmul
 
 Dispatch = Callable[[Tensor], Tensor]
+SMALL_MAP = 1024  # positions below which the logits are too few to be worth avoiding
 
 
 def soft_cluster(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
@@ -64,11 +65,11 @@ def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 def fusable(features: Tensor) -> bool:
     """Tell whether fused attention, which never forms the B, M, N logits, beats the direct form.
 
-    It pays on CUDA in half precision, for heads that its kernels are made for. In float32, for wider heads and on the
-    CPU it takes longer, and the wider the map the more it keeps for backward: its output, B, N, C, in place of weights,
-    B, M, N.
+    It pays on CUDA in half precision, for heads that its kernels are made for and maps of some size. In float32, for
+    wider heads and on the CPU it takes longer, and the wider the map the more it keeps for backward: its output,
+    B, N, C, in place of weights, B, M, N.
     """
-    if not features.is_cuda or features.shape[-1] > 128:
+    if not features.is_cuda or features.shape[-1] > 128 or features.shape[-2] < SMALL_MAP:
         return False
     return features.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled("cuda")
 
@@ -127,8 +128,12 @@ def pool_slots(x: Tensor, side: int) -> Tensor:
         Initial slots in row-major order, B, side * side, C.
     """
     height, width = x.shape[1:3]
+    known = isinstance(height, int) and isinstance(width, int)
+    if x.is_cuda and known and height % side == width % side == 0:
+        # Plain means: the gradient of adaptive pooling adds up atomically there, which takes four times as long.
+        return x.unflatten(2, (side, -1)).unflatten(1, (side, -1)).mean((2, 4)).flatten(1, 2)
     x = x.permute(0, 3, 1, 2)
-    if isinstance(height, int) and isinstance(width, int):
+    if known:
         x = F.adaptive_avg_pool2d(x, side)
     else:  # one graph for every size, of operators that every exporter knows
         x = _cells(height, side, x) @ x @ _cells(width, side, x).mT
