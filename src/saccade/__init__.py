@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from .models import CheckpointError, LoadReport, list_backbones, load_official
 from .plugins import (
     ContextBroadcast,
+    ExtraBlock,
     Handle,
     HostError,
     SecondOrderHead,
@@ -19,13 +20,21 @@ from .tasks import Classify, Distillation, RelativeLocalization, TokenLabelling
 if TYPE_CHECKING:
     from .building import load_model
     from .comparison.compare import compare
+    from .deployment.export import export
+    from .deployment.predict import predict
+    from .evaluation.evaluate import evaluate
+    from .explanation.explain import explain
     from .training.train import list_recipes, train
 
 # Verbs, imported when they are first used.
 VERBS = {
     "compare": ".comparison.compare",
+    "evaluate": ".evaluation.evaluate",
+    "explain": ".explanation.explain",
+    "export": ".deployment.export",
     "list_recipes": ".training.train",
     "load_model": ".building",
+    "predict": ".deployment.predict",
     "train": ".training.train",
 }
 
@@ -42,6 +51,7 @@ __all__ = [
     "Classify",
     "ContextBroadcast",
     "Distillation",
+    "ExtraBlock",
     "Handle",
     "HostError",
     "LoadReport",
@@ -53,9 +63,13 @@ __all__ = [
     "attach",
     "attached",
     "compare",
+    "evaluate",
+    "explain",
+    "export",
     "list_backbones",
     "list_recipes",
     "load_model",
     "load_official",
+    "predict",
     "train",
 ]

@@ -19,7 +19,7 @@ from .models import CheckpointError, load_official
 from .models._backbone import Backbone
 from .models._identify import require_model
 from .models._official import read_checkpoint
-from .plugins import ContextBroadcast, SecondOrderHead, SqueezeExcite, UniformHead, attach
+from .plugins import ContextBroadcast, ExtraBlock, SecondOrderHead, SqueezeExcite, UniformHead, attach
 from .tasks import Classify, Distillation, RelativeLocalization, Task, TeacherLabels, TokenLabelling
 
 SMALL = 64  # sides up to this are small pictures: patches of 16 pixels would leave nothing of them
@@ -51,6 +51,7 @@ class Shape:
 # Plug-ins by the names they have on the command line.
 ATTACHED: dict[str, Callable[..., Any]] = {
     "broadcast": ContextBroadcast,
+    "extra_block": ExtraBlock,
     "second_order": SecondOrderHead,
     "squeeze": SqueezeExcite,
     "uniform": UniformHead,

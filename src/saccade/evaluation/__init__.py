@@ -1,1 +1,1 @@
-"""Measure models: size, speed, and later accuracy and robustness."""
+"""Measure models: size, speed, accuracy, calibration and robustness."""

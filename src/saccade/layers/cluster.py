@@ -134,9 +134,8 @@ def pool_slots(x: Tensor, side: int) -> Tensor:
         return x.unflatten(2, (side, -1)).unflatten(1, (side, -1)).mean((2, 4)).flatten(1, 2)
     x = x.permute(0, 3, 1, 2)
     if known:
-        x = F.adaptive_avg_pool2d(x, side)
-    else:  # one graph for every size, of operators that every exporter knows
-        x = _cells(height, side, x) @ x @ _cells(width, side, x).mT
+        return F.adaptive_avg_pool2d(x, side).flatten(2).mT
+    x = _cells(height, side, x) @ x @ _cells(width, side, x).mT  # one graph for all sizes, of operators exporters know
     return x.flatten(2).mT
 
 

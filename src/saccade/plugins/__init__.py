@@ -2,6 +2,7 @@
 
 from .attach import Handle, attach, attached
 from .broadcast import ContextBroadcast
+from .extra_block import ExtraBlock
 from .second_order import SecondOrderHead
 from .squeeze import SqueezeExcite
 from .tokens import Host, HostError, Tokens, find_host, read_tokens
@@ -9,6 +10,7 @@ from .uniform import UniformHead
 
 __all__ = [
     "ContextBroadcast",
+    "ExtraBlock",
     "Handle",
     "Host",
     "HostError",

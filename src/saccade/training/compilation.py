@@ -1,23 +1,50 @@
 """Compilation of the blocks a network repeats: each kind once, not the whole network for every length and head."""
 
 from collections import Counter
+from types import FunctionType, MethodType
+from typing import Any
 
 import torch
 from torch import nn
 
+Kind = tuple[type, tuple[tuple[str, tuple[int, ...]], ...]]
 
-def compile_parts(task: nn.Module) -> nn.Module:
+
+def compile_parts(task: nn.Module, *, backend: str = "inductor") -> nn.Module:
     """Compile a task's repeated blocks in place, or the whole task if it repeats none; return what is to be called.
 
     Blocks of one kind and shape share what the compiler made, which takes a fraction of the time that compiling the
     whole takes, and the steps between them cost little where they are replayed as a CUDA graph.
+
+    The compiler keeps what it made with the code it was made from, and that code is one for all modules. It checks
+    shapes before it uses it again, turning them into variables, but not hooks: a block that a plug-in listens to would
+    be given what was made for one without. So each kind gets code of its own, and a block with hooks is a kind.
     """
     blocks = repeated_blocks(task)
     if not blocks:
-        return torch.compile(task)  # type: ignore[return-value]
+        return torch.compile(task, backend=backend)  # type: ignore[return-value]
+    own: dict[Kind, FunctionType] = {}
     for block in blocks:
-        block.compile()
+        call = _copied_call() if _has_hooks(block) else own.setdefault(_kind(block), _copied_call())
+        block._compiled_call_impl = torch.compile(MethodType(call, block), backend=backend)  # as `nn.Module.compile`
     return task
+
+
+def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return nn.Module._call_impl(self, *args, **kwargs)
+
+
+def _copied_call() -> FunctionType:
+    """Return `_call` with a code object of its own."""
+    return FunctionType(_call.__code__.replace(), _call.__globals__, _call.__name__)
+
+
+def _kind(block: nn.Module) -> Kind:
+    return type(block), tuple((name, tuple(value.shape)) for name, value in block.named_parameters())
+
+
+def _has_hooks(block: nn.Module) -> bool:
+    return any(module._forward_hooks or module._forward_pre_hooks for module in block.modules())
 
 
 def repeated_blocks(task: nn.Module) -> list[nn.Module]:

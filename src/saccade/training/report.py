@@ -45,7 +45,9 @@ def rewrite_report(path: str | Path) -> Path:
     config = run.config()
     try:
         where = config.data
-        data = open_data(where.path, val=where.val, val_share=where.val_share, seed=config.seed, buffer=where.buffer)
+        data = open_data(
+            where.path, val=where.val, val_share=where.val_share, seed=where.split_seed, buffer=where.buffer
+        )
         same = data.val.fingerprint() == run.summary()["validation"]["fingerprint"]
     except (OSError, ValueError, KeyError):
         same = False

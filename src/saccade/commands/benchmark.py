@@ -1,0 +1,36 @@
+"""`saccade benchmark`."""
+
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+
+
+def flags(parser: ArgumentParser) -> None:
+    """Time a model against a peer in one run."""
+    parser.add_argument("--model", required=True, help="a model name, ours or timm's")
+    parser.add_argument("--peer", required=True, help="the model to compare with")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--img-size", type=int, default=224)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
+    parser.add_argument("--precision", default="float32", help="float32, bfloat16 or float16 (autocast)")
+    parser.add_argument("--compile", action="store_true", help="time the compiled models as well")
+
+
+def run(args: Namespace) -> None:
+    """Print images per second and peak memory of model and peer, for inference and training."""
+    from ..evaluation.speed import MODES, Setting, as_markdown, race
+    from ..models import require_model
+
+    require_model(args.model)
+    require_model(args.peer)
+    shared: dict[str, Any] = {name: args[name] for name in ("batch_size", "img_size", "device", "precision")}
+    settings = [
+        Setting(mode=m, compiled=c, **shared) for m in MODES for c in ([False, True] if args.compile else [False])
+    ]
+    console = Console(stderr=True)
+    results = []
+    for setting in settings:
+        with console.status(f"timing {setting.mode}{' compiled' if setting.compiled else ''}"):
+            results.append((setting, race([args.model, args.peer], setting)))
+    print(as_markdown(results))

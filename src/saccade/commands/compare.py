@@ -1,0 +1,64 @@
+"""`saccade compare`."""
+
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+from rich.markup import escape
+
+
+def flags(parser: ArgumentParser) -> None:
+    """Train several arms with several seeds, all else held equal, and say which one helps on your pictures."""
+    parser.add_argument("data", nargs="?", default=None, help="as for train; nothing: a set inside")
+    parser.add_argument(
+        "--arm",
+        action="append",
+        default=None,
+        help="base, broadcast, drloc:weight=0.3+lr=0.003, NAME:=model=glnet_stl, ...; repeatable",
+    )
+    parser.add_argument("--seeds", default="5", help="how many, or which: 3 or 0,1,7")
+    parser.add_argument("--model", default=None, help="of all arms that do not name another")
+    parser.add_argument("--recipe", default=None, help="a recipe's name or a YAML file; `small` if not given")
+    parser.add_argument("--epochs", type=int, default=None, help="passes over the pictures")
+    parser.add_argument("--budget", default=None, help="time for all of it, such as 30m: seeds and epochs are fitted")
+    parser.add_argument("--out", default=None, help="the comparison's folder; one under runs/ named by what is asked")
+    parser.add_argument("--metric", default="top1", help="top1, loss, macro_top1, or a number that runs end with")
+    parser.add_argument("--margin", type=float, default=None, help="a difference too small to matter, such as 0.005")
+    parser.add_argument("--parallel", type=int, default=None, help="runs side by side; one a GPU if not given")
+    parser.add_argument("--device", default=None, help="cpu, cuda, cuda:1, ...; all GPUs if there are any")
+    parser.add_argument(
+        "--set", action="append", default=None, metavar="NAME=VALUE", help="any other setting of all arms; repeatable"
+    )
+    parser.add_argument("--seeds-fixed", action="store_true", help="speak about these very trainings only")
+    parser.add_argument("--plan", action="store_true", help="print the plan and stop")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of Markdown")
+    parser.add_argument("--overwrite", action="store_true", help="take the place of another comparison in --out")
+    parser.add_argument("--quiet", action="store_true", help="print the result alone")
+
+
+def run(args: Namespace) -> int:
+    """Run a comparison and print what it found; the exit status is 1 if an arm failed."""
+    from ..comparison.compare import compare as run_comparison
+    from ..comparison.compare import plan_comparison
+    from ..config import ConfigError, parse_settings
+    from ..training.loop import Interrupted
+
+    names = ("model", "recipe", "epochs", "budget", "out", "metric", "margin", "parallel", "device")
+    given: dict[str, Any] = {name: args[name] for name in (*names, "seeds_fixed", "overwrite", "quiet")}
+    try:
+        numbers = [int(part) for part in str(args.seeds).split(",")]
+    except ValueError:
+        raise ConfigError(f"--seeds {args.seeds} was given; give a number, or seeds as 0,1,7") from None
+    given["seeds"] = numbers[0] if len(numbers) == 1 and "," not in str(args.seeds) else numbers
+    given |= {"arms": args.arm or [], "settings": parse_settings(args["set"] or [])}
+    if args.plan:
+        print(plan_comparison(args.data, **given))
+        return 0
+    try:
+        result = run_comparison(args.data, **given)
+    except Interrupted as stop:
+        console = Console(stderr=True, soft_wrap=True)
+        console.print(f"stopped by {stop}; the same command goes on with {escape(str(stop.run))}", highlight=False)
+        return 128 + stop.number
+    print(result.to_json() if args.json else result.to_markdown())
+    return int(any(arm.status != "finished" for arm in result.arms))

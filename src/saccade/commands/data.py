@@ -1,0 +1,59 @@
+"""`saccade data`."""
+
+import json
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
+
+
+def flags(parser: ArgumentParser) -> None:
+    """Look at a set of pictures: `data check DATA` reports what would spoil training."""
+    parser.add_argument("what", choices=["check"], help="check: read every picture once and report on the set")
+    parser.add_argument(
+        "data", nargs="?", default="", help="folder, list, archive or shards; nothing: the embedded set"
+    )
+    parser.add_argument("--val", default=None, help="the validation pictures, if the set has none of its own")
+    parser.add_argument("--min-side", type=int, default=16, help="a shorter side is tiny")
+    parser.add_argument("--max-pixels", type=int, default=178_956_970, help="more pixels are huge")
+    parser.add_argument("--workers", type=int, default=4, help="threads that read")
+    parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
+
+
+def run(args: Namespace) -> int:
+    """Print the report on a set; the exit status is 1 if something serious was found."""
+    from ..data.check import check_data
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading pictures", total=None)
+        report = check_data(
+            args.data,
+            val=args.val,
+            min_side=args.min_side,
+            max_pixels=args.max_pixels,
+            workers=args.workers,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if args.json:
+        print(json.dumps(report.to_dict(), indent=2))
+        return 0 if report.ok else 1
+    console = Console(highlight=False)
+    total = " + ".join(f"{count} {split}" for split, count in report.pictures.items())
+    console.print(f"{report.name}: {total} pictures, {len(report.classes)} classes", markup=False)
+    console.print(f"  the largest class has {report.imbalance:.3g} times the pictures of the smallest")
+    for line in (*report.notes, *(f"fewer than ten pictures: {name}" for name in report.small_classes[:10])):
+        console.print(f"  {line}", markup=False)
+    traits = ", ".join(f"{count} {name}" for name, count in report.traits.items() if count)
+    console.print(f"  {traits or 'all pictures are plain 8-bit RGB'}")
+    if report.findings:
+        table = Table("found", "picture", "what", title=", ".join(f"{n} {kind}" for kind, n in report.counts().items()))
+        for finding in report.findings[:50]:
+            kind = f"[red]{finding.kind}[/]" if finding.serious else finding.kind
+            table.add_row(kind, escape(finding.name), escape(finding.reason))
+        console.print(table)
+        if len(report.findings) > 50:
+            console.print(f"and {len(report.findings) - 50} more: --json prints all")
+    console.print("nothing serious was found" if report.ok else "[red]something serious was found[/]")
+    return 0 if report.ok else 1

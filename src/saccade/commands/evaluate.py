@@ -1,0 +1,63 @@
+"""`saccade evaluate`."""
+
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+
+def flags(parser: ArgumentParser) -> None:
+    """Measure finished models: accuracy, calibration, and with --robust what throws them off; each with an interval."""
+    parser.add_argument(
+        "runs", nargs="+", help="a run's folder, its model.safetensors or a timm model's name; several: side by side"
+    )
+    parser.add_argument(
+        "--data", default=None, help="pictures to ask about; the runs' own validation pictures if not given"
+    )
+    parser.add_argument("--robust", action="store_true", help="occlude, corrupt and attack the pictures as well")
+    parser.add_argument("--limit", type=int, default=None, help="ask about so many pictures, evenly by class")
+    parser.add_argument("--labels", default=None, help="ReaL's real.json, or a JSON object from class to class")
+    parser.add_argument(
+        "--subset", default=None, help="a text file of the classes to choose from, one a line (ImageNet-A)"
+    )
+    parser.add_argument(
+        "--epsilon", action="append", type=float, default=None, help="of the attacks, in 255ths; repeatable; 1 and 4"
+    )
+    parser.add_argument("--steps", type=int, default=10, help="of PGD from each start")
+    parser.add_argument("--restarts", type=int, default=2, help="starts of PGD")
+    parser.add_argument("--seed", type=int, default=0, help="of chosen pictures, draws and resamples")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
+    parser.add_argument("--batch-size", type=int, default=64, help="pictures at a time")
+    parser.add_argument("--workers", type=int, default=0, help="processes that read files")
+    parser.add_argument(
+        "--out", default=None, help="folder of evaluation.json and .html; RUN/evaluation of the first run if not given"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the evaluation there")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of a table")
+    parser.add_argument("--quiet", action="store_true", help="print the result alone")
+
+
+def run(args: Namespace) -> int:
+    """Measure models and print what was found."""
+    from ..evaluation.evaluate import EPSILONS
+    from ..evaluation.evaluate import evaluate as run_evaluation
+
+    names = (
+        "data",
+        "robust",
+        "limit",
+        "labels",
+        "subset",
+        "steps",
+        "restarts",
+        "seed",
+        "device",
+        "batch_size",
+        "workers",
+    )
+    given: dict[str, Any] = {name: args[name] for name in (*names, "overwrite", "quiet")}
+    first = Path(args.runs[0]).expanduser()
+    out = args.out or (first if first.is_dir() else Path()) / "evaluation"
+    result = run_evaluation(args.runs, out=out, epsilons=args.epsilon or EPSILONS, **given)
+    print(result.to_json() if args.json else result.to_markdown())
+    return 0

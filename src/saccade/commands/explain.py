@@ -1,0 +1,55 @@
+"""`saccade explain`."""
+
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+from rich.markup import escape
+
+
+def flags(parser: ArgumentParser) -> None:
+    """Show what a model did with pictures: where it looked, what it clustered and nominated, which layers are alike."""
+    parser.add_argument("run", help="a run's folder, its model.safetensors, or a timm model by its name")
+    parser.add_argument("images", nargs="+", help="pictures, such as cat.jpg or photos/*.png")
+    parser.add_argument("--out", default=None, help="the page's folder; RUN/explanation if not given")
+    parser.add_argument("--views", default=None, help="only these, such as attention,cka; all that apply if not given")
+    parser.add_argument("--layers", default=None, help="only layers in these modules, such as blocks.3,blocks.11")
+    parser.add_argument("--against", default=None, help="a second run, to compare answers and layers with")
+    parser.add_argument(
+        "--data",
+        default=None,
+        help="pictures to compare layers by (CKA); `run`: the run's validation pictures",
+    )
+    parser.add_argument("--samples", type=int, default=64, help="how many pictures of --data")
+    parser.add_argument("--device", default=None, help="cpu, cuda, cuda:1, ...; the CPU if not given")
+    parser.add_argument("--overwrite", action="store_true", help="replace the explanation that --out names")
+
+
+def run(args: Namespace) -> None:
+    """Write the page and print where it is."""
+    from ..explanation.explain import explain as make
+    from ..explanation.page import check_free
+    from ..runs import free_name
+
+    names = {name: args[name].split(",") if args[name] else None for name in ("views", "layers")}
+    home = Path(args.run).expanduser()
+    out = Path(args.out) if args.out else free_name(home if home.is_dir() else Path(), "explanation")
+    check_free(out, overwrite=args.overwrite)
+    console = Console(stderr=True)
+    with console.status("explaining") as line:
+        explanation = make(
+            args.run,
+            args.images,
+            **names,
+            against=args.against,
+            data=args.data,
+            samples=args.samples,
+            device=args.device,
+            progress=lambda what: line.update(f"explaining: {escape(what)}"),
+        )
+        line.update("writing the page")
+        page = explanation.save(out, overwrite=args.overwrite)
+    for picture in explanation.pictures:
+        best = ", ".join(f"{name} {share:.1%}" for name, share in picture.answer[:3])
+        console.print(f"{picture.name}: {best or 'no answer for the whole picture'}", markup=False, highlight=False)
+    print(page)

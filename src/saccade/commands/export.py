@@ -1,0 +1,63 @@
+"""`saccade export`."""
+
+import json
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+
+def flags(parser: ArgumentParser) -> None:
+    """Write a run for other programs: ONNX or a torch.export package, verified on real pictures before it is kept."""
+    parser.add_argument("target", help="a run's folder, its weights, or a timm model's name")
+    parser.add_argument("--format", action="append", default=None, help="onnx (if not given) or pt2; repeatable")
+    parser.add_argument("--half", action="store_true", help="a float16 version as well (ONNX)")
+    parser.add_argument("--int8", action="store_true", help="a version with 8-bit weights as well (ONNX)")
+    parser.add_argument("--out", default=None, help="the folder to write to; `export` in the run's if not given")
+    parser.add_argument("--data", default=None, help="pictures to judge by, as for train; the run's own if not given")
+    parser.add_argument("--val", default=None, help="the validation pictures of --data, if it has none of its own")
+    parser.add_argument("--limit", type=int, default=500, help="how many pictures to judge by")
+    parser.add_argument("--json", action="store_true", help="print what was measured as JSON")
+
+
+def run(args: Namespace) -> None:
+    """Export and print what was written and measured."""
+    from ..deployment.export import export as run_export
+
+    console = Console(stderr=True)
+    with console.status("exporting") as status:
+        done = run_export(
+            args.target,
+            formats=args.format or ["onnx"],
+            progress=lambda text: status.update(escape(text)),
+            **{name: args[name] for name in ("half", "int8", "out", "data", "val", "limit")},
+        )
+    if args.json:
+        print(json.dumps(done.to_dict(), indent=2))
+        return
+    known = done.accuracy is not None
+    title = f"{done.bundle.name}, judged by {done.pictures} {done.origin}" + (
+        f": eager top-1 {done.accuracy:.2%}" if known else ""
+    )
+    table = Table(title=escape(title))
+    table.add_column("file", no_wrap=True)
+    for column in ("MiB", "largest difference", "same answer", "top-1", "lost (95%)", "ms", "eager ms"):
+        table.add_column(column, justify="right")
+    for file in done.files:
+        loss = file.loss and f"{file.loss.value:+.2%} ({file.loss.low:+.2%} to {file.loss.high:+.2%})"
+        table.add_row(
+            file.path.name,
+            f"{file.mib:.2f}",
+            f"{file.parity.difference:.2g}",
+            f"{file.parity.same:.1%}",
+            "-" if file.accuracy is None else f"{file.accuracy:.2%}",
+            loss or "-",
+            f"{1e3 * file.seconds:.2f}",
+            f"{1e3 * file.eager_seconds:.2f}",
+        )
+    out = Console(highlight=False, soft_wrap=True)
+    out.print(table)
+    for note in done.notes:
+        out.print(note, markup=False)
+    out.print(f"written to {done.folder}", markup=False)

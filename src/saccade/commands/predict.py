@@ -1,0 +1,64 @@
+"""`saccade predict`."""
+
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+from rich.progress import Progress
+
+
+def flags(parser: ArgumentParser) -> None:
+    """Ask a model what is in pictures: a table, lines of JSON, or pictures with the answer drawn on them."""
+    parser.add_argument("target", help="a run's folder, a file of `saccade export`, or a timm model's name")
+    parser.add_argument("pictures", nargs="+", help="files, folders, or - for a list of names on standard input")
+    parser.add_argument("--out", default=None, help="a .csv or .jsonl file; standard output if not given")
+    parser.add_argument("--form", default=None, choices=["csv", "jsonl"], help="by the ending of --out if not given")
+    parser.add_argument("--draw", default=None, metavar="DIR", help="a folder for pictures with the answers drawn")
+    parser.add_argument("--top", type=int, default=5, help="how many classes to name")
+    parser.add_argument("--batch-size", type=int, default=32, help="pictures asked together")
+    parser.add_argument("--workers", type=int, default=4, help="threads that read")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
+    parser.add_argument("--null", action="store_true", help="names on standard input end with a zero byte")
+    parser.add_argument("--max-pixels", type=int, default=178_956_970, help="a larger picture is refused")
+    parser.add_argument("--trust", action="store_true", help="open a .pt2 file, which can run anything")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar and no names of bad files")
+
+
+def run(args: Namespace) -> int:
+    """Write predictions; the exit status is 1 if no file could be read."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from ..deployment.answers import Tally, write_predictions
+    from ..deployment.paths import count_paths
+    from ..deployment.predict import Prediction
+    from ..deployment.predict import predict as run_predict
+    from ..deployment.writers import printable
+
+    names = ("batch_size", "top", "workers", "device", "null", "max_pixels", "trust")
+    given: dict[str, Any] = {name: args[name] for name in names}
+    predictions = run_predict(args.target, args.pictures, keep=args.draw is not None, **given)
+    console = Console(stderr=True, soft_wrap=True, highlight=False, quiet=args.quiet)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    last = Tally()
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("asking", total=None if args.quiet else count_paths(args.pictures))
+
+        def each(prediction: Prediction, tally: Tally) -> None:
+            nonlocal last
+            last = tally
+            bar.update(task, completed=tally.asked)
+            if prediction.problem is not None and tally.bad <= 20:
+                bar.console.print(f"{printable(prediction.name)}: {printable(prediction.problem)}", markup=False)
+
+        writing = {"out": args.out, "form": args.form, "top": args.top, "draw": args.draw}
+        try:
+            tally = write_predictions(predictions, each=each, **writing)
+        except KeyboardInterrupt:
+            left = f"; what was written is in {args.out}.part" if args.out not in (None, "-") else ""
+            console.print(f"stopped after {last.asked} files{left}", markup=False)
+            return 130
+    console.print(f"{tally.asked} files, {tally.bad} of them bad")
+    return 0 if tally.ok else 1
+
+
+# VERBS |= {"export": (export_flags, export), "predict": (predict_flags, predict)}

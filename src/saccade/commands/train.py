@@ -1,0 +1,65 @@
+"""`saccade train`."""
+
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+from rich.markup import escape
+
+
+def flags(parser: ArgumentParser) -> None:
+    """Train a model on your pictures, or go on with a run that was stopped."""
+    parser.add_argument(
+        "data",
+        nargs="?",
+        default=None,
+        help="a folder of class folders, a list, an array file, shards; nothing: a set inside",
+    )
+    parser.add_argument("--model", default=None, help="a model's name, ours or timm's")
+    parser.add_argument("--plugin", action="append", default=None, help="broadcast, drloc:weight=0.3, ...; repeatable")
+    parser.add_argument("--recipe", default=None, help="a recipe's name or a YAML file; `small` if not given")
+    parser.add_argument("--epochs", type=int, default=None, help="passes over the pictures")
+    parser.add_argument("--batch-size", type=int, default=None, help="pictures a step, over all processes")
+    parser.add_argument("--lr", type=float, default=None, help="the highest learning rate")
+    parser.add_argument("--img-size", type=int, default=None, help="side of the images")
+    parser.add_argument("--seed", type=int, default=None, help="of weights, order and augmentation")
+    parser.add_argument("--out", default=None, help="the run's folder; a new one under runs/ if not given")
+    parser.add_argument("--resume", default=None, help="a run's folder to go on with")
+    parser.add_argument("--device", default=None, help="cpu, cuda, cuda:1, ...; a GPU if there is one")
+    parser.add_argument("--workers", type=int, default=None, help="processes that read files")
+    parser.add_argument(
+        "--set", action="append", default=None, metavar="NAME=VALUE", help="any other setting; repeatable"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace the run that --out names")
+    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    parser.add_argument("--print-config", action="store_true", help="print the settings and stop")
+
+
+def run(args: Namespace) -> int:
+    """Train, or print the settings that would be trained with."""
+    from ..config import parse_settings, to_yaml
+    from ..training.loop import Interrupted
+    from ..training.train import configure, gather_settings
+    from ..training.train import train as run_training
+
+    flags = ("data", "model", "epochs", "batch_size", "lr", "img_size", "seed", "device", "workers")
+    given: dict[str, Any] = {name: args[name] for name in flags}
+    given["plugins"] = [part for text in args.plugin or [] for part in text.split("+")]
+    settings = parse_settings(args["set"] or [])
+    if args.print_config:
+        print(to_yaml(configure(args.recipe, gather_settings(**given) | settings)), end="")
+        return 0
+    try:
+        run_training(
+            **given,
+            recipe=args.recipe,
+            settings=settings,
+            out=args.out,
+            resume=args.resume,
+            overwrite=args.overwrite,
+            quiet=args.quiet,
+        )
+    except Interrupted as stop:
+        Console(stderr=True).print(f"stopped by {stop}; go on with: saccade train --resume {escape(str(stop.run))}")
+        return 128 + stop.number
+    return 0

@@ -1,0 +1,76 @@
+"""Ask a model about files and write what it says, with a count of what could not be read."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from .paths import NoPictures
+from .predict import Prediction
+from .writers import CsvWriter, DrawWriter, JsonWriter, Writer, output
+
+FORMS = ("csv", "jsonl")
+
+
+@dataclass
+class Tally:
+    """How many files were asked about, and how many of them could not be read."""
+
+    asked: int = 0
+    bad: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether at least one file could be read."""
+        return self.bad < self.asked
+
+
+def write_predictions(
+    predictions: Iterable[Prediction],
+    *,
+    out: str | Path | None = None,
+    form: str | None = None,
+    top: int = 5,
+    draw: str | Path | None = None,
+    each: Callable[[Prediction, Tally], None] = lambda *_: None,
+) -> Tally:
+    """Write predictions as they come.
+
+    A file is named `OUT.part` until all are written; what an interrupted job wrote stays there.
+
+    Args:
+        predictions: of `predict`, with `keep` if they are to be drawn.
+        out: a file; None or "-" for standard output.
+        form: "csv" or "jsonl"; by the file's ending if not given.
+        top: how many classes the table has columns for.
+        draw: a folder for pictures with the answers drawn on them; without `out` these are all that is written.
+        each: is told of every prediction once it is written.
+    """
+    form = form or ("jsonl" if str(out).lower().endswith((".jsonl", ".json")) else "csv")
+    if form not in FORMS:
+        raise ValueError(f"form={form!r} was given; there are {', '.join(FORMS)}")
+    predictions = _begun(predictions)
+    tally = Tally()
+    with ExitStack() as stack:
+        writers: list[Writer] = [] if draw is None else [DrawWriter(draw)]
+        if out is not None or draw is None:
+            file = stack.enter_context(output(out))
+            writers.append(JsonWriter(file) if form == "jsonl" else CsvWriter(file, top=top))
+        for prediction in predictions:
+            for writer in writers:
+                writer(prediction)
+            tally.asked, tally.bad = tally.asked + 1, tally.bad + (prediction.problem is not None)
+            each(prediction, tally)
+    return tally
+
+
+def _begun(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
+    """Return the same predictions with the first already made, so that a bad start leaves no file behind."""
+    stream = iter(predictions)
+    for first in stream:
+        return chain((first,), stream)
+    raise NoPictures(
+        "no picture was found; give files, a folder with files that end in .jpg, .png, ..., or - and names on "
+        "standard input"
+    )

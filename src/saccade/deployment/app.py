@@ -1,0 +1,302 @@
+"""The server's application: what can be asked, and how it is answered."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.requests import ClientDisconnect
+from starlette.routing import Route
+
+from .batching import Batcher, ClientGone
+from .browse import Shelf
+from .decoding import Decoder
+from .explaining import Explainer, to_json
+from .guard import Guard
+from .limits import Limits, Refusal, Room, Uploads
+from .metrics import Gauge, Metrics
+from .predictor import Predictor
+from .schema import BODY, EXPLAINED, PREDICTED, REFUSALS
+from .static import FILES, read_files
+from .upload import Form, check_type, read_form
+
+HUNG_UP = 499  # nobody reads it; it is for the counts
+OPEN = ("/health", "/ready", "/openapi.json")
+CLOSED = ("/predict", "/explain", "/model", "/metrics", "/runs")
+REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+MOST = 1000  # classes in an answer
+
+Index = Annotated[int | None, Query(ge=0, description="which of the models that /model lists, from 0")]
+Top = Annotated[int | None, Query(ge=1, le=MOST, description="how many classes; 5 if not given")]
+Views = Annotated[str | None, Query(max_length=400, description="keys of views, separated by commas; all if not given")]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a server behaves.
+
+    Args:
+        batch_size: pictures that share a forward pass at most.
+        wait_ms: milliseconds a picture waits for others at most.
+        queue: pictures that may wait for a model.
+        token: what a client must send; None lets everyone in.
+        hosts: names the server answers to; None for all.
+        limits: of uploads.
+    """
+
+    batch_size: int = 32
+    wait_ms: float = 5.0
+    queue: int = 256
+    token: str | None = None
+    hosts: Sequence[str] | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+class Served:
+    """A model with its queue.
+
+    Args:
+        name: to call it by; no other has it.
+        predictor: answers.
+        settings: of the queue.
+        metrics: counts batches.
+        explainer: explains; None where the model cannot be.
+    """
+
+    def __init__(
+        self, name: str, predictor: Predictor, *, settings: Settings, metrics: Metrics, explainer: Explainer | None
+    ) -> None:
+        self.name, self.predictor, self.explainer = name, predictor, explainer
+        self.batcher = Batcher(
+            predictor.shares,
+            batch_size=settings.batch_size,
+            wait_ms=settings.wait_ms,
+            queue=settings.queue,
+            on_batch=lambda size: metrics.batches.observe(size, name),
+        )
+
+    def about(self) -> dict[str, Any]:
+        """Return what is worth knowing of it."""
+        return {**self.predictor.about(), "name": self.name, "explain": self.explainer is not None}
+
+    def answer(self, shares: np.ndarray, top: int) -> dict[str, Any]:
+        """Return the likeliest classes."""
+        order = np.argsort(-shares, kind="stable")[:top]
+        rows = [{"class": self.predictor.classes[i], "index": int(i), "share": to_json(shares[i])} for i in order]
+        return {"model": self.name, "answer": rows[0]["class"], "share": rows[0]["share"], "classes": rows}
+
+
+class Desk:
+    """What the handlers share.
+
+    Args:
+        predictors: the models, with what explains each, or None.
+        settings: of the server.
+        shelf: runs to browse.
+    """
+
+    def __init__(
+        self, predictors: Sequence[tuple[Predictor, Explainer | None]], *, settings: Settings, shelf: Shelf
+    ) -> None:
+        self.settings, self.shelf, self.metrics = settings, shelf, Metrics()
+        self.uploads, self.decoder = Uploads(settings.limits), Decoder(settings.limits)
+        self.models: list[Served] = []
+        self.draining = False
+        for predictor, explainer in predictors:
+            taken = sum(one.predictor.name == predictor.name for one in self.models)
+            name = f"{predictor.name} ({taken + 1})" if taken else predictor.name
+            self.models.append(Served(name, predictor, settings=settings, metrics=self.metrics, explainer=explainer))
+        self.metrics.gauges += [
+            Gauge("saccade_queue_length", "Pictures that wait.", self._queues, ("model",)),
+            Gauge("saccade_upload_bytes", "Bytes of uploads in memory.", lambda: {(): self.uploads.held}, ()),
+            Gauge("saccade_received_bytes", "Bytes of uploads so far.", lambda: {(): self.uploads.received}, ()),
+        ]
+
+    async def take(self, request: Request, room: Room, query: dict[str, Any]) -> tuple[Form, Served, dict[str, Any]]:
+        """Read a request: its form, the model it asks and its options; a form's field goes before the query's."""
+        content_type = request.headers.get("content-type", "")
+        check_type(content_type)
+        self.choose(query["model"]).batcher.check()
+        body = await self.uploads.read(request.stream(), room, announced=request.headers.get("content-length"))
+        form = read_form(body, content_type)
+        options: dict[str, Any] = {
+            "model": _whole(form.fields, "model", query["model"], least=0, most=10**6),
+            "top": _whole(form.fields, "top", query.get("top"), least=1, most=MOST),
+            "views": form.fields.get("views") or query.get("views"),
+        }
+        return form, self.choose(options["model"]), options
+
+    def choose(self, index: int | None) -> Served:
+        """Return a model by its number."""
+        if index is not None and index >= len(self.models):
+            raise Refusal(422, f"model = {index} was given; there are 0 to {len(self.models) - 1}, see /model")
+        return self.models[index or 0]
+
+    def _queues(self) -> dict[tuple[str, ...], float]:
+        return {(one.name,): float(len(one.batcher)) for one in self.models}
+
+
+def create_app(
+    predictors: Sequence[tuple[Predictor, Explainer | None]],
+    *,
+    settings: Settings | None = None,
+    shelf: Shelf | None = None,
+) -> FastAPI:
+    """Return the application; `app.state.desk` is what its handlers share.
+
+    Args:
+        predictors: the models, with what explains each, or None.
+        settings: of the server.
+        shelf: runs to browse.
+    """
+    desk = Desk(predictors, settings=settings or Settings(), shelf=shelf or Shelf())
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        for one in desk.models:
+            one.batcher.start()
+        yield
+        for one in desk.models:
+            await one.batcher.stop()
+            if one.explainer is not None:
+                one.explainer.close()
+        desk.decoder.close()
+
+    app = FastAPI(
+        title="saccade",
+        summary="Answers what is in a picture, and shows how it came to that.",
+        docs_url=None,  # FastAPI's own pages load scripts from elsewhere
+        redoc_url=None,
+        lifespan=life,
+    )
+    app.state.desk = desk
+    _add_questions(app, desk)
+    _add_facts(app, desk)
+    _add_page(app)
+    _add_refusals(app, desk)
+    app.add_middleware(
+        Guard,
+        metrics=desk.metrics,
+        paths=(*OPEN, *CLOSED, *FILES),
+        free=(*OPEN, *FILES),
+        token=desk.settings.token,
+        hosts=desk.settings.hosts,
+        stopping=lambda: desk.draining,
+    )
+    return app
+
+
+def _add_questions(app: FastAPI, desk: Desk) -> None:
+    @app.post("/predict", openapi_extra=BODY, responses={200: PREDICTED, **REFUSALS})
+    async def predict(request: Request, model: Index = None, top: Top = None) -> Response:
+        """Say what is in a picture. Requests that come together share a forward pass."""
+        with desk.uploads.room() as room:
+            form, served, options = await desk.take(request, room, {"model": model, "top": top})
+            with served.batcher.coming():
+                picture = await desk.decoder(form.picture, served.predictor.framing)
+        shares = await served.batcher.submit(picture, gone=request.is_disconnected)
+        return JSONResponse(served.answer(shares, options["top"] or 5))
+
+    @app.post("/explain", openapi_extra=BODY, responses={200: EXPLAINED, **REFUSALS})
+    async def explain(request: Request, model: Index = None, views: Views = None) -> Response:
+        """Show what a model did with a picture: views with their figures, as data URIs and HTML."""
+        with desk.uploads.room() as room:
+            form, served, options = await desk.take(request, room, {"model": model, "views": views})
+            if served.explainer is None:
+                raise Refusal(
+                    422, f"{served.name} is a {served.predictor.kind}, which cannot be looked into; ask a run"
+                )
+            served.explainer.check()
+            pixels = await desk.decoder(form.picture, lambda pixels: pixels)
+        keys = [key.strip() for key in (options["views"] or "").split(",") if key.strip()] or None
+        explained = await served.explainer.explain(pixels, views=keys, gone=request.is_disconnected)
+        return JSONResponse({"model": served.name, **explained})
+
+
+def _add_facts(app: FastAPI, desk: Desk) -> None:
+    @app.get("/health")
+    async def health() -> JSONResponse:
+        """Answer 200 while pictures are answered."""
+        alive = all(one.batcher.alive for one in desk.models)
+        return JSONResponse({"status": "ok" if alive else "a worker has ended"}, 200 if alive else 503)
+
+    @app.get("/ready")
+    async def ready() -> JSONResponse:
+        """Answer 200 if further requests are welcome: not while the server stops, nor while a queue is full."""
+        full = any(len(one.batcher) >= one.batcher.limit for one in desk.models)
+        state = "stopping" if desk.draining else "busy" if full else "ready"
+        headers = {} if state == "ready" else {"Retry-After": "1"}
+        return JSONResponse({"status": state}, 200 if state == "ready" else 503, headers)
+
+    @app.get("/model")
+    async def model() -> JSONResponse:
+        """List the models and what is taken."""
+        limits = desk.settings.limits
+        models = [{"index": index, **one.about()} for index, one in enumerate(desk.models)]
+        return JSONResponse(
+            {"models": models, "limits": {"max_bytes": limits.max_bytes, "max_pixels": limits.max_pixels}}
+        )
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> PlainTextResponse:
+        """Return counts as Prometheus reads them."""
+        return PlainTextResponse(desk.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    looking = asyncio.Lock()  # one search of the disk at a time, however many ask
+
+    @app.get("/runs")
+    async def runs() -> JSONResponse:
+        """List the runs and comparisons that can be browsed."""
+        async with looking:
+            items = await asyncio.to_thread(desk.shelf.items)
+        return JSONResponse({"runs": [item._asdict() for item in items]})
+
+    @app.get("/reports/{key}", responses={404: {"description": "There is no such report."}})
+    async def report(key: str) -> Response:
+        """Return the report of a run or comparison by the id /runs gives."""
+        page = await asyncio.to_thread(desk.shelf.report, key)
+        if page is None:
+            raise Refusal(404, "there is no such report; /runs lists those there are")
+        return Response(page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
+
+
+def _add_page(app: FastAPI) -> None:
+    for path, (kind, content) in read_files().items():
+
+        async def file(_: Request, kind: str = kind, content: bytes = content) -> Response:
+            return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
+
+        app.router.routes.append(Route(path, file, include_in_schema=False))
+
+
+def _add_refusals(app: FastAPI, desk: Desk) -> None:
+    @app.exception_handler(Refusal)
+    async def refuse(_: Request, refusal: Refusal) -> JSONResponse:
+        headers = None if refusal.retry_after is None else {"Retry-After": str(refusal.retry_after)}
+        return JSONResponse({"detail": refusal.detail}, refusal.status, headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        told = "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())
+        return JSONResponse({"detail": told}, 422)
+
+    @app.exception_handler(ClientGone)
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, _: Exception) -> Response:
+        desk.metrics.gone.add(request.url.path)
+        return Response(status_code=HUNG_UP)
+
+
+def _whole(fields: dict[str, str], name: str, otherwise: int | None, *, least: int, most: int) -> int | None:
+    """Return a whole number from a form; what the query says if it is not there."""
+    if name not in fields:
+        return otherwise
+    text = fields[name]
+    if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+        raise Refusal(422, f"{name} = {text[:40]!r} was given; it is a whole number from {least} to {most}")
+    return int(text)

@@ -1,0 +1,165 @@
+"""Requests that come together share a forward pass."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .limits import Refusal
+
+Gone = Callable[[], Awaitable[bool]]
+
+
+class ClientGone(Exception):  # noqa: N818
+    """Who asked has hung up."""
+
+
+class _Waiting(NamedTuple):
+    picture: Tensor
+    answer: asyncio.Future[np.ndarray]
+    gone: Gone | None
+
+
+class Batcher:
+    """Collects pictures and answers them together.
+
+    A batch leaves when it is full, when nobody else is on the way, or when its first picture has waited `wait_ms`.
+    While one is computed the next gathers.
+
+    Args:
+        answer: maps pictures, B, C, S, S uint8, to shares, B, K; called from a thread of its own.
+        batch_size: pictures of a batch at most.
+        wait_ms: milliseconds a picture waits for others at most, when the model is free.
+        queue: pictures that may wait; a further one is refused.
+        on_batch: is told the size of each batch.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Tensor], np.ndarray],
+        *,
+        batch_size: int = 32,
+        wait_ms: float = 5.0,
+        queue: int = 256,
+        on_batch: Callable[[int], None] | None = None,
+    ) -> None:
+        if batch_size < 1 or queue < 1 or wait_ms < 0:
+            raise ValueError(
+                f"batch_size = {batch_size}, queue = {queue}, wait_ms = {wait_ms:g} were given; the first two are at "
+                "least 1, the last at least 0"
+            )
+        self.answer, self.batch_size, self.wait, self.limit = answer, batch_size, wait_ms / 1000, queue
+        self.on_batch = on_batch
+        self._waiting: deque[_Waiting] = deque()
+        self._coming = 0
+        self._arrived = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="forward")
+        self._worker: asyncio.Task[None] | None = None
+        self._closing = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def alive(self) -> bool:
+        """Whether somebody works on the queue."""
+        return self._worker is not None and not self._worker.done()
+
+    def check(self) -> None:
+        """Refuse if the queue is full: before an upload is read, so that it need not be."""
+        if len(self._waiting) >= self.limit:
+            raise Refusal(503, f"{self.limit} pictures are waiting already; send it again in a second", retry_after=1)
+
+    @contextmanager
+    def coming(self) -> Iterator[None]:
+        """Tell that a picture is on the way, so that a batch may wait for it."""
+        self._coming += 1
+        try:
+            yield
+        finally:
+            self._coming -= 1
+            self._arrived.set()  # a batch need not wait for one that was refused
+
+    async def submit(self, picture: Tensor, *, gone: Gone | None = None) -> np.ndarray:
+        """Return the shares of a picture.
+
+        Args:
+            picture: C, S, S uint8.
+            gone: tells whether who asked has hung up; such a picture is not computed.
+        """
+        self.check()
+        waiting = _Waiting(picture, asyncio.get_running_loop().create_future(), gone)
+        self._waiting.append(waiting)
+        self._arrived.set()
+        return await waiting.answer
+
+    def start(self) -> None:
+        """Begin to work, in the running loop."""
+        self._worker = asyncio.create_task(self._work())
+
+    async def stop(self) -> None:
+        """Answer what waits, then end."""
+        self._closing = True
+        self._arrived.set()
+        if self._worker is not None:
+            await self._worker
+        self._thread.shutdown()
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            while not self._waiting:
+                if self._closing:
+                    return
+                self._arrived.clear()
+                await self._arrived.wait()
+            await self._gather(loop.time() + self.wait)
+            taken = [self._waiting.popleft() for _ in range(min(self.batch_size, len(self._waiting)))]
+            batch = [one for one in taken if await _is_there(one)]
+            if batch:
+                await self._compute(batch)
+
+    async def _gather(self, until: float) -> None:
+        """Wait for a full batch, as long as there is somebody to wait for and time."""
+        loop = asyncio.get_running_loop()
+        while len(self._waiting) < self.batch_size and self._coming > 0 and not self._closing:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._arrived.wait()
+            except TimeoutError:
+                return
+            if loop.time() >= until:
+                return
+
+    async def _compute(self, batch: list[_Waiting]) -> None:
+        if self.on_batch is not None:
+            self.on_batch(len(batch))
+        pictures = torch.stack([one.picture for one in batch])
+        try:
+            shares = await asyncio.get_running_loop().run_in_executor(self._thread, self.answer, pictures)
+        except Exception as error:  # whatever it is belongs to those who asked; the worker lives on
+            for one in batch:
+                if not one.answer.done():
+                    one.answer.set_exception(error)
+            return
+        for one, row in zip(batch, shares, strict=True):
+            if not one.answer.done():
+                one.answer.set_result(row)
+
+
+async def _is_there(one: _Waiting) -> bool:
+    """Whether somebody still waits for an answer."""
+    if one.answer.done():
+        return False
+    if one.gone is not None and await one.gone():
+        with suppress(asyncio.InvalidStateError):
+            one.answer.set_exception(ClientGone())
+        return False
+    return True

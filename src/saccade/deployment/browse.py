@@ -1,0 +1,110 @@
+"""Runs and comparisons in folders that were named at the start, found again by an id and never by a path."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+DEPTH = 4
+MOST_FOLDERS = 5000
+MOST_ITEMS = 500
+MOST_BYTES = 64 * 1024 * 1024
+LARGEST_RECORD = 4 * 1024 * 1024
+
+
+class Item(NamedTuple):
+    """One run or comparison."""
+
+    id: str
+    kind: str
+    name: str
+    finished: bool
+    has_report: bool
+    facts: dict[str, Any]
+
+
+class Shelf:
+    """What there is to browse.
+
+    Args:
+        folders: searched for runs and comparisons, a few levels deep; links are not followed.
+        runs: folders of runs.
+    """
+
+    def __init__(self, folders: Sequence[str | Path] = (), runs: Sequence[str | Path] = ()) -> None:
+        self.folders = [Path(folder).expanduser() for folder in folders]
+        self.runs = [Path(run).expanduser() for run in runs]
+        for folder in self.folders:
+            if not folder.is_dir():
+                raise NotADirectoryError(f"{folder} was given to browse and is no folder; name one that holds runs")
+        self._known: dict[str, Path] = {}
+        self._lock = threading.Lock()
+
+    def items(self) -> list[Item]:
+        """Look for what is there now."""
+        found = {path.resolve(): name for path, name in self._walk()}
+        items = [_item(path, name) for path, name in list(found.items())[:MOST_ITEMS]]
+        with self._lock:
+            self._known = {item.id: path for item, path in zip(items, found, strict=False)}
+        return sorted(items, key=lambda item: (item.kind, item.name))
+
+    def report(self, key: str) -> bytes | None:
+        """Return the page of a run or comparison that `items` listed; None if it has none."""
+        with self._lock:
+            path = self._known.get(key)
+        if path is None:
+            return None
+        try:
+            file = path / "report.html"
+            return file.read_bytes() if file.stat().st_size <= MOST_BYTES else None
+        except OSError:
+            return None
+
+    def _walk(self) -> Iterator[tuple[Path, str]]:
+        for run in self.runs:
+            if (run / "config.yaml").is_file():
+                yield run, run.resolve().name
+        left = [MOST_FOLDERS]
+        for folder in self.folders:
+            yield from _search(folder, folder, DEPTH, left)
+
+
+def _search(folder: Path, top: Path, depth: int, left: list[int]) -> Iterator[tuple[Path, str]]:
+    left[0] -= 1
+    if left[0] < 0:
+        return
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError:
+        return
+    names = {item.name for item in inside}
+    if names & {"config.yaml", "comparison.json"}:
+        yield folder, str(folder.relative_to(top)) if folder != top else folder.resolve().name
+    if depth and "config.yaml" not in names:
+        for item in inside:
+            if item.is_dir() and not item.is_symlink() and not item.name.startswith("."):
+                yield from _search(item, top, depth - 1, left)
+
+
+def _item(path: Path, name: str) -> Item:
+    key = hashlib.sha256(str(path).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+    has_report = (path / "report.html").is_file()
+    if (path / "comparison.json").is_file():
+        arms = _record(path / "comparison.json").get("request", {}).get("arms", {})
+        facts = {"arms": list(arms)} if isinstance(arms, dict) else {}
+        return Item(key, "comparison", name, (path / "result.json").is_file(), has_report, facts)
+    summary = _record(path / "summary.json")
+    facts = {fact: summary[fact] for fact in ("val_top1", "epochs", "data", "parameters") if fact in summary}
+    return Item(key, "run", name, bool(summary), has_report, facts)
+
+
+def _record(file: Path) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > LARGEST_RECORD:
+            return {}
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}

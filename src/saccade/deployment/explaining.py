@@ -1,0 +1,121 @@
+"""A model's views of one picture, as JSON can carry them."""
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ..explanation.view import Figure, View
+from ..report import png_uri
+from .batching import ClientGone, Gone
+from .limits import Refusal
+
+LARGEST, SMALLEST = 448, 168  # pixels of a figure's longer side
+
+Explain = Callable[..., Any]
+
+
+class Explainer:
+    """Explains pictures one after another.
+
+    Args:
+        target: what is explained, as `saccade.explain` takes it; opened apart from what answers, since listening to a
+            model while others use it would mix their pictures up.
+        device: where.
+        waiting: requests that may wait; a further one is refused.
+        function: `saccade.explain`, or what stands in for it.
+    """
+
+    def __init__(self, target: Any, *, device: str = "cpu", waiting: int = 4, function: Explain | None = None) -> None:
+        self.target, self.device, self.limit, self.function = target, device, waiting, function
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="explain")
+        self._lock = asyncio.Lock()
+        self._inside = 0
+
+    def check(self) -> None:
+        """Refuse if too many wait."""
+        if self._inside > self.limit:
+            raise Refusal(503, f"{self.limit} pictures wait to be explained; send it again", retry_after=5)
+
+    async def explain(self, pixels: np.ndarray, *, views: Sequence[str] | None, gone: Gone) -> dict[str, Any]:
+        """Return the views of a picture.
+
+        Args:
+            pixels: H, W, 3 uint8.
+            views: their keys; None for all.
+            gone: tells whether who asked has hung up.
+        """
+        self.check()
+        self._inside += 1
+        try:
+            async with self._lock:
+                if await gone():
+                    raise ClientGone
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._thread, self._explain, pixels, views)
+        finally:
+            self._inside -= 1
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()
+
+    def _explain(self, pixels: np.ndarray, views: Sequence[str] | None) -> dict[str, Any]:
+        if self.function is None:
+            from ..explanation.explain import explain
+
+            self.function = explain
+        try:
+            explained = self.function(self.target, [pixels], views=views, device=self.device).pictures[0]
+        except ValueError as error:
+            raise Refusal(422, str(error)) from error
+        return {
+            "picture": _uri(explained.pixels),
+            "classes": [{"class": name, "share": to_json(share)} for name, share in explained.answer],
+            "views": [_view(view) for view in explained.views],
+        }
+
+
+def _view(view: View) -> dict[str, Any]:
+    return {
+        "key": view.key,
+        "title": view.title,
+        "about": view.about,
+        "absent": view.absent,
+        "numbers": to_json(view.numbers),
+        "figures": [_figure(figure) for figure in view.figures],
+    }
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    return {
+        "key": figure.key,
+        "caption": figure.caption,
+        "layer": figure.layer,
+        "depth": figure.depth,
+        "picture": _uri(figure.pixels),
+        "chart": None if figure.chart is None else str(figure.chart),
+        "numbers": to_json(figure.numbers),
+    }
+
+
+def _uri(pixels: np.ndarray | None) -> str | None:
+    return None if pixels is None else png_uri(pixels, largest=LARGEST, smallest=SMALLEST)
+
+
+def to_json(value: Any) -> Any:
+    """Return what JSON has a word for; numbers that are not finite are nothing."""
+    if isinstance(value, dict):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return to_json(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    if isinstance(value, np.generic):
+        return to_json(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (str, int, bool)) else str(value)

@@ -1,0 +1,136 @@
+"""From a module to a graph that other programs run: bytes of pictures in, logits out, everything else inside."""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from ..tasks.classify import read_logits
+from .bundle import INSTALL, KEY, MEMBER, Bundle, ExportError
+
+TRACED = (96, 128)  # a size no window, patch or stride of ours divides in the same way twice
+NOISY = ("torch.onnx", "onnxscript", "onnx_ir", "torch.export", "torch._export", "torch.fx", "torch._dynamo")
+
+
+class Asked(nn.Module):
+    """A classifier with its preprocessing inside.
+
+    Args:
+        model: maps normalised images to logits.
+        mean: of each channel, 0 to 1.
+        std: of each channel.
+        dtype: the model's precision.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, model: nn.Module, mean: Sequence[float], std: Sequence[float], *, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__()
+        self.model, self.dtype = model.to(dtype), dtype
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return logits, B, K float32, of pictures, uint8 B, C, H, W."""
+        images = (image.float() / 255 - self.mean) / self.std
+        return read_logits(self.model(images.to(self.dtype))).float()
+
+
+def trace(asked: Asked, *, channels: int, img_size: int, any_size: bool) -> ExportedProgram:
+    """Return a module's graph, for any number of pictures.
+
+    Args:
+        asked: in evaluation mode, on the CPU.
+        channels: of the pictures.
+        img_size: their side, if it is to be fixed.
+        any_size: leave height and width open.
+    """
+    dynamic: Any = torch.export.Dim.DYNAMIC
+    size = TRACED if any_size else (img_size, img_size)
+    open_sides = {0: dynamic, 2: dynamic, 3: dynamic} if any_size else {0: dynamic}
+    example = torch.zeros(2, channels, *size, dtype=torch.uint8)
+    with quietly(), torch.no_grad():
+        try:
+            program = torch.export.export(asked, (example,), dynamic_shapes=(open_sides,), strict=False)
+        except Exception as error:  # tracing a foreign module can fail in any way
+            raise ExportError(f"torch.export cannot trace {type(asked.model).__name__}: {shortened(error)}") from error
+    for module in program.graph_module.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            node.meta.pop("stack_trace", None)  # lines of source with this machine's paths
+    return program
+
+
+def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
+    """Write a graph as one ONNX file, the description in its metadata.
+
+    Args:
+        program: of `trace`.
+        path: of the file.
+        bundle: the description.
+    """
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"to write a .onnx file takes {error.name}; install it with: {INSTALL}") from None
+    with quietly():
+        try:
+            written = torch.onnx.export(
+                program, dynamo=True, input_names=["image"], output_names=["logits"], verbose=False
+            )
+        except Exception as error:
+            raise ExportError(f"the graph of {bundle.name} cannot be said in ONNX: {shortened(error)}") from error
+    assert written is not None
+    model: Any = written.model
+    for holder in (model.graph, *model.functions.values()):
+        for node in holder.all_nodes():
+            node.metadata_props.clear()  # traces of this machine, a third of a small file
+            node.doc_string = None
+    model.metadata_props[KEY] = bundle.to_json()
+    model.producer_name, model.doc_string = "saccade", f"{bundle.name}: uint8 B, C, H, W pictures to logits"
+    written.save(str(path), external_data=False)
+
+
+def write_program(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
+    """Write a graph as a torch.export package, the description as JSON among its extra files.
+
+    Args:
+        program: of `trace`.
+        path: of the file.
+        bundle: the description.
+    """
+    draft = path.with_name(f"{path.name}.pt2")  # the writer insists on the ending
+    with quietly():
+        torch.export.save(program, str(draft), extra_files={Path(MEMBER).name: bundle.to_json()})
+    os.replace(draft, path)
+
+
+def shortened(error: BaseException) -> str:
+    """Return the part of an error's message that says what was wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines)[:300]}" if lines else type(error).__name__
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Keep the exporters' warnings and log lines to themselves."""
+    loggers = [logging.getLogger(name) for name in NOISY]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

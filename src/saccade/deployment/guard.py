@@ -1,0 +1,141 @@
+"""The door of the server: who may ask, from where, and what every answer carries."""
+
+import hmac
+import ipaddress
+import json
+import time
+from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
+from typing import Any
+
+from .limits import Refusal
+from .metrics import Metrics
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+# A chart brings style attributes, and a report in a frame its own style; no script but the page's files ever runs.
+POLICY = (
+    "default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    b"content-security-policy": POLICY.encode(),
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"permissions-policy": b"camera=(self), microphone=(), geolocation=()",
+    b"cache-control": b"no-store",
+}
+
+
+class Guard:
+    """Checks host, origin and token of a request, adds the headers of safety to its answer, and counts it.
+
+    Args:
+        app: what is behind the door.
+        metrics: counts.
+        paths: what is counted by its own name.
+        free: paths that need no token: the page itself, which asks for it, and the signs of life.
+        token: what `Authorization: Bearer` must bring; None lets everyone in.
+        hosts: names a request may call the server by; None takes all. On loopback it keeps a foreign site, whose name
+            was made to point here, from reading answers.
+        stopping: whether the server is about to stop; clients are told to use no connection again then.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        metrics: Metrics,
+        paths: Collection[str],
+        free: Collection[str],
+        token: str | None = None,
+        hosts: Collection[str] | None = None,
+        stopping: Callable[[], bool] = bool,
+    ) -> None:
+        self.app, self.metrics, self.stopping = app, metrics, stopping
+        self.paths, self.free = frozenset(paths), frozenset(free)
+        self.token = token.encode() if token else None
+        self.hosts = None if hosts is None else frozenset(hosts)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Let a request in or refuse it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, path = time.perf_counter(), self._label(scope["path"])
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                have = {name.lower() for name, _ in message.get("headers", ())}
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    *((name, value) for name, value in HEADERS.items() if name not in have),
+                ]
+                if self.stopping():
+                    message["headers"].append((b"connection", b"close"))
+                self.metrics.requests.add(path, str(message["status"]))
+                self.metrics.seconds.observe(time.perf_counter() - began, path)
+            await send(message)
+
+        try:
+            self._check(scope)
+        except Refusal as refusal:
+            await _refuse(refusal, answer)
+        else:
+            await self.app(scope, receive, answer)
+
+    def _label(self, path: str) -> str:
+        if path in self.paths:
+            return path
+        return "/reports" if path.startswith("/reports/") else "other"  # names of a client's making are not kept
+
+    def _check(self, scope: Message) -> None:
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self.hosts is not None and not _is_known(host, self.hosts):
+            raise Refusal(
+                403,
+                f"the server was called {host[:100]!r}; it answers to {', '.join(sorted(self.hosts))}. Name it by "
+                "--allow-host if it is meant",
+            )
+        origin = headers.get(b"origin")
+        if origin is not None and scope["method"] not in ("GET", "HEAD") and _site(origin) != host:
+            raise Refusal(403, "the request was sent by a page of another site; only the server's own page may")
+        if self.token is not None and scope["path"] not in self.free:
+            kind, _, given = headers.get(b"authorization", b"").partition(b" ")
+            if kind.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self.token):
+                raise Refusal(401, "the server wants a token; send it as `Authorization: Bearer TOKEN`")
+
+
+async def _refuse(refusal: Refusal, send: Send) -> None:
+    body = json.dumps({"detail": refusal.detail}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def loopback_names(host: str) -> Sequence[str] | None:
+    """Return the names of this machine if an address is of loopback, else None."""
+    if host == "localhost":
+        return ("localhost", "127.0.0.1", "[::1]")
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+    own = f"[{address}]" if address.version == 6 else str(address)
+    return tuple(dict.fromkeys(("localhost", "127.0.0.1", "[::1]", own))) if address.is_loopback else None
+
+
+def _site(origin: bytes) -> str:
+    return origin.decode("latin-1").partition("://")[2]
+
+
+def _is_known(host: str, known: Collection[str]) -> bool:
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    return name.lower() in known

@@ -1,0 +1,113 @@
+// The page: takes a picture, asks one or two models, shows what they say.
+import { askJson } from "/page/ask.js";
+import { byId, make, percent } from "/page/build.js";
+import { listen } from "/page/picker.js";
+import { showRuns } from "/page/runs.js";
+import { showViews } from "/page/views.js";
+
+let models = [];
+let picture = null;
+let asked = null; // aborts what an earlier picture asked
+
+const say = (text) => (byId("status").textContent = text);
+const complain = (text) => (byId("alarm").textContent = text);
+
+function chosen() {
+  const second = byId("second").value;
+  return [byId("first").value, second].filter((value) => value !== "").map((value) => models[Number(value)]);
+}
+
+function form(model) {
+  const data = new FormData();
+  data.append("file", picture, picture.name || "picture");
+  data.append("model", model.index);
+  return { method: "POST", body: data, signal: asked.signal };
+}
+
+async function answer() {
+  if (!picture) return;
+  asked?.abort();
+  asked = new AbortController();
+  const { signal } = asked;
+  complain("");
+  say("Asking.");
+  byId("views").replaceChildren();
+  try {
+    const asking = chosen();
+    const answers = await Promise.all(asking.map((model) => askJson("/predict", form(model))));
+    showAnswers(answers);
+    say(answers.map((one) => `${one.model}: ${one.answer}, ${percent(one.share)}`).join("; ") + ".");
+    if (byId("with-views").checked) await explain(asking, answers);
+  } catch (error) {
+    if (signal.aborted) return;
+    say("");
+    complain(error.message);
+  }
+}
+
+async function explain(asking, answers) {
+  const able = asking.filter((model) => model.explain);
+  if (!able.length) return;
+  const told = byId("status").textContent;
+  say(`${told} Reading what the model did with it.`);
+  const explained = await Promise.all(able.map((model) => askJson("/explain", form(model))));
+  showAnswers(answers, explained);
+  showViews(byId("views"), explained);
+  say(`${told} The views are below.`);
+}
+
+let address = null;
+
+function showAnswers(answers, explained = []) {
+  if (address) URL.revokeObjectURL(address);
+  address = URL.createObjectURL(picture);
+  const place = byId("answers");
+  place.classList.toggle("two", answers.length > 1);
+  place.replaceChildren(...answers.map((one) => {
+    const seen = explained.find((other) => other.model === one.model);
+    const alt = seen ? "The picture as the model saw it" : "The picture";
+    const image = make("img", { src: seen?.picture ?? address, alt });
+    image.addEventListener("error", () => image.remove()); // the browser may not know a format the server does
+    return make("article", { class: "answer", "aria-label": `Answer of ${one.model}` },
+      make("h3", {}, one.model), image, make("ol", { class: "shares" }, ...one.classes.map(share)));
+  }));
+}
+
+function share(row) {
+  const bar = make("i");
+  bar.style.width = `${100 * (row.share ?? 0)}%`;
+  return make("li", {},
+    make("span", { class: "name" }, row.class),
+    make("span", { class: "share" }, percent(row.share)),
+    make("span", { class: "track", "aria-hidden": "true" }, bar));
+}
+
+function offer(select, entries) {
+  select.replaceChildren(...entries.map(([value, text]) => make("option", { value }, text)));
+  select.addEventListener("change", answer);
+}
+
+async function begin() {
+  listen((file) => {
+    picture = file;
+    byId("answers").replaceChildren();
+    answer();
+  }, complain);
+  byId("with-views").addEventListener("change", answer);
+  try {
+    const about = await askJson("/model");
+    models = about.models;
+    const entries = models.map((model) => [model.index, model.name]);
+    offer(byId("first"), entries);
+    offer(byId("second"), [["", "no other"], ...entries]);
+    byId("second-way").hidden = models.length < 2;
+    const { max_bytes: bytes, max_pixels: pixels } = about.limits;
+    byId("limits").textContent =
+      `At most ${Math.round(bytes / 1048576)} MiB and ${Math.round(pixels / 1e6)} million pixels.`;
+    await showRuns(complain);
+  } catch (error) {
+    complain(error.message);
+  }
+}
+
+begin();

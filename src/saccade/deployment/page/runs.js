@@ -1,0 +1,64 @@
+// Runs and comparisons: a list, and the report of one of them in a frame that can run and load nothing.
+import { ask, askJson } from "/page/ask.js";
+import { byId, make, percent } from "/page/build.js";
+
+export async function showRuns(complain) {
+  const place = byId("run-list");
+  const { runs } = await askJson("/runs");
+  if (!runs.length) {
+    place.replaceChildren(make("p", { class: "note" }, "There are none; start the server with --browse FOLDER."));
+    return;
+  }
+  const head = ["Name", "Kind", "What it is", "Right answers", "Report"];
+  const rows = runs.map((run) => make(
+    "tr", {},
+    make("th", { scope: "row" }, run.name),
+    make("td", {}, run.kind),
+    make("td", {}, what(run)),
+    make("td", { class: "num" }, run.facts.val_top1 === undefined ? "" : percent(run.facts.val_top1)),
+    make("td", {}, run.has_report ? button(run, complain) : "none yet"),
+  ));
+  const caption = "Runs and comparisons on this server";
+  place.replaceChildren(make(
+    "div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    make(
+      "table", {},
+      make("caption", {}, caption),
+      make("thead", {}, make("tr", {}, ...head.map((name) => make("th", { scope: "col" }, name)))),
+      make("tbody", {}, ...rows),
+    ),
+  ));
+}
+
+function what(run) {
+  if (run.kind === "comparison") return `arms: ${(run.facts.arms ?? []).join(", ")}${run.finished ? "" : " (unfinished)"}`;
+  if (!run.finished) return "unfinished";
+  return `${run.facts.data ?? "trained"}, ${run.facts.epochs} epoch${run.facts.epochs === 1 ? "" : "s"}`;
+}
+
+function button(run, complain) {
+  const open = make("button", { type: "button", "aria-label": `Show the report of ${run.name}` }, "Show");
+  open.addEventListener("click", async () => {
+    try {
+      showReport(run, await (await ask(`/reports/${run.id}`)).text(), open);
+    } catch (error) {
+      complain(error.message);
+    }
+  });
+  return open;
+}
+
+function showReport(run, html, opener) {
+  const place = byId("report");
+  const close = make("button", { type: "button" }, "Close the report");
+  close.addEventListener("click", () => {
+    place.hidden = true;
+    place.replaceChildren();
+    opener.focus();
+  });
+  const frame = make("iframe", { sandbox: true, title: `Report of ${run.name}` });
+  frame.srcdoc = html;
+  place.replaceChildren(make("div", { class: "buttons" }, make("h3", {}, run.name), close), frame);
+  place.hidden = false;
+  place.focus();
+}

@@ -1,0 +1,130 @@
+"""Ask a model about files: in batches, with bounded memory, whatever their number."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ..data.picture import MAX_PIXELS, BadPicture, decode
+from .paths import find_paths
+from .predictor import Predictor, open_predictor
+
+KEPT = 640  # longer side of the pictures that are kept
+Read = tuple[str, Tensor | None, np.ndarray | None, str | None]  # name, framed, whole, what is wrong with it
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says of one file.
+
+    Args:
+        name: of the file, as it was found.
+        answers: the likeliest classes with their shares, likeliest first; empty for a bad file.
+        problem: why a file could not be asked about, in plain words; None for a good one.
+        picture: its pixels, H, W, 3 uint8, at most 640 a side, if they were to be kept.
+    """
+
+    name: str
+    answers: tuple[tuple[str, float], ...]
+    problem: str | None = None
+    picture: np.ndarray | None = None
+
+
+def predict(
+    target: str | Path | Predictor,
+    pictures: str | Path | Iterable[str | Path],
+    *,
+    batch_size: int = 32,
+    top: int = 5,
+    workers: int = 4,
+    device: str = "cpu",
+    null: bool = False,
+    keep: bool = False,
+    max_pixels: int = MAX_PIXELS,
+    trust: bool = False,
+) -> Iterator[Prediction]:
+    """Yield what a model says of files, in the order they are found, a bad one with its problem.
+
+    At most a few batches are held at a time, so a million files take the memory of a hundred.
+
+    Args:
+        target: a run's folder, a file that `saccade export` wrote, the name of a timm model, or an open predictor.
+        pictures: files, folders, or "-" for a list on standard input; one or several.
+        batch_size: pictures asked together.
+        top: how many classes to name.
+        workers: threads that read and decode.
+        device: cpu, cuda, cuda:1, ...
+        null: names on standard input end with a zero byte.
+        keep: keep the pictures, brought to at most 640 pixels a side, in the predictions.
+        max_pixels: a larger picture is bad.
+        trust: open a `.pt2` file, which is a program.
+    """
+    for name, value in (("batch_size", batch_size), ("top", top), ("workers", workers)):
+        if value < 1:
+            raise ValueError(f"{name}={value} was given; it is 1 or more")
+    given = [pictures] if isinstance(pictures, str | Path) else pictures
+    predictor = target if isinstance(target, Predictor) else open_predictor(target, device=device, trust=trust)
+    reader = _Reader(predictor, keep=keep, max_pixels=max_pixels)
+    return _stream(predictor, reader, find_paths(given, null=null), batch_size=batch_size, top=top, workers=workers)
+
+
+def _stream(
+    predictor: Predictor, reader: "_Reader", paths: Iterator[Path], *, batch_size: int, top: int, workers: int
+) -> Iterator[Prediction]:
+    """Read ahead by one batch and what the threads have in hand, ask, and answer in order."""
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
+    ahead: deque[Future[Read]] = deque()
+    try:
+        while True:
+            ahead.extend(pool.submit(reader, path) for path in islice(paths, 2 * batch_size + workers - len(ahead)))
+            if not ahead:
+                return
+            yield from _ask(predictor, [ahead.popleft().result() for _ in range(min(batch_size, len(ahead)))], top)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ask(predictor: Predictor, batch: list[Read], top: int) -> Iterator[Prediction]:
+    framed = [picture for _, picture, _, _ in batch if picture is not None]
+    shares = iter(predictor.shares(torch.stack(framed)) if framed else ())
+    for name, picture, whole, problem in batch:
+        answers = () if picture is None else likeliest(next(shares), predictor.classes, top)
+        yield Prediction(name, answers, problem, whole)
+
+
+def likeliest(shares: np.ndarray, classes: tuple[str, ...], top: int) -> tuple[tuple[str, float], ...]:
+    """Return the classes with the largest shares, K, largest first; of equal ones the first."""
+    order = np.argsort(-shares, kind="stable")[:top]
+    return tuple((classes[index], float(shares[index])) for index in order)
+
+
+class _Reader:
+    """Reads one file and frames it; what is wrong with it is an answer, not an error."""
+
+    def __init__(self, predictor: Predictor, *, keep: bool, max_pixels: int) -> None:
+        self.framing, self.keep, self.max_pixels = predictor.framing, keep, max_pixels
+
+    def __call__(self, path: Path) -> Read:
+        name = str(path)
+        try:
+            whole = decode(path, name=name, max_pixels=self.max_pixels)
+            return name, self.framing(whole), _small(whole) if self.keep else None, None
+        except BadPicture as error:
+            return name, None, None, error.reason
+        except MemoryError:
+            return name, None, None, "there is not enough memory to decode it"
+        except ValueError as error:  # a name with a zero byte
+            return name, None, None, f"its name cannot be opened ({error})"
+
+
+def _small(picture: np.ndarray) -> np.ndarray:
+    image = Image.fromarray(picture)
+    image.thumbnail((KEPT, KEPT))
+    return np.array(image)

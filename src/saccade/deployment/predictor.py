@@ -1,0 +1,211 @@
+"""Anything that answers what is in a picture, behind one face: a run, an exported file, a model of timm."""
+
+import threading
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from torch import Tensor, nn
+
+from ..building import Shape, open_model
+from ..data.augment import Normalize
+from ..data.loader import Framing
+from ..models import CheckpointError
+from ..plugins import attached
+from ..tasks.classify import read_logits
+from .bundle import Bundle, ExportError, read_program_bundle, require_onnxruntime, safe_onnx_bytes
+
+
+class Predictor(ABC):
+    """What answers pictures with shares of classes.
+
+    Attributes:
+        name: what was opened.
+        kind: "run", "onnx", "program" or "timm".
+        classes: their names, in the order of the shares.
+        img_size: side of the square pictures.
+        channels: of the pictures, 3 or 1.
+        framing: makes such a picture of a decoded one.
+        model: the module behind it, None where there is none.
+        shape: of the model's pictures, None where there is no module.
+    """
+
+    model: nn.Module | None = None
+    shape: Shape | None = None
+
+    def __init__(self, name: str, kind: str, *, bundle: Bundle) -> None:
+        self.name, self.kind, self.bundle = name, kind, bundle
+        self.classes, self.img_size, self.channels = bundle.classes, bundle.img_size, bundle.channels
+        self.framing = Framing(bundle.img_size, shorter=bundle.shorter, channels=bundle.channels)
+
+    @abstractmethod
+    def logits(self, pictures: Tensor) -> np.ndarray:
+        """Return the logits, B, K float32, of framed pictures, uint8 B, C, H, W; may be called from many threads."""
+
+    def shares(self, pictures: Tensor) -> np.ndarray:
+        """Return shares of classes that sum to one, B, K float32, of framed pictures, uint8 B, C, S, S.
+
+        May be called from many threads.
+        """
+        logits = self.logits(self.check(pictures)).astype(np.float64)
+        if logits.shape != (len(pictures), len(self.classes)):
+            raise ExportError(f"{self.name} gives {logits.shape[-1]} logits for {len(self.classes)} classes")
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
+
+    def about(self) -> dict[str, Any]:
+        """Return what is worth knowing of it, ready for JSON."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "classes": list(self.classes),
+            "img_size": self.img_size,
+            "parameters": self.bundle.parameters,
+            "plugins": list(self.bundle.plugins),
+        }
+
+    def check(self, pictures: Tensor) -> Tensor:
+        """Return the pictures if they are what is answered."""
+        want = (self.channels, self.img_size, self.img_size)
+        if pictures.dtype is not torch.uint8 or pictures.ndim != 4 or tuple(pictures.shape[1:]) != want:
+            raise ValueError(
+                f"pictures of shape {tuple(pictures.shape)} and type {str(pictures.dtype).removeprefix('torch.')} were "
+                f"given; {self.name} answers uint8 B, {self.channels}, {self.img_size}, {self.img_size}. Frame them "
+                "by `predictor.framing`"
+            )
+        return pictures
+
+
+class TorchPredictor(Predictor):
+    """A module that answers.
+
+    Args:
+        model: maps normalised images to logits, in evaluation mode.
+        shape: of its pictures.
+        name: to call it by.
+        kind: what it came from.
+        device: where it runs.
+    """
+
+    def __init__(
+        self, model: nn.Module, shape: Shape, *, name: str, kind: str = "run", device: str | torch.device = "cpu"
+    ) -> None:
+        super().__init__(name, kind, bundle=Bundle.of(model, shape, name=name, plugins=plugin_names(model)))
+        self.device = torch.device(device)
+        self.model, self.shape = model.to(self.device).eval(), shape
+        self.normalize = Normalize(shape.mean, shape.std, device=self.device)
+        self._lock = threading.Lock()  # modules may keep what they computed for a size; one thread at a time
+
+    def logits(self, pictures: Tensor) -> np.ndarray:
+        """Return the logits of pictures."""
+        assert self.model is not None
+        with self._lock, torch.inference_mode():
+            return read_logits(self.model(self.normalize(pictures.to(self.device)))).float().cpu().numpy()
+
+
+class OnnxPredictor(Predictor):
+    """A file written by `saccade export`, answered by onnxruntime.
+
+    Args:
+        path: of the .onnx file; one that points to other files is refused.
+        device: "cpu" or "cuda".
+    """
+
+    def __init__(self, path: str | Path, *, device: str = "cpu") -> None:
+        runtime = require_onnxruntime()
+        data, bundle = safe_onnx_bytes(Path(path))
+        super().__init__(Path(path).name, "onnx", bundle=bundle)
+        options = runtime.SessionOptions()
+        options.log_severity_level = 3  # errors only
+        try:
+            self.session = runtime.InferenceSession(data, options, providers=_providers(runtime, device))
+        except ExportError:
+            raise
+        except Exception as error:  # onnxruntime has a kind of its own for each failure
+            raise ExportError(
+                f"{path} cannot be opened by onnxruntime {runtime.__version__}: {str(error)[:300]}; export it again"
+            ) from None
+
+    def logits(self, pictures: Tensor) -> np.ndarray:
+        """Return the logits of pictures; onnxruntime takes calls from many threads."""
+        (logits,) = self.session.run(["logits"], {"image": pictures.cpu().numpy()})
+        return np.asarray(logits, dtype=np.float32)
+
+
+class ProgramPredictor(Predictor):
+    """A torch.export package written by `saccade export`; to open one is to run it, so it has to be trusted.
+
+    Args:
+        path: of the .pt2 file.
+        device: where it runs; a package runs where it was exported, on the CPU.
+        trust: that the file comes from who it should.
+    """
+
+    def __init__(self, path: str | Path, *, device: str | torch.device = "cpu", trust: bool = False) -> None:
+        bundle = read_program_bundle(Path(path))
+        if not trust:
+            raise ExportError(
+                f"{path} is a program: to open a torch.export package can run anything its maker put into it. Use the "
+                ".onnx file of the same export, which is only data; or, if the file is your own, say so with --trust "
+                "(trust=True)"
+            )
+        if torch.device(device).type != "cpu":
+            raise ExportError(f"device={device} was given; a torch.export package of saccade runs on the CPU")
+        super().__init__(Path(path).name, "program", bundle=bundle)
+        self.program = torch.export.load(str(path)).module()
+        self._lock = threading.Lock()
+
+    def logits(self, pictures: Tensor) -> np.ndarray:
+        """Return the logits of pictures."""
+        with self._lock, torch.inference_mode():
+            return self.program(pictures).float().numpy()
+
+
+def open_predictor(target: str | Path, *, device: str = "cpu", trust: bool = False) -> Predictor:
+    """Open what answers pictures.
+
+    Args:
+        target: a run's folder or its `model.safetensors`; a `.onnx` or `.pt2` file that `saccade export` wrote; or the
+            name of a model timm has pretrained weights for.
+        device: cpu, cuda, cuda:1, ...
+        trust: open a `.pt2` file, which is a program, although anything could be in it.
+    """
+    path = Path(target).expanduser()
+    if path.suffix.lower() in (".onnx", ".pt2") and not path.is_dir():
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no {path}; `saccade export RUN` writes one")
+        return (
+            OnnxPredictor(path, device=device)
+            if path.suffix.lower() == ".onnx"
+            else ProgramPredictor(path, device=device, trust=trust)
+        )
+    known = timm.is_model(str(target).split(".")[0])
+    if not path.exists() and not known:
+        raise CheckpointError(
+            f"there is no {target}, and timm has no model of that name; give a run's folder, a .onnx file that "
+            "`saccade export` wrote, or the name of a timm model with pretrained weights"
+        )
+    model, shape = open_model(target)
+    name = path.resolve().name if path.exists() else str(target)
+    return TorchPredictor(model, shape, name=name, kind="run" if path.exists() else "timm", device=device)
+
+
+def plugin_names(model: nn.Module) -> tuple[str, ...]:
+    """Return the names of what is attached to a model."""
+    return tuple(type(handle.plugin).__name__ for handle in attached(model))
+
+
+def _providers(runtime: Any, device: str) -> list[Any]:
+    kind, _, number = str(device).partition(":")
+    if kind == "cpu":
+        return ["CPUExecutionProvider"]
+    have = runtime.get_available_providers()
+    if kind != "cuda" or "CUDAExecutionProvider" not in have:
+        raise ExportError(
+            f"device={device} was given; this onnxruntime runs on {', '.join(have)}. Use cpu, or install "
+            "onnxruntime-gpu in its place for cuda"
+        )
+    return [("CUDAExecutionProvider", {"device_id": int(number or 0)}), "CPUExecutionProvider"]

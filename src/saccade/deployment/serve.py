@@ -1,0 +1,174 @@
+"""`saccade serve`: models behind HTTP, with a page."""
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .browse import Shelf
+from .explaining import Explainer
+from .guard import loopback_names
+from .limits import Limits
+from .predictor import Predictor, open_predictor
+
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
+TOKEN = "SACCADE_TOKEN"
+STOP_SECONDS = 60  # for what was accepted, once asked to stop
+KEEP_ALIVE_SECONDS = 30  # longer than clients keep theirs, so that none is closed under a request
+
+
+def serve(
+    targets: str | Path | Sequence[str | Path],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    device: str = "cpu",
+    token: str | None = None,
+    batch_size: int = 32,
+    wait_ms: float = 5.0,
+    queue: int = 256,
+    max_bytes: int = Limits.max_bytes,
+    max_pixels: int = Limits.max_pixels,
+    upload_seconds: float = Limits.upload_seconds,
+    browse: Sequence[str | Path] = (),
+    allow_hosts: Sequence[str] = (),
+    trust: bool = False,
+) -> None:
+    """Serve models until a signal to stop; then finish what was accepted.
+
+    Args:
+        targets: runs, exported files or names of timm's models, as `predict` takes them.
+        host: address to listen on; only this machine reaches the default one.
+        port: 0 takes a free one.
+        device: cpu, cuda, cuda:1, ...
+        token: what clients must send as `Authorization: Bearer`; the environment's SACCADE_TOKEN if not given.
+        batch_size: pictures that share a forward pass at most.
+        wait_ms: milliseconds a picture waits for others at most, when the model is free.
+        queue: pictures that may wait for a model; further ones are answered 503.
+        max_bytes: of an upload.
+        max_pixels: of a picture.
+        upload_seconds: from the first to the last byte of an upload.
+        browse: folders whose runs and comparisons the page lists, besides the runs served.
+        allow_hosts: further names the server may be called by.
+        trust: open .pt2 files, which are programs.
+    """
+    try:
+        import uvicorn  # noqa: F401
+
+        from .app import Settings, create_app
+    except ImportError as error:
+        raise ImportError(f"serving needs {error.name}; install it by pip install 'saccade[serve]'") from None
+    paths = [targets] if isinstance(targets, (str, Path)) else list(targets)
+    if not paths:
+        raise ValueError("no model was given; name one or more runs: saccade serve RUN")
+    limits = Limits(
+        max_bytes=max_bytes,
+        max_pixels=max_pixels,
+        upload_seconds=upload_seconds,
+        memory=max(Limits.memory, 4 * max_bytes),
+    )
+    names = loopback_names(host)
+    settings = Settings(
+        batch_size=batch_size,
+        wait_ms=wait_ms,
+        queue=queue,
+        token=token or os.environ.get(TOKEN) or None,
+        hosts=(*(names or ()), *(name.lower() for name in allow_hosts)) if names or allow_hosts else None,
+        limits=limits,
+    )
+    shelf = Shelf(browse, [path for path in paths if Path(path).is_dir()])
+    with _listen(host, port) as listener:
+        models = [_open(path, device=device, trust=trust) for path in paths]
+        app = create_app(models, settings=settings, shelf=shelf)
+        _announce(listener, app, open_to_all=names is None and settings.token is None)
+        run_server(app, listener)
+
+
+def make_server(app: "FastAPI") -> "uvicorn.Server":
+    """Return a server whose connections have deadlines and which tells the application when it stops."""
+    import uvicorn
+
+    from .connection import Connection
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            app.state.desk.draining = True
+            super().handle_exit(sig, frame)
+
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        loop="auto",
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=STOP_SECONDS,
+        backlog=1024,
+    )
+    return Server(config)
+
+
+def run_server(app: "FastAPI", listener: socket.socket) -> None:
+    """Serve on a socket until SIGTERM or SIGINT.
+
+    Args:
+        app: the application.
+        listener: bound already.
+    """
+    server = make_server(app)
+
+    def stop(*_: Any) -> None:
+        """Take a signal that comes before uvicorn listens to it, and the one it raises again once it has shut down."""
+        server.should_exit = True
+
+    signals = (signal.SIGTERM, signal.SIGINT)
+    before = {one: signal.signal(one, stop) for one in signals}
+    try:
+        server.run(sockets=[listener])
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise ValueError(f"--port {port} was given; it is from 0 to 65535, where 0 takes a free one")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=1024)
+    except OSError as error:
+        raise OSError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}; give another by --port or --host"
+        ) from None
+
+
+def _open(target: str | Path, *, device: str, trust: bool) -> tuple[Predictor, Explainer | None]:
+    predictor = open_predictor(target, device=device, trust=trust)
+    blank = torch.zeros(1, predictor.channels, predictor.img_size, predictor.img_size, dtype=torch.uint8)
+    predictor.shares(blank)  # what is slow the first time, or fails, does so before anyone asks
+    return predictor, None if predictor.model is None else Explainer(target, device=device)
+
+
+def _announce(listener: socket.socket, app: "FastAPI", *, open_to_all: bool) -> None:
+    host, port = listener.getsockname()[:2]
+    names = ", ".join(one.name for one in app.state.desk.models)
+    shown = f"[{host}]" if ":" in host else host
+    if open_to_all:
+        print(
+            f"saccade serve: WARNING: {host} is open to every machine that can reach it, and no token is asked for; "
+            f"set one by --token or the environment's {TOKEN}",
+            file=sys.stderr,
+            flush=True,
+        )
+    print(f"saccade serve: {names} at http://{shown}:{port} (stop: Ctrl-C)", flush=True)

@@ -1,0 +1,249 @@
+"""Common corruptions at five severities, each picture by its own draws, in bytes as a file would hold them.
+
+The kinds are those of Hendrycks and Dietterich (2019), written anew: numbers are not comparable with their files. What
+a severity means is stated at two sides, 32 and 224 pixels, and interpolated between them.
+"""
+
+import io
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+from scipy import fft, ndimage
+
+SEVERITIES = (1, 2, 3, 4, 5)
+SMALL, LARGE = 32, 224
+Rng = np.random.Generator
+Change = Callable[[np.ndarray, float, Rng], np.ndarray]  # H, W, C from 0 to 1, strength, draws -> H, W, C
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """One way to spoil a picture.
+
+    Args:
+        name: a word.
+        kind: noise, blur, light or file.
+        unit: what the strength is.
+        small: strengths of severity 1 to 5 at a side of 32 pixels.
+        large: the same at 224 pixels.
+        change: does it.
+        length: the strength is in pixels and grows with sides beyond 224.
+        colour: does nothing to grey pictures.
+    """
+
+    name: str
+    kind: str
+    unit: str
+    small: tuple[float, ...]
+    large: tuple[float, ...]
+    change: Change
+    length: bool = False
+    colour: bool = False
+
+    def strength(self, severity: int, side: int) -> float:
+        """Return the strength of a severity for a picture's side."""
+        if severity not in SEVERITIES:
+            raise ValueError(f"severity {severity} was given; severities are 1 to 5")
+        share = min(math.log(side / SMALL) / math.log(LARGE / SMALL), 1.0)
+        low, high = self.small[severity - 1], self.large[severity - 1]
+        found = low ** (1 - share) * high**share
+        return found * side / LARGE if self.length and side > LARGE else found
+
+
+def corrupt(picture: np.ndarray, name: str, severity: int, *, word: int) -> np.ndarray:
+    """Return a corrupted picture.
+
+    Args:
+        picture: uint8 H, W, C.
+        name: of a corruption.
+        severity: 1 to 5.
+        word: what the draws are a function of, with name and severity: stands for the seed and the picture.
+    """
+    if name not in CORRUPTIONS:
+        raise ValueError(f"there is no corruption {name!r}; there are {', '.join(CORRUPTIONS)}")
+    found = CORRUPTIONS[name]
+    random = np.random.default_rng([word, list(CORRUPTIONS).index(name), severity])
+    values = picture.astype(np.float32) / 255
+    changed = found.change(values, found.strength(severity, min(picture.shape[:2])), random)
+    return np.clip(np.rint(changed * 255), 0, 255).astype(np.uint8)
+
+
+def gaussian_noise(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
+    """Add a normal number to every value."""
+    return x + strength * random.standard_normal(x.shape, dtype=np.float32)
+
+
+def shot_noise(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
+    """Count photons: white is `strength` of them."""
+    return random.poisson(x * strength).astype(np.float32) / strength
+
+
+def impulse_noise(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
+    """Turn a share of the values black or white."""
+    draws = random.random(x.shape, dtype=np.float32)
+    return np.where(draws < strength / 2, 0, np.where(draws < strength, 1, x))
+
+
+def speckle_noise(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
+    """Add noise in proportion to the value."""
+    return x + x * strength * random.standard_normal(x.shape, dtype=np.float32)
+
+
+def gaussian_blur(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
+    """Smooth by a bell of this deviation."""
+    return ndimage.gaussian_filter(x, (strength, strength, 0), mode="reflect")
+
+
+def defocus_blur(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
+    """Smooth by a disc of this radius, as a lens out of focus does."""
+    reach = math.ceil(strength + 0.5)
+    along = np.arange(-reach, reach + 1)
+    away = np.hypot(along[:, None], along[None])
+    return _convolve(x, np.clip(strength + 0.5 - away, 0, 1))
+
+
+def motion_blur(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
+    """Smear along a line of this length and of random direction."""
+    angle = random.random() * math.pi
+    reach = math.ceil(strength / 2 + 0.5)
+    down, right = np.mgrid[-reach : reach + 1, -reach : reach + 1]
+    across = np.abs(right * math.sin(angle) - down * math.cos(angle))
+    along = np.abs(right * math.cos(angle) + down * math.sin(angle))
+    return _convolve(x, np.clip(1 - across, 0, 1) * np.clip(strength / 2 + 0.5 - along, 0, 1))
+
+
+def zoom_blur(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
+    """Average the picture with itself enlarged by up to 1 + strength, as a lens zooming while it is open does."""
+    steps = [1 + strength * step / 8 for step in range(1, 9)]
+    return (x + sum(_enlarged(x, factor) for factor in steps)) / (1 + len(steps))
+
+
+def fog(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
+    """Lay haze of uneven depth over the picture: light is x * t + 0.85 * (1 - t), t = exp(-strength * depth)."""
+    depth = _clouds(x.shape[:2], random)[..., None]
+    passed = np.exp(-strength * (0.4 + depth))
+    return x * passed + 0.85 * (1 - passed)
+
+
+def brightness(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
+    """Add to all values."""
+    return x + strength
+
+
+def contrast(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
+    """Bring all values towards the picture's mean, `strength` of their distance left."""
+    mean = x.mean((0, 1), keepdims=True)
+    return mean + (x - mean) * strength
+
+
+def saturate(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
+    """Multiply the distance of each colour from grey."""
+    grey = x @ np.array([0.299, 0.587, 0.114], dtype=np.float32) if x.shape[2] == 3 else x[..., 0]
+    return grey[..., None] + (x - grey[..., None]) * strength
+
+
+def pixelate(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
+    """Keep `strength` of the side's pixels, as larger squares."""
+    image = _to_image(x)
+    small = [max(round(side * strength), 1) for side in image.size]
+    return _from_image(image.resize(small, Image.Resampling.BOX).resize(image.size, Image.Resampling.NEAREST))
+
+
+def jpeg(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
+    """Write and read as a JPEG of this quality."""
+    file = io.BytesIO()
+    _to_image(x).save(file, "JPEG", quality=round(strength))
+    return _from_image(Image.open(file))
+
+
+def elastic(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
+    """Move every pixel smoothly, by `strength` pixels on the whole each way."""
+    height, width = x.shape[:2]
+    moves = random.standard_normal((2, height, width), dtype=np.float32)
+    sigma = max(0.05 * min(height, width), 2.0)
+    moves = np.stack([ndimage.gaussian_filter(move, sigma, mode="reflect") for move in moves])
+    moves *= strength / max(float(moves.std()), 1e-6)
+    places = np.mgrid[:height, :width] + moves
+    return np.stack(
+        [ndimage.map_coordinates(x[..., c], places, order=1, mode="reflect") for c in range(x.shape[2])], -1
+    )
+
+
+def _convolve(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """Return a picture under a kernel of an odd side and sum 1, mirrored at the edges."""
+    reach = kernel.shape[0] // 2
+    wide = np.pad(x, ((reach, reach), (reach, reach), (0, 0)), mode="symmetric")
+    if x.shape[0] <= 64:
+        weights = (kernel / kernel.sum())[..., None].astype(np.float32)
+        return ndimage.convolve(wide, weights, mode="constant")[reach:-reach, reach:-reach]
+    shape = [fft.next_fast_len(side, real=True) for side in wide.shape[:2]]
+    spectrum = fft.rfft2(wide, shape, axes=(0, 1)) * fft.rfft2(kernel / kernel.sum(), shape)[..., None]
+    found = fft.irfft2(spectrum, shape, axes=(0, 1))
+    return found[2 * reach : 2 * reach + x.shape[0], 2 * reach : 2 * reach + x.shape[1]]
+
+
+def _enlarged(x: np.ndarray, factor: float) -> np.ndarray:
+    image = _to_image(x)
+    left, top = ((side - side / factor) / 2 for side in image.size)
+    box = (left, top, image.width - left, image.height - top)
+    return _from_image(image.resize(image.size, Image.Resampling.BILINEAR, box=box))
+
+
+def _clouds(shape: tuple[int, int], random: Rng) -> np.ndarray:
+    """Return an uneven field from 0 to 1, H, W: grids of draws, each twice as fine and weighing half as much."""
+    total = np.zeros(shape, dtype=np.float32)
+    for octave in range(1, 6):
+        grid = random.random((2**octave + 1, 2**octave + 1), dtype=np.float32)
+        layer = Image.fromarray(grid).resize((shape[1], shape[0]), Image.Resampling.BICUBIC)
+        total += np.asarray(layer) * 0.5**octave
+    return (total - total.min()) / max(float(np.ptp(total)), 1e-6)
+
+
+def _to_image(x: np.ndarray) -> Image.Image:
+    values = np.clip(np.rint(x * 255), 0, 255).astype(np.uint8)
+    return Image.fromarray(values[..., 0] if values.shape[2] == 1 else values)
+
+
+def _from_image(image: Image.Image) -> np.ndarray:
+    values = np.asarray(image, dtype=np.float32) / 255
+    return values[..., None] if values.ndim == 2 else values
+
+
+_ALL = (
+    Corruption(
+        "gaussian_noise", "noise", "deviation", (0.04, 0.06, 0.08, 0.09, 0.1), (0.08, 0.12, 0.18, 0.26, 0.38),
+        gaussian_noise,
+    ),
+    Corruption("shot_noise", "noise", "photons", (500, 250, 100, 75, 50), (60, 25, 12, 5, 3), shot_noise),
+    Corruption(
+        "impulse_noise", "noise", "share", (0.01, 0.02, 0.03, 0.05, 0.07), (0.03, 0.06, 0.09, 0.17, 0.27),
+        impulse_noise,
+    ),
+    Corruption(
+        "speckle_noise", "noise", "deviation", (0.06, 0.1, 0.12, 0.16, 0.2), (0.15, 0.2, 0.35, 0.45, 0.6),
+        speckle_noise,
+    ),
+    Corruption(
+        "gaussian_blur", "blur", "pixels", (0.4, 0.6, 0.7, 0.8, 1), (1, 2, 3, 4, 6), gaussian_blur, length=True
+    ),
+    Corruption(
+        "defocus_blur", "blur", "pixels", (0.6, 0.8, 1, 1.3, 1.7), (3, 4, 6, 8, 10), defocus_blur, length=True
+    ),
+    Corruption(
+        "motion_blur", "blur", "pixels", (1.6, 2.2, 2.9, 3.8, 5), (10, 15, 20, 28, 36), motion_blur, length=True
+    ),
+    Corruption(
+        "zoom_blur", "blur", "enlarged by", (0.06, 0.11, 0.16, 0.21, 0.26), (0.11, 0.16, 0.21, 0.26, 0.31), zoom_blur
+    ),
+    Corruption("fog", "light", "depth", (0.3, 0.5, 0.8, 1.1, 1.5), (0.7, 1.1, 1.5, 2, 2.6), fog),
+    Corruption("brightness", "light", "added", (0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5), brightness),
+    Corruption("contrast", "light", "left", (0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05), contrast),
+    Corruption("saturate", "light", "factor", (1.3, 1.6, 2, 2.5, 3), (1.5, 2, 3, 5, 8), saturate, colour=True),
+    Corruption("pixelate", "file", "side left", (0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25), pixelate),
+    Corruption("jpeg", "file", "quality", (80, 65, 58, 50, 40), (25, 18, 15, 10, 7), jpeg),
+    Corruption("elastic", "file", "pixels", (0.4, 0.6, 0.8, 1, 1.3), (2, 3, 4, 5, 6), elastic, length=True),
+)  # fmt: skip
+CORRUPTIONS = {found.name: found for found in _ALL}

@@ -1,0 +1,144 @@
+"""The conditions under which models are asked: corrupted, occluded, attacked pictures."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .attacks import Attack, fgsm, look, pgd
+from .corruptions import CORRUPTIONS, SEVERITIES, corrupt
+from .occlusions import CENTRE, DROPPED, PIECES, drop_patches, occlude_centre, shuffle_patches
+from .subjects import Subject
+
+MEAN = "robust.mean_corruption_top1"
+ZERO = "attack.zero_gradient"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Something done to pictures before a model sees them.
+
+    Args:
+        key: its name among the metrics.
+        family: occlusion or corruption.
+        title: in words.
+        level: how much, for a chart.
+        change: a picture, uint8 H, W, C, and its word to the changed picture.
+    """
+
+    key: str
+    family: str
+    title: str
+    level: float
+    change: Callable[[np.ndarray, int], np.ndarray]
+
+
+def occlusions(side: int) -> list[Condition]:
+    """Return the occlusions there are for pictures of a side."""
+    found = [
+        Condition(f"centre_occlusion.{share:g}", "occlusion", "centre occlusion", share, _centre(share))
+        for share in CENTRE
+    ]
+    found += [Condition(f"patch_drop.{share:g}", "occlusion", "patch drop", share, _drop(share)) for share in DROPPED]
+    found += [
+        Condition(f"patch_shuffle.{pieces}", "occlusion", "patch shuffle", pieces, _shuffle(pieces))
+        for pieces in PIECES
+        if pieces <= side
+    ]
+    return found
+
+
+def corruptions(channels: int) -> list[Condition]:
+    """Return every corruption at every severity; those of colour only for pictures that have some."""
+    return [
+        Condition(f"corruption.{name}.{level}", "corruption", name.replace("_", " "), level, _corrupt(name, level))
+        for name, found in CORRUPTIONS.items()
+        if channels == 3 or not found.colour
+        for level in SEVERITIES
+    ]
+
+
+def apply(condition: Condition, pictures: Tensor, words: Sequence[int]) -> Tensor:
+    """Return changed pictures, uint8 B, C, H, W; each depends on itself and its word alone."""
+    arrays = pictures.permute(0, 2, 3, 1).cpu().numpy()
+    changed = [condition.change(picture, word) for picture, word in zip(arrays, words, strict=True)]
+    return torch.from_numpy(np.stack(changed)).permute(0, 3, 1, 2)
+
+
+def attack_batch(
+    subject: Subject,
+    pictures: Tensor,
+    valid: Tensor,
+    *,
+    columns: Tensor,
+    attacks: Sequence[Attack],
+    right: Tensor,
+    words: Sequence[int],
+) -> dict[str, Tensor]:
+    """Attack a batch in full precision.
+
+    Args:
+        subject: the model.
+        pictures: uint8 B, C, H, W.
+        valid: the right classes, B, K bool.
+        columns: the logits that are the K classes.
+        attacks: what to try.
+        right: which clean answers are right, B bool; the others stay wrong.
+        words: one a picture, which random starts are functions of.
+
+    Returns:
+        Which answers are right under `fgsm.E` and `pgd.E` for each epsilon, and which right ones have no gradient.
+    """
+
+    def ask(x: Tensor) -> Tensor:
+        return subject.ask(x)[:, columns]
+
+    kept = right.nonzero()[:, 0]
+    found: dict[str, Tensor] = {ZERO: torch.zeros_like(right)}
+    for attack in attacks:
+        found |= {f"{name}.{attack.epsilon:g}": torch.zeros_like(right) for name in ("fgsm", "pgd")}
+    if not len(kept):
+        return found
+    clean, valid = pictures.to(subject.device)[kept].float() / 255, valid[kept]
+    plain, gradient = look(ask, clean, valid)
+    found[ZERO][kept] = gradient.flatten(1).abs().amax(1) == 0
+    worst = plain
+    for attack in sorted(attacks, key=lambda attack: attack.epsilon):
+        once = fgsm(ask, clean, valid, attack, begun=plain, gradient=gradient)
+        found[f"fgsm.{attack.epsilon:g}"][kept] = ~once.wrong
+        begun, own = once.join(worst), [words[int(place)] for place in kept]
+        worst = pgd(ask, clean, valid, attack, begun=begun, words=own)
+        found[f"pgd.{attack.epsilon:g}"][kept] = ~worst.wrong
+    return found
+
+
+def add_means(scores: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return scores with each corruption's mean over severities, and the mean of these, picture by picture."""
+    found = dict(scores)
+    means = []
+    for name in CORRUPTIONS:
+        parts = [scores[f"corruption.{name}.{s}"] for s in SEVERITIES if f"corruption.{name}.{s}" in scores]
+        if parts:
+            means.append(np.mean(parts, axis=0))
+            found[f"corruption.{name}"] = means[-1]
+    if means:
+        found[MEAN] = np.mean(means, axis=0)
+    return found
+
+
+def _centre(share: float) -> Callable[[np.ndarray, int], np.ndarray]:
+    return lambda picture, _: occlude_centre(picture, share)
+
+
+def _drop(share: float) -> Callable[[np.ndarray, int], np.ndarray]:
+    return lambda picture, word: drop_patches(picture, share, word=word)
+
+
+def _shuffle(pieces: int) -> Callable[[np.ndarray, int], np.ndarray]:
+    return lambda picture, word: shuffle_patches(picture, pieces, word=word)
+
+
+def _corrupt(name: str, severity: int) -> Callable[[np.ndarray, int], np.ndarray]:
+    return lambda picture, word: corrupt(picture, name, severity, word=word)

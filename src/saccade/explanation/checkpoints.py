@@ -1,0 +1,100 @@
+"""The weights a run has kept from the course of its training, each put into a model."""
+
+import copy
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from ..building import load_model
+from ..models import CheckpointError
+
+WEIGHTS, AVERAGE = "task.model.", "average."  # what a state calls the model's tensors, and their running average
+
+
+def open_checkpoints(run: str | Path) -> tuple[list[tuple[str, nn.Module]], str]:
+    """Return a run's models as training went on, oldest first, and a sentence on what was kept.
+
+    Args:
+        run: a finished run's folder.
+
+    Returns:
+        Pairs of a name ("step 100", "final weights") and a model in evaluation mode; and the sentence.
+    """
+    folder = Path(run).expanduser()
+    final, _ = load_model(folder)
+    models: list[tuple[str, nn.Module]] = []
+    left_out = []
+    for step, place in list_checkpoints(folder):
+        model = copy.deepcopy(final)
+        try:
+            model.load_state_dict(read_weights(place))
+        except (CheckpointError, RuntimeError) as error:
+            left_out.append(f"{place.name} could not be read ({str(error)[:120]})")
+            continue
+        models.append((f"step {step}", model))
+    if models and _same(models[-1][1], final):
+        models[-1] = (f"{models[-1][0]} (final weights)", models[-1][1])
+    else:
+        models.append(("final weights", final))
+    return models, " ".join([_kept(models), *left_out])
+
+
+def list_checkpoints(run: str | Path) -> list[tuple[int, Path]]:
+    """Return the steps at which a run's states were kept and their folders, oldest first; of a step the latest."""
+    states = []
+    for place in (Path(run).expanduser() / "state").glob("step-*"):
+        match = re.fullmatch(r"step-(\d+)(?:\.(\d+))?", place.name)
+        if match and place.is_dir():
+            states.append((int(match[1]), int(match[2] or 0), place))
+    return sorted({step: place for step, _, place in sorted(states)}.items())
+
+
+def read_weights(place: Path) -> dict[str, Tensor]:
+    """Return a model's weights from a state: the running average where one was kept, as in the final weights.
+
+    Args:
+        place: the state's folder, which holds `state.json` and one file of tensors for each process.
+    """
+    try:
+        outer = json.loads((place / "state.json").read_text(encoding="utf-8"))
+        if hashlib.sha256(outer["body"].encode()).hexdigest() != outer["sha256"]:
+            raise CheckpointError(f"{place}: state.json does not match its checksum")
+        body = json.loads(outer["body"])
+        layout: dict[str, Any] = body["layout"]
+        weights: dict[str, Tensor] = {}
+        for prefix in (WEIGHTS, AVERAGE):
+            named = {name: pieces for name, pieces in layout.items() if name.startswith(prefix)}
+            weights |= {name.removeprefix(prefix): _join(place, name, named[name]) for name in named}
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise CheckpointError(f"{place} is no state of a run that can be read: {error}") from error
+    if not weights:
+        raise CheckpointError(f"{place} holds no weights of a model")
+    return weights
+
+
+def _join(place: Path, name: str, pieces: Sequence[dict[str, Any]]) -> Tensor:
+    """Put the pieces of one tensor together along its first axis."""
+    parts = []
+    for piece in sorted(pieces, key=lambda piece: piece["offset"]):
+        with safe_open(place / Path(piece["shard"]).name, framework="pt") as file:
+            parts.append(file.get_tensor(name))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _same(model: nn.Module, other: nn.Module) -> bool:
+    mine, theirs = model.state_dict(), other.state_dict()
+    return all(torch.equal(value, theirs[name]) for name, value in mine.items())
+
+
+def _kept(models: Sequence[tuple[str, nn.Module]]) -> str:
+    if len(models) == 1:
+        return "This run kept nothing but its last weights; train with a higher keep.states to see how they came about."
+    names = ", ".join(name for name, _ in models)
+    return f"This run kept {names}; a run with a higher keep.states keeps more."

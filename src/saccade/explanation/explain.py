@@ -1,0 +1,169 @@
+"""Explain what a model did with pictures: every view that applies to it, on one page."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..building import Shape
+from ..layers.slots import SlotMixer
+from .answers import Pooled, find_logits, is_dense, name_answers
+from .attention import attention_view, density_view
+from .capture import Captured, capture
+from .checkpoints import open_checkpoints
+from .choice import check_classes, check_layers, check_shown, check_views, only, restrict
+from .gradcam import gradcam_view
+from .listening import at_rest
+from .nomination import nomination_view
+from .result import Answer, ExplainedPicture, Explanation
+from .scaling import scaling_view
+from .similarity import cka_view
+from .slots import slots_over_checkpoints, slots_view
+from .subject import Picture, Subject, open_subject, read_pictures, read_samples, to_pixels
+from .texts import Text, explain_texts, reads_text
+from .view import View
+
+CAPTURED = ("attention", "density")  # views of what one forward pass is listened to for
+TOGETHER = 8  # pictures in a batch
+
+
+def explain(
+    model: nn.Module | str | Path,
+    images: Picture | Sequence[Picture] | Text | Sequence[Text],
+    *,
+    views: Sequence[str] | None = None,
+    layers: Sequence[str] | None = None,
+    against: nn.Module | str | Path | None = None,
+    data: str | None = None,
+    samples: int = 64,
+    shape: Shape | None = None,
+    device: str | None = None,
+    tokenizer: Any = None,
+    progress: Callable[[str], None] | None = None,
+) -> Explanation:
+    """Explain what a model did with pictures, by every view that applies to it.
+
+    Args:
+        model: a run's folder, its weights, a timm model by its name, or a module.
+        images: files, PIL images or arrays of uint8; one or several. For a module that reads words, texts (with a
+            tokenizer) or token numbers: see `explain_texts`, whose views are those of words and attention.
+        views: keys of the views to make, of `VIEWS`; all if not given.
+        layers: paths of modules; figures and rows of other layers are left out.
+        against: a second model: its answers stand beside, and CKA compares its layers with the first's.
+        data: a set of pictures for CKA, as for training, or "run" for the validation pictures of the model's run; the
+            images themselves if not given and there are enough.
+        samples: how many pictures of `data` to use.
+        shape: how a module wants its pictures, where it does not say.
+        device: where to run; where a module is, or the CPU, if not given.
+        tokenizer: of Hugging Face, for texts.
+        progress: is told what is being done.
+    """
+    if reads_text(model):
+        return explain_texts(model, images, tokenizer=tokenizer, progress=progress)  # type: ignore[arg-type]
+    tell = progress or (lambda _: None)
+    chosen = check_views(views)
+    pictures = read_pictures(images)  # type: ignore[arg-type]
+    tell("opening the model")
+    subject = open_subject(model, shape=shape, device=device)
+    if views is None and subject.run is None:
+        chosen = tuple(key for key in chosen if key != "slots-training")  # there was no training to look back on
+    other = None if against is None else open_subject(against, device=device)
+    check_layers(subject.model, layers)
+    if other is not None:
+        check_classes(subject, other, chosen)
+    many = [picture for _, picture in pictures]
+    if data is not None and "cka" in chosen:
+        tell("reading pictures")
+        many = read_samples(subject, data, samples)
+    explained: list[ExplainedPicture] = []
+    for begin in range(0, len(pictures), TOGETHER):
+        some = pictures[begin : begin + TOGETHER]
+        explained += _explain(subject, some, chosen, layers=layers, other=other, tell=tell)
+    if "cka" in chosen:
+        tell("comparing layers")
+        view = _cka(subject, many, other, layers)
+        explained = [replace(one, views=[*one.views, view]) for one in explained]
+    if layers is not None:
+        check_shown(explained, layers)
+    name = None if other is None else other.name
+    return Explanation(subject.name, explained, name, subject.notes)
+
+
+def _explain(
+    subject: Subject,
+    pictures: Sequence[tuple[str, np.ndarray]],
+    chosen: Sequence[str],
+    *,
+    layers: Sequence[str] | None,
+    other: Subject | None,
+    tell: Callable[[str], None],
+) -> list[ExplainedPicture]:
+    """Explain a batch of pictures, all but the similarity of layers."""
+    framed = torch.stack([subject.frame(picture) for _, picture in pictures])
+    images, pixels = subject.normalise(framed), [to_pixels(one) for one in framed]
+    tell("listening to the model")
+    captured = _listen(subject, images)
+    logits = find_logits(captured.output, len(images))
+    answers = [[]] * len(images) if logits is None else name_answers(logits, subject)
+    found: dict[str, list[View]] = {}
+    for key in chosen:
+        tell(f"view: {key}")
+        if key in CAPTURED:
+            few = restrict(captured, layers)
+            found[key] = density_view(few, len(images)) if key == "density" else attention_view(few, pixels)
+        elif key != "cka":
+            found[key] = _make(key, subject, images, pixels, dense=is_dense(captured.output))
+    others: list[Answer] = [[]] * len(images)
+    if other is not None and other.shape.classes == subject.shape.classes:
+        second = other.normalise(torch.stack([other.frame(picture) for _, picture in pictures]))
+        logits = find_logits(_listen(other, second).output, len(images))
+        others = others if logits is None else name_answers(logits, other)
+    return [
+        ExplainedPicture(name, pixels[i], answers[i], [only(found[key][i], layers) for key in found], others[i])
+        for i, (name, _) in enumerate(pictures)
+    ]
+
+
+def _make(key: str, subject: Subject, images: Tensor, pixels: Sequence[np.ndarray], *, dense: bool) -> list[View]:
+    model = subject.model
+    if key == "gradcam":
+        names = subject.shape.classes or None
+        return gradcam_view(Pooled(model) if dense else model, images, pixels, classes=names)
+    if key == "scaling":
+        return scaling_view(model, len(pixels))
+    if key == "nomination":
+        return nomination_view(model, images, pixels)
+    if key == "slots":
+        return slots_view(model, images, pixels)
+    models: list[tuple[str, nn.Module]] = [("final weights", model)]
+    note = ""
+    if subject.run is not None and any(isinstance(module, SlotMixer) for module in model.modules()):
+        models, note = open_checkpoints(subject.run)
+        models = [(name, one.to(images.device)) for name, one in models]
+    return slots_over_checkpoints(models, images, pixels, note=note)
+
+
+def _listen(subject: Subject, images: Tensor) -> Captured:
+    with torch.no_grad(), at_rest(subject.model):
+        try:
+            return capture(subject.model, images)
+        except (TypeError, ValueError, AttributeError, AssertionError) as error:
+            raise ValueError(
+                f"{subject.name} could not be run on pictures of {tuple(images.shape)} ({type(error).__name__}: "
+                f"{str(error)[:200]}); a model is explained by calling it with a batch of pictures"
+            ) from error
+
+
+def _cka(subject: Subject, read: Sequence[np.ndarray], other: Subject | None, layers: Sequence[str] | None) -> View:
+    first = subject.normalise(torch.stack([subject.frame(picture) for picture in read]))
+    second = None if other is None else other.normalise(torch.stack([other.frame(picture) for picture in read]))
+    names = (subject.name, "" if other is None else other.name)
+    if other is not None and names[0] == names[1]:
+        names = (f"{names[0]} (first)", f"{names[1]} (second)")
+    second_model = None if other is None else other.model
+    shared: dict[str, Any] = {"other": second_model, "other_samples": second, "names": names, "layers": layers}
+    return cka_view(subject.model, first, 1, **shared)[0]

@@ -1,0 +1,203 @@
+"""The page of an explanation: self-contained, without a script, its layers on a row of buttons."""
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from ..report import Html, Section, encode_picture, paragraph, render_page, strip, table, tag
+from .result import Answer, ExplainedPicture, Explanation
+from .view import Figure, View
+
+KIND = "saccade explanation"
+WIDEST = 960  # pixels of a picture on the page
+STEPS = 120  # layers that a row of buttons is made for
+
+STYLE = """
+.shown img { max-width: 100%; height: auto; image-rendering: auto; }
+.shown { margin: .6rem 0 1.2rem; }
+.shown figcaption { font-weight: 400; max-width: 75ch; }
+.answer { display: flex; flex-wrap: wrap; gap: 24px; align-items: flex-start; }
+.answer > div:last-child { flex: 1 1 420px; min-width: 0; }
+.share { width: min(30vw, 260px); }
+.layers { border: 1px solid var(--rule); border-radius: 8px; padding: 8px 12px 4px; margin: .8rem 0; min-width: 0; }
+.layers > legend { color: var(--soft); font-size: .88rem; padding: 0 6px; }
+.layers > input { position: absolute; opacity: 0; width: 1px; height: 1px; pointer-events: none; }
+.layers > label { display: inline-block; min-width: 2.1em; padding: 3px 7px; margin: 0 2px 6px 0; text-align: center;
+  border: 1px solid var(--edge); border-radius: 5px; cursor: pointer; font-size: .88rem; }
+.layers > input:checked + label { background: var(--link); color: var(--page); border-color: var(--link); }
+.layers > input:focus-visible + label { outline: 3px solid var(--link); outline-offset: 2px; }
+.layers > .panels > figure { display: none; }
+@media print { .layers > .panels > figure { display: block; } .layers > label { display: none; } }
+"""
+
+
+def save_page(explanation: Explanation, folder: Path, *, overwrite: bool = False) -> Path:
+    """Write an explanation into a folder, whole or not at all; see `Explanation.save`."""
+    check_free(folder, overwrite=overwrite)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
+    try:
+        draft.chmod(0o755)
+        files = _write_pictures(explanation, draft)
+        numbers = json.dumps(_numbers(explanation, files), indent=1, allow_nan=False)
+        (draft / "numbers.json").write_text(numbers, encoding="utf-8")
+        (draft / "index.html").write_text(render(explanation), encoding="utf-8")
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder / "index.html"
+
+
+def render(explanation: Explanation) -> str:
+    """Return the page."""
+    several = len(explanation.pictures) > 1
+    sections: list[Section] = []
+    for place, picture in enumerate(explanation.pictures):
+        shown = [view for view in picture.views if view.absent is None and view.figures]
+        views = [(view, _render_view(view, f"p{place + 1}")) for view in shown]
+        head, absent = _head(explanation, picture), _absent(picture.views)
+        if several:
+            bodies = [Html(tag("h3", view.title) + body) for view, body in views]
+            sections.append(Section(f"picture-{place + 1}", picture.name, Html("".join((head, *bodies, absent)))))
+        else:
+            sections.append(Section("answer", "The answer", head))
+            sections += [Section(view.key, view.title, body) for view, body in views]
+            if absent:
+                sections.append(Section("absent", "What this model has none of", absent))
+    lead = [tag("style", Html(STYLE + _steps())), *(paragraph(note, class_="note") for note in explanation.notes)]
+    count = f"{len(explanation.pictures)} pictures" if several else explanation.pictures[0].name
+    title = f"{explanation.model}: {count}"
+    foot = "All numbers are in numbers.json beside this page; every picture is there as a PNG file."
+    return render_page(title, sections, kind="Explanation", lead=Html("".join(lead)), foot=foot)
+
+
+def _steps() -> str:
+    """Show the panel whose button is on: no script may run on the page."""
+    rules = (f".layers>input:nth-of-type({n}):checked~.panels>figure:nth-of-type({n})" for n in range(1, STEPS + 1))
+    return f"{','.join(rules)}{{display:block}}"
+
+
+def _head(explanation: Explanation, picture: ExplainedPicture) -> Html:
+    parts = []
+    if picture.pixels is not None:
+        seen = f"{picture.name}, as the model saw it"
+        parts.append(tag("div", encode_picture(picture.pixels, alt=seen, largest=256, smallest=224)))
+    if picture.answer:
+        told = _answer(picture.answer, explanation.model)
+    else:
+        told = paragraph("The model gives no answer for the whole picture; the views are of its features.")
+    other = _answer(picture.other, explanation.against or "the other model") if picture.other else None
+    return tag("div", *parts, tag("div", told, other), class_="answer")
+
+
+def _answer(answer: Answer, name: str) -> Html:
+    rows = []
+    for label, share in answer:
+        bar = strip(math.nan, share, math.nan, x_range=(0, 1), bar=True)  # no interval: it is one answer
+        rows.append([label, tag("div", bar, class_="share"), f"{share:.1%}"])
+    return table(["Class", "", "Share"], rows, caption=f"What {name} answers", numeric=(2,))
+
+
+def _render_view(view: View, scope: str) -> Html:
+    """Return a view's text and figures; those of several layers on a row of buttons."""
+    layered = [figure for figure in view.figures if figure.depth is not None]
+    if len(layered) < 2 or len(layered) > STEPS:
+        layered = []
+    plain = [figure for figure in view.figures if figure not in layered]
+    parts = [paragraph(view.about)]
+    if layered:
+        parts.append(_slider(layered, f"{scope}-{view.key}"))
+    parts += [_figure(figure) for figure in plain]
+    return Html("".join(parts))
+
+
+def _slider(figures: Sequence[Figure], name: str) -> Html:
+    last = len(figures) - 1
+    buttons = []
+    for place, figure in enumerate(figures):
+        key = f"{name}-{place}"
+        button = tag("input", type="radio", name_=name, id=key, checked=place == last, aria_label=figure.layer)
+        buttons.append(Html(button.removesuffix("</input>")))
+        buttons.append(tag("label", str((figure.depth or 0) + 1), for_=key, title=figure.layer))
+    panels = tag("div", *(_figure(figure) for figure in figures), class_="panels")
+    return tag("fieldset", tag("legend", "Layer, from the first to the last"), *buttons, panels, class_="layers")
+
+
+def _figure(figure: Figure) -> Html:
+    image = None
+    if figure.pixels is not None:
+        image = encode_picture(figure.pixels, alt=figure.caption, largest=WIDEST, smallest=224)
+    return tag("figure", tag("figcaption", figure.caption), image, figure.chart, class_="shown")
+
+
+def _absent(views: Sequence[View]) -> Html:
+    rows = [tag("li", tag("strong", view.title), ": ", view.absent) for view in views if view.absent is not None]
+    return tag("ul", *rows) if rows else Html("")
+
+
+def _write_pictures(explanation: Explanation, folder: Path) -> dict[tuple[int, str], str]:
+    files = {}
+    for place, picture in enumerate(explanation.pictures):
+        inside = folder / f"picture-{place + 1}"
+        inside.mkdir()
+        if picture.pixels is not None:
+            Image.fromarray(picture.pixels).save(inside / "picture.png")
+        for figure in (figure for view in picture.views for figure in view.figures):
+            if figure.pixels is None:
+                continue
+            path = inside / f"{_safe(figure.key)}.png"
+            Image.fromarray(figure.pixels).save(path)
+            files[place, figure.key] = str(path.relative_to(folder))
+    return files
+
+
+def _safe(key: str) -> str:
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "_" for letter in key)
+
+
+def _numbers(explanation: Explanation, files: dict[tuple[int, str], str]) -> dict[str, Any]:
+    def figure(place: int, one: Figure) -> dict[str, Any]:
+        told = {"file": files.get((place, one.key)), "caption": one.caption, "layer": one.layer, "depth": one.depth}
+        return {**{key: value for key, value in told.items() if value is not None}, "numbers": one.numbers}
+
+    def view(place: int, one: View) -> dict[str, Any]:
+        if one.absent is not None:
+            return {"absent": one.absent}
+        return {"numbers": one.numbers, "figures": {fig.key: figure(place, fig) for fig in one.figures}}
+
+    pictures = [
+        {
+            "name": picture.name,
+            "answer": [{"class": name, "share": share} for name, share in picture.answer],
+            "against": [{"class": name, "share": share} for name, share in picture.other],
+            "views": {one.key: view(place, one) for one in picture.views},
+        }
+        for place, picture in enumerate(explanation.pictures)
+    ]
+    about = {"kind": KIND, "model": explanation.model, "against": explanation.against}
+    return {**about, "notes": list(explanation.notes), "pictures": pictures}
+
+
+def check_free(folder: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that holds something, unless it is an explanation that may go."""
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file; name a folder for the explanation")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    try:
+        own = json.loads((folder / "numbers.json").read_text(encoding="utf-8")).get("kind") == KIND
+    except (OSError, ValueError, AttributeError):
+        own = False
+    if not own:
+        raise FileExistsError(f"{folder} holds something that is no explanation; name another folder")
+    if not overwrite:
+        raise FileExistsError(f"{folder} holds an explanation; name another folder, or replace it by --overwrite")

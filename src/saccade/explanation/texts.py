@@ -1,0 +1,79 @@
+"""Explain what a model did with texts: the influence of words, and how dense its attention is."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..plugins.tokens import HostError, find_host
+from ..report.markup import shorten
+from .answers import BEST, find_logits
+from .attention import density_view
+from .capture import capture
+from .listening import at_rest
+from .result import Answer, ExplainedPicture, Explanation
+from .scaling import scaling_view
+from .words import words_view
+
+Text = str | Tensor | Mapping[str, Any]
+NAME = 60  # characters of a text that stands for its name
+
+
+def reads_text(model: Any) -> bool:
+    """Tell whether what is to be explained is a model that reads words."""
+    try:
+        return isinstance(model, nn.Module) and find_host(model).text
+    except HostError:
+        return False
+
+
+def explain_texts(
+    model: nn.Module,
+    texts: Text | Sequence[Text],
+    *,
+    tokenizer: Any = None,
+    classes: Sequence[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Explanation:
+    """Explain what a model did with texts.
+
+    Args:
+        model: any classifier of texts.
+        texts: one or several; each a text, if there is a tokenizer, token numbers of shape 1, N, or a mapping with
+            `input_ids`.
+        tokenizer: of Hugging Face.
+        classes: names of the classes; what the model's configuration says if not given.
+        progress: is told what is being done.
+    """
+    listed: list[Any] = [texts] if isinstance(texts, str | Tensor | Mapping) else list(texts)
+    if not listed:
+        raise ValueError("no text was given; give at least one")
+    classes = classes or _classes(model)
+    explained = []
+    for number, text in enumerate(listed):
+        if progress is not None:
+            progress(f"text {number + 1}")
+        view = words_view(model, text, tokenizer=tokenizer, classes=classes)
+        inputs = tokenizer(text, return_tensors="pt") if isinstance(text, str) else text
+        with torch.no_grad(), at_rest(model):
+            captured = capture(model, inputs) if isinstance(inputs, Tensor) else capture(model, **inputs)
+        logits = find_logits(captured.output, 1)
+        answer: Answer = [] if logits is None else _answer(logits[0], classes)
+        name = shorten(text, NAME) if isinstance(text, str) else f"text {number + 1}"
+        explained.append(
+            ExplainedPicture(name, None, answer, [view, *density_view(captured, 1), *scaling_view(model, 1)])
+        )
+    return Explanation(type(model).__name__, explained)
+
+
+def _classes(model: nn.Module) -> list[str] | None:
+    labels = getattr(getattr(model, "config", None), "id2label", None)
+    return [str(labels[index]) for index in sorted(labels)] if labels else None
+
+
+def _answer(logits: Tensor, classes: Sequence[str] | None) -> Answer:
+    best = logits.float().softmax(0).topk(min(BEST, len(logits)))
+    named = classes if classes is not None and len(classes) == len(logits) else None
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [(f"class {index}" if named is None else named[index], share) for index, share in pairs]

@@ -1,0 +1,151 @@
+"""One more attention or MLP layer, to see which of the two a network has more use for."""
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .attach import Handle
+from .context import Members, choose_blocks
+from .tokens import Block, Host, HostError, Place, require_blocks
+
+Kind = Literal["attention", "mlp"]
+KINDS = ("attention", "mlp")
+
+
+class ExtraBlock:
+    """The experiment of "Scratching Visual Transformer's Back with Uniform Attention", section 3: a single extra layer.
+
+    The paper trains an eight-layer ViT with one more attention layer, or one more MLP, inserted at its last layer; both
+    cost nearly the same. Here the layer comes after a block's residual sum, with a norm before it and a residual sum of
+    its own, by default after the last block; the MLP is `mlp_ratio` = 2 wide, which gives it the attention's four
+    matrices of dim * dim. It starts from random weights like a host's own layers, so it is meant to be trained.
+
+    Args:
+        kind: "attention" or "mlp".
+        position: number of the block that it comes after; negative ones count from the last.
+        num_heads: of the attention; as the host's if that can be told, else one for each 64 channels.
+        mlp_ratio: hidden width of the MLP over the tokens'.
+    """
+
+    name: ClassVar[str] = "extra_block"
+
+    def __init__(
+        self, *, kind: Kind = "attention", position: int = -1, num_heads: int | None = None, mlp_ratio: float = 2.0
+    ) -> None:
+        if kind not in KINDS:
+            raise ValueError(f"kind={kind!r} was given; allowed are {', '.join(map(repr, KINDS))}")
+        if num_heads is not None and num_heads < 1:
+            raise ValueError(f"num_heads={num_heads} was given; at least 1 is needed")
+        if not mlp_ratio > 0:
+            raise ValueError(f"mlp_ratio={mlp_ratio} was given; it must be above 0")
+        self.kind: Kind = kind
+        self.position = position
+        self.num_heads = num_heads
+        self.mlp_ratio = mlp_ratio
+
+    def install(self, host: Host, handle: Handle) -> None:
+        """Put the layer after the chosen block."""
+        require_blocks(host, "ExtraBlock")
+        (block,) = choose_blocks(host, [self.position], title="ExtraBlock")
+        _check(host, block)
+        parent = host.model.get_submodule(block.path)
+        members = Members(host, "all")
+        members.install(host, handle)
+        name = handle.add(parent, self.name, self.build(host, block))
+        handle.listen(Place(block.path, "output", block.end.dim), _WithMask(parent.get_submodule(name), members))
+
+    def build(self, host: Host, block: Block) -> nn.Module:
+        """Make the layer for tokens of the block's width."""
+        dim = block.end.dim
+        if self.kind == "mlp":
+            return ExtraMlp(dim, hidden_dim=max(round(dim * self.mlp_ratio), 1))
+        heads = self.num_heads or _heads(host.model.get_submodule(block.path), dim)
+        if dim % heads:
+            raise HostError(f"num_heads={heads} does not divide the width {dim} of {host.name}; choose a divisor of it")
+        return ExtraAttention(dim, num_heads=heads, causal=host.causal)
+
+    def __repr__(self) -> str:
+        return f"ExtraBlock({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+class ExtraAttention(nn.Module):
+    """A residual attention layer on tokens B, N, C, with a norm before it."""
+
+    def __init__(self, dim: int, *, num_heads: int, causal: bool = False) -> None:
+        super().__init__()
+        self.num_heads, self.causal = num_heads, causal
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.qkv = _linear(dim, 3 * dim)
+        self.proj = _linear(dim, dim)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Add what each token gets from the others; `mask`, B, N, is true for tokens that are no padding."""
+        _check_tokens(x)
+        B, N, C = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(B, N, 3, self.num_heads, C // self.num_heads).permute(2, 0, 3, 1, 4)
+        seen = None
+        if mask is not None:
+            # A token sees itself, so that padding, which sees nothing else, gives no NaN.
+            seen = mask[:, None, None, :] | torch.eye(N, dtype=torch.bool, device=x.device)
+            if self.causal:
+                seen = seen & torch.ones(N, N, dtype=torch.bool, device=x.device).tril()
+        heads = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=self.causal and mask is None)
+        return x + self.proj(heads.transpose(1, 2).reshape(B, N, C))
+
+
+class ExtraMlp(nn.Module):
+    """A residual MLP on tokens B, N, C, with a norm before it."""
+
+    def __init__(self, dim: int, *, hidden_dim: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.fc1 = _linear(dim, hidden_dim)
+        self.fc2 = _linear(hidden_dim, dim)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Add what each token makes of itself."""
+        _check_tokens(x)
+        return x + self.fc2(F.gelu(self.fc1(self.norm(x))))
+
+
+class _WithMask:
+    """Calls a module with tokens and with the mask of the running call."""
+
+    def __init__(self, module: nn.Module, members: Members) -> None:
+        self.module = module
+        self.members = members
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.module(x, self.members.mask(x))
+
+
+def _check(host: Host, block: Block) -> None:
+    reason = None
+    if block.windowed:
+        reason = "attends within windows"
+    elif block.end.channels_first or host.layout != "NLC":
+        reason = "belongs to a network that returns maps"
+    if reason is not None:
+        raise HostError(
+            f"ExtraBlock adds a layer to a column of tokens B, N, C, and {block.path} of {host.name} {reason}; choose "
+            "a ViT-like network, such as vit_tiny_patch16_224, DeiT or BERT"
+        )
+
+
+def _check_tokens(x: Tensor) -> None:
+    if x.ndim != 3:
+        raise ValueError(f"an extra block takes tokens B, N, C, and {tuple(x.shape)} came out of the block before it")
+
+
+def _heads(block: nn.Module, dim: int) -> int:
+    told = [getattr(module, name, None) for module in block.modules() for name in ("num_heads", "num_attention_heads")]
+    return next((heads for heads in told if isinstance(heads, int) and dim % heads == 0), max(dim // 64, 1))
+
+
+def _linear(width: int, out: int) -> nn.Linear:
+    layer = nn.Linear(width, out)
+    nn.init.trunc_normal_(layer.weight, std=0.02)
+    nn.init.zeros_(layer.bias)
+    return layer

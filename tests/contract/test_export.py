@@ -1,0 +1,84 @@
+"""Every backbone and every plug-in on a ViT, exported: the same logits as the eager model, at three sizes."""
+
+import re
+import zipfile
+
+import pytest
+import timm
+import torch
+
+from saccade.building import Shape
+from saccade.deployment.bundle import Bundle
+from saccade.deployment.export import _asking
+from saccade.deployment.graph import Asked, trace, write_onnx, write_program
+from saccade.deployment.predictor import OnnxPredictor, ProgramPredictor
+from saccade.deployment.verify import compare
+from saccade.plugins import ContextBroadcast, ExtraBlock, SecondOrderHead, SqueezeExcite, UniformHead, attach
+from support.backbones import NAMES, shallow
+from support.pictures import pixels
+
+SIZES = ((64, 64), (97, 131), (160, 96))
+USUAL = ("cvt_13", "sot_7", "t2t_vit_7")  # tracing a pyramid for any size takes a minute: those are slow tests
+PLUGINS = {
+    "none": lambda: None,
+    "broadcast": ContextBroadcast,
+    "extra_block": ExtraBlock,
+    "broadcast_scale": lambda: ContextBroadcast(scale=True),
+    "second_order": lambda: SecondOrderHead(num_classes=5),
+    "squeeze": SqueezeExcite,
+    "uniform": UniformHead,
+}
+MEAN, STD = [0.5, 0.45, 0.4], [0.2, 0.25, 0.3]
+
+
+def slow_unless(usual, *values):
+    return pytest.param(*values, marks=[] if usual else [pytest.mark.slow])
+
+
+def assert_exports_alike(model, tmp_path, *, img_size, sizes):
+    """Export a model both ways and compare at every size, with one picture and with five."""
+    asked = Asked(model, MEAN, STD).eval()
+    any_size = len(sizes) > 1
+    program = trace(asked, channels=3, img_size=img_size, any_size=any_size)
+    bundle = Bundle.of(model, Shape(("a",) * 5, 3, img_size, MEAN, STD), name="model", any_size=any_size)
+    write_onnx(program, tmp_path / "model.onnx", bundle)
+    write_program(program, tmp_path / "model.pt2", bundle)
+    photographs = torch.stack([torch.tensor(pixels(n, img_size, img_size)).permute(2, 0, 1) for n in range(10)])
+    for opened in (OnnxPredictor(tmp_path / "model.onnx"), ProgramPredictor(tmp_path / "model.pt2", trust=True)):
+        parity = compare(_asking(asked), opened.logits, photographs, sizes)
+        assert parity.difference < 1e-4, opened.kind
+        assert parity.same == 1.0
+        assert parity.scale > 1e-3  # logits that are all nothing would agree
+        assert opened.bundle == bundle
+
+
+@pytest.mark.parametrize("name", [slow_unless(name in USUAL, name) for name in NAMES])
+def test_every_backbone_exports_for_any_size(name, tmp_path):
+    assert_exports_alike(shallow(name, num_classes=5).eval(), tmp_path, img_size=64, sizes=SIZES)
+
+
+@pytest.mark.parametrize(
+    ("name", "side"), [slow_unless(side == 32, name, side) for name in PLUGINS for side in (32, 48, 64)]
+)
+def test_every_plugin_on_a_vit_exports_at_each_size(name, side, tmp_path):
+    size = {"img_size": side, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=5, **size).eval()
+    if (plugin := PLUGINS[name]()) is not None:
+        attach(model, plugin)
+    with torch.no_grad():  # a plug-in that starts as nothing would be compared as nothing
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+    assert_exports_alike(model, tmp_path, img_size=side, sizes=((side, side),))
+
+
+def test_exported_files_hold_no_paths_of_the_machine(tmp_path):
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=5, img_size=32, patch_size=16, embed_dim=24, depth=1)
+    program = trace(Asked(model, MEAN, STD).eval(), channels=3, img_size=32, any_size=False)
+    bundle = Bundle.of(model, Shape(("a",) * 5, 3, 32, MEAN, STD), name="model")
+    write_onnx(program, tmp_path / "model.onnx", bundle)
+    write_program(program, tmp_path / "model.pt2", bundle)
+    contents = {"onnx": (tmp_path / "model.onnx").read_bytes()}
+    with zipfile.ZipFile(tmp_path / "model.pt2") as archive:
+        contents |= {name: archive.read(name) for name in archive.namelist()}
+    for name, content in contents.items():
+        assert not re.search(rb"site-packages|\.py\b", content), name

@@ -1,0 +1,66 @@
+"""A tiny run, a tiny ONNX file and a predictor that needs no model, for tests of deployment."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from saccade.building import Shape, build_model, save_model
+from saccade.config import ModelConfig
+from saccade.deployment.bundle import KEY, Bundle
+from saccade.deployment.predictor import Predictor
+
+CLASSES = ("red", "green", "blue")
+TINY = {"depth": 1, "embed_dim": 24, "num_heads": 2, "patch_size": 8}
+
+
+def tiny_run(folder: Path, *, name: str = "vit_tiny_patch16_224", img_size: int = 32, **config: Any) -> Path:
+    """Write what a finished run leaves of a model with weights that were never trained."""
+    config.setdefault("options", TINY if name.startswith("vit") else {})
+    settings = ModelConfig(name=name, **config)
+    shape = Shape(CLASSES, 3, img_size, [0.5, 0.4, 0.3], [0.2, 0.25, 0.3], img_size + 4)
+    folder.mkdir(parents=True, exist_ok=True)
+    model = build_model(settings, shape, seed=3)
+    save_model(folder / "model.safetensors", model.state_dict(), settings, shape)
+    return folder
+
+
+BUNDLE = Bundle("colours", CLASSES, 8, 3, (0.0,) * 3, (1.0,) * 3, parameters=9)
+
+
+def tiny_onnx(path: Path, *, told: str | None = None, bundle: Bundle = BUNDLE) -> Path:
+    """Write an ONNX file whose logits are the mean of each channel over 16."""
+    from onnx import TensorProto, helper, save_model
+
+    nodes = [
+        helper.make_node("Cast", ["image"], ["numbers"], to=TensorProto.FLOAT),
+        helper.make_node("GlobalAveragePool", ["numbers"], ["means"]),
+        helper.make_node("Flatten", ["means"], ["flat"]),
+        helper.make_node("Div", ["flat", "sixteen"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "colours",
+        [helper.make_tensor_value_info("image", TensorProto.UINT8, ["b", 3, "h", "w"])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", 3])],
+        [helper.make_tensor("sixteen", TensorProto.FLOAT, [1], [16.0])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    helper.set_model_props(model, {KEY: bundle.to_json() if told is None else told})
+    save_model(model, str(path))
+    return path
+
+
+class Colours(Predictor):
+    """Says which channel is the strongest; remembers how many pictures it was asked about at once."""
+
+    def __init__(self, img_size: int = 8) -> None:
+        super().__init__("colours", "run", bundle=replace(BUNDLE, img_size=img_size))
+        self.batches: list[int] = []
+
+    def logits(self, pictures: Tensor) -> np.ndarray:
+        """Return the mean of each channel over 16."""
+        self.batches.append(len(pictures))
+        return pictures.float().mean((2, 3)).numpy() / 16

@@ -1,0 +1,179 @@
+import json
+import os
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from saccade.building import load_model
+from saccade.deployment import export as exporting
+from saccade.deployment.bundle import ExportError
+from saccade.deployment.export import export
+from saccade.deployment.graph import Asked, trace
+from saccade.deployment.predict import predict
+from saccade.deployment.predictor import open_predictor
+from saccade.deployment.verify import Parity
+from support.exports import CLASSES, tiny_run
+from support.pictures import class_folders
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return tiny_run(tmp_path_factory.mktemp("runs") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    root = tmp_path_factory.mktemp("pictures")
+    class_folders(root / "train", dict.fromkeys(CLASSES, 1))
+    class_folders(root / "val", dict.fromkeys(CLASSES, 7), start=50)
+    return root
+
+
+@pytest.fixture(scope="module")
+def exported(run, pictures):
+    return export(run, formats=["onnx", "pt2"], half=True, int8=True, data=str(pictures))
+
+
+def test_all_versions_are_written_into_the_runs_folder_with_a_card(run, exported):
+    names = ["model.onnx", "model.pt2", "model.half.onnx", "model.int8.onnx"]
+    assert [file.path.name for file in exported.files] == names
+    assert sorted(os.listdir(run / "export")) == sorted([*names, "export.json"])
+    card = json.loads((run / "export" / "export.json").read_text())
+    assert card == json.loads(json.dumps(exported.to_dict()))
+    assert [file["path"] for file in card["files"]] == names
+    assert card["bundle"]["classes"] == list(CLASSES)
+
+
+def test_float32_versions_answer_as_the_run_does(run, exported):
+    eager = open_predictor(run)
+    x = torch.randint(0, 256, (7, 3, 32, 32), dtype=torch.uint8)
+    for name in ("model.onnx", "model.pt2"):
+        opened = open_predictor(run / "export" / name, trust=True)
+        np.testing.assert_allclose(opened.logits(x), eager.logits(x), atol=1e-5)
+        assert opened.classes == eager.classes
+        assert opened.framing == eager.framing
+        assert opened.about()["parameters"] == eager.about()["parameters"]
+
+
+def test_smaller_versions_are_smaller_and_near(run, exported):
+    sizes = {file.precision: file.mib for file in exported.files if file.format == "onnx"}
+    assert sizes["float16"] < 0.75 * sizes["float32"]
+    assert sizes["int8"] < 0.75 * sizes["float32"]
+    x = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+    want = open_predictor(run).logits(x)
+    for name in ("half", "int8"):
+        got = open_predictor(run / "export" / f"model.{name}.onnx").logits(x)
+        assert 0 < np.abs(got - want).max() < 0.2
+
+
+def test_a_fixed_size_is_said_in_file_and_notes(run, exported):
+    assert not exported.bundle.any_size
+    assert "32 x 32 only" in exported.notes[0]
+    assert not open_predictor(run / "export" / "model.onnx").bundle.any_size
+
+
+def test_accuracy_is_that_of_the_named_pictures(run, pictures, exported):
+    answers = list(predict(run, pictures / "val"))  # the folders are the classes, in another order than the logits
+    right = [p.answers[0][0] in p.name for p in answers]
+    assert exported.pictures == len(right) == 21
+    assert exported.accuracy == pytest.approx(np.mean(right))
+    plain = exported.files[0]
+    assert (plain.accuracy, plain.loss.value) == (exported.accuracy, 0)
+    assert plain.loss.low < 0 < plain.loss.high
+
+
+def test_predict_takes_an_exported_file(run, pictures, exported):
+    eager = list(predict(run, pictures / "val"))
+    for got, want in zip(predict(run / "export" / "model.onnx", pictures / "val"), eager, strict=True):
+        assert got.name == want.name
+        assert got.answers[0][1] == pytest.approx(want.answers[0][1], abs=1e-5)
+
+
+def test_a_file_that_differs_is_not_kept(run, pictures, tmp_path, monkeypatch):
+    wrong = Parity(difference=0.1, scale=1.0, same=1.0, sizes=((32, 32),))
+    monkeypatch.setattr(exporting, "compare", lambda *_: wrong)
+    with pytest.raises(ExportError, match=r"differs from the original by up to 0\.1 "):
+        export(run, out=tmp_path / "out", data=str(pictures))
+    assert os.listdir(tmp_path / "out") == []
+
+
+def test_an_older_file_stays_when_the_new_one_is_bad(run, pictures, tmp_path, monkeypatch):
+    (tmp_path / "model.onnx").write_text("older")
+    monkeypatch.setattr(exporting, "write_onnx", lambda *_: (_ for _ in ()).throw(ExportError("cannot")))
+    with pytest.raises(ExportError, match="cannot"):
+        export(run, out=tmp_path, data=str(pictures))
+    assert (tmp_path / "model.onnx").read_text() == "older"
+    assert os.listdir(tmp_path) == ["model.onnx"]
+
+
+@pytest.mark.slow
+def test_a_graph_that_is_wrong_at_other_sizes_is_written_for_one_size(run, pictures, tmp_path, monkeypatch):
+    real = exporting.compare
+    seen = []
+
+    def judge(eager, exported, images, sizes):
+        seen.append(len(sizes))
+        parity = real(eager, exported, images, sizes[:1])
+        return replace(parity, difference=1.0) if len(sizes) > 1 else parity
+
+    def traced(asked, *, any_size, **more):
+        return trace(asked, any_size=False, **more)
+
+    monkeypatch.setattr(exporting, "compare", judge)
+    monkeypatch.setattr(exporting, "trace", traced)
+    done = export(run, out=tmp_path, data=str(pictures))
+    assert seen == [3, 1]
+    assert not done.bundle.any_size
+    assert "differs" in done.notes[0]
+
+
+class Stubborn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x):
+        return x.mean((2, 3)) if x.sum().item() > 3 else x.amax((2, 3))
+
+
+def test_a_model_that_cannot_be_traced_says_why():
+    with pytest.raises(ExportError, match=r"torch\.export cannot trace Stubborn: "):
+        trace(Asked(Stubborn(), [0.5] * 3, [0.5] * 3).eval(), channels=3, img_size=16, any_size=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"formats": ["tflite"]}, "onnx, pt2"),
+        ({"formats": "onnx"}, "as a list"),
+        ({"formats": []}, "onnx, pt2"),
+        ({"formats": ["pt2"], "int8": True}, "ONNX only"),
+        ({"formats": ["pt2"], "half": True}, "ONNX only"),
+        ({"limit": 0}, "one picture at least"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_first(given, told):
+    with pytest.raises(ExportError, match=told):
+        export("nowhere", **given)
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(run, tmp_path):
+    (tmp_path / "out").touch()
+    with pytest.raises(ExportError, match="is a file"):
+        export(run, out=tmp_path / "out")
+
+
+def test_an_onnx_file_is_whole_in_itself_and_well_formed(run, exported):
+    model = onnx.load(str(run / "export" / "model.onnx"), load_external_data=False)
+    onnx.checker.check_model(model)
+    assert not any(tensor.external_data for tensor in model.graph.initializer)
+    assert [d.dim_param != "" for d in model.graph.input[0].type.tensor_type.shape.dim] == [True, False, False, False]
+
+
+def test_exporting_leaves_the_run_as_it_was(run, exported):
+    model, _ = load_model(run)
+    assert all(p.dtype is torch.float32 for p in model.parameters())

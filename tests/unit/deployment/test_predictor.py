@@ -1,0 +1,224 @@
+import concurrent.futures
+import json
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from saccade.building import load_model
+from saccade.data.augment import Normalize
+from saccade.deployment.bundle import BUNDLE_FIELDS, Bundle, ExportError
+from saccade.deployment.predictor import open_predictor
+from support.exports import BUNDLE, CLASSES, tiny_onnx, tiny_run
+
+
+def pictures(count, size):
+    return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return tiny_run(tmp_path_factory.mktemp("runs") / "tiny", plugins=["broadcast"])
+
+
+def test_a_run_answers_with_the_shares_of_its_model(run):
+    predictor = open_predictor(run)
+    model, shape = load_model(run)
+    x = pictures(4, 32)
+    with torch.inference_mode():
+        want = model(Normalize(shape.mean, shape.std)(x)).softmax(1).numpy()
+    got = predictor.shares(x)
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    assert got.dtype == np.float32
+    assert predictor.model is not None
+    assert predictor.shape.img_size == 32
+    assert predictor.framing.shorter == 36
+
+
+def test_about_is_json_and_names_plugins(run):
+    about = json.loads(json.dumps(open_predictor(run).about()))
+    assert about["kind"] == "run"
+    assert about["plugins"] == ["ContextBroadcast"]
+    assert about["classes"] == list(CLASSES)
+    assert about["parameters"] == sum(p.numel() for p in load_model(run)[0].parameters())
+
+
+@pytest.mark.parametrize("wrong", [(1, 3, 16, 32), (1, 1, 32, 32), (3, 32, 32)])
+def test_pictures_of_another_shape_are_refused(run, wrong):
+    with pytest.raises(ValueError, match=r"uint8 B, 3, 32, 32"):
+        open_predictor(run).shares(torch.zeros(wrong, dtype=torch.uint8))
+
+
+def test_floats_are_refused(run):
+    with pytest.raises(ValueError, match="float32"):
+        open_predictor(run).shares(torch.zeros(1, 3, 32, 32))
+
+
+def test_many_threads_get_their_own_answers(run):
+    predictor = open_predictor(run)
+    parts = [pictures(2, 32) for _ in range(12)]
+    want = [predictor.shares(part) for part in parts]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for got, expected in zip(pool.map(predictor.shares, parts), want, strict=True):
+            np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("target", ["no_such_model", "runs/nothing"])
+def test_an_unknown_target_is_told_what_is_allowed(target):
+    with pytest.raises(ValueError, match=r"run's folder, a \.onnx file"):
+        open_predictor(target)
+
+
+@pytest.mark.parametrize("ending", ["onnx", "pt2"])
+def test_a_missing_file_is_told_how_to_make_it(tmp_path, ending):
+    with pytest.raises(FileNotFoundError, match="saccade export"):
+        open_predictor(tmp_path / f"model.{ending}")
+
+
+def test_an_onnx_file_answers_with_its_own_classes(tmp_path):
+    predictor = open_predictor(tiny_onnx(tmp_path / "model.onnx"))
+    x = torch.zeros(3, 3, 8, 8, dtype=torch.uint8)
+    x[0, 0] = x[1, 1] = x[2, 2] = 200
+    shares = predictor.shares(x)
+    assert [predictor.classes[k] for k in shares.argmax(1)] == list(CLASSES)
+    np.testing.assert_allclose(shares.sum(1), 1, atol=1e-6)
+    assert predictor.about()["kind"] == "onnx"
+    assert predictor.model is None
+
+
+def test_an_onnx_file_from_elsewhere_is_refused(tmp_path):
+    import onnx
+
+    path = tiny_onnx(tmp_path / "model.onnx")
+    model = onnx.load(str(path))
+    del model.metadata_props[:]
+    onnx.save(model, str(path))
+    with pytest.raises(ExportError, match="not written by saccade"):
+        open_predictor(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\xff" * 100])
+def test_a_damaged_onnx_file_is_refused(tmp_path, content):
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(ExportError, match=r"damaged|not written by saccade"):
+        open_predictor(tmp_path / "model.onnx")
+
+
+def test_a_cut_onnx_file_is_refused(tmp_path):
+    path = tiny_onnx(tmp_path / "model.onnx")
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ExportError, match="damaged"):
+        open_predictor(path)
+
+
+@pytest.mark.parametrize("place", ["../../etc/passwd", "/etc/passwd", "beside.bin"])
+@pytest.mark.parametrize("where", ["initializer", "attribute"])
+def test_weights_in_other_files_are_refused(tmp_path, place, where):
+    import onnx
+
+    path = tiny_onnx(tmp_path / "model.onnx")
+    (tmp_path / "beside.bin").write_bytes(bytes(4))
+    model = onnx.load(str(path))
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("float_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=place)
+    if where == "attribute":
+        node = onnx.helper.make_node("Constant", [], ["sixteen"], value=tensor)
+        del model.graph.initializer[:]
+        model.graph.node.insert(0, node)
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(ExportError, match="other files"):
+        open_predictor(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("classes", []),
+        ("classes", [1, 2]),
+        ("classes", "abc"),
+        ("img_size", 0),
+        ("img_size", 10**9),
+        ("img_size", "8"),
+        ("channels", 7),
+        ("shorter", 2),
+        ("mean", ["a"]),
+        ("mean", [0.5]),
+        ("interpolation", "magic"),
+        ("name", None),
+    ],
+)
+def test_a_description_that_makes_no_sense_is_refused(tmp_path, field, value):
+    told = json.dumps(json.loads(BUNDLE.to_json()) | {field: value})
+    with pytest.raises(ExportError, match="description is damaged"):
+        open_predictor(tiny_onnx(tmp_path / "model.onnx", told=told))
+
+
+def test_a_description_that_is_no_json_is_refused(tmp_path):
+    for told in ("{", "[]", "null", "[" * 5000, "{}"):
+        with pytest.raises(ExportError, match="description is damaged"):
+            open_predictor(tiny_onnx(tmp_path / "model.onnx", told=told))
+
+
+def test_fewer_logits_than_classes_are_refused(tmp_path):
+    told = json.dumps(json.loads(BUNDLE.to_json()) | {"classes": ["a", "b", "c", "d"]})
+    predictor = open_predictor(tiny_onnx(tmp_path / "model.onnx", told=told))
+    with pytest.raises(ExportError, match="3 logits for 4 classes"):
+        predictor.shares(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
+
+
+def test_a_description_survives_the_way_to_json_and_back():
+    bundle = Bundle("m", ("a", "b"), 32, 1, (0.5,), (0.25,), shorter=40, plugins=("X",), versions=(("torch", "2"),))
+    assert Bundle.from_json(bundle.to_json(), source="here") == bundle
+    assert set(json.loads(bundle.to_json())) == set(BUNDLE_FIELDS)
+
+
+class _Trap:
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle was opened",))
+
+
+def test_a_program_is_not_opened_without_trust(tmp_path):
+    path = tmp_path / "model.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/extra/saccade.json", BUNDLE.to_json())
+        archive.writestr("model/data/sample_inputs/model.pt", pickle.dumps(_Trap()))
+    with pytest.raises(ExportError, match="--trust"):
+        open_predictor(path)
+
+
+def test_a_program_from_elsewhere_is_not_opened_even_with_trust(tmp_path):
+    path = tmp_path / "model.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data/sample_inputs/model.pt", pickle.dumps(_Trap()))
+    with pytest.raises(ExportError, match="not written by saccade"):
+        open_predictor(path, trust=True)
+    path.write_bytes(b"no archive")
+    with pytest.raises(ExportError, match="damaged"):
+        open_predictor(path, trust=True)
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ExportError, match="onnxruntime-gpu"):
+        open_predictor(tiny_onnx(tmp_path / "model.onnx"), device="tpu")
+
+
+def test_a_missing_onnxruntime_names_the_extra(tmp_path, monkeypatch):
+    path = tiny_onnx(tmp_path / "model.onnx")
+    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match=r"saccade\[export\]"):
+        open_predictor(path)
+
+
+def test_a_timm_model_is_opened_by_name(monkeypatch):
+    import timm
+
+    real = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained: real(name, pretrained=False))
+    predictor = open_predictor("test_vit")
+    assert predictor.kind == "timm"
+    assert predictor.name == "test_vit"
+    assert predictor.shares(pictures(1, predictor.img_size)).shape == (1, len(predictor.classes))

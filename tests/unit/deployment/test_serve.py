@@ -1,0 +1,170 @@
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+
+import httpx
+import pytest
+from benchmarks.serve import Client, load, resident_mib, upload
+
+from saccade.deployment import connection
+from saccade.deployment.serve import serve
+from support.serving import Brightness, make_app, picture, running, start, until
+
+
+async def ask_until_closed(port, seen):
+    """Send pictures one after another; note whether each that was sent whole was answered."""
+    client = Client(port)
+    while True:
+        try:
+            await client.open()
+            await client.send(upload(picture()))
+        except OSError:
+            seen.append("not accepted")
+            return
+        try:
+            status, _ = await client.answer()
+            seen.append(status)
+        except (OSError, asyncio.IncompleteReadError) as error:
+            partial = getattr(error, "partial", b"")
+            seen.append("cut" if partial else "not accepted")  # a byte of an answer means it was accepted
+            return
+        if client.writer is None:
+            return
+
+
+def test_a_signal_under_load_loses_no_accepted_request():
+    process, port = start(0.05)
+    seen = []
+
+    async def scene():
+        clients = [asyncio.create_task(ask_until_closed(port, seen)) for _ in range(24)]
+        while len(seen) < 60:
+            await asyncio.sleep(0.01)
+        half, whole = Client(port), upload(picture(5))
+        await half.send(whole[:-40])
+        await asyncio.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        await asyncio.gather(*clients)
+        await half.send(whole[-40:])  # an upload that was begun before the signal is finished after it
+        return await half.answer()
+
+    status, body = asyncio.run(asyncio.wait_for(scene(), 90))
+    assert status == 200
+    assert json.loads(body)["answer"] == "level 5"
+    assert process.wait(60) == 0
+    assert process.stdout.read().strip() == "finished"
+    assert set(seen) <= {200, "not accepted"}
+    assert seen.count(200) >= 60
+
+
+def test_hostile_clients_fail_no_good_request(monkeypatch):
+    monkeypatch.setattr(connection, "HEADER_SECONDS", 2.0)
+    enemies = {"huge": 1, "truncated": 1, "wrong": 1, "slow": 1, "headers": 1, "vanishing": 2, "endless": 1, "bomb": 1}
+    with running(make_app(Brightness(seconds=0.01), limits={"upload_seconds": 2.5})) as address:
+        port = int(address.rsplit(":", 1)[1])
+        tally, resident = asyncio.run(
+            load(port, clients=16, seconds=5, enemies=enemies, memory=lambda: resident_mib(os.getpid()))
+        )
+    assert tally.wrong == []
+    assert tally.outcomes["good"][200] > 20
+    assert set(tally.outcomes["huge"]) <= {413, "closed"}
+    assert set(tally.outcomes["endless"]) <= {413, "closed"}
+    assert set(tally.outcomes["bomb"]) == {413}
+    assert set(tally.outcomes["truncated"]) == {422}
+    assert set(tally.outcomes["wrong"]) == {415}
+    assert set(tally.outcomes["slow"]) == {408}
+    assert "left hanging" not in tally.outcomes["headers"]
+    assert resident[-1] < resident[0] + 400
+
+
+def answer_of(port, data, seconds=20):
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connected:
+        connected.sendall(data)
+        received = b""
+        while more := connected.recv(65536):
+            received += more
+        return received
+
+
+@pytest.fixture
+def port(monkeypatch):
+    for name, seconds in {"HEADER_SECONDS": 0.3, "REST_SECONDS": 0.3, "UNREAD_SECONDS": 0.3}.items():
+        monkeypatch.setattr(connection, name, seconds)
+    with running(make_app(limits={"max_bytes": 1000, "upload_seconds": 0.3})) as address:
+        yield int(address.rsplit(":", 1)[1])
+
+
+@pytest.mark.parametrize("data", [b"", b"POST /pre", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nA: b\r\n"])
+def test_a_connection_that_sends_no_whole_headers_is_closed(port, data):
+    assert answer_of(port, data) == b""
+
+
+def test_a_connection_that_was_refused_and_goes_on_sending_is_closed(port):
+    data = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n\r\nabc"
+    assert b" 413 " in answer_of(port, data)
+
+
+def test_a_body_that_does_not_come_is_answered_408(port):
+    data = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 500\r\n\r\nabc"
+    assert b" 408 " in answer_of(port, data)
+
+
+def test_where_connections_are_too_many_the_oldest_idle_one_gives_way(monkeypatch):
+    monkeypatch.setattr(connection, "most_connections", lambda: 3)
+    with running(make_app()) as address:
+        port = int(address.rsplit(":", 1)[1])
+        idle = []
+        for _ in range(3):
+            idle.append(socket.create_connection(("127.0.0.1", port), timeout=20))
+            time.sleep(0.05)
+        data = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+        assert b" 200 " in answer_of(port, data)
+        with contextlib.suppress(ConnectionError):
+            assert idle[0].recv(1) == b""
+        for one in idle:
+            one.close()
+
+
+def test_who_hangs_up_while_waiting_costs_no_forward_pass():
+    model = Brightness()
+    with running(make_app(model)) as address:
+        port = int(address.rsplit(":", 1)[1])
+        model.go.clear()
+        whole = upload(picture())
+        kept = socket.create_connection(("127.0.0.1", port))
+        kept.sendall(whole)
+        assert model.begun.wait(20)
+        left = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
+        for one in left:
+            one.sendall(whole)
+        until(lambda: 'saccade_queue_length{model="brightness"} 3' in httpx.get(address + "/metrics").text)
+        for one in left:
+            one.close()
+        time.sleep(0.1)
+        model.go.set()
+        assert b" 200 " in kept.recv(1000)
+        kept.close()
+    assert model.batches == [1]
+
+
+def test_a_port_that_is_taken_is_told_before_a_model_is_opened(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="give another by --port"):
+        serve(tmp_path / "nowhere", port=taken.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"targets": []}, "no model"),
+        ({"targets": "x", "port": 70000}, "0 to 65535"),
+        ({"targets": "x", "max_bytes": 0}, "max_bytes"),
+        ({"targets": "x", "port": 0}, "there is no x"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_its_reason(given, told):
+    with pytest.raises(ValueError, match=told):
+        serve(given.pop("targets"), **given)

@@ -1,0 +1,248 @@
+"""One call makes every view that applies, says why others do not, and refuses what cannot be done."""
+
+import json
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+import saccade
+from saccade.building import CheckpointError, Shape, build_model, save_model
+from saccade.config import ModelConfig
+from saccade.data.picture import BadPicture
+from saccade.explanation.choice import VIEWS
+from saccade.explanation.explain import explain
+
+VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "num_heads": 2, "depth": 2}
+
+
+def vit(**options):
+    torch.manual_seed(0)
+    return timm.create_model("vit_tiny_patch16_224", **{**VIT, "num_classes": 4, **options})
+
+
+def photo(seed=0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+
+
+def write_run(folder, classes=("cat", "dog", "fox"), *, plugins=(), seed=0):
+    """Write the weights of a run that was never trained."""
+    options = {key: value for key, value in VIT.items() if key != "img_size"}
+    config = ModelConfig(name="vit_tiny_patch16_224", options=options, plugins=list(plugins))
+    shape = Shape(classes, 3, 32, mean=[0.5] * 3, std=[0.5] * 3)
+    folder.mkdir()
+    save_model(folder / "model.safetensors", build_model(config, shape, seed=seed).state_dict(), config, shape)
+    return folder
+
+
+def views_of(explanation, place=0):
+    return {view.key: view for view in explanation.pictures[place].views}
+
+
+def test_run_is_explained_with_its_answer_and_all_views(tmp_path):
+    run = write_run(tmp_path / "run", plugins=["broadcast:scale=true"])
+    file = tmp_path / "cat.png"
+    Image.fromarray(photo()).save(file)
+    explanation = explain(run, file)
+    (picture,) = explanation.pictures
+    assert picture.name == "cat.png"
+    assert picture.pixels.shape == (32, 32, 3)
+    assert sum(share for _, share in picture.answer) == pytest.approx(1)
+    assert {name for name, _ in picture.answer} == {"cat", "dog", "fox"}
+    views = views_of(explanation)
+    assert list(views) == list(VIEWS)
+    assert all(
+        views[key].absent is None and views[key].figures for key in ("gradcam", "attention", "density", "scaling")
+    )
+    assert all(views[key].absent for key in ("nomination", "slots", "slots-training", "cka"))
+
+
+def test_answer_is_the_models_own():
+    model = vit().eval()
+    explanation = explain(model, photo(), views=["density"])
+    pixels = torch.from_numpy(explanation.pictures[0].pixels.copy()).permute(2, 0, 1)[None]
+    with torch.no_grad():
+        shares = model((pixels / 255 - 0.5) / 0.5).softmax(1)[0]
+    assert explanation.pictures[0].answer[0] == (
+        f"class {shares.argmax()}",
+        pytest.approx(shares.max().item(), rel=1e-4),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "present"),
+    [("nommer_tiny", "nomination"), ("glnet_nano", "slots"), ("sot_7", "gradcam"), ("resnet10t", "gradcam")],
+)
+def test_views_that_apply_to_a_backbone(name, present):
+    options = {"depths": (1, 1, 1, 1)} if name == "nommer_tiny" else {}
+    options |= {} if name == "resnet10t" else {"img_size": 64}
+    model = timm.create_model(name, num_classes=3, **options)
+    shape = Shape(("a", "b", "c"), 3, 64, mean=[0.5] * 3, std=[0.5] * 3)
+    views = views_of(explain(model, photo(), shape=shape))
+    assert views[present].figures
+    assert (views["density"].absent is not None) == (name == "resnet10t")
+    assert "slots-training" not in views  # a module was not trained in a run
+
+
+def test_model_is_left_as_it_was():
+    model = vit().train()
+    model.blocks[0].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    explain(model, photo())
+    assert model.training
+    assert not model.blocks[0].training
+    assert model.blocks[1].training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_several_pictures_of_every_kind_and_size(tmp_path):
+    file = tmp_path / "a.jpg"
+    Image.fromarray(photo(1)).save(file)
+    given = [str(file), file, Image.fromarray(photo(2)).convert("L"), photo(3), photo(4)[..., 0]]
+    explanation = explain(vit(), given * 2, views=["attention", "cka"])  # more than one batch
+    assert [picture.name for picture in explanation.pictures][:4] == ["a.jpg", "a.jpg", "picture 3", "picture 4"]
+    assert len(explanation.pictures) == 10
+    one, again = explanation.pictures[3].views[0], explanation.pictures[8].views[0]
+    assert one.figures[0].numbers == again.figures[0].numbers
+    assert views_of(explanation)["cka"].figures[0].numbers["pictures"] == 10
+
+
+def test_grey_pictures_for_a_grey_model():
+    model = vit(in_chans=1)
+    (picture,) = explain(model, photo(), views=["density"]).pictures
+    assert picture.pixels.shape == (32, 32, 3)
+    assert (picture.pixels[..., 0] == picture.pixels[..., 2]).all()
+
+
+def test_embedded_pictures_serve_cka():
+    model = vit(in_chans=1)
+    view = views_of(explain(model, photo(), views=["cka"], data="embedded", samples=12))["cka"]
+    assert view.figures[0].numbers["pictures"] == 12
+
+
+def test_layers_restrict_figures_and_rows():
+    views = views_of(explain(vit(), [photo(i) for i in range(4)], layers=["blocks.1"]))
+    assert [figure.layer for figure in views["attention"].figures] == ["blocks.1.attn"]
+    assert [row["layer"] for row in views["density"].numbers["layers"]] == ["blocks.1.attn"]
+    assert views["cka"].figures[0].numbers["rows"] == ["blocks.1"]
+
+
+def test_second_model_answers_beside_and_is_compared(tmp_path):
+    one, two = write_run(tmp_path / "one"), write_run(tmp_path / "two", seed=5)
+    explanation = explain(one, [photo(i) for i in range(4)], views=["cka"], against=two)
+    assert explanation.against == "two"
+    assert [figure.key for figure in views_of(explanation)["cka"].figures] == ["cka-0", "cka-1"]
+    answers = explain(two, photo(0), views=["density"]).pictures[0].answer
+    assert explanation.pictures[0].other == [(name, pytest.approx(share)) for name, share in answers]
+
+
+def test_models_of_other_classes_are_compared_by_layers_alone(tmp_path):
+    one, two = write_run(tmp_path / "one"), write_run(tmp_path / "two", classes=("a", "b"))
+    pictures = [photo(i) for i in range(4)]
+    with pytest.raises(ValueError, match=r"3 and 2 classes.*--views cka"):
+        explain(one, pictures, against=two)
+    explanation = explain(one, pictures, views=["cka"], against=two)
+    assert len(views_of(explanation)["cka"].figures) == 2
+    assert explanation.pictures[0].other == []
+
+
+def test_weights_of_another_class_count_are_refused(tmp_path):
+    run = write_run(tmp_path / "run")
+    path = run / "model.safetensors"
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()["saccade"])
+        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    about["classes"].append("owl")
+    save_file(weights, path, metadata={"saccade": json.dumps(about)})
+    with pytest.raises(CheckpointError, match="do not fit the model and classes"):
+        explain(run, photo())
+
+
+def test_names_for_another_class_count_are_refused():
+    shape = Shape(("a", "b"), 3, 32, mean=[0.5] * 3, std=[0.5] * 3)
+    with pytest.raises(ValueError, match="answers with 4 numbers, but 2 classes"):
+        explain(vit(), photo(), shape=shape)
+
+
+def test_bad_input_is_refused_in_plain_words(tmp_path):
+    text = tmp_path / "notes.txt"
+    text.write_text("not a picture")
+    for wrong, error, words in [
+        (text, BadPicture, "not a picture"),
+        (tmp_path / "none.png", BadPicture, "not there"),
+        (tmp_path, BadPicture, "it is a folder"),
+        ([], ValueError, "at least one"),
+        (np.zeros((4, 4, 3)), ValueError, "uint8"),
+        (3.5, TypeError, "float|not iterable"),
+    ]:
+        with pytest.raises(error, match=words):
+            explain(vit(), wrong)
+    with pytest.raises(ValueError, match="did you mean 'attention'"):
+        explain(vit(), photo(), views=["atention"])
+    with pytest.raises(ValueError, match=r"no layer 'blocks.7'.*nearest are blocks"):
+        explain(vit(), photo(), layers=["blocks.7"])
+    with pytest.raises(ValueError, match="no view has a figure of norm"):
+        explain(vit(), photo(), layers=["norm"], views=["attention"])
+    with pytest.raises(ValueError, match="of no run"):
+        explain(vit(), photo(), data="run")
+    with pytest.raises(ValueError, match="pass shape="):
+        explain(nn.Conv2d(3, 4, 3), photo())
+    with pytest.raises(CheckpointError, match="there is no"):
+        explain(tmp_path / "missing", photo())
+
+
+def test_segmenter_is_explained_through_its_whole_forward():
+    class Segmenter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = vit()
+            self.head = nn.Conv2d(16, 3, 1)
+
+        def forward(self, x):
+            tokens = self.encoder.forward_features(x)[:, 1:]
+            return self.head(tokens.transpose(1, 2).unflatten(2, (4, 4)))
+
+    explanation = explain(Segmenter(), photo())
+    assert explanation.pictures[0].answer == []
+    views = views_of(explanation)
+    assert views["attention"].figures[0].layer == "encoder.blocks.0.attn"
+    assert views["gradcam"].figures
+
+
+def test_detector_is_explained_by_its_backbone():
+    class Detector(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.backbone, self.rpn = vit(), nn.Identity()
+
+        def forward(self, images, targets=None):
+            raise AssertionError("boxes were not asked for")
+
+    explanation = explain(Detector(), photo(), views=["attention"])
+    assert "backbone of Detector" in explanation.notes[0]
+    assert views_of(explanation)["attention"].figures
+
+
+def test_text_model_is_explained_by_its_words(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, vocab_size=50
+    )
+    model = transformers.BertForSequenceClassification(config).eval()
+    explanation = explain(model, [torch.randint(0, 50, (1, 9)), torch.randint(0, 50, (1, 5))])
+    assert [view.key for view in explanation.pictures[0].views] == ["words", "density", "scaling"]
+    assert explanation.pictures[1].views[1].numbers["layers"][0]["keys"] == 5
+    assert explanation.save(tmp_path / "out").exists()
+
+
+def test_it_is_one_of_the_library_s_verbs_to_explain_a_plug_in():
+    model = vit()
+    saccade.attach(model, saccade.SecondOrderHead(num_classes=4))
+    assert len(views_of(explain(model, photo()))["gradcam"].figures) == 3  # both, class token, words

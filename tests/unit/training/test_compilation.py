@@ -1,0 +1,86 @@
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from saccade import ContextBroadcast, ExtraBlock, SqueezeExcite, UniformHead, attach
+from saccade.training.compilation import compile_parts
+
+HOSTS: dict[str, Callable[[], nn.Module]] = {
+    "vit": partial(
+        timm.create_model,
+        "vit_tiny_patch16_224",
+        img_size=32,
+        patch_size=8,
+        num_classes=10,
+        embed_dim=24,
+        depth=4,
+        num_heads=3,
+    ),
+    "glnet": partial(
+        timm.create_model, "glnet_nano", num_classes=10, dims=(32, 64, 64), depths=(2, 2, 2), num_heads=(1, 2, 2)
+    ),
+}
+PLUGINS: dict[str, Callable[[], Any]] = {
+    "broadcast": ContextBroadcast,
+    "broadcast_scaled": partial(ContextBroadcast, scale=True),
+    "squeeze": SqueezeExcite,
+    "uniform": partial(UniformHead, "A"),
+    "extra_block": ExtraBlock,
+}
+PAIRS = [("vit", name) for name in PLUGINS] + [("glnet", "broadcast"), ("glnet", "broadcast_scaled")]
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled_code() -> None:
+    torch.compiler.reset()
+
+
+def build(host: str, plugin: str | None) -> nn.Module:
+    torch.manual_seed(0)
+    model = HOSTS[host]().eval()
+    if plugin is not None:
+        handle = attach(model, PLUGINS[plugin]())
+        for parameter in handle.parameters():
+            nn.init.normal_(parameter, std=0.5)  # scales begin at zero, where they would change nothing
+    return model
+
+
+@pytest.mark.parametrize(("host", "plugin"), PAIRS)
+def test_compiled_blocks_do_what_their_plugin_says(host: str, plugin: str) -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    plain, model = build(host, None), build(host, plugin)
+    want = model(images)
+    assert not torch.allclose(plain(images), want, atol=1e-4)
+    torch.testing.assert_close(compile_parts(model, backend="eager")(images), want, rtol=0, atol=1e-5)
+
+
+def test_models_with_and_without_a_plugin_stay_apart_in_one_process() -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    for plugin in (None, "broadcast", "broadcast_scaled", None):
+        model = build("vit", plugin)
+        want = model(images)
+        torch.testing.assert_close(compile_parts(model, backend="eager")(images), want, rtol=0, atol=1e-5)
+
+
+def test_blocks_of_one_kind_are_compiled_once() -> None:
+    model = compile_parts(build("vit", None), backend="eager")
+    torch._dynamo.utils.counters.clear()
+    model(torch.randn(2, 3, 32, 32))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_gradients_of_compiled_blocks_are_those_of_the_plain_ones() -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    grads = []
+    for compiled in (False, True):
+        model = build("glnet", "broadcast_scaled")
+        model = compile_parts(model, backend="aot_eager") if compiled else model
+        model(images).square().sum().backward()
+        grads.append({name: value.grad for name, value in model.named_parameters()})
+    for name, want in grads[0].items():
+        torch.testing.assert_close(grads[1][name], want, rtol=1e-3, atol=1e-5, msg=name)
