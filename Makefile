@@ -6,7 +6,7 @@ CODE := src tests benchmarks
 STAMP := $(VENV)/.installed
 RUNS := tests/unit/training tests/unit/comparison tests/unit/data tests/unit/test_cli.py
 
-.PHONY: help env demo test test-slow lint clean
+.PHONY: help env browser demo test test-slow lint clean
 
 help:
 	@echo "make demo       set up and train a small model on the embedded pictures, in a few minutes"
@@ -30,13 +30,17 @@ lint: env
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# A browser with its driver and the check of accessibility, for the tests of the pages.
+browser:
+	@sh tests/browser/setup.sh
+
 # Trainings are compared to the bit over processes, so they get processes of their own: a library that another test
 # imports may change how this one sums.
-test: lint
+test: lint browser
 	$(BIN)/pytest -n 2 $(RUNS:%=--ignore=%)
 	$(BIN)/pytest -n 2 $(RUNS)
 
-test-slow: env
+test-slow: env browser
 	$(BIN)/pytest -m slow
 
 clean:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .comparison.compare import compare
     from .deployment.export import export
     from .deployment.predict import predict
+    from .deployment.serve import serve
     from .evaluation.evaluate import evaluate
     from .explanation.explain import explain
     from .training.train import list_recipes, train
@@ -35,6 +36,7 @@ VERBS = {
     "list_recipes": ".training.train",
     "load_model": ".building",
     "predict": ".deployment.predict",
+    "serve": ".deployment.serve",
     "train": ".training.train",
 }
 
@@ -71,5 +73,6 @@ __all__ = [
     "load_model",
     "load_official",
     "predict",
+    "serve",
     "train",
 ]

@@ -7,7 +7,7 @@ from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.markup import escape
 
-VERBS = ("train", "compare", "evaluate", "explain", "predict", "export", "data", "models", "benchmark")
+VERBS = ("train", "compare", "evaluate", "explain", "predict", "export", "serve", "data", "models", "benchmark")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -20,7 +20,16 @@ from timm.optim import param_groups_weight_decay
 from torch import Tensor, nn
 
 from saccade.models import cvt, glnet, nommer, sot, t2t  # noqa: F401 (registers the backbones)
-from saccade.plugins import ContextBroadcast, HostError, SecondOrderHead, SqueezeExcite, UniformHead, attach, attached
+from saccade.plugins import (
+    ContextBroadcast,
+    ExtraBlock,
+    HostError,
+    SecondOrderHead,
+    SqueezeExcite,
+    UniformHead,
+    attach,
+    attached,
+)
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -134,6 +143,12 @@ PLUGINS: dict[str, Callable[[], Any]] = {
     "squeeze": SqueezeExcite,
     "uniform": partial(UniformHead, "A"),
     "second_order": partial(SecondOrderHead, num_heads=2, head_dim=3),
+    "extra_attention": ExtraBlock,
+    "extra_mlp": partial(ExtraBlock, kind="mlp"),
+}
+MAPS = {  # their blocks return maps, or attend in windows
+    *("swin", "convnext", "resnet50", "swin_features", "convnext_features", "vit_features"),
+    *("nommer", "nommer_features", "glnet", "cvt"),
 }
 UNCLASSIFIED = {  # no classifier to replace: maps of features, bare encoders, a language model
     *(host for host in HOSTS if host.endswith("_features")),
@@ -146,6 +161,8 @@ REFUSED: dict[str, set[str]] = {
     "squeeze": {"resnet50"},
     "uniform": HOSTS.keys() - PLAIN_ATTENTION,
     "second_order": UNCLASSIFIED | {"sot"},
+    "extra_attention": MAPS,
+    "extra_mlp": MAPS,
 }
 PAIRS = [(host, plugin) for host in HOSTS for plugin in PLUGINS if host not in REFUSED[plugin]]
 # Compiling and exporting take seconds: the first pairs always, all of them with the slow tests.

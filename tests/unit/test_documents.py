@@ -14,6 +14,9 @@ DOCUMENTS = (
     "docs/training.md",
     "docs/statistics.md",
     "docs/token_labels.md",
+    "docs/explain.md",
+    "docs/evaluate.md",
+    "docs/export.md",
 )
 EXAMPLES = [
     (name, index, code)
@@ -31,7 +34,7 @@ def test_there_are_examples_to_run():
     assert {name for name, _, _ in EXAMPLES} == set(DOCUMENTS)
 
 
-@pytest.mark.parametrize("name", [*DOCUMENTS, "CONTRIBUTING.md", "docs/models.md", "docs/compare.md"])
+@pytest.mark.parametrize("name", [*DOCUMENTS, "CONTRIBUTING.md", "docs/models.md", "docs/compare.md", "docs/serve.md"])
 def test_links_between_documents_lead_somewhere(name):
     path = ROOT / name
     links = re.findall(r"\]\((?!http)([^)#]+)\)", path.read_text())

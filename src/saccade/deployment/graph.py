@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
@@ -44,6 +45,11 @@ class Asked(nn.Module):
         """Return logits, B, K float32, of pictures, uint8 B, C, H, W."""
         images = (image.float() / 255 - self.mean) / self.std
         return read_logits(self.model(images.to(self.dtype))).float()
+
+    def logits(self, pictures: Tensor) -> np.ndarray:
+        """Return the logits of pictures as a predictor does."""
+        with torch.inference_mode():
+            return self(pictures).numpy()
 
 
 def trace(asked: Asked, *, channels: int, img_size: int, any_size: bool) -> ExportedProgram:

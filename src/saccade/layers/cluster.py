@@ -130,13 +130,17 @@ def pool_slots(x: Tensor, side: int) -> Tensor:
     height, width = x.shape[1:3]
     known = isinstance(height, int) and isinstance(width, int)
     if x.is_cuda and known and height % side == width % side == 0:
-        # Plain means: the gradient of adaptive pooling adds up atomically there, which takes four times as long.
-        return x.unflatten(2, (side, -1)).unflatten(1, (side, -1)).mean((2, 4)).flatten(1, 2)
+        return average_cells(x, side)  # the gradient of adaptive pooling adds up atomically there
     x = x.permute(0, 3, 1, 2)
     if known:
         return F.adaptive_avg_pool2d(x, side).flatten(2).mT
     x = _cells(height, side, x) @ x @ _cells(width, side, x).mT  # one graph for all sizes, of operators exporters know
     return x.flatten(2).mT
+
+
+def average_cells(x: Tensor, side: int) -> Tensor:
+    """Average a map B, H, W, C over side x side cells that divide it, to B, side * side, C."""
+    return x.unflatten(2, (side, -1)).unflatten(1, (side, -1)).mean((2, 4)).flatten(1, 2)
 
 
 def _cells(length: int, count: int, like: Tensor) -> Tensor:

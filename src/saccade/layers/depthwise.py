@@ -1,10 +1,7 @@
-"""Convolution of each channel by itself on maps B, H, W, C, with a backward pass that is fast.
+"""Convolution of each channel by itself on maps B, H, W, C, with a backward pass that is fast on the CPU.
 
-PyTorch's own backward of it takes tens of times its forward on the CPU. The gradient of the map is a convolution again,
-by the turned kernel; that of the kernel is a sum of products for each of its cells.
-
-Compiled for a GPU all three are written as sums of shifted products, which the compiler turns into one kernel each,
-together with the activation and the residual around them; the library's kernels there read the map more often.
+PyTorch's own backward of it takes tens of times its forward there. The gradient of the map is a convolution again, by
+the turned kernel; that of the kernel is a sum of products for each of its cells.
 """
 
 from typing import Any
@@ -15,8 +12,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .product import own_backward_serves
-
-SHIFTED = False
 
 
 class DepthwiseConv(nn.Conv2d):
@@ -31,8 +26,6 @@ class DepthwiseConv(nn.Conv2d):
         """Return a map of the same shape."""
         if self.weight.requires_grad and own_backward_serves(x, self.weight):
             return _Depthwise.apply(x, self.weight, self.bias)
-        if SHIFTED and x.is_cuda and torch.compiler.is_compiling():
-            return _Shifted.apply(x, self.weight, self.bias)
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
@@ -69,38 +62,3 @@ def kernel_gradient(x: Tensor, grad: Tensor, size: int) -> Tensor:
         ones @ (padded[:, i : i + height, j : j + width] * grad).flatten(0, 2) for i in range(size) for j in range(size)
     ]
     return torch.cat(cells).T.reshape(channels, 1, size, size)
-
-
-class _Shifted(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return sum_shifted(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x, weight = ctx.saved_tensors
-        size, (height, width) = weight.shape[-1], x.shape[1:3]
-        edge = size // 2
-        padded = F.pad(x, (0, 0, edge, edge, edge, edge))
-        wide = grad.float()
-        cells = [
-            (padded[:, i : i + height, j : j + width].float() * wide).sum((0, 1, 2))
-            for i in range(size)
-            for j in range(size)
-        ]
-        of_weight = torch.stack(cells, 1).view(weight.shape).to(weight.dtype)
-        return sum_shifted(grad, weight.flip(2, 3)).to(x.dtype), of_weight, wide.sum((0, 1, 2)).to(weight.dtype)
-
-
-def sum_shifted(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Convolve as `convolve` does, by sums in float32 of the map shifted and weighted."""
-    size, (height, width) = weight.shape[-1], x.shape[1:3]
-    edge = size // 2
-    padded = F.pad(x, (0, 0, edge, edge, edge, edge))
-    kernel = weight.float()
-    total = torch.zeros((), device=x.device) if bias is None else bias.float()
-    for i in range(size):
-        for j in range(size):
-            total = total + padded[:, i : i + height, j : j + width].float() * kernel[:, 0, i, j]
-    return total.to(x.dtype)

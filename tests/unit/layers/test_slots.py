@@ -167,17 +167,28 @@ def test_clustering_keeps_no_more_for_backward_than_textbook(form: str, dim: int
     assert saved_bytes(run) <= saved_bytes(lambda: textbook(slots, features, scale, lambda s: s))
 
 
-def test_fused_attention_is_chosen_on_cuda_in_half_precision_for_narrow_maps_only() -> None:
-    assert not cluster.fusable(torch.empty(1, 4, 64, dtype=torch.bfloat16))
+def test_fused_attention_is_chosen_on_cuda_in_half_precision_for_large_narrow_maps_only() -> None:
+    assert not cluster.fusable(torch.empty(1, 1024, 64, dtype=torch.bfloat16))
     with FakeTensorMode():
 
-        def chosen(dim: int, dtype: torch.dtype) -> bool:
-            return cluster.fusable(torch.empty(1, 4, dim, dtype=dtype, device="cuda"))
+        def chosen(dim: int, dtype: torch.dtype, positions: int = 1024) -> bool:
+            return cluster.fusable(torch.empty(1, positions, dim, dtype=dtype, device="cuda"))
 
         assert chosen(64, torch.bfloat16)
         assert chosen(128, torch.float16)
         assert not chosen(256, torch.bfloat16)
         assert not chosen(64, torch.float32)
+        assert not chosen(64, torch.bfloat16, positions=256)
+
+
+def test_slots_pooled_by_means_on_a_gpu_have_the_shape_of_adaptive_pooling() -> None:
+    with FakeTensorMode():
+        assert cluster.pool_slots(torch.empty(2, 16, 8, 5, device="cuda"), 4).shape == (2, 16, 5)
+
+
+def test_means_of_whole_cells_equal_adaptive_pooling() -> None:
+    x = torch.randn(2, 16, 8, 5, dtype=torch.float64)
+    torch.testing.assert_close(cluster.average_cells(x, 4), cluster.pool_slots(x, 4))
 
 
 @pytest.mark.parametrize("size", [(56, 56), (13, 17), (8, 9), (7, 9), (5, 6), (1, 3), (1, 1)])

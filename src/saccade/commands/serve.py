@@ -1,0 +1,40 @@
+"""`saccade serve`."""
+
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+
+def flags(parser: ArgumentParser) -> None:
+    """Serve models over HTTP, with a page: answers, views, two models side by side, runs and comparisons."""
+    parser.add_argument("targets", nargs="+", metavar="RUN", help="runs, .onnx files or names of timm models")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; by default for this machine alone")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
+    parser.add_argument(
+        "--token", default=None, help="clients must send it; better set as SACCADE_TOKEN, which `ps` does not show"
+    )
+    parser.add_argument("--batch-size", type=int, default=32, help="pictures that share a forward pass at most")
+    parser.add_argument("--wait-ms", type=float, default=5.0, help="a picture waits so long for others at most")
+    parser.add_argument("--queue", type=int, default=256, help="pictures that may wait; further ones are answered 503")
+    parser.add_argument("--max-bytes", type=int, default=16 * 2**20, help="of an upload")
+    parser.add_argument("--max-pixels", type=int, default=40_000_000, help="of a picture")
+    parser.add_argument(
+        "--upload-seconds", type=float, default=15.0, help="from the first to the last byte of an upload"
+    )
+    parser.add_argument(
+        "--browse", action="append", default=None, metavar="DIR", help="folder of runs to list; repeatable"
+    )
+    parser.add_argument(
+        "--allow-host", action="append", default=None, metavar="NAME", help="a further name of the server"
+    )
+    parser.add_argument("--trust", action="store_true", help="open .pt2 files, which are programs")
+
+
+def run(args: Namespace) -> None:
+    """Serve until a signal to stop."""
+    from ..deployment.serve import serve
+
+    names = ("host", "port", "device", "token", "batch_size", "wait_ms", "queue", "max_bytes", "max_pixels")
+    given: dict[str, Any] = {name: args[name] for name in (*names, "upload_seconds", "trust")}
+    serve(args.targets, browse=args.browse or (), allow_hosts=args.allow_host or (), **given)
