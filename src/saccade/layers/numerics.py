@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-AUTOCAST = ("cpu", "cuda", "xpu", "mps", "hpu")  # devices that have it; asking PyTorch breaks compiled graphs of torch 2.11
+AUTOCAST = ("cpu", "cuda", "xpu", "mps", "hpu")  # devices that have it; torch 2.11 cannot trace the question
 
 
 def upcast(x: Tensor) -> Tensor:
