@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -138,3 +139,66 @@ def test_odd_pictures_are_trained_on_and_broken_ones_named(tmp_path, capsys):
     assert main(["data", "check", str(data), "--json"]) == 1
     found = {finding["name"].split("/")[-1] for finding in json.loads(capsys.readouterr().out)["findings"]}
     assert {"cut.jpg", "text.jpg"} <= found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished tiny run and a picture."""
+    folder = tmp_path_factory.mktemp("verbs")
+    settings = [f"{name}={json.dumps(value)}" for name, value in TINY.items()]
+    flags = ["--epochs", "1", "--quiet", *(word for text in settings for word in ("--set", text))]
+    assert main(["train", "--out", str(folder / "run"), *flags]) == 0
+    Image.fromarray(pixels(3)).save(folder / "picture.png")
+    (folder / "text.png").write_text("this is no picture")
+    return folder / "run", folder / "picture.png"
+
+
+def test_evaluate_prints_intervals_and_writes_a_page(run, tmp_path, capsys):
+    flags = [str(run[0]), "--limit", "30", "--out", str(tmp_path / "found"), "--quiet", "--json"]
+    assert main(["evaluate", *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads((tmp_path / "found" / "evaluation.json").read_text())
+    assert (tmp_path / "found" / "evaluation.html").exists()
+    assert main(["evaluate", *flags]) == 2
+    assert "overwrite" in capsys.readouterr().err
+
+
+def test_explain_writes_a_page_and_names_the_answer(run, tmp_path, capsys):
+    assert main(["explain", str(run[0]), str(run[1]), "--out", str(tmp_path / "seen")]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.strip() == str(tmp_path / "seen" / "index.html")
+    assert "picture.png" in printed.err
+    assert (tmp_path / "seen" / "numbers.json").exists()
+
+
+def test_predict_answers_about_files_and_skips_bad_ones(run, capsys):
+    assert main(["predict", str(run[0]), str(run[1].parent), "--form", "jsonl", "--quiet", "--top", "1"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {Path(line["name"]).name for line in lines} >= {"picture.png"}
+
+
+def test_predict_exits_with_1_if_no_file_could_be_read(run, capsys):
+    assert main(["predict", str(run[0]), "nowhere.png"]) == 1
+    assert "nowhere.png: the file is not there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["evaluate", "nowhere"], "nowhere"),
+        (["explain", "RUN", "nowhere.png"], "nowhere.png"),
+        (["explain", "RUN", "TEXT"], "picture"),
+        (["explain", "RUN", "PICTURE", "--views", "atention"], "attention"),
+        (["explain", "RUN", "PICTURE", "--layers", "stages.9"], "stages"),
+        (["predict", "nowhere.onnx", "PICTURE"], "nowhere.onnx"),
+        (["export", "nowhere"], "nowhere"),
+        (["export", "RUN", "--format", "onxx"], "onnx"),
+        (["serve", "nowhere"], "nowhere"),
+    ],
+)
+def test_wrong_input_of_a_verb_is_answered_with_what_is_allowed(words, told, run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = {"RUN": str(run[0]), "PICTURE": str(run[1]), "TEXT": str(run[1].with_name("text.png"))}
+    assert main([names.get(word, word) for word in words]) == 2
+    assert told in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -26,8 +26,6 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Write predictions; the exit status is 1 if no file could be read."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
     from ..deployment.answers import Tally, write_predictions
     from ..deployment.paths import count_paths
     from ..deployment.predict import Prediction
@@ -59,6 +57,3 @@ def run(args: Namespace) -> int:
             return 130
     console.print(f"{tally.asked} files, {tally.bad} of them bad")
     return 0 if tally.ok else 1
-
-
-# VERBS |= {"export": (export_flags, export), "predict": (predict_flags, predict)}
