@@ -48,7 +48,7 @@ def _lead(result: Evaluation) -> Html:
     return join(
         paragraph(_summary(result), class_="lead"),
         table(
-            ["", *(shorten(name, NAME) for name in names)],
+            ["Number", *(shorten(name, NAME) for name in names)],
             rows,
             caption=f"{result.pictures:,} pictures; with each number its 95% interval over pictures of this kind",
             numeric=range(1, len(names) + 1),

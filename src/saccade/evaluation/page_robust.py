@@ -73,9 +73,10 @@ def attack_section(result: Evaluation) -> Section | None:
             found = run.metrics[name]
             whose = f", {shorten(run.name, 40)}" if len(result.runs) > 1 else ""
             rows.append(Interval(f"{metric_title(name)}{whose}", found.low, found.value, found.high))
+    starts = f"{attack['restarts']} start{'' if attack['restarts'] == 1 else 's'}"
     about = (
         "Each value of a picture may change by epsilon. FGSM moves once along the gradient's sign; PGD takes "
-        f"{attack['steps']} steps of {attack['step']:g} epsilon from {attack['restarts']} starts. What counts is the "
+        f"{attack['steps']} steps of {attack['step']:g} epsilon from {starts}. What counts is the "
         "worst point found for each picture, so PGD is never above FGSM."
     )
     chart = interval_chart(

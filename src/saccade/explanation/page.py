@@ -60,6 +60,7 @@ def save_page(explanation: Explanation, folder: Path, *, overwrite: bool = False
 def render(explanation: Explanation) -> str:
     """Return the page."""
     several = len(explanation.pictures) > 1
+    names = _names(explanation.pictures)
     sections: list[Section] = []
     for place, picture in enumerate(explanation.pictures):
         shown = [view for view in picture.views if view.absent is None and view.figures]
@@ -67,7 +68,7 @@ def render(explanation: Explanation) -> str:
         head, absent = _head(explanation, picture), _absent(picture.views)
         if several:
             bodies = [Html(tag("h3", view.title) + body) for view, body in views]
-            sections.append(Section(f"picture-{place + 1}", picture.name, Html("".join((head, *bodies, absent)))))
+            sections.append(Section(f"picture-{place + 1}", names[place], Html("".join((head, *bodies, absent)))))
         else:
             sections.append(Section("answer", "The answer", head))
             sections += [Section(view.key, view.title, body) for view, body in views]
@@ -78,6 +79,12 @@ def render(explanation: Explanation) -> str:
     title = f"{explanation.model}: {count}"
     foot = "All numbers are in numbers.json beside this page; every picture is there as a PNG file."
     return render_page(title, sections, kind="Explanation", lead=Html("".join(lead)), foot=foot)
+
+
+def _names(pictures: Sequence[ExplainedPicture]) -> list[str]:
+    """Return the pictures' names, numbered where two are called alike."""
+    names = [picture.name for picture in pictures]
+    return [name if names.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(names, 1)]
 
 
 def _steps() -> str:

@@ -37,7 +37,12 @@ def span(values: Iterable[float], *, include: Sequence[float] = ()) -> tuple[flo
 def widen(low: float, high: float, *, most: int = 6) -> tuple[float, float]:
     """Return the range that begins and ends at ticks."""
     step = _step(low, high, most)
-    return math.floor(low / step + TINY) * step, math.ceil(high / step - TINY) * step
+    while True:
+        ends = math.floor(low / step + TINY) * step, math.ceil(high / step - TINY) * step
+        wider = _step(*ends, most)  # the wider range may call for wider steps, at which it does not end
+        if wider <= step * (1 + TINY):
+            return ends
+        step = wider
 
 
 def ticks(low: float, high: float, *, most: int = 6, whole: bool = False) -> list[float]:

@@ -93,6 +93,7 @@ def scatter(
     places = [(point.x, point.y) for points in groups.values() for point in points]
     frame = _Frame.around(places, percent=percent, room=0.06)
     body, told = [frame.draw(x_label, y_label)], []
+    taken = [(frame.x(x) - 6, frame.x(x) + 6, frame.y(y)) for x, y in places]
     for index, (name, points) in enumerate(groups.items()):
         for point in points:
             if not (math.isfinite(point.x) and math.isfinite(point.y)):
@@ -101,12 +102,33 @@ def scatter(
             x, y = frame.x(point.x), frame.y(point.y)
             body.append(_mark(index, x, y, size=4.5, tip=what))
             if point.label:
-                left = x > frame.x.start + 0.7 * (frame.x.end - frame.x.start)
-                anchor = {"text_anchor": "end"} if left else {}
-                body.append(tag("text", shorten(point.label, 24), x=x + (-9 if left else 9), y=y + 4, **anchor))
+                body.append(_name(frame, shorten(point.label, 24), x, y, taken))
             told.append(f"{what}.")
     alternative = f"{title}. Points of {y_label} by {x_label}. {' '.join(told[:50])}"
     return _figure(title, join(*body), alternative, _legend(list(groups), lines=False))
+
+
+def _name(frame: "_Frame", text: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> Html:
+    """Write a name beside its point, or a line above or below where that place is taken.
+
+    Args:
+        frame: of the chart.
+        text: the name.
+        x: of the point.
+        y: of the point.
+        taken: (left, right, y) of what is drawn; the name's place is added.
+    """
+    left = x > frame.x.start + 0.7 * (frame.x.end - frame.x.start)
+    width = 7.4 * len(text)
+    begin, end = (x - 9 - width, x - 9) if left else (x + 9, x + 9 + width)
+
+    def free(at: float) -> bool:
+        return not any(begin < b and a < end and abs(at - other) < 13 for a, b, other in taken)
+
+    at = next((y + step for step in (0, -16, 16, -32, 32) if free(y + step)), y)
+    taken.append((begin, end, at))
+    anchor = {"text_anchor": "end"} if left else {}
+    return tag("text", text, x=x + (-9 if left else 9), y=at + 4, **anchor)
 
 
 class _Frame(NamedTuple):

@@ -46,8 +46,8 @@ def heat_map(
             f"heat_map was given values of shape {values.shape} for {len(rows)} rows and {len(columns)} columns"
         )
     side = 40 if len(columns) <= 12 else 30 if len(columns) <= 20 else 25
-    left = 26 + 6.8 * max(min(len(name), LABEL) for name in rows)
-    top = 30 + 4.9 * max(min(len(name), LABEL) for name in columns)
+    left = 26 + 7.6 * max(min(len(name), LABEL) for name in rows)
+    top = 30 + 5.4 * max(min(len(name), LABEL) for name in columns)
     parts = [_names(rows, columns, side=side, left=left, top=top, row_label=row_label, column_label=column_label)]
     for i, row in enumerate(values):
         for j, value in enumerate(row):
@@ -63,9 +63,9 @@ def heat_map(
         role="img",
         aria_label=f"{title}. {alternative}".strip(),
         class_="heat",
-        style=f"max-width:{width:.0f}px;min-width:{(0.62 if side == 40 else 0.75) * width:.0f}px",
+        style=f"max-width:{width:.0f}px;min-width:{0.75 * width:.0f}px",
     )
-    scroll = tag("div", drawing, class_="scroll", tabindex="0", role="region", aria_label=title)
+    scroll = tag("div", drawing, class_="scroll", tabindex="0", role="group", aria_label=title)
     return tag("figure", tag("figcaption", title), _key(), scroll, class_="wide")
 
 

@@ -78,7 +78,7 @@ def table(
     """Return a table that scrolls by itself where it is wider than the window.
 
     Args:
-        header: the columns' names.
+        header: the columns' names; nothing for one that explains itself.
         rows: cells, plain text or Html.
         caption: what the table shows.
         numeric: columns to align right.
@@ -93,10 +93,14 @@ def table(
             return tag("th", child, scope="row", class_=style)
         return tag("td", child, class_=style)
 
-    head = [tag("th", name, scope="col", class_="num" if i in right else None) for i, name in enumerate(header)]
+    # A column without a name has no header cell: an empty one would be read out.
+    head = [
+        tag("th", name, scope="col", class_="num" if i in right else None) if name else tag("td")
+        for i, name in enumerate(header)
+    ]
     body = [tag("tr", *(cell(i, child) for i, child in enumerate(row))) for row in rows]
     whole = tag("table", tag("caption", caption), tag("thead", tag("tr", *head)), tag("tbody", *body), class_=class_)
-    return tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption)
+    return tag("div", whole, class_="scroll", tabindex="0", role="group", aria_label=caption)
 
 
 def facts(pairs: Sequence[tuple[str, Child, Child]]) -> Html:

@@ -65,7 +65,7 @@ def interval_chart(
     head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in names)))
     foot = tag("tfoot", axis, aria_hidden="true")
     whole = tag("table", tag("caption", title), head, tag("tbody", *body), foot, class_="rows")
-    return tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=title)
+    return tag("div", whole, class_="scroll", tabindex="0", role="group", aria_label=title)
 
 
 def strip(
