@@ -283,6 +283,18 @@ def open_model(target: str | Path) -> tuple[nn.Module, Shape]:
     return model.eval(), shape
 
 
+def open_device(name: str) -> torch.device:
+    """Return a device by its name, if it can be used here."""
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"device={name} was given and cannot be used ({str(error).splitlines()[0]}); try cpu"
+        ) from None
+    return device
+
+
 def _class_names(name: str, count: int) -> tuple[str, ...]:
     """Return ImageNet's names where they are what the logits mean, else numbers."""
     subset = timm.data.infer_imagenet_subset(timm.get_pretrained_cfg(name))

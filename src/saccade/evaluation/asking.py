@@ -1,6 +1,8 @@
 """Ask models about pictures under every condition, keeping one number a picture."""
 
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -144,14 +146,31 @@ def ask_all(
         group = [i for i, subject in enumerate(subjects) if subject.framing == framing]
         album = Album(source, framing, batch_size=batch_size, workers=workers, seed=seed)
         asking = _Asking([subjects[i] for i in group], [truths[i] for i in group], album, bars)
+        begun = time.monotonic()
         asking.clean()
         if robust:
-            asking.changed("occlusions", occlusions(framing.img_size))
-            asking.changed("corruptions", corruptions(framing.channels))
+            covered, spoilt = occlusions(framing.img_size), corruptions(framing.channels)
+            back = asking.share_right() * sum(attack.steps * attack.restarts for attack in attacks)
+            bars.say(expect(time.monotonic() - begun, passes=len(covered) + len(spoilt), back=back))
+            asking.changed("occlusions", covered)
+            asking.changed("corruptions", spoilt)
             asking.attack(attacks)
         found |= zip(group, asking.finish(), strict=True)
         places, bad = asking.places, album.reader.bad
     return [found[i] for i in range(len(subjects))], places, bad
+
+
+def expect(seconds: float, *, passes: float, back: float) -> str:
+    """Return in words how long the rest may take.
+
+    Args:
+        seconds: of one pass forward over all pictures.
+        passes: forward still to come.
+        back: passes forward and back at most, each as long as three forward.
+    """
+    minutes = seconds * (passes + 3 * back) / 60
+    told = "less than a minute" if minutes < 1 else f"up to about {minutes:.0f} minutes"
+    return f"{told} for occlusions, corruptions and attacks; --limit asks about fewer pictures"
 
 
 class _Asking:
@@ -182,16 +201,21 @@ class _Asking:
             self.asked.append(Asked(read_answers(torch.cat(parts).numpy(), self.valid[i][self.places])))
             self._note(i, "clean", self.places, self.asked[i].answers.correct)
 
+    def share_right(self) -> float:
+        """Return the share of right answers to the clean pictures; the others are not attacked."""
+        return float(np.mean([asked.answers.correct for asked in self.asked]))
+
     def changed(self, stage: str, conditions: Sequence[Condition]) -> None:
         """Ask about the pictures under conditions."""
         self.bars.begin(stage, len(self.places) * len(conditions) * len(self.subjects))
-        for pictures, place, words in self.album:
-            for condition in conditions:
-                changed = apply(condition, pictures, words)
-                for i, valid in enumerate(self.valid):
-                    right = is_right(self._ask(i, changed).cpu(), torch.from_numpy(valid[place]))
-                    self._note(i, condition.key, place, right.numpy())
-                    self.bars.advance(len(place))
+        with ThreadPoolExecutor() as pool:
+            for pictures, place, words in self.album:
+                for condition in conditions:
+                    changed = apply(condition, pictures, words, pool=pool)
+                    for i, valid in enumerate(self.valid):
+                        right = is_right(self._ask(i, changed).cpu(), torch.from_numpy(valid[place]))
+                        self._note(i, condition.key, place, right.numpy())
+                        self.bars.advance(len(place))
 
     def attack(self, attacks: Sequence[Attack]) -> None:
         """Attack the pictures, each model by its own gradients."""

@@ -1,6 +1,7 @@
 """The conditions under which models are asked: corrupted, occluded, attacked pictures."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from .subjects import Subject
 
 MEAN = "robust.mean_corruption_top1"
 ZERO = "attack.zero_gradient"
+THREADED = 96  # side from which the work on a picture is more than that of handing it to a thread
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,18 @@ def corruptions(channels: int) -> list[Condition]:
     ]
 
 
-def apply(condition: Condition, pictures: Tensor, words: Sequence[int]) -> Tensor:
-    """Return changed pictures, uint8 B, C, H, W; each depends on itself and its word alone."""
+def apply(condition: Condition, pictures: Tensor, words: Sequence[int], *, pool: Executor | None = None) -> Tensor:
+    """Return changed pictures, uint8 B, C, H, W; each depends on itself and its word alone.
+
+    Args:
+        condition: what is done to them.
+        pictures: uint8 B, C, H, W.
+        words: one a picture, which its draws are functions of.
+        pool: threads to change several pictures at a time, where they are large enough to be worth it.
+    """
     arrays = pictures.permute(0, 2, 3, 1).cpu().numpy()
-    changed = [condition.change(picture, word) for picture, word in zip(arrays, words, strict=True)]
-    return torch.from_numpy(np.stack(changed)).permute(0, 3, 1, 2)
+    across = map if pool is None or min(arrays.shape[1:3]) < THREADED else pool.map
+    return torch.from_numpy(np.stack(list(across(condition.change, arrays, words)))).permute(0, 3, 1, 2)
 
 
 def attack_batch(

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..building import Shape, open_model
+from ..building import Shape, open_device, open_model
 from ..data.augment import Normalize
 from ..data.held_out import identity
 from ..data.loader import Framing
@@ -44,7 +44,7 @@ class Subject:
     normalize: Normalize = field(init=False)
 
     def __post_init__(self) -> None:
-        self.model = self.model.to(self.device).eval()
+        self.model = self.model.to(self.device).eval().requires_grad_(False)  # attacks need the pictures' gradient alone
         self.normalize = Normalize(self.shape.mean, self.shape.std, device=self.device)
 
     def ask(self, pictures: Tensor) -> Tensor:
@@ -97,6 +97,7 @@ def open_subjects(targets: Sequence[str | Path], *, device: str) -> list[Subject
     """
     if not targets:
         raise EvaluationError("nothing was given to evaluate; give a run's folder, its weights or a timm model's name")
+    place = open_device(device)
     found: list[Subject] = []
     for target in targets:
         path = Path(target).expanduser()
@@ -107,7 +108,7 @@ def open_subjects(targets: Sequence[str | Path], *, device: str) -> list[Subject
         name, number = base, 2
         while name in {subject.name for subject in found}:
             name, number = f"{base} ({number})", number + 1
-        found.append(Subject(name, str(target), model, shape, run, torch.device(device)))
+        found.append(Subject(name, str(target), model, shape, run, place))
     return found
 
 

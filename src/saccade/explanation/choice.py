@@ -12,20 +12,29 @@ from .subject import Subject
 from .view import View
 
 VIEWS = ("gradcam", "attention", "density", "scaling", "nomination", "slots", "slots-training", "cka")
+TEXT_VIEWS = ("words", "density", "scaling")  # of models that read words
 
 
-def check_views(views: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the keys of the views to make, in their order; an unknown one is refused with the nearest."""
+def check_views(
+    views: Sequence[str] | None, known: tuple[str, ...] = VIEWS, *, what: str = "pictures"
+) -> tuple[str, ...]:
+    """Return the keys of the views to make, in their order; an unknown one is refused with the nearest.
+
+    Args:
+        views: what was asked for; all if None.
+        known: the views there are.
+        what: they are of.
+    """
     if views is None:
-        return VIEWS
+        return known
     for key in views:
-        if key not in VIEWS:
-            near = difflib.get_close_matches(str(key), VIEWS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"there is no view {key!r}{hint} There are {', '.join(VIEWS)}")
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise ValueError(f"there is no view {key!r} of {what}{hint} There are {', '.join(known)}")
     if not views:
-        raise ValueError(f"no view was asked for; there are {', '.join(VIEWS)}")
-    return tuple(key for key in VIEWS if key in views)
+        raise ValueError(f"no view was asked for; there are {', '.join(known)}")
+    return tuple(key for key in known if key in views)
 
 
 def check_classes(subject: Subject, other: Subject, chosen: Sequence[str]) -> None:

@@ -71,14 +71,14 @@ def relative_distance(weights: Tensor, distances: Tensor) -> Tensor:
     """Return the paper's distance of spatial interactions, the mean of a_ij |p_i - p_j| over all pairs i ≠ j.
 
     Args:
-        weights: ..., N, N of the spatial tokens.
-        distances: N, N, zero on the diagonal.
+        weights: ..., n, N of spatial tokens: all N queries, or n of them, whose numbers then add up to that of all.
+        distances: n, N, zero between a token and itself.
 
     Returns:
         ..., one number a map; NaN where there is but one token.
     """
     count = weights.shape[-1]
-    total = (upcast(weights) * distances).sum((-2, -1))
+    total = (upcast(weights).nan_to_num() * distances).sum((-2, -1))
     return total / (count * (count - 1)) if count > 1 else torch.full_like(total, torch.nan)
 
 

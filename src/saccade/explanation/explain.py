@@ -17,18 +17,20 @@ from .capture import Captured, capture
 from .checkpoints import open_checkpoints
 from .choice import check_classes, check_layers, check_shown, check_views, only, restrict
 from .gradcam import gradcam_view
-from .listening import at_rest
-from .nomination import nomination_view
+from .listening import Heard, at_rest, listen
+from .nomination import nomination_taps, nomination_view
 from .result import Answer, ExplainedPicture, Explanation
 from .scaling import scaling_view
 from .similarity import cka_view
-from .slots import slots_over_checkpoints, slots_view
+from .slots import slot_taps, slots_over_checkpoints, slots_view
 from .subject import Picture, Subject, open_subject, read_pictures, read_samples, to_pixels
 from .texts import Text, explain_texts, reads_text
 from .view import View
 
 CAPTURED = ("attention", "density")  # views of what one forward pass is listened to for
 TOGETHER = 8  # pictures in a batch
+
+Stages = tuple[list[tuple[str, nn.Module]], str]  # a run's models as training went on, and a sentence on them
 
 
 def explain(
@@ -62,8 +64,14 @@ def explain(
         tokenizer: of Hugging Face, for texts.
         progress: is told what is being done.
     """
+    views, layers = (None if names is None else _listed(names) for names in (views, layers))
     if reads_text(model):
-        return explain_texts(model, images, tokenizer=tokenizer, progress=progress)  # type: ignore[arg-type]
+        if against is not None or data is not None:
+            raise ValueError(
+                "against= or data= was given and the model reads words: they are for pictures, leave them out"
+            )
+        given: Any = {"tokenizer": tokenizer, "views": views, "layers": layers, "device": device, "progress": progress}
+        return explain_texts(model, images, **given)  # type: ignore[arg-type]
     tell = progress or (lambda _: None)
     chosen = check_views(views)
     pictures = read_pictures(images)  # type: ignore[arg-type]
@@ -79,10 +87,11 @@ def explain(
     if data is not None and "cka" in chosen:
         tell("reading pictures")
         many = read_samples(subject, data, samples)
+    stages = _stages(subject, chosen)
     explained: list[ExplainedPicture] = []
     for begin in range(0, len(pictures), TOGETHER):
         some = pictures[begin : begin + TOGETHER]
-        explained += _explain(subject, some, chosen, layers=layers, other=other, tell=tell)
+        explained += _explain(subject, some, chosen, layers=layers, other=other, stages=stages, tell=tell)
     if "cka" in chosen:
         tell("comparing layers")
         view = _cka(subject, many, other, layers)
@@ -100,13 +109,14 @@ def _explain(
     *,
     layers: Sequence[str] | None,
     other: Subject | None,
+    stages: Stages,
     tell: Callable[[str], None],
 ) -> list[ExplainedPicture]:
     """Explain a batch of pictures, all but the similarity of layers."""
     framed = torch.stack([subject.frame(picture) for _, picture in pictures])
     images, pixels = subject.normalise(framed), [to_pixels(one) for one in framed]
     tell("listening to the model")
-    captured = _listen(subject, images)
+    captured, heard = _listen(subject, images)
     logits = find_logits(captured.output, len(images))
     answers = [[]] * len(images) if logits is None else name_answers(logits, subject)
     found: dict[str, list[View]] = {}
@@ -116,11 +126,11 @@ def _explain(
             few = restrict(captured, layers)
             found[key] = density_view(few, len(images)) if key == "density" else attention_view(few, pixels)
         elif key != "cka":
-            found[key] = _make(key, subject, images, pixels, dense=is_dense(captured.output))
+            found[key] = _make(key, subject, images, pixels, captured=captured, heard=heard, stages=stages)
     others: list[Answer] = [[]] * len(images)
     if other is not None and other.shape.classes == subject.shape.classes:
         second = other.normalise(torch.stack([other.frame(picture) for _, picture in pictures]))
-        logits = find_logits(_listen(other, second).output, len(images))
+        logits = find_logits(_listen(other, second)[0].output, len(images))
         others = others if logits is None else name_answers(logits, other)
     return [
         ExplainedPicture(name, pixels[i], answers[i], [only(found[key][i], layers) for key in found], others[i])
@@ -128,33 +138,55 @@ def _explain(
     ]
 
 
-def _make(key: str, subject: Subject, images: Tensor, pixels: Sequence[np.ndarray], *, dense: bool) -> list[View]:
+def _make(
+    key: str,
+    subject: Subject,
+    images: Tensor,
+    pixels: Sequence[np.ndarray],
+    *,
+    captured: Captured,
+    heard: Heard,
+    stages: Stages,
+) -> list[View]:
     model = subject.model
     if key == "gradcam":
-        names = subject.shape.classes or None
-        return gradcam_view(Pooled(model) if dense else model, images, pixels, classes=names)
+        asked, names = Pooled(model) if is_dense(captured.output) else model, subject.shape.classes or None
+        # One picture at a time: a backward pass keeps all that passed through the network.
+        return [gradcam_view(asked, images[i : i + 1], [picture], classes=names)[0] for i, picture in enumerate(pixels)]
     if key == "scaling":
         return scaling_view(model, len(pixels))
     if key == "nomination":
-        return nomination_view(model, images, pixels)
+        return nomination_view(model, images, pixels, heard=heard)
     if key == "slots":
-        return slots_view(model, images, pixels)
-    models: list[tuple[str, nn.Module]] = [("final weights", model)]
-    note = ""
-    if subject.run is not None and any(isinstance(module, SlotMixer) for module in model.modules()):
-        models, note = open_checkpoints(subject.run)
-        models = [(name, one.to(images.device)) for name, one in models]
+        return slots_view(model, images, pixels, heard=heard)
+    models, note = stages
     return slots_over_checkpoints(models, images, pixels, note=note)
 
 
-def _listen(subject: Subject, images: Tensor) -> Captured:
-    with torch.no_grad(), at_rest(subject.model):
+def _stages(subject: Subject, chosen: Sequence[str]) -> Stages:
+    """Return a run's models as training went on, where slots are to be followed through it; else the model alone."""
+    alone = [("final weights", subject.model)]
+    if "slots-training" not in chosen or not any(isinstance(module, SlotMixer) for module in subject.model.modules()):
+        return alone, ""
+    if subject.run is None:
+        return alone, "The model is of no run, so there are its present weights alone."
+    models, note = open_checkpoints(subject.run)
+    return [(name, one.to(subject.device)) for name, one in models], note
+
+
+def _listen(subject: Subject, images: Tensor) -> tuple[Captured, Heard]:
+    """Run a model once, for its answer, its attention, and what passes the taps of nominations and slots."""
+    model = subject.model
+    with torch.no_grad(), at_rest(model), listen([*nomination_taps(model), *slot_taps(model)]) as heard:
         try:
-            return capture(subject.model, images)
-        except (TypeError, ValueError, AttributeError, AssertionError) as error:
+            return capture(model, images), heard
+        except (TypeError, ValueError, AttributeError, AssertionError, RuntimeError) as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
             raise ValueError(
                 f"{subject.name} could not be run on pictures of {tuple(images.shape)} ({type(error).__name__}: "
-                f"{str(error)[:200]}); a model is explained by calling it with a batch of pictures"
+                f"{str(error)[:200]}); a model is explained by calling it with a batch of pictures: if it wants them "
+                "otherwise, say so by shape="
             ) from error
 
 
@@ -167,3 +199,8 @@ def _cka(subject: Subject, read: Sequence[np.ndarray], other: Subject | None, la
     second_model = None if other is None else other.model
     shared: dict[str, Any] = {"other": second_model, "other_samples": second, "names": names, "layers": layers}
     return cka_view(subject.model, first, 1, **shared)[0]
+
+
+def _listed(names: Sequence[str]) -> list[str]:
+    """Return names as a list; a single one may be given as it is."""
+    return [names] if isinstance(names, str) else list(names)

@@ -130,7 +130,7 @@ def _choose(
         try:
             maps = {name: spot.as_map(g[index], host, size) for name, g in answers.items() if g[index] is not None}
         except HostError as error:
-            reason = str(error)
+            reason = str(error).partition(";")[0]  # what follows is advice for plug-ins
             continue
         maps = {name: gradient for name, gradient in maps.items() if bool((gradient != 0).any())}
         if "both" in maps:

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+Heard = dict[nn.Module, Tensor]  # the last output of each module listened to
+
 
 @contextmanager
 def at_rest(model: nn.Module) -> Iterator[None]:
@@ -20,9 +22,9 @@ def at_rest(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def listen(modules: Iterable[nn.Module]) -> Iterator[dict[nn.Module, Tensor]]:
+def listen(modules: Iterable[nn.Module]) -> Iterator[Heard]:
     """Keep the last output of each module; of a tuple, its first part."""
-    heard: dict[nn.Module, Tensor] = {}
+    heard: Heard = {}
 
     def keep(module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         heard[module] = output[0] if isinstance(output, tuple) else output

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .density import attended_distance, cell_centres, city_block, entropy, jacobian_norm
+from .density import attended_distance, cell_centres, city_block, entropy, jacobian_norm, relative_distance
 from .places import Axes, Place
 
 CHUNK = 1 << 24  # weights that are in memory at a time
@@ -123,9 +123,7 @@ def measure(rows: Callable[[int, int], Tensor], axes: Axes, *, place: Place, kee
     if apart is not None:
         joined["attended"] = torch.cat([part["attended"] for part in parts], -1).cpu()
         if place.query_grid == place.key_grid and keys - place.prefix[1] > 1:
-            count = keys - place.prefix[1]
-            total: Any = sum(part["relative"] for part in parts)
-            joined["relative"] = (total / (count * (count - 1))).cpu()
+            joined["relative"] = sum(part["relative"] for part in parts).cpu()  # type: ignore[union-attr]
     kept = keep is not None and sum(part.numel() for part in whole) <= KEPT
     joined["weights"] = torch.cat(whole, -2) if kept else None
     return Measured(place, joined)
@@ -154,5 +152,5 @@ def _numbers(weights: Tensor, begin: int, place: Place, apart: tuple[Tensor, Ten
         start = begin + skip - place.prefix[0]
         centres, ends = (x[start : start + spatial.shape[-2]] for x in apart)
         numbers["attended"] = attended_distance(spatial, centres)
-        numbers["relative"] = (spatial.nan_to_num() * ends).sum((-2, -1))
+        numbers["relative"] = relative_distance(spatial, ends)
     return numbers

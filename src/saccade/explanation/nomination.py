@@ -11,7 +11,7 @@ from ..layers.nominate import CANDIDATES, Nominator, Synergy
 from ..layers.numerics import upcast
 from ..report import Html, grid, line_chart
 from .draw import enlarge, montage, overlay, share_colours, to_grey, upsample
-from .listening import at_rest, listen
+from .listening import Heard, at_rest, listen
 from .view import Figure, View
 
 TITLE = "What every place nominates"
@@ -44,15 +44,18 @@ class Nomination:
     used: str
 
 
-def nomination_view(model: nn.Module, images: Tensor, pixels: Sequence[np.ndarray]) -> list[View]:
+def nomination_view(
+    model: nn.Module, images: Tensor, pixels: Sequence[np.ndarray], *, heard: Heard | None = None
+) -> list[View]:
     """Return for every picture its nomination maps and the shares of each kind of context per layer.
 
     Args:
         model: any; only one with nominators has something to show.
         images: B, C, H, W as the model takes them.
         pixels: the pictures, each H, W, 3 uint8.
+        heard: what passed the `nomination_taps` for these images; the model is run if not given.
     """
-    layers = read_nominations(model, images)
+    layers = read_nominations(model, images, heard=heard)
     if not layers:
         absent = (
             "This model does not nominate: it has no layer that chooses between several kinds of context. NomMer "
@@ -62,14 +65,20 @@ def nomination_view(model: nn.Module, images: Tensor, pixels: Sequence[np.ndarra
     return [_view(layers, index, picture) for index, picture in enumerate(pixels)]
 
 
+def nomination_taps(model: nn.Module) -> list[nn.Module]:
+    """Return where to listen for what a model's layers nominate."""
+    return [module.scores for module in model.modules() if isinstance(module, Nominator)]
+
+
 @torch.no_grad()
-def read_nominations(model: nn.Module, images: Tensor) -> list[Nomination]:
-    """Run a model on images and return what its layers nominate, in their order; empty if none does."""
+def read_nominations(model: nn.Module, images: Tensor, *, heard: Heard | None = None) -> list[Nomination]:
+    """Return what a model's layers nominate for images, in their order; empty if none does."""
     found = [(path, module) for path, module in model.named_modules() if isinstance(module, Nominator)]
     if not found:
         return []
-    with at_rest(model), listen(module.scores for _, module in found) as heard:
-        model(images)
+    if heard is None:
+        with at_rest(model), listen(nomination_taps(model)) as heard:
+            model(images)
     return [_read(model, path, module, heard[module.scores]) for path, module in found if module.scores in heard]
 
 

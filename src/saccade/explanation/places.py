@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..plugins.tokens import Host, HostError, find_host, guess_grid
 
 REORDERED = ("Hiera",)  # models whose tokens do not lie in rows and columns
+OBJECTS = ("num_queries", "num_detection_tokens")  # what Hugging Face's detectors call the number of their queries
 OVERLAPPING = ("Halo",)  # modules whose keys come from a larger window than the queries
 
 Kind = Literal["tokens", "windows", "slots"]
@@ -105,6 +106,8 @@ class Layers:
         batch: how many samples it was given.
         size: height and width of the pictures; None for text.
         reordered: its tokens are not in row-major order.
+        objects: how many of its tokens ask for objects, in a detector; they lie nowhere, though their number may be
+            that of a grid.
         entered: tokens and channels that a module was given, by its id.
     """
 
@@ -112,6 +115,7 @@ class Layers:
     batch: int
     size: tuple[int, int] | None
     reordered: bool = False
+    objects: int = 0
     entered: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
@@ -130,7 +134,9 @@ class Layers:
         pictures += [x for x in listed or () if isinstance(x, Tensor) and x.ndim == 3]
         size = (pictures[0].shape[-2], pictures[0].shape[-1]) if pictures else None
         reordered = any(word in type(m).__name__ for m in model.modules() for word in REORDERED)
-        return cls(host, batch, size, reordered)
+        config = getattr(model, "config", None)
+        objects = next((n for name in OBJECTS if isinstance(n := getattr(config, name, None), int)), 0)
+        return cls(host, batch, size, reordered, objects)
 
     def place(self, name: str, module: nn.Module, shape: Shape, *, slots: bool) -> Place:
         """Tell where the tokens of a map lie."""
@@ -144,6 +150,8 @@ class Layers:
             return Place(kind, path, trouble="its tokens are not kept in rows and columns")
         if self.size is None or (self.host is not None and self.host.text):
             return Place(kind, path, trouble="words have no place in a picture")
+        if self.objects and (shape.keys == self.objects or _grid(shape.keys - self.objects, (0, 1), self.size)[1]):
+            return Place(kind, path, trouble="tokens that ask for objects are among its keys, and lie nowhere")
         overlapping = any(word in type(module).__name__ for word in OVERLAPPING)
         if overlapping or (kind == "windows" and shape.queries != shape.keys):
             return Place(kind, path, trouble="its windows of queries are not its windows of keys")
@@ -155,6 +163,8 @@ class Layers:
         prefix_q, query_grid = (
             (prefix_k, key_grid) if shape.queries == shape.keys else _grid(shape.queries, counts, size)
         )
+        if self.objects and shape.queries == self.objects:
+            return Place(kind, path, (0, prefix_k), None, key_grid, "its queries ask for objects, and lie nowhere")
         if query_grid == (1, 1) and shape.queries < shape.keys:  # the class token asks alone
             prefix_q, query_grid = shape.queries, None
         trouble = None if key_grid and query_grid else "the grid of its tokens cannot be told"

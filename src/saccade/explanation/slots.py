@@ -12,7 +12,7 @@ from ..layers.cluster import correspondence, kmeans
 from ..layers.numerics import upcast
 from ..layers.slots import SlotMixer
 from .draw import SMALLEST, enlarge, heat_colours, heat_overlay, label_overlay, montage, upsample
-from .listening import at_rest, listen
+from .listening import Heard, at_rest, listen
 from .medoids import assign, choose_medoids
 from .view import Figure, View
 
@@ -45,15 +45,18 @@ class Slots:
     labels: np.ndarray
 
 
-def slots_view(model: nn.Module, images: Tensor, pixels: Sequence[np.ndarray]) -> list[View]:
+def slots_view(
+    model: nn.Module, images: Tensor, pixels: Sequence[np.ndarray], *, heard: Heard | None = None
+) -> list[View]:
     """Return for every picture the assignment maps of each block's slots.
 
     Args:
         model: any; only one with slots has something to show.
         images: B, C, H, W as the model takes them.
         pixels: the pictures, each H, W, 3 uint8.
+        heard: what passed the `slot_taps` for these images; the model is run if not given.
     """
-    blocks = read_slots(model, images)
+    blocks = read_slots(model, images, heard=heard)
     if not blocks:
         return [View("slots", TITLE, ABOUT, absent=ABSENT) for _ in pixels]
     views = []
@@ -96,15 +99,28 @@ def slots_over_checkpoints(
     return [View(key, title, about, figures=[_over_time(rows, i, picture)]) for i, picture in enumerate(pixels)]
 
 
+def slot_taps(model: nn.Module) -> list[nn.Module]:
+    """Return where to listen for what a model's slots stand for."""
+    return [tap for mixer in model.modules() if isinstance(mixer, SlotMixer) for tap in (mixer.slots, mixer.features)]
+
+
 @torch.no_grad()
-def read_slots(model: nn.Module, images: Tensor, *, layer: str | None = None, middle: bool = False) -> list[Slots]:
-    """Run a model on images and return what its slots stand for, block by block; empty if it has none.
+def read_slots(
+    model: nn.Module,
+    images: Tensor,
+    *,
+    layer: str | None = None,
+    middle: bool = False,
+    heard: Heard | None = None,
+) -> list[Slots]:
+    """Return what a model's slots stand for in images, block by block; empty if it has none.
 
     Args:
         model: any.
         images: B, C, H, W.
         layer: only the block with this path.
         middle: only the middle block.
+        heard: what passed the `slot_taps` for these images; the model is run if not given.
     """
     found = [(path, module) for path, module in model.named_modules() if isinstance(module, SlotMixer)]
     if layer is not None and found:
@@ -116,8 +132,9 @@ def read_slots(model: nn.Module, images: Tensor, *, layer: str | None = None, mi
         found = [found[len(found) // 2]]
     if not found:
         return []
-    with at_rest(model), listen(tap for _, mixer in found for tap in (mixer.slots, mixer.features)) as heard:
-        model(images)
+    if heard is None:
+        with at_rest(model), listen(slot_taps(model)) as heard:
+            model(images)
     return [_read(path, mixer, heard[mixer.slots], heard[mixer.features]) for path, mixer in found]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..layers.second_order import SecondOrder
-from ..plugins.tokens import Host, split_tokens
+from ..plugins.tokens import Host, HostError, split_tokens
 
 ATTENTION = ("attn", "attention", "self_attn", "self_attention", "token_mixer")
 NO_FEATURES = (nn.Dropout, nn.Softmax)  # modules that attention weights B, heads, N, N may pass
@@ -31,7 +31,12 @@ class Spot:
     channels_last: bool = False
 
     def as_map(self, values: Tensor, host: Host, size: tuple[int, int]) -> Tensor:
-        """Bring the features or their gradient to B, C, H, W."""
+        """Bring the features or their gradient to B, C, H, W; refuse a map that has not the picture's proportions."""
+        if values.ndim == 4:
+            rows, columns = values.shape[1:3] if self.channels_last else values.shape[2:]
+            even = size[1] / size[0]
+            if abs(columns - even * rows) > 1 + even:  # strides round each side by less than one cell
+                raise HostError(f"{self.layer} has {rows} x {columns} cells, which are no places of the picture")
         layout: Any = "NLC" if values.ndim == 3 else "NHWC" if self.channels_last else "NCHW"
         fits = host.grid if host.grid and values.shape[1] - self.prefix == host.grid[0] * host.grid[1] else None
         return split_tokens(values, layout=layout, prefix_tokens=self.prefix, grid=fits, image_size=size).as_map()
@@ -42,7 +47,8 @@ def hear_maps(host: Host, batch: int) -> Iterator[list[Spot]]:
     """Listen to a model; the list fills, when the call is over, with the maps of features, best candidate first.
 
     With transformer blocks these are the last block's output, the input of its attention, and the output of the block
-    before; then every module's output B, C, H, W with more than one place, the last first.
+    before; then every module's output B, C, H, W with more than one place, the last first, but for those inside of
+    attention, whose axes are heads and tokens, and those before the first block, which are no late features.
     """
     heard: dict[str, Tensor] = {}
     spots: list[Spot] = []
@@ -98,15 +104,21 @@ def _from_blocks(host: Host, heard: dict[str, Tensor], inputs: str) -> list[Spot
 
 def _from_maps(host: Host, heard: dict[str, Tensor]) -> list[Spot]:
     channels_last = host.layout == "NHWC"
-    # Covariances, B, heads, d, d, have no places.
-    heads = tuple(f"{path}." for path, module in host.model.named_modules() if isinstance(module, SecondOrder))
+    # Covariances, B, heads, d, d, have no places, and queries, B, heads, N, d, none on two axes.
+    inner = tuple(
+        f"{path}."
+        for path, module in host.model.named_modules()
+        if isinstance(module, SecondOrder) or path.rpartition(".")[2] in ATTENTION
+    )
+    paths = list(heard)
+    begun = min((paths.index(block.path) for block in host.blocks if block.path in heard), default=0)
     return [
-        Spot(path, tensor, channels_last=channels_last)
-        for path, tensor in reversed(heard.items())
-        if tensor.ndim == 4
+        Spot(path, heard[path], channels_last=channels_last)
+        for path in reversed(paths[begun:])
+        if (tensor := heard[path]).ndim == 4
         and not path.startswith("input of ")
         and not isinstance(host.model.get_submodule(path), NO_FEATURES)
-        and not path.startswith(heads)
+        and not path.startswith(inner)
         and _places(tensor, 0, channels_last=channels_last) > 1
     ]
 

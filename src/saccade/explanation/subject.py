@@ -1,6 +1,6 @@
 """What is explained: a model, how it wants its pictures, and the pictures."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ..building import Shape, open_model
+from ..building import Shape, open_device, open_model
 from ..data.augment import Normalize
 from ..data.loader import Framing
 from ..data.open import open_data
@@ -21,6 +21,10 @@ from ..runs import Run
 Picture = str | Path | Image.Image | np.ndarray
 DETECTING = ("rpn", "roi_heads", "anchor_generator")  # parts of detectors, which resize pictures and return boxes
 INNER = ("backbone", "encoder")
+ASSUMED = (
+    "The model's configuration does not say how its pictures are normalised; a mean and a deviation of 0.5 were "
+    "assumed. If its image processor has others, pass them by shape=saccade.building.Shape(..., mean=, std=)."
+)
 DETECTED = 320  # side of a picture for the backbone of a detector, which takes any
 
 
@@ -69,6 +73,8 @@ def open_subject(target: nn.Module | str | Path, *, shape: Shape | None = None, 
     run = None
     if isinstance(target, nn.Module):
         model, notes = _without_detection(target)
+        if shape is None and hasattr(getattr(target, "config", None), "image_size"):
+            notes = (*notes, ASSUMED)
         shape = shape or find_shape(target)
         name = (getattr(target, "pretrained_cfg", None) or {}).get("architecture") or type(target).__name__
     else:
@@ -76,7 +82,7 @@ def open_subject(target: nn.Module | str | Path, *, shape: Shape | None = None, 
         name = Path(target).name if Path(target).exists() else str(target)
         run = Path(target) if Path(target).is_dir() else None
     if device is not None:
-        model = model.to(_device(device))
+        model = model.to(open_device(device))
     return Subject(model, shape, name, run, notes)
 
 
@@ -91,17 +97,6 @@ def _open(target: str | Path) -> tuple[nn.Module, Shape]:
             f"the weights of {target} do not fit the model and classes written beside them ({told}); give the folder "
             "of the run that wrote them"
         ) from None
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"device={name} was given and cannot be used ({str(error).splitlines()[0]}); try cpu"
-        ) from None
-    return device
 
 
 def _without_detection(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
@@ -154,7 +149,10 @@ def _channels(model: nn.Module, told: int) -> int:
 
 def read_pictures(pictures: Picture | Sequence[Picture]) -> list[tuple[str, np.ndarray]]:
     """Read pictures, each with a name: files, PIL images, or arrays H, W, 3 or H, W of uint8."""
-    listed = [pictures] if isinstance(pictures, str | Path | Image.Image | np.ndarray) else list(pictures)
+    single = isinstance(pictures, str | Path | Image.Image | np.ndarray)
+    if not single and not isinstance(pictures, Iterable):
+        raise TypeError(f"pictures are {type(pictures).__name__}; give files, PIL images or arrays of uint8")
+    listed: list[Any] = [pictures] if single else list(pictures)  # type: ignore[arg-type]
     if not listed:
         raise ValueError("no picture was given; give at least one")
     return [_read(picture, number + 1) for number, picture in enumerate(listed)]

@@ -6,17 +6,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..building import open_device
 from ..plugins.tokens import HostError, find_host
 from ..report.markup import shorten
 from .answers import BEST, find_logits
 from .attention import density_view
 from .capture import capture
+from .choice import TEXT_VIEWS, check_layers, check_views, restrict
 from .listening import at_rest
 from .result import Answer, ExplainedPicture, Explanation
 from .scaling import scaling_view
-from .words import words_view
+from .view import View
+from .words import Text, read_text, words_view
 
-Text = str | Tensor | Mapping[str, Any]
 NAME = 60  # characters of a text that stands for its name
 
 
@@ -34,6 +36,9 @@ def explain_texts(
     *,
     tokenizer: Any = None,
     classes: Sequence[str] | None = None,
+    views: Sequence[str] | None = None,
+    layers: Sequence[str] | None = None,
+    device: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Explanation:
     """Explain what a model did with texts.
@@ -44,26 +49,37 @@ def explain_texts(
             `input_ids`.
         tokenizer: of Hugging Face.
         classes: names of the classes; what the model's configuration says if not given.
+        views: keys of the views to make, of `TEXT_VIEWS`; all if not given.
+        layers: paths of modules; rows of other layers are left out.
+        device: where to run; where the model is if not given.
         progress: is told what is being done.
     """
+    chosen = check_views(views, TEXT_VIEWS, what="texts")
+    check_layers(model, layers)
     listed: list[Any] = [texts] if isinstance(texts, str | Tensor | Mapping) else list(texts)
     if not listed:
         raise ValueError("no text was given; give at least one")
+    if device is not None:
+        model = model.to(open_device(device))
+    place = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     classes = classes or _classes(model)
     explained = []
     for number, text in enumerate(listed):
         if progress is not None:
             progress(f"text {number + 1}")
-        view = words_view(model, text, tokenizer=tokenizer, classes=classes)
-        inputs = tokenizer(text, return_tensors="pt") if isinstance(text, str) else text
+        name = shorten(text, NAME) if isinstance(text, str) else f"text {number + 1}"
+        inputs = read_text(text, tokenizer, place)
         with torch.no_grad(), at_rest(model):
             captured = capture(model, inputs) if isinstance(inputs, Tensor) else capture(model, **inputs)
         logits = find_logits(captured.output, 1)
         answer: Answer = [] if logits is None else _answer(logits[0], classes)
-        name = shorten(text, NAME) if isinstance(text, str) else f"text {number + 1}"
-        explained.append(
-            ExplainedPicture(name, None, answer, [view, *density_view(captured, 1), *scaling_view(model, 1)])
-        )
+        shown: list[View] = []
+        for key in chosen:
+            if key == "words":
+                shown.append(words_view(model, inputs, tokenizer=tokenizer, classes=classes))
+            else:
+                shown += density_view(restrict(captured, layers), 1) if key == "density" else scaling_view(model, 1)
+        explained.append(ExplainedPicture(name, None, answer, shown))
     return Explanation(type(model).__name__, explained)
 
 

@@ -25,6 +25,8 @@ ABOUT = (
 FOR, AGAINST, PLAIN, INK = (86, 163, 245), (245, 150, 60), (238, 238, 238), "#111111"
 STARTS = ("Ġ", "▁")  # how vocabularies mark the piece that begins a word
 
+Text = str | Tensor | Mapping[str, Any]
+
 
 @dataclass(frozen=True)
 class Influence:
@@ -45,7 +47,7 @@ class Influence:
 
 def words_view(
     model: nn.Module,
-    inputs: str | Tensor | Mapping[str, Any],
+    inputs: Text,
     *,
     words: Sequence[str] | None = None,
     tokenizer: Any = None,
@@ -63,13 +65,10 @@ def words_view(
         target: the class to ask about; the best-scored one if not given.
         classes: names of the classes.
     """
-    if isinstance(inputs, str):
-        if tokenizer is None:
-            raise ValueError("a text was given and no tokenizer; pass tokenizer=, or token numbers with words=")
-        inputs = dict(tokenizer(inputs, return_tensors="pt"))
+    inputs = read_text(inputs, tokenizer, next((p.device for p in model.parameters()), torch.device("cpu")))
     given = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
     try:
-        found = compute_influence(model, inputs if isinstance(inputs, Tensor) else given, target=target)
+        found = compute_influence(model, inputs, target=target)
     except HostError as error:
         return View("words", TITLE, ABOUT, absent=f"No influence of words: {error}.")
     groups = _groups(given["input_ids"][0].tolist(), found.counts, words, tokenizer)
@@ -77,6 +76,28 @@ def words_view(
     figures = [_figure(part, found, groups, name) for part in found.scores]
     numbers = {"target": found.target, "class": name}
     return View("words", TITLE, ABOUT, figures=figures, numbers=numbers)
+
+
+def read_text(text: Text, tokenizer: Any, device: torch.device) -> Tensor | dict[str, Any]:
+    """Return what a model is given for a text: token numbers, or all it takes by name, on its device.
+
+    Args:
+        text: as in `words_view`.
+        tokenizer: of Hugging Face, for a text in letters.
+        device: where the model is.
+    """
+    if isinstance(text, str):
+        if tokenizer is None:
+            raise ValueError("a text was given and no tokenizer; pass tokenizer=, or token numbers with words=")
+        text = dict(tokenizer(text, return_tensors="pt"))
+    if isinstance(text, Tensor):
+        return text.to(device)
+    if not isinstance(text, Mapping) or "input_ids" not in text:
+        raise TypeError(
+            f"a text is {type(text).__name__}; give a string with tokenizer=, token numbers of shape 1, N, or a "
+            "mapping with input_ids"
+        )
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in text.items()}
 
 
 def compute_influence(

@@ -24,7 +24,7 @@ class DepthwiseConv(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a map of the same shape."""
-        if self.weight.requires_grad and own_backward_serves(x, self.weight):
+        if own_backward_serves(x, self.weight):
             return _Depthwise.apply(x, self.weight, self.bias)
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 

@@ -1,5 +1,8 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
+import torch
 from scipy import ndimage
 
 from saccade.evaluation.corruptions import CORRUPTIONS, SEVERITIES, corrupt
@@ -71,14 +74,19 @@ def test_blur_keeps_an_even_picture_and_the_mean_of_any(side):
 
 
 def test_batches_of_any_size_hold_the_same_bytes():
-    import torch
-
     pictures = torch.from_numpy(np.stack([textured(seed, 28, 1) for seed in range(6)])).permute(0, 3, 1, 2)
     words = list(range(6))
     for condition in corruptions(1)[::7]:
         whole = apply(condition, pictures, words)
         parts = [apply(condition, pictures[i : i + 1], words[i : i + 1]) for i in reversed(range(6))]
         assert torch.equal(whole, torch.cat(parts[::-1]))
+
+
+def test_threads_change_nothing():
+    pictures = torch.from_numpy(np.stack([textured(seed, 96) for seed in range(4)])).permute(0, 3, 1, 2)
+    with ThreadPoolExecutor(3) as pool:
+        for condition in corruptions(3)[2::5]:
+            assert torch.equal(apply(condition, pictures, range(4), pool=pool), apply(condition, pictures, range(4)))
 
 
 def test_grey_pictures_are_not_saturated():

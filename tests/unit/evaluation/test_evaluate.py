@@ -7,6 +7,7 @@ import pytest
 from saccade.building import Shape, build_model, save_model
 from saccade.config import ModelConfig, TrainConfig, overlay
 from saccade.data.open import open_data
+from saccade.evaluation.asking import expect
 from saccade.evaluation.evaluate import evaluate
 from saccade.evaluation.labels import LabelError
 from saccade.evaluation.subjects import EvaluationError
@@ -64,7 +65,7 @@ def test_numbers_are_those_of_the_models_answers(place):
     assert "top5" not in found.metrics()
     assert sum(score.correct for score in found.run().classes) == sum(right)
     for estimate in found.run().metrics.values():
-        assert estimate.low <= estimate.value + 1e-9 or estimate.low == pytest.approx(estimate.value)
+        assert estimate.low <= estimate.high
     assert not found.notes
 
 
@@ -210,3 +211,15 @@ def test_several_right_labels_need_one_of_them(place, tmp_path):
     assert found.metrics()["top1"] == 1
     assert set(found.metrics()) == {"top1", "nll", "ece"}
     assert found.run().metrics["top1"].low < 0.8  # Wilson's, since all agree
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "nowhere"])
+def test_device_that_is_not_there_is_refused_with_another(place, device):
+    with pytest.raises(ValueError, match=rf"device={device} was given and cannot be used.*try cpu"):
+        evaluate(place / "one", quiet=True, device=device)
+
+
+def test_time_of_the_rest_is_told_beforehand():
+    assert expect(6.0, passes=80, back=10).startswith("up to about 11 minutes")  # (80 + 30) * 6 s
+    assert expect(0.1, passes=80, back=10).startswith("less than a minute")
+    assert "--limit" in expect(6.0, passes=80, back=10)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import saccade  # noqa: F401
 from saccade.explanation import maps
 from saccade.explanation.capture import Captured, capture
+from saccade.explanation.density import attended_distance, cell_centres, city_block, relative_distance
 from saccade.explanation.places import split_axes
 
 SMALL = {"img_size": 64, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 5}
@@ -141,6 +142,21 @@ def test_rows_measured_in_pieces_give_the_same_numbers(monkeypatch):
     for one, other in zip(whole, pieces, strict=True):
         for name in ("entropy", "jacobian", "attended", "relative", "received", "first", "weights"):
             torch.testing.assert_close(getattr(one, name), getattr(other, name), atol=1e-6, rtol=1e-5)
+
+
+def test_distances_of_a_models_maps_are_those_of_the_definitions():
+    model, images = small_vit(), torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attn.qkv.weight.mul_(20)  # so that attention is not uniform
+        captured = capture(model, images, keep=1)
+    for layer in captured.attention:
+        words = layer.weights[0, :, 1:, 1:]  # heads, 16, 16: without the class token
+        corners, centres = cell_centres((4, 4), ends=True), cell_centres((4, 4))
+        paper = relative_distance(words, city_block(corners, corners))
+        torch.testing.assert_close(layer.relative[1, 0], paper)
+        plain = attended_distance(words, city_block(centres, centres))
+        torch.testing.assert_close(layer.attended[1, 0], plain)
 
 
 def test_windows_are_counted_and_have_their_own_grid():
@@ -280,3 +296,32 @@ def test_axes_are_told_apart(lead, heads, expected):
         assert axes is None
     else:
         assert axes.apply(torch.zeros(*lead, 5, 7)).shape == (*expected, 5, 7)
+
+
+def test_tokens_that_ask_for_objects_have_no_place():
+    """A hundred of them would pass for a grid of ten by ten."""
+    transformers = pytest.importorskip("transformers")
+    shared = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 32}
+    yolos = transformers.YolosConfig(**shared, image_size=[64, 64], patch_size=16, num_detection_tokens=9)
+    (layer,) = check_unchanged(transformers.YolosForObjectDetection(yolos).eval(), torch.randn(1, 3, 64, 64)).attention
+    assert "objects" in layer.place.trouble
+    assert layer.attended is None
+    body = transformers.ResNetConfig(depths=[1, 1, 1, 1], hidden_sizes=[8, 8, 8, 8], out_features=["stage4"])
+    detr = transformers.DetrConfig(
+        use_timm_backbone=False,
+        backbone_config=body,
+        encoder_layers=1,
+        decoder_layers=1,
+        d_model=32,
+        num_queries=100,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+    )
+    with torch.no_grad():
+        heard = capture(transformers.DetrForObjectDetection(detr).eval(), torch.randn(1, 3, 128, 128)).attention
+    assert [(layer.place.query_grid, layer.place.key_grid) for layer in heard] == [
+        ((4, 4), (4, 4)),  # the encoder, among places
+        (None, None),  # the decoder, among objects
+        (None, (4, 4)),  # from objects to places
+    ]
+    assert [layer.attended is None for layer in heard] == [False, True, True]

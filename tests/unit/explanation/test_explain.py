@@ -180,7 +180,7 @@ def test_bad_input_is_refused_in_plain_words(tmp_path):
         (tmp_path, BadPicture, "it is a folder"),
         ([], ValueError, "at least one"),
         (np.zeros((4, 4, 3)), ValueError, "uint8"),
-        (3.5, TypeError, "float|not iterable"),
+        (3.5, TypeError, "pictures are float; give files"),
     ]:
         with pytest.raises(error, match=words):
             explain(vit(), wrong)
@@ -246,3 +246,60 @@ def test_it_is_one_of_the_library_s_verbs_to_explain_a_plug_in():
     model = vit()
     saccade.attach(model, saccade.SecondOrderHead(num_classes=4))
     assert len(views_of(explain(model, photo()))["gradcam"].figures) == 3  # both, class token, words
+
+
+@pytest.mark.parametrize("name", ["glnet_nano", "nommer_tiny"])
+def test_each_picture_passes_once_and_once_more_with_gradients(name):
+    options = {"depths": (1, 1, 1, 1)} if name == "nommer_tiny" else {}
+    model = timm.create_model(name, num_classes=3, img_size=64, **options)
+    seen = {True: 0, False: 0}
+
+    def count(_module, args):
+        seen[args[0].requires_grad] += len(args[0])
+
+    model.register_forward_pre_hook(count)
+    shape = Shape(("a", "b", "c"), 3, 64, mean=[0.5] * 3, std=[0.5] * 3)
+    views = views_of(explain(model, [photo(0), photo(1)], shape=shape))
+    assert views["gradcam"].figures
+    assert views["slots" if name == "glnet_nano" else "nomination"].figures
+    assert seen == {False: 2, True: 2}
+
+
+def test_views_of_one_picture_do_not_depend_on_those_beside_it():
+    model = vit()
+    alone, beside = explain(model, photo(3)), explain(model, [photo(0), photo(3)])
+    for one, other in zip(alone.pictures[0].views, beside.pictures[1].views, strict=True):
+        if one.key != "cka":
+            assert [f.caption for f in one.figures] == [f.caption for f in other.figures]
+            assert one.key != "gradcam" or np.abs(one.figures[0].pixels - 1.0 * other.figures[0].pixels).max() <= 1
+
+
+def test_one_view_and_one_layer_may_be_given_as_a_word():
+    (view,) = explain(vit(), photo(), views="attention", layers="blocks.1").pictures[0].views
+    assert [figure.layer for figure in view.figures] == ["blocks.1.attn"]
+
+
+def test_normalisation_that_is_assumed_is_said():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    model = transformers.ViTForImageClassification(transformers.ViTConfig(image_size=32, patch_size=8, **sizes))
+    assert "0.5 were assumed" in explain(model, photo(), views=["density"]).notes[0]
+    shape = Shape(("a", "b"), 3, 32, mean=[0.4] * 3, std=[0.2] * 3)
+    assert explain(model, photo(), views=["density"], shape=shape).notes == ()
+    assert explain(vit(), photo(), views=["density"]).notes == ()
+
+
+def test_text_model_makes_the_views_asked_for_and_refuses_those_of_pictures():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, vocab_size=50
+    )
+    model, ids = transformers.BertForSequenceClassification(config), torch.randint(0, 50, (1, 6))
+    (view,) = explain(model, ids, views=["density"], layers=["bert.encoder.layer.1"]).pictures[0].views
+    assert [row["layer"].startswith("bert.encoder.layer.1") for row in view.numbers["layers"]] == [True]
+    with pytest.raises(ValueError, match=r"no view 'gradcam' of texts.*words, density, scaling"):
+        explain(model, ids, views=["gradcam"])
+    with pytest.raises(ValueError, match="leave them out"):
+        explain(model, ids, data="run")
+    with pytest.raises(TypeError, match="a mapping with input_ids"):
+        explain(model, [3])

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from saccade.explanation.gradcam import compute_gradcam, gradcam_view
-from saccade.explanation.spots import hear_maps
+from saccade.explanation.spots import Spot, hear_maps
 from saccade.plugins import SecondOrderHead, attach, find_host
+from saccade.plugins.tokens import HostError
 
 
 class Plain(nn.Module):
@@ -210,3 +211,43 @@ def test_answer_that_depends_on_no_place_says_so(images):
     with torch.no_grad():
         model.head.weight.zero_()
     assert "no gradient" in gradcam_view(model, images, black())[0].absent
+
+
+class Headed(nn.Module):
+    """Attention whose queries, B, heads, N, d, pass a norm: 16 tokens of width 16 look like a map of 16 x 16 cells."""
+
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Conv2d(3, 32, 4, 4)
+        self.attn = nn.Module()
+        self.attn.q_norm = nn.LayerNorm(16)
+        self.head = nn.Linear(32, 2)
+
+    def forward(self, x):
+        tokens = self.proj(x).flatten(2).mT  # B, 16, 32
+        heads = self.attn.q_norm(tokens.unflatten(2, (2, 16)).transpose(1, 2))
+        return self.head(heads.transpose(1, 2).flatten(2).mean(1))
+
+
+def test_heads_and_tokens_are_not_taken_for_rows_and_columns():
+    cams = compute_gradcam(Headed().eval(), torch.randn(1, 3, 16, 16))
+    assert cams.layer == "proj"
+    assert cams.heat["both"].shape == (1, 4, 4)
+
+
+def test_tokens_that_form_no_grid_give_a_reason_and_no_map_of_something_else():
+    model = timm.create_model("crossvit_9_240", num_classes=3).eval()
+    view = gradcam_view(model, torch.randn(1, 3, 240, 240), black(1, 240, 240))[0]
+    assert "form no grid" in view.absent
+    assert "pass grid=" not in view.absent
+
+
+@pytest.mark.parametrize("cells", [(2, 2), (2, 3), (2, 4), (3, 3)])
+def test_map_must_have_the_proportions_of_the_picture(cells):
+    """Strides round each side by less than one cell, so 33 x 60 pixels may well be 2 x 2 cells."""
+    model = Plain().eval()
+    values = torch.randn(1, 3, *cells)
+    assert Spot("conv", values).as_map(values, find_host(model), (33, 60)).shape == values.shape
+    for far in ((2, 7), (9, 2)):
+        with pytest.raises(HostError, match="no places of the picture"):
+            Spot("conv", torch.randn(1, 3, *far)).as_map(torch.randn(1, 3, *far), find_host(model), (33, 60))
