@@ -32,7 +32,7 @@ import saccade
 from saccade import plugins
 from saccade.building import Shape
 from saccade.deployment.bundle import Bundle, ExportError
-from saccade.deployment.graph import Asked, shortened, trace, write_onnx, write_program
+from saccade.deployment.graph import Asked, trace, write_onnx, write_program
 from saccade.deployment.predictor import OnnxPredictor, ProgramPredictor
 from saccade.deployment.verify import TOLERANCE, compare, gather
 
@@ -52,8 +52,8 @@ PLUGINS: dict[str, Callable[[], Any]] = {
     "UniformHead(C)": partial(plugins.UniformHead, "C"),
 }
 HEAD = (
-    "| model | million parameters | compared at | sizes of one file | ONNX | .pt2 | largest logit | same answer | seconds "
-    "| GiB | verdict |\n| --- | --: | --- | --- | --: | --: | --: | --: | --: | --: | --- |"
+    "| model | million parameters | compared at | sizes of one file | ONNX | .pt2 | largest logit | same answer "
+    "| seconds | GiB | verdict |\n| --- | --: | --- | --- | --: | --: | --: | --: | --: | --: | --- |"
 )
 
 

@@ -10,6 +10,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def _one_thread_and_a_seed():
-    """Two test processes share two cores; every test starts from the same random state."""
+    """Two test processes share two cores; every test starts from the same random state and ways to compute."""
     torch.set_num_threads(1)
+    torch.backends.mkldnn.enabled = True  # turned off by PyTorch where a product in bfloat16 fails
     torch.manual_seed(0)

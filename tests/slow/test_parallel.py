@@ -77,6 +77,13 @@ def test_two_processes_learn_as_one_does_from_uneven_batches(tmp_path, data):
     assert json.loads((tmp_path / "two" / "summary.json").read_text())["validation"]["pictures"] == 21
 
 
+def test_two_processes_weigh_classes_as_one_does(tmp_path, data):
+    values = settings(augment__mixup=0.0, augment__cutmix=0.0, loss__class_weights=[0.2, 1.0, 5.0]) | VIT
+    run(command(tmp_path / "one", data, values | {"optim.accumulate": 1}, processes=1))
+    run(command(tmp_path / "two", data, values, processes=2))
+    assert_close(tmp_path / "two", tmp_path / "one")
+
+
 def test_set_smaller_than_a_batch_is_shared_out_too(tmp_path):
     data = png_folder(tmp_path / "data", train=15, val=5)
     values = settings(augment__repeats=1, optim__accumulate=1) | VIT

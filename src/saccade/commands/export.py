@@ -1,11 +1,16 @@
 """`saccade export`."""
 
 import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from ..deployment.exported import ExportedFile
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -36,28 +41,32 @@ def run(args: Namespace) -> None:
     if args.json:
         print(json.dumps(done.to_dict(), indent=2))
         return
-    known = done.accuracy is not None
-    title = f"{done.bundle.name}, judged by {done.pictures} {done.origin}" + (
-        f": eager top-1 {done.accuracy:.2%}" if known else ""
-    )
-    table = Table(title=escape(title))
-    table.add_column("file", no_wrap=True)
-    for column in ("MiB", "largest difference", "same answer", "top-1", "lost (95%)", "ms", "eager ms"):
-        table.add_column(column, justify="right")
-    for file in done.files:
-        loss = file.loss and f"{file.loss.value:+.2%} ({file.loss.low:+.2%} to {file.loss.high:+.2%})"
-        table.add_row(
-            file.path.name,
-            f"{file.mib:.2f}",
-            f"{file.parity.difference:.2g}",
-            f"{file.parity.same:.1%}",
-            "-" if file.accuracy is None else f"{file.accuracy:.2%}",
-            loss or "-",
-            f"{1e3 * file.seconds:.2f}",
-            f"{1e3 * file.eager_seconds:.2f}",
-        )
     out = Console(highlight=False, soft_wrap=True)
-    out.print(table)
+    known = "" if done.accuracy is None else f": eager top-1 {done.accuracy:.2%}"
+    out.print(f"{done.bundle.name}, judged by {done.pictures} {done.origin}{known}", markup=False)
+    out.print(as_table(done.files))
     for note in done.notes:
         out.print(note, markup=False)
     out.print(f"written to {done.folder}", markup=False)
+
+
+def as_table(files: "Sequence[ExportedFile]") -> Table:
+    """Return what was measured, narrow enough for 80 columns."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("file", no_wrap=True)
+    for column in ("MiB", "off by", "same", "top-1", "lost", "95%", "ms", "eager"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for file in files:
+        loss = file.loss
+        table.add_row(
+            file.path.name,
+            f"{file.mib:.1f}",
+            f"{file.parity.difference:.1e}",
+            f"{file.parity.same:.0%}",
+            "-" if file.accuracy is None else f"{file.accuracy:.1%}",
+            "-" if loss is None else f"{loss.value:+.2%}",
+            "-" if loss is None else f"{100 * loss.low:+.2f} to {100 * loss.high:+.2f}",
+            f"{1e3 * file.seconds:.1f}",
+            f"{1e3 * file.eager_seconds:.1f}",
+        )
+    return table

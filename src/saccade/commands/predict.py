@@ -55,5 +55,5 @@ def run(args: Namespace) -> int:
             left = f"; what was written is in {args.out}.part" if args.out not in (None, "-") else ""
             console.print(f"stopped after {last.asked} files{left}", markup=False)
             return 130
-    console.print(f"{tally.asked} files, {tally.bad} of them bad")
+    console.print(f"{tally.asked} {'file' if tally.asked == 1 else 'files'}, {tally.bad} of them bad")
     return 0 if tally.ok else 1

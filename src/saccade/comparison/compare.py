@@ -89,7 +89,7 @@ def compare(
         planner.folder.result_file.write_text(result.to_json(), encoding="utf-8")
         planner.folder.markdown_file.write_text(result.to_markdown(), encoding="utf-8")
         _report(result, ready.validation)
-    console.print(str(result), highlight=False, markup=False)
+    console.print("\n".join([str(result), *map(str, result.unaffected)]), highlight=False, markup=False)
     return result
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .effect import find_unaffected
 from .evidence import read_evidence
 from .folder import Folder
 from .measure import Measure, Question
@@ -33,7 +34,8 @@ def conclude(
     least = 1 if question.fixed else 2
     usable = [name for name in runs if len(runs[name]) >= least]
     reference = plan.reference if plan.reference in usable else next(iter(usable), None)
-    notes = [*_failure_notes(failures, plan.reference, reference), *ready.notes]
+    unaffected = find_unaffected(plan, measure.arms)
+    notes = [*map(str, unaffected), *_failure_notes(failures, plan.reference, reference), *ready.notes]
     if plan.side_by_side > 1:
         notes.append(f"seconds were measured with up to {plan.side_by_side} runs at a time on this machine")
     differences = {}
@@ -62,6 +64,7 @@ def conclude(
         disagreements={name: measure.disagreements(reference or "", name, source) for name in judged},
         costs={arm.name: measure.cost(reference, arm.name, arm) for arm in plan.arms},
         notes=(*notes, *measure.notes),
+        unaffected=unaffected,
     )
 
 

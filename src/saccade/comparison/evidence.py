@@ -1,8 +1,9 @@
 """What the finished runs of an arm say: answers picture by picture, and numbers seed by seed."""
 
+import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ LARGER = ("top1", "top5", "acc", "accuracy", "auc", "map", "ap", "f1", "miou", "
 
 @dataclass(frozen=True)
 class Evidence:
-    """The finished runs of an arm, by seed."""
+    """The finished runs of an arm, by seed; `digests` stand for all that was kept of their answers, to the bit."""
 
     runs: Mapping[int, Path]
     summaries: Mapping[int, dict[str, Any]]
     records: Mapping[int, list[dict[str, Any]]]
     answers: Mapping[int, dict[str, np.ndarray]]
     memory: int | None
+    digests: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -73,15 +75,18 @@ def read_evidence(runs: Mapping[int, Path]) -> Evidence:
     """Read finished runs, by seed."""
     opened = {seed: Run.open(path) for seed, path in runs.items()}
     answers: dict[int, dict[str, np.ndarray]] = {}
+    digests: dict[int, str] = {}
     for seed, run in opened.items():
-        found = run.predictions()
-        answers[seed] = {name: found[name].numpy() for name in ("place", "label", "correct", "loss") if name in found}
+        found = {name: value.numpy() for name, value in sorted(run.predictions().items())}
+        answers[seed] = {name: found[name] for name in ("place", "label", "correct", "loss") if name in found}
+        digests[seed] = hashlib.sha256(b"".join(value.tobytes() for value in found.values())).hexdigest()
     return Evidence(
         runs=dict(runs),
         summaries={seed: run.summary() for seed, run in opened.items()},
         records={seed: run.metrics() for seed, run in opened.items()},
         answers=answers,
         memory=max((m for path in runs.values() if (m := _memory(path)) is not None), default=None),
+        digests=digests,
     )
 
 

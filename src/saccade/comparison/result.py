@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from .effect import Unaffected
 from .paired import Difference
 from .plan import Plan
 from .scores import Ratio
@@ -119,6 +120,7 @@ class Comparison:
         disagreements: each arm's pictures with the largest differences, gains first.
         costs: of each arm.
         notes: what has to be said beside the numbers.
+        unaffected: arms that came out like another one to the bit; the notes tell of them too.
     """
 
     path: Path
@@ -132,6 +134,7 @@ class Comparison:
     disagreements: Mapping[str, tuple[Disagreement, ...]]
     costs: Mapping[str, Cost]
     notes: tuple[str, ...] = ()
+    unaffected: tuple[Unaffected, ...] = ()
 
     def arm(self, name: str) -> ArmResult:
         """Return an arm by its name."""

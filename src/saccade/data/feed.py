@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .augment import Augment
 from .draws import key
-from .order import Order, part
+from .order import Order
 
 PICTURES = 0x91C7  # keeps the draws of pictures apart from others of the same seed and epoch
 
@@ -74,10 +74,7 @@ class ResidentFeed(Feed):
         index, copies = self.order.epoch(epoch)
         keys = picture_keys(self.order.seed, epoch, index, copies)
         index, keys = index.to(self.pictures.device), keys.to(self.pictures.device)
-        for step in range(start, self.steps):
-            begin, end = step * self.order.batch_size, min((step + 1) * self.order.batch_size, len(index))
-            mine = part(end - begin, self.rank, self.world)
-            places = slice(begin + mine.start, begin + mine.stop)
+        for places in self.order.batches(start=start, rank=self.rank, world=self.world):
             yield Inputs(index[places], self.labels[index[places]], keys[places])
 
     def expand(self, inputs: Inputs, *, strong: bool) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ from ..config import AugmentConfig
 from .augment import AREA, LEFT, RATIO, TOP, Augment
 from .draws import key, uniform_number
 from .feed import Feed, Inputs, picture_keys, to_device
-from .order import Order, part
+from .order import Order
 from .picture import BadPicture
 from .source import Sample, Source, Stream
 
@@ -49,6 +49,17 @@ class Framing:
     config: AugmentConfig | None = None
     shorter: int | None = None
     channels: int = 3
+
+    @property
+    def least(self) -> int:
+        """Short side, in pixels, from which on a larger picture shows no more: no crop has then to be enlarged.
+
+        The middle is always made smaller; twice its side lets the resampling, not the decoder, choose what is kept.
+        """
+        if self.config is None or self.config.crop != "resized":
+            return 2 * (self.shorter or self.img_size)
+        narrowest = min(self.config.ratio[0], 1 / self.config.ratio[1], 1.0)
+        return math.ceil(self.img_size / math.sqrt(max(self.config.scale[0] * narrowest, 1e-6)))
 
     def __call__(self, picture: np.ndarray, word: int = 0) -> Tensor:
         """Return a picture, H, W, C, as uint8 C, img_size, img_size; `word` is the key of its draws."""
@@ -124,10 +135,8 @@ class FileFeed(Feed):
         index, copies = self.order.epoch(epoch)
         words = picture_keys(self.order.seed, epoch, index, copies).tolist()
         pairs = list(zip(index.tolist(), words, strict=True))
-        self.plan.batches = []
-        for begin in range(start * self.order.batch_size, len(pairs), self.order.batch_size):
-            batch = pairs[begin : begin + self.order.batch_size]
-            self.plan.batches.append(batch[part(len(batch), self.rank, self.world)])
+        places = self.order.batches(start=start, rank=self.rank, world=self.world)
+        self.plan.batches = [pairs[mine] for mine in places]
         for pictures, labels, keys, bad in self.loader:
             note_bad(self.bad, bad, self.allowed, of=len(self.source))
             if pictures is None:

@@ -1,5 +1,6 @@
 """Which pictures make up which batch: a function of seed, epoch and step alone."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +49,19 @@ class Order:
         place = place % self.batch_size
         distinct = -(-min(self.batch_size, used) // self.repeats)  # pictures in a batch
         return order[batch * distinct + place % distinct], place // distinct
+
+    def batches(self, *, start: int, rank: int, world: int) -> Iterator[slice]:
+        """Yield the places of an epoch that make up one process's part of each batch.
+
+        Args:
+            start: the first batch.
+            rank: of the process.
+            world: how many processes share a batch.
+        """
+        used = min(self.steps * self.batch_size, self.length)
+        for begin in range(start * self.batch_size, used, self.batch_size):
+            mine = part(min(self.batch_size, used - begin), rank, world)
+            yield slice(begin + mine.start, begin + mine.stop)
 
 
 def part(length: int, index: int, count: int) -> slice:

@@ -13,22 +13,36 @@ from .held_out import choose_held_out, held_out_notes, identity, some
 from .picture import BadPicture, decode
 
 
-class Source(ABC):
+class Pictures(ABC):
+    """What sources and streams have in common.
+
+    Attributes:
+        classes: names of the classes.
+        at_least: lets large JPEGs be decoded smaller; see `decode`.
+    """
+
+    classes: tuple[str, ...]
+    at_least: int | None = None
+
+    def decoded(self, *, at_least: int) -> Self:
+        """Return the same pictures, large JPEGs decoded smaller but with at least so many pixels on the short side."""
+        other = copy.copy(self)
+        other.at_least = at_least
+        return other
+
+
+class Source(Pictures):
     """Pictures with labels, by index.
 
     It holds no open files, so that loaders' processes can have copies.
 
     Attributes:
-        classes: names of the classes.
         labels: class index of every picture, N int64.
         lost: what was found to be missing when the set was listed.
-        at_least: can be set to let large JPEGs be decoded smaller; see `decode`.
     """
 
-    classes: tuple[str, ...]
     labels: np.ndarray
     lost: tuple[BadPicture, ...] = ()
-    at_least: int | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -221,17 +235,13 @@ class Sample(NamedTuple):
     key: int  # int64, the same for the same picture in every epoch
 
 
-class Stream(ABC):
+class Stream(Pictures):
     """Pictures with labels one after another, for sets too large to hold or to list.
 
     Attributes:
-        classes: names of the classes.
         length: how many pictures an epoch has over all readers; None if that is not known.
-        at_least: can be set to let large JPEGs be decoded smaller; see `decode`.
     """
 
-    classes: tuple[str, ...]
-    at_least: int | None = None
     length: int | None = None
 
     @abstractmethod

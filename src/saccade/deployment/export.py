@@ -1,90 +1,29 @@
 """Write a trained model for other programs, and declare it good only after it answered as the original does."""
 
-import hashlib
 import json
 import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.export import ExportedProgram
 
 from ..building import Shape, open_model
 from ..runs import write_text
 from .bundle import Bundle, ExportError, require_onnxruntime
+from .exported import Exported, ExportedFile
 from .graph import Asked, trace, write_onnx, write_program
-from .predictor import OnnxPredictor, ProgramPredictor, plugin_names
+from .judge import Judge
+from .predictor import plugin_names, require_target
 from .quantize import halved, write_int8
-from .verify import TOLERANCE, Answer, Evidence, Loss, Parity, compare, correct, gather, paired_loss, race, sizes_to_try
+from .verify import TOLERANCE, gather
 
 FORMATS = ("onnx", "pt2")
 CARD = "export.json"
-
-
-@dataclass(frozen=True)
-class ExportedFile:
-    """One file that was written and what was measured of it.
-
-    Args:
-        path: where it lies.
-        format: onnx or pt2.
-        precision: float32, float16 or int8.
-        mib: its size.
-        sha256: of its bytes.
-        parity: to the eager model; judged for float32 only.
-        accuracy: on the pictures, where they have labels.
-        loss: of accuracy, against the eager model on the same pictures.
-        seconds: a picture, five asked at once.
-        eager_seconds: the same for the eager model, in turn with it.
-    """
-
-    path: Path
-    format: str
-    precision: str
-    mib: float
-    sha256: str
-    parity: Parity
-    accuracy: float | None
-    loss: Loss | None
-    seconds: float
-    eager_seconds: float
-
-
-@dataclass(frozen=True)
-class Exported:
-    """What an export wrote.
-
-    Args:
-        folder: where it lies.
-        bundle: what the files say of themselves.
-        files: in the order they were written.
-        pictures: how many they were judged by.
-        origin: where the pictures come from.
-        accuracy: of the eager model on them, where they have labels.
-        notes: remarks.
-    """
-
-    folder: Path
-    bundle: Bundle
-    files: tuple[ExportedFile, ...]
-    pictures: int
-    origin: str
-    accuracy: float | None
-    notes: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it ready for JSON, files by their names."""
-        told = asdict(self)
-        del told["folder"]
-        told["bundle"]["versions"] = dict(self.bundle.versions)
-        told["files"] = [asdict(file) | {"path": file.path.name} for file in self.files]
-        return told
 
 
 def export(
@@ -118,45 +57,48 @@ def export(
         What was written and measured; `export.json` in the folder holds the same.
     """
     _check(formats, half=half, int8=int8, limit=limit)
+    require_target(target, "a run's folder, its model.safetensors")
     model, shape = open_model(target)
     folder = _folder(target, out)
     progress("gathering pictures")
     evidence = gather(target, shape, data=data, val=val, limit=limit)
-    work = _Export(model, shape, _name(target), folder, evidence, tolerance, progress)
+    asked = Asked(model, shape.mean, shape.std).eval()
+    judge = Judge(asked.logits, evidence, tolerance)
+    work = _Export(asked, shape, _describe(model, shape, _name(target)), folder, judge, progress)
     for form in dict.fromkeys(formats):
         work.plain(form)
     if half:
         work.half()
     if int8:
         work.int8()
-    done = work.done()
+    done = Exported(
+        folder=folder,
+        bundle=work.bundle,
+        files=tuple(work.files),
+        pictures=len(evidence.pictures),
+        origin=evidence.origin,
+        accuracy=judge.accuracy,
+        notes=tuple(work.notes),
+    )
     write_text(folder / CARD, json.dumps(done.to_dict(), indent=2, allow_nan=False) + "\n")
     return done
 
 
 class _Export:
-    """The steps of one export; traced graphs are shared between formats."""
+    """The files of one export; traced graphs are shared between formats."""
 
     def __init__(
         self,
-        model: nn.Module,
+        asked: Asked,
         shape: Shape,
-        name: str,
+        bundle: Bundle,
         folder: Path,
-        evidence: Evidence,
-        tolerance: float,
+        judge: Judge,
         progress: Callable[[str], None],
     ) -> None:
-        self.model, self.shape, self.folder, self.evidence = model, shape, folder, evidence
-        self.tolerance, self.progress = tolerance, progress
-        self.asked = Asked(model, shape.mean, shape.std).eval()
-        self.eager = _asking(self.asked)
-        self.eager_correct = correct(self.eager, evidence)
-        versions = {"saccade": version("saccade"), "torch": str(torch.__version__), "python": platform.python_version()}
-        self.bundle = Bundle.of(
-            model, shape, name=name, plugins=plugin_names(model), any_size=True, versions=tuple(versions.items())
-        )
-        self.traced: dict[bool, ExportedProgram] = {}  # by whether in half precision
+        self.asked, self.shape, self.bundle = asked, shape, bundle
+        self.folder, self.judge, self.progress = folder, judge, progress
+        self.traced: dict[str, ExportedProgram] = {}  # by precision
         self.files: list[ExportedFile] = []
         self.notes: list[str] = []
 
@@ -183,28 +125,15 @@ class _Export:
         bundle = replace(self.bundle, precision="int8")
         self._publish("onnx", "model.int8.onnx", bundle, lambda d: write_int8(self.folder / "model.onnx", d, bundle))
 
-    def done(self) -> Exported:
-        """Return all that was written."""
-        return Exported(
-            folder=self.folder,
-            bundle=self.bundle,
-            files=tuple(self.files),
-            pictures=len(self.evidence.pictures),
-            origin=self.evidence.origin,
-            accuracy=None if self.eager_correct is None else float(self.eager_correct.mean()),
-            notes=tuple(self.notes),
-        )
-
     def _write(self, form: str, name: str, bundle: Bundle) -> None:
-        half = bundle.precision == "float16"
-        if half not in self.traced:
+        if bundle.precision not in self.traced:
             self.progress(f"tracing {bundle.name} in {bundle.precision}")
-            asked = halved(self.model, self.shape) if half else self.asked
-            self.traced[half] = trace(
+            asked = halved(self.asked.model, self.shape) if bundle.precision == "float16" else self.asked
+            self.traced[bundle.precision] = trace(
                 asked, channels=bundle.channels, img_size=bundle.img_size, any_size=bundle.any_size
             )
-        write = write_onnx if form == "onnx" else write_program
-        self._publish(form, name, bundle, lambda draft: write(self.traced[half], draft, bundle))
+        program, write = self.traced[bundle.precision], write_onnx if form == "onnx" else write_program
+        self._publish(form, name, bundle, lambda draft: write(program, draft, bundle))
 
     def _publish(self, form: str, name: str, bundle: Bundle, write: Callable[[Path], None]) -> None:
         """Write a file under a draft name, judge it, and give it its name only if it is good."""
@@ -214,55 +143,18 @@ class _Export:
             self.progress(f"writing {name}")
             write(draft)
             self.progress(f"verifying {name}")
-            measured = self._judge(form, draft, bundle)
+            measured = self.judge.measure(form, draft, bundle)
             os.replace(draft, self.folder / name)
         finally:
             draft.unlink(missing_ok=True)
         self.files.append(replace(measured, path=self.folder / name))
 
-    def _judge(self, form: str, draft: Path, bundle: Bundle) -> ExportedFile:
-        opened = OnnxPredictor(draft) if form == "onnx" else ProgramPredictor(draft, trust=True)
-        answer: Answer = opened.logits
-        sizes = sizes_to_try(bundle.img_size, any_size=bundle.any_size)
-        try:
-            parity = compare(self.eager, answer, self.evidence.pictures, sizes)
-        except ExportError:
-            raise
-        except Exception as error:  # of the runtime, at a size or number of pictures the graph was not made for
-            raise ExportError(f"the exported {form} fails where the original answers: {str(error)[:300]}") from error
-        if bundle.precision == "float32" and not parity.within(self.tolerance):
-            raise ExportError(
-                f"the exported {form} differs from the original by up to {parity.difference:.3g} in a logit, more than "
-                f"{self.tolerance:g} (times the largest logit, {parity.scale:.3g}), at {_sizes(sizes)}; it was not kept"
-            )
-        if not np.isfinite(parity.difference):
-            raise ExportError(f"the {bundle.precision} version gives numbers that are not finite; it was not kept")
-        right = correct(answer, self.evidence)
-        eager_seconds, seconds = race([self.eager, answer], self.evidence.pictures[:5])
-        return ExportedFile(
-            path=draft,
-            format=form,
-            precision=bundle.precision,
-            mib=draft.stat().st_size / 2**20,
-            sha256=hashlib.sha256(draft.read_bytes()).hexdigest(),
-            parity=parity,
-            accuracy=None if right is None else float(right.mean()),
-            loss=None if right is None or self.eager_correct is None else paired_loss(self.eager_correct, right),
-            seconds=seconds,
-            eager_seconds=eager_seconds,
-        )
 
-
-def _asking(asked: Asked) -> Answer:
-    def answer(pictures: Tensor) -> np.ndarray:
-        with torch.inference_mode():
-            return asked(pictures).numpy()
-
-    return answer
-
-
-def _sizes(sizes: Sequence[tuple[int, int]]) -> str:
-    return ", ".join(f"{height} x {width}" for height, width in sizes)
+def _describe(model: nn.Module, shape: Shape, name: str) -> Bundle:
+    versions = {"saccade": version("saccade"), "torch": str(torch.__version__), "python": platform.python_version()}
+    return Bundle.of(
+        model, shape, name=name, plugins=plugin_names(model), any_size=True, versions=tuple(versions.items())
+    )
 
 
 def _check(formats: Sequence[str], *, half: bool, int8: bool, limit: int) -> None:

@@ -182,15 +182,24 @@ def open_predictor(target: str | Path, *, device: str = "cpu", trust: bool = Fal
             if path.suffix.lower() == ".onnx"
             else ProgramPredictor(path, device=device, trust=trust)
         )
-    known = timm.is_model(str(target).split(".")[0])
-    if not path.exists() and not known:
-        raise CheckpointError(
-            f"there is no {target}, and timm has no model of that name; give a run's folder, a .onnx file that "
-            "`saccade export` wrote, or the name of a timm model with pretrained weights"
-        )
+    require_target(target, "a run's folder, a .onnx file that `saccade export` wrote")
     model, shape = open_model(target)
     name = path.resolve().name if path.exists() else str(target)
     return TorchPredictor(model, shape, name=name, kind="run" if path.exists() else "timm", device=device)
+
+
+def require_target(target: str | Path, allowed: str) -> None:
+    """Refuse what is neither there nor a model of timm.
+
+    Args:
+        target: what was given.
+        allowed: what may be given besides a timm model, in words.
+    """
+    if not Path(target).expanduser().exists() and not timm.is_model(str(target).split(".")[0]):
+        raise CheckpointError(
+            f"there is no {target}, and timm has no model of that name; give {allowed}, or the name of a timm model "
+            "with pretrained weights"
+        )
 
 
 def plugin_names(model: nn.Module) -> tuple[str, ...]:

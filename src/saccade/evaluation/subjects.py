@@ -44,7 +44,7 @@ class Subject:
     normalize: Normalize = field(init=False)
 
     def __post_init__(self) -> None:
-        self.model = self.model.to(self.device).eval().requires_grad_(False)  # attacks need the pictures' gradient alone
+        self.model = self.model.to(self.device).eval().requires_grad_(False)  # attacks need only the pictures' gradient
         self.normalize = Normalize(self.shape.mean, self.shape.std, device=self.device)
 
     def ask(self, pictures: Tensor) -> Tensor:

@@ -27,7 +27,9 @@ from .parallel import ShardedAverage, World, copy_over, fill, held_whole, piece_
 from .setup import Parts
 from .signals import on_signal
 from .state import State, StateError, save_state, set_aside
+from .surroundings import turn_onednn_on
 from .validate import Answers, validate
+from .weighing import Weighing
 
 NOISE, DRAWS = 0x4015E, 0xD4A5  # keep the draws of layers and of tasks apart from others
 CHECK_EVERY = 10  # steps between looks at what costs a wait for the device or for other processes
@@ -72,6 +74,7 @@ class Loop:
         self.sharded = world.size > 1 and engine.parallel == "fsdp"
         if self.sharded:
             shard(self.task, device, world.size)
+        self.weighing = Weighing(self.task, world)
         self.called: nn.Module = self.task
         self.joined = world.size == 1 or self.sharded
         if engine.compile and self.joined:
@@ -144,6 +147,7 @@ class Loop:
 
     def _prepare(self) -> None:
         """Set what depends on the step's number alone."""
+        turn_onednn_on()
         self.answers = None
         set_rate(self.optimizer, self._rate(self.step))
         if self.average is not None:
@@ -188,10 +192,12 @@ class Loop:
         if not self.joined:
             self._join(images[:2], targets[:2])
         chunks = self._chunks(len(images))
+        parted = len(chunks) > 1 or self.world.size > 1
+        weight = self.weighing.mean(targets, everyone) if parted else None
         for number, (chunk, draw) in enumerate(zip(chunks, draws, strict=True)):
             share = (chunk.stop - chunk.start) * self.world.size / everyone
             with self._together(last=number == len(chunks) - 1), self._autocast():
-                answer = self.called(images[chunk], targets[chunk], **draw)
+                answer = self.weighing.weigh(self.called(images[chunk], targets[chunk], **draw), targets[chunk], weight)
                 loss = answer["loss"] * share
                 self.scaler.scale(loss).backward()
             self._count(answer, inputs.labels[chunk])
@@ -275,7 +281,7 @@ class Loop:
             record |= self.answers.metrics()
             better = record["val_top1"] > self.best
             self.best, self.stale = max(self.best, record["val_top1"]), 0 if better else self.stale + 1
-        self._share_bad()
+        self.world.unite(self.feed.bad)
         record |= {"images_per_second": count / max(self.seconds, 1e-9), "seconds": self.seconds}
         record["bad_pictures"] = len(self.feed.bad) + len(self.parts.validation.bad)
         self.seconds = 0.0
@@ -296,6 +302,7 @@ class Loop:
     def evaluate(self) -> Any:
         """Return the answers on the validation pictures, of the averaged weights if there are any."""
         validation = self.parts.validation
+        turn_onednn_on()
         # What a process measured on its own pictures, such as running means, is kept of the first one only.
         self.world.follow(self.task.buffers())
         # Sharded weights come together when the task itself is called.
@@ -306,15 +313,8 @@ class Loop:
             self._autocast(),
         ):
             answers = validate(model, validation, self.parts.normalize, self.world)
-        self._share_bad()
         check_bad(validation.bad, self.config.data.bad_limit * len(validation.source), of=len(validation.source))
         return answers
-
-    def _share_bad(self) -> None:
-        """Tell all processes of the pictures that some could not read."""
-        for bad in (self.feed.bad, self.parts.validation.bad):
-            for found in self.world.gather(dict(bad)):
-                bad.update(found)
 
     def _stale(self) -> bool:
         patience = self.config.schedule.patience
@@ -331,7 +331,7 @@ class Loop:
         sound = torch.stack([piece_of(p.detach())[0].isfinite().all() for p in self.task.parameters()]).all()
         if self.world.agree(not bool(sound)):
             raise TrainingError(self._not_finite("a weight"))
-        self._share_bad()
+        self.world.unite(self.feed.bad)
         tensors: dict[str, Tensor] = {f"task.{name}": v for name, v in self.task.state_dict().items()}
         moments, numbers = moments_of(self.optimizer, self.names)
         tensors |= {f"optim.{name}": v for name, v in moments.items()}

@@ -35,6 +35,11 @@ class World:
         """Return every process's value, in the order of their ranks."""
         return [value]
 
+    def unite(self, found: dict[str, str]) -> None:
+        """Add to what this process found what the others did; all call this."""
+        for other in self.gather(dict(found)):
+            found.update(other)
+
     def total(self, tensor: Tensor) -> Tensor:
         """Return the sum over processes."""
         return tensor

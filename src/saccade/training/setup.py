@@ -110,8 +110,9 @@ def _feed(
     device: torch.device,
 ) -> Feed:
     shared: dict[str, Any] = {"augment": augment, "rank": world.rank, "world": world.size}
+    cropping = replace(framing, config=config.augment)
     reading: dict[str, Any] = {
-        "framing": replace(framing, config=config.augment),
+        "framing": cropping,
         "device": device,
         "workers": config.data.workers or 0,
     }
@@ -120,7 +121,7 @@ def _feed(
         length = len(train.indexed()) if train.length is None else train.length
         mine = part(batch_size, world.rank, world.size)
         return StreamFeed(
-            train,
+            train.decoded(at_least=cropping.least),
             steps=max(length // batch_size, 1),
             batch_size=mine.stop - mine.start,
             seed=config.seed,
@@ -131,13 +132,14 @@ def _feed(
     order = Order(length=len(train), batch_size=batch_size, seed=config.seed, repeats=config.augment.repeats)
     array = train.array()
     if config.data.resident == "always" and array is None:
-        array = _decode_all(train, framing)
+        array = _decode_all(train.decoded(at_least=framing.least), framing)
     if array is not None and config.data.resident != "never" and _fits(array.nbytes, device):
         pictures = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
         if framing.channels == 3 and pictures.shape[1] == 1:
             pictures = pictures.expand(-1, 3, -1, -1).contiguous()
         labels = torch.from_numpy(train.labels).to(device)
         return ResidentFeed(pictures.to(device), labels, order=order, **shared)
+    train = train.decoded(at_least=cropping.least)
     return FileFeed(train, order=order, bad_limit=config.data.bad_limit, **reading, **shared)
 
 

@@ -4,8 +4,8 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -22,6 +22,7 @@ from .loop import Loop, TrainingError
 from .parallel import World, join_world, local_device, whole, whole_state
 from .setup import Parts, assemble, resolve
 from .state import load_state
+from .surroundings import surroundings
 
 # What may differ when a run goes on: how it is computed and kept, and what a run that broke may need.
 MAY_CHANGE = (
@@ -190,7 +191,7 @@ def train_config(
         quiet: print nothing.
     """
     device = local_device(config.engine.device)
-    with _surroundings(config, device), join_world(device) as world:
+    with surroundings(config, device), join_world(device) as world:
         console = Console(epochs=config.schedule.epochs, quiet=quiet or not world.leads)
         data = open_data(
             config.data.path,
@@ -343,34 +344,3 @@ def _elastic(out: str | Path | None) -> Path | None:
     """Return the run to go on with when torchrun started this process again after one of them died."""
     again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     return Path(out) if again and out is not None and (Path(out) / "config.yaml").exists() else None
-
-
-def _room_to_compile(config: TrainConfig) -> Any:
-    """Let the compiler make a version of a block for each rate of drop path."""
-    if config.engine.compile is False or (config.engine.compile is None and not torch.cuda.is_available()):
-        return nullcontext()
-    from torch._dynamo import config as compiler  # takes a while to import
-
-    return compiler.patch(recompile_limit=64)
-
-
-@contextmanager
-def _surroundings(config: TrainConfig, device: torch.device) -> Iterator[None]:
-    """Set what PyTorch keeps for a whole process, and put it back."""
-    threads, matmul, benchmark = (
-        torch.get_num_threads(),
-        torch.get_float32_matmul_precision(),
-        torch.backends.cudnn.benchmark,
-    )
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), _room_to_compile(config):
-        try:
-            if config.engine.threads is not None:
-                torch.set_num_threads(config.engine.threads)
-            if device.type == "cuda":
-                torch.set_float32_matmul_precision("high")
-                torch.backends.cudnn.benchmark = True
-            yield
-        finally:
-            torch.set_num_threads(threads)
-            torch.set_float32_matmul_precision(matmul)
-            torch.backends.cudnn.benchmark = benchmark

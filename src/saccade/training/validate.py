@@ -68,5 +68,6 @@ def validate(model: nn.Module, validation: Validation, normalize: Normalize, wor
     if not parts:
         raise ValueError("no validation picture can be read; `saccade data check` names them")
     all_logits, all_labels, all_places = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
+    world.unite(validation.bad)
     order = all_places.argsort()
     return Answers(all_logits[order], all_labels[order], all_places[order])

@@ -115,6 +115,18 @@ def test_equal_trainings_differ_by_exactly_nothing(whole):
     assert all(difference["same"].mean == 0 for difference in whole.other.values())
 
 
+def test_an_arm_that_changes_nothing_is_told_of_and_no_other(whole):
+    told = "same trained exactly like base with seeds 0, 1, 2: what it changes had no effect there"
+    assert [(one.arm, one.like, one.seeds, one.same) for one in whole.unaffected] == [
+        ("same", "base", (0, 1, 2), "everything")
+    ]
+    assert [told in note for note in whole.notes if "exactly like" in note] == [True]
+    found = json.loads((whole.path / "result.json").read_text())
+    assert found["unaffected"] == [{"arm": "same", "like": "base", "seeds": [0, 1, 2], "same": "everything"}]
+    for file in ("result.md", "report.html"):
+        assert told in (whole.path / file).read_text()
+
+
 def test_scores_are_those_of_the_runs_and_the_difference_is_theirs(whole):
     for arm in whole.arms:
         summaries = [json.loads((arm.runs[seed] / "summary.json").read_text()) for seed in arm.seeds]

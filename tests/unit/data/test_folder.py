@@ -205,5 +205,6 @@ def test_large_photographs_can_be_read_smaller(tmp_path):
     (tmp_path / "a" / "1.jpg").write_bytes(encoded(2, height=640, width=960))
     train = open_data(str(tmp_path)).train
     assert train.read(0).shape == (640, 960, 3)
-    train.at_least = 160
-    assert train.subset([0]).read(0).shape == (160, 240, 3)
+    smaller = train.decoded(at_least=160)
+    assert smaller.subset([0]).read(0).shape == (160, 240, 3)
+    assert train.read(0).shape == (640, 960, 3)

@@ -1,16 +1,21 @@
 import json
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from saccade.config import AugmentConfig
 from saccade.data.augment import Augment
 from saccade.data.feed import ResidentFeed
-from saccade.data.loader import FileFeed, Framing, TooManyBad
+from saccade.data.loader import FileFeed, Framing, TooManyBad, _loader, _Reading, random_box
 from saccade.data.open import open_data
 from saccade.data.order import Order
-from saccade.training.train import train
-from support.trainings import png_folder, settings
+from saccade.training.parallel import Alone
+from saccade.training.setup import assemble, resolve
+from saccade.training.train import configure, train
+from support.pictures import class_folders
+from support.trainings import TINY, png_folder, settings
 
 CONFIG = AugmentConfig(crop="resized", mixup=0.2, cutmix=1.0)
 
@@ -155,3 +160,48 @@ def test_too_many_bad_validation_pictures_stop_a_run(tmp_path):
     data = png_folder(tmp_path / "pictures", bad=3, train=200)
     with pytest.raises(TooManyBad, match="3 of 9 pictures"):
         train(str(data), out=tmp_path / "run", settings=settings(), quiet=True)
+
+
+@pytest.mark.parametrize("crop", ["resized", "pad"])
+def test_large_photographs_are_read_smaller_for_training_and_look_the_same(tmp_path, monkeypatch, crop):
+    folder = tmp_path / "photographs"
+    class_folders(folder, {"a": 3, "b": 3})
+    for file in folder.rglob("*.jpg"):
+        photograph(file)
+    pixels = []
+
+    def counted(self, picture, word=0, original=Framing.__call__):
+        pixels.append(picture.shape[:2])
+        return original(self, picture, word)
+
+    monkeypatch.setattr(Framing, "__call__", counted)
+    config = configure(None, {"data.img_size": 32, "augment.crop": crop, "data.workers": 0, "model.options": TINY})
+    data = open_data(str(folder))
+    config, shape = resolve(config, data, torch.device("cpu"))
+    parts = assemble(config, data, shape, world=Alone(), device=torch.device("cpu"))
+    reading = parts.feed
+    (ours,) = reading.epoch(0)
+    assert max(pixels) <= (240, 320)
+    reading.loader = _loader(_Reading(data.train, reading.loader.dataset.framing), 0, batch_sampler=reading.plan)
+    (whole,) = reading.epoch(0)
+    assert pixels[-1] == (480, 640)
+    assert torch.equal(ours.keys, whole.keys)
+    assert (ours.what.float() - whole.what.float()).abs().mean() < 1.5
+    list(parts.validation.batches())
+    assert pixels[-1] == (480, 640)  # what a finished model is shown is read whole
+
+
+@pytest.mark.parametrize("ratio", [[0.75, 4 / 3], [0.25, 2.0], [1.0, 1.0]])
+def test_no_crop_of_the_least_size_is_enlarged(ratio):
+    config = AugmentConfig(crop="resized", scale=[0.3, 1.0], ratio=ratio)
+    least = Framing(32, config=config).least
+    boxes = [random_box(least, least, word * 7919, config) for word in range(2000)]
+    sides = [min(right - left, bottom - top) for left, top, right, bottom in boxes]
+    assert 32 <= min(sides) < 40
+    assert Framing(32, shorter=36).least == 72
+
+
+def photograph(file):
+    """Write a large picture that is smooth, as photographs are."""
+    draws = np.random.default_rng(int(file.stem)).integers(0, 256, (15, 20, 3), dtype=np.uint8)
+    Image.fromarray(draws).resize((640, 480), Image.Resampling.BICUBIC).save(file, quality=95)

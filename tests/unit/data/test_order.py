@@ -67,3 +67,15 @@ def test_parts_are_whole_pairs_and_make_up_the_whole(length, count):
         assert piece.start % 2 == 0 or piece.start == length
     sizes = [piece.stop - piece.start for piece in parts]
     assert max(sizes) - min(sizes) <= 3
+
+
+@pytest.mark.parametrize("length", [35, 33, 5])
+def test_processes_share_out_every_batch(length):
+    order = Order(length=length, batch_size=11, seed=0)
+    places = list(range(min(length, 33)))
+    alone = [places[mine] for mine in order.batches(start=0, rank=0, world=1)]
+    assert alone == [places[begin : begin + 11] for begin in range(0, len(places), 11)]
+    assert len(alone) == order.steps
+    for start in range(order.steps):
+        parts = [list(order.batches(start=start, rank=rank, world=3)) for rank in range(3)]
+        assert [[p for part in shared for p in places[part]] for shared in zip(*parts, strict=True)] == alone[start:]

@@ -10,6 +10,7 @@ from torch import nn
 
 from saccade.building import load_model
 from saccade.deployment import export as exporting
+from saccade.deployment import judge as judging
 from saccade.deployment.bundle import ExportError
 from saccade.deployment.export import export
 from saccade.deployment.graph import Asked, trace
@@ -95,7 +96,7 @@ def test_predict_takes_an_exported_file(run, pictures, exported):
 
 def test_a_file_that_differs_is_not_kept(run, pictures, tmp_path, monkeypatch):
     wrong = Parity(difference=0.1, scale=1.0, same=1.0, sizes=((32, 32),))
-    monkeypatch.setattr(exporting, "compare", lambda *_: wrong)
+    monkeypatch.setattr(judging, "compare", lambda *_: wrong)
     with pytest.raises(ExportError, match=r"differs from the original by up to 0\.1 "):
         export(run, out=tmp_path / "out", data=str(pictures))
     assert os.listdir(tmp_path / "out") == []
@@ -112,7 +113,7 @@ def test_an_older_file_stays_when_the_new_one_is_bad(run, pictures, tmp_path, mo
 
 @pytest.mark.slow
 def test_a_graph_that_is_wrong_at_other_sizes_is_written_for_one_size(run, pictures, tmp_path, monkeypatch):
-    real = exporting.compare
+    real = judging.compare
     seen = []
 
     def judge(eager, exported, images, sizes):
@@ -123,7 +124,7 @@ def test_a_graph_that_is_wrong_at_other_sizes_is_written_for_one_size(run, pictu
     def traced(asked, *, any_size, **more):
         return trace(asked, any_size=False, **more)
 
-    monkeypatch.setattr(exporting, "compare", judge)
+    monkeypatch.setattr(judging, "compare", judge)
     monkeypatch.setattr(exporting, "trace", traced)
     done = export(run, out=tmp_path, data=str(pictures))
     assert seen == [3, 1]

@@ -74,6 +74,40 @@ def test_resumed_run_equals_uninterrupted_run(stopped, whole):
     assert_same_end(stopped, whole)
 
 
+def test_run_gives_the_same_bits_whatever_the_program_around_it_set(data, whole, tmp_path):
+    onednn = torch.backends.mkldnn
+    try:
+        onednn.enabled = False
+        torch.set_default_dtype(torch.float64)
+        torch.set_float32_matmul_precision("medium")
+        train(str(data), out=tmp_path / "run", settings=settings(), quiet=True)
+        found = onednn.enabled, torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    finally:
+        onednn.enabled = True
+        torch.set_default_dtype(torch.float32)
+        torch.set_float32_matmul_precision("highest")
+    assert_same_end(tmp_path / "run", whole)
+    assert found == (False, torch.float64, "medium")
+
+
+def test_every_step_and_validation_begins_with_the_same_ways_to_compute(data, tmp_path, monkeypatch):
+    begun = []
+
+    def failing(name, original):
+        def call(*args, **options):
+            begun.append((name, torch.backends.mkldnn.enabled))
+            found = original(*args, **options)
+            torch.backends.mkldnn.enabled = False  # as PyTorch does when a product fails
+            return found
+
+        return call
+
+    monkeypatch.setattr(Loop, "_step", failing("step", Loop._step))
+    monkeypatch.setattr(loops, "validate", failing("validation", loops.validate))
+    train(str(data), out=tmp_path / "run", settings=settings(schedule__epochs=1), quiet=True)
+    assert begun == [("step", True)] * 3 + [("validation", True)]
+
+
 @pytest.mark.parametrize("damage", ["truncated", "bit", "record bit", "record missing", "leftover"])
 def test_damaged_newest_state_is_told_of_and_the_one_before_taken(stopped, whole, capsys, damage):
     content = bytearray(shard(stopped).read_bytes())
