@@ -4,7 +4,6 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CODE := src tests benchmarks
 STAMP := $(VENV)/.installed
-RUNS := tests/unit/training tests/unit/comparison tests/unit/data tests/unit/test_cli.py
 
 .PHONY: help env browser demo test test-slow lint clean
 
@@ -34,11 +33,8 @@ lint: env
 browser:
 	@sh tests/browser/setup.sh
 
-# Trainings are compared to the bit over processes, so they get processes of their own: a library that another test
-# imports may change how this one sums.
 test: lint browser
-	$(BIN)/pytest -n 2 $(RUNS:%=--ignore=%)
-	$(BIN)/pytest -n 2 $(RUNS)
+	$(BIN)/pytest -n 2
 
 test-slow: env browser
 	$(BIN)/pytest -m slow

@@ -1,0 +1,84 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from saccade.tasks.classify import Classify
+from saccade.tasks.task import Task
+from saccade.training.parallel import Alone
+from saccade.training.train import train
+from saccade.training.weighing import Weighing
+from support.trainings import png_folder, records, settings, weights
+
+WEIGHTS = torch.tensor([0.2, 1.0, 5.0])
+VIT = {"embed_dim": 16, "depth": 1, "num_heads": 2, "patch_size": 4}
+
+
+class TwoLosses(Task):
+    """A classification with weights, and a loss that is a mean over pictures."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.model = base, base.model
+
+    def forward(self, images, targets=None):
+        answer = self.base(images, targets)
+        return {**answer, "loss": answer["loss"] + answer["output"].square().mean()}
+
+
+class OneOf(Alone):
+    """A process that knows what all processes together would add up to."""
+
+    def __init__(self, total):
+        self.sum = total
+
+    def total(self, tensor):
+        return torch.as_tensor(self.sum).to(tensor)
+
+
+def gradient(task, loss):
+    task.zero_grad()
+    loss.backward()
+    return task.model.weight.grad.clone()
+
+
+@pytest.mark.parametrize("parts", [[slice(0, 6), slice(6, 10)], [slice(0, 2), slice(2, 3), slice(3, 10)]])
+def test_losses_of_parts_add_up_to_that_of_the_batch_and_so_do_their_gradients(parts):
+    task = TwoLosses(Classify(nn.Linear(4, 3), class_weights=WEIGHTS))
+    images, targets = torch.randn(10, 4), torch.tensor([2, 2, 2, 0, 0, 1, 0, 1, 0, 0])
+    whole = task(images, targets)["loss"]
+    assert whole.item() == pytest.approx(
+        (F.cross_entropy(task.model(images), targets, WEIGHTS) + task.model(images).square().mean()).item()
+    )
+    processes = [Weighing(task, OneOf(WEIGHTS[targets].sum())) for _ in parts]
+    losses, plain = [], []
+    for weighing, part in zip(processes, parts, strict=True):
+        answer = task(images[part], targets[part])
+        mean = weighing.mean(targets[part], 10)
+        share = (part.stop - part.start) / 10
+        losses.append(share * weighing.weigh(answer, targets[part], mean)["loss"])
+        plain.append(share * answer["loss"])
+    assert sum(losses).item() == pytest.approx(whole.item(), rel=1e-6)
+    assert sum(plain).item() != pytest.approx(whole.item(), rel=1e-2)
+    torch.testing.assert_close(gradient(task, sum(losses)), gradient(task, task(images, targets)["loss"]))
+
+
+def test_nothing_is_weighed_without_weights_or_with_shares_of_classes():
+    answer, targets = {"loss": torch.tensor(1.0)}, torch.tensor([0, 2])
+    plain = Weighing(Classify(nn.Linear(4, 3)), Alone())
+    assert plain.mean(targets, 2) is None
+    assert plain.weigh(answer, targets, None) is answer
+    weighted = Weighing(Classify(nn.Linear(4, 3), class_weights=WEIGHTS), Alone())
+    assert weighted.mean(F.one_hot(targets, 3).float(), 2) is None
+
+
+def test_batch_in_parts_trains_as_a_whole_one_does_with_class_weights(tmp_path):
+    data = png_folder(tmp_path / "data")
+    plain = {"augment__mixup": 0.0, "augment__cutmix": 0.0, "model__drop_path": 0.0, "loss__smoothing": 0.0}
+    model = {"model__name": "vit_tiny_patch16_224", "model__options": VIT, "schedule__epochs": 1}
+    for parts in (1, 3):
+        values = settings(**plain, **model, loss__class_weights=WEIGHTS.tolist(), optim__accumulate=parts)
+        train(str(data), out=tmp_path / f"{parts}", settings=values, quiet=True)
+    assert records(tmp_path / "3")[0]["train_loss"] == pytest.approx(records(tmp_path / "1")[0]["train_loss"], rel=1e-5)
+    for name, value in weights(tmp_path / "3").items():
+        torch.testing.assert_close(value, weights(tmp_path / "1")[name], rtol=1e-3, atol=1e-4)
