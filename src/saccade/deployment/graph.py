@@ -85,18 +85,24 @@ def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
         bundle: the description.
     """
     try:
-        import onnxscript  # noqa: F401
+        from onnxscript import optimizer
     except ImportError as error:
         raise ImportError(f"to write a .onnx file takes {error.name}; install it with: {INSTALL}") from None
     with quietly():
         try:
+            # Its rewriter takes what is within 1e-8 of zero for zero, and drops the eps of a denominator with it:
+            # constants are folded here, and the rest is left to onnxruntime.
             written = torch.onnx.export(
-                program, dynamo=True, input_names=["image"], output_names=["logits"], verbose=False
+                program, dynamo=True, input_names=["image"], output_names=["logits"], verbose=False, optimize=False
             )
         except Exception as error:
             raise ExportError(f"the graph of {bundle.name} cannot be said in ONNX: {shortened(error)}") from error
     assert written is not None
     model: Any = written.model
+    with quietly():
+        optimizer.inline(model)
+        optimizer.fold_constants(model)
+        optimizer.remove_unused_nodes(model)
     for holder in (model.graph, *model.functions.values()):
         for node in holder.all_nodes():
             node.metadata_props.clear()  # traces of this machine, a third of a small file

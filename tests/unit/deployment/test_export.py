@@ -13,11 +13,11 @@ from saccade.deployment import export as exporting
 from saccade.deployment import judge as judging
 from saccade.deployment.bundle import ExportError
 from saccade.deployment.export import export
-from saccade.deployment.graph import Asked, trace
+from saccade.deployment.graph import Asked, trace, write_onnx
 from saccade.deployment.predict import predict
 from saccade.deployment.predictor import open_predictor
 from saccade.deployment.verify import Parity
-from support.exports import CLASSES, tiny_run
+from support.exports import BUNDLE, CLASSES, tiny_run
 from support.pictures import class_folders
 
 
@@ -144,6 +144,26 @@ class Stubborn(nn.Module):
 def test_a_model_that_cannot_be_traced_says_why():
     with pytest.raises(ExportError, match=r"torch\.export cannot trace Stubborn: "):
         trace(Asked(Stubborn(), [0.5] * 3, [0.5] * 3).eval(), channels=3, img_size=16, any_size=False)
+
+
+class Guarded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x):
+        small = 1e-20 * x.square().sum((2, 3)) + self.weight
+        return small / (small + 1e-8)
+
+
+def test_a_small_number_that_guards_a_denominator_is_kept(tmp_path):
+    asked = Asked(Guarded(), [0.5] * 3, [0.5] * 3).eval()
+    program = trace(asked, channels=3, img_size=8, any_size=False)
+    write_onnx(program, tmp_path / "model.onnx", replace(BUNDLE, img_size=8))
+    x = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
+    got = open_predictor(tmp_path / "model.onnx").logits(x)
+    assert np.abs(got).max() < 1e-6  # without the guard it is 1
+    np.testing.assert_allclose(got, asked.logits(x), atol=1e-7)
 
 
 @pytest.mark.parametrize(
