@@ -15,7 +15,7 @@ from support.backbones import COLUMNS, FAMILIES, NAMES, PYRAMIDS, shallow
 ODD, WIDE, TINY = (97, 131), (64, 96), (20, 33)
 every_name = pytest.mark.parametrize("name", NAMES)
 every_family = pytest.mark.parametrize("name", FAMILIES)
-# Tracing takes longer: one variant of each family always, all with the slow tests.
+# Tracing and half precision take longer on a CPU: one variant of each family always, all with the slow tests.
 each_family_or_slow = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in FAMILIES else [pytest.mark.slow]) for name in NAMES]
 )
@@ -209,7 +209,7 @@ def test_set_input_size_keeps_the_answer(name):
         torch.testing.assert_close(model(x), before)
 
 
-@every_name
+@each_family_or_slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_is_finite(name, dtype):
     model = shallow(name, num_classes=7).to(dtype).eval()

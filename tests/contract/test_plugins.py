@@ -144,7 +144,6 @@ PLUGINS: dict[str, Callable[[], Any]] = {
     "uniform": partial(UniformHead, "A"),
     "second_order": partial(SecondOrderHead, num_heads=2, head_dim=3),
     "extra_attention": ExtraBlock,
-    "extra_mlp": partial(ExtraBlock, kind="mlp"),
 }
 MAPS = {  # their blocks return maps, or attend in windows
     *("swin", "convnext", "resnet50", "swin_features", "convnext_features", "vit_features"),
@@ -162,7 +161,6 @@ REFUSED: dict[str, set[str]] = {
     "uniform": HOSTS.keys() - PLAIN_ATTENTION,
     "second_order": UNCLASSIFIED | {"sot"},
     "extra_attention": MAPS,
-    "extra_mlp": MAPS,
 }
 PAIRS = [(host, plugin) for host in HOSTS for plugin in PLUGINS if host not in REFUSED[plugin]]
 # Compiling and exporting take seconds: the first pairs always, all of them with the slow tests.
