@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from .config import ConfigError, LossConfig, ModelConfig, overlay, read_value
+from .data.loader import Framing
 from .models import CheckpointError, load_official
 from .models._backbone import Backbone
 from .models._identify import require_model
@@ -46,6 +47,11 @@ class Shape:
     std: list[float]
     shorter: int | None = None
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def framing(self) -> Framing:
+        """How a picture of any size becomes one of these, without chance."""
+        return Framing(self.img_size, shorter=self.shorter, channels=self.in_chans)
 
 
 # Plug-ins by the names they have on the command line.
@@ -248,7 +254,14 @@ def load_model(path: str | Path) -> tuple[nn.Module, Shape]:
         classes=tuple(about["classes"]),
     )
     model = build_model(overlay(ModelConfig(), about["model"], source=str(file)), shape, seed=0)
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        told = " ".join(str(error).split())[:300]
+        raise CheckpointError(
+            f"the weights of {file} do not fit the model and classes written beside them ({told}); give the folder of "
+            "the run that wrote them"
+        ) from None
     return model.eval(), shape
 
 

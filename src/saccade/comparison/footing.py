@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ..config import TrainConfig, overlay
 from ..data.feed import Feed, picture_keys
-from ..data.open import Data, open_data
+from ..data.open import Data, open_configured
 from ..data.source import Stream
 from ..training.parallel import Alone
 from ..training.setup import Parts, assemble, resolve
@@ -71,12 +71,10 @@ class Library:
 
     def open(self, config: TrainConfig) -> Data:
         """Return the pictures of a run's settings."""
-        data, seed = config.data, config.data.split_seed
-        name = (data.path, data.val, data.val_share, seed, data.buffer)
+        data = config.data
+        name = (data.path, data.val, data.val_share, data.split_seed, data.buffer)
         if name not in self.opened:
-            self.opened[name] = open_data(
-                data.path, val=data.val, val_share=data.val_share, seed=seed, buffer=data.buffer
-            )
+            self.opened[name] = open_configured(data)
         return self.opened[name]
 
     def validation(self, config: TrainConfig) -> Pictures:

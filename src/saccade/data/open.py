@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ..config import DataConfig
 from .held_out import some
 from .source import Source, Stream
 from .split import TEST, TRAIN, VAL, Splits
@@ -37,6 +38,13 @@ class Data:
     classes: tuple[str, ...]
     name: str
     notes: tuple[str, ...]
+
+
+def open_configured(config: DataConfig) -> Data:
+    """Open the pictures that a run's settings name, with the same ones held out as in that run."""
+    return open_data(
+        config.path, val=config.val, val_share=config.val_share, seed=config.split_seed, buffer=config.buffer
+    )
 
 
 def open_data(

@@ -10,7 +10,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from ..building import Shape, open_model
+from ..building import Shape, open_device, open_model
 from ..data.augment import Normalize
 from ..data.loader import Framing
 from ..models import CheckpointError
@@ -94,7 +94,7 @@ class TorchPredictor(Predictor):
         self, model: nn.Module, shape: Shape, *, name: str, kind: str = "run", device: str | torch.device = "cpu"
     ) -> None:
         super().__init__(name, kind, bundle=Bundle.of(model, shape, name=name, plugins=plugin_names(model)))
-        self.device = torch.device(device)
+        self.device = open_device(str(device))
         self.model, self.shape = model.to(self.device).eval(), shape
         self.normalize = Normalize(shape.mean, shape.std, device=self.device)
         self._lock = threading.Lock()  # modules may keep what they computed for a size; one thread at a time

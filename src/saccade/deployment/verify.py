@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..building import Shape
-from ..data.loader import Framing
-from ..data.open import open_data
+from ..data.open import open_configured, open_data
 from ..data.picture import BadPicture
 from ..data.source import Source
 from ..runs import Run, RunError
@@ -87,8 +86,7 @@ def gather(
     if data is not None:
         return _evidence(open_data(data, val=val).val, shape, f"validation pictures of {data}", limit)
     try:
-        config = Run.open(target).config().data
-        opened = open_data(config.path, val=config.val, val_share=config.val_share, seed=config.split_seed)
+        opened = open_configured(Run.open(target).config().data)
         return _evidence(opened.val, shape, f"validation pictures of the run ({opened.name})", limit)
     except (RunError, OSError, ValueError, ImportError):
         # No run, or its data is elsewhere now: parity can be judged by any picture, accuracy cannot.
@@ -96,7 +94,7 @@ def gather(
 
 
 def _evidence(source: Source, shape: Shape, origin: str, limit: int) -> Evidence:
-    framing = Framing(shape.img_size, shorter=shape.shorter, channels=shape.in_chans)
+    framing = shape.framing
     known = set(source.classes) == set(shape.classes)
     source = source.renamed(tuple(shape.classes)) if known else source  # in the order of the logits
     pictures, labels = [], []

@@ -12,7 +12,7 @@ from ..building import Shape, open_device, open_model
 from ..data.augment import Normalize
 from ..data.held_out import identity
 from ..data.loader import Framing
-from ..data.open import open_data
+from ..data.open import open_configured, open_data
 from ..data.source import Source
 from ..runs import Run
 from ..tasks.classify import read_logits
@@ -62,7 +62,7 @@ class Subject:
     @property
     def framing(self) -> Framing:
         """How it sees pictures."""
-        return Framing(self.shape.img_size, shorter=self.shape.shorter, channels=self.shape.in_chans)
+        return self.shape.framing
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,7 @@ def _own_pictures(subject: Subject) -> Pictures:
         raise EvaluationError(
             f"{subject.target} is not a run, so it has no validation pictures of its own; give some by --data"
         )
-    where = subject.run.config().data
-    data = open_data(where.path, val=where.val, val_share=where.val_share, seed=where.split_seed, buffer=where.buffer)
+    data = open_configured(subject.run.config().data)
     fingerprint, notes = data.val.fingerprint(), list(data.notes)
     stored = subject.run.summary().get("validation", {}).get("fingerprint") if subject.run.finished() else None
     if stored is None:

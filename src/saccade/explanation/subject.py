@@ -12,10 +12,8 @@ from torch import Tensor, nn
 
 from ..building import Shape, open_device, open_model
 from ..data.augment import Normalize
-from ..data.loader import Framing
-from ..data.open import open_data
+from ..data.open import open_configured, open_data
 from ..data.picture import BadPicture, decode
-from ..models import CheckpointError
 from ..runs import Run
 
 Picture = str | Path | Image.Image | np.ndarray
@@ -54,8 +52,7 @@ class Subject:
 
     def frame(self, picture: np.ndarray) -> Tensor:
         """Make a picture square, uint8 C, S, S."""
-        shape = self.shape
-        return Framing(shape.img_size, shorter=shape.shorter, channels=shape.in_chans)(picture)
+        return self.shape.framing(picture)
 
     def normalise(self, framed: Tensor) -> Tensor:
         """Bring framed pictures, uint8 B, C, S, S, to what the model takes, on its device."""
@@ -78,25 +75,12 @@ def open_subject(target: nn.Module | str | Path, *, shape: Shape | None = None, 
         shape = shape or find_shape(target)
         name = (getattr(target, "pretrained_cfg", None) or {}).get("architecture") or type(target).__name__
     else:
-        model, shape, notes = *_open(target), ()
+        model, shape, notes = *open_model(target), ()
         name = Path(target).name if Path(target).exists() else str(target)
         run = Path(target) if Path(target).is_dir() else None
     if device is not None:
         model = model.to(open_device(device))
     return Subject(model, shape, name, run, notes)
-
-
-def _open(target: str | Path) -> tuple[nn.Module, Shape]:
-    try:
-        return open_model(target)
-    except RuntimeError as error:
-        if type(error) is not RuntimeError:
-            raise
-        told = " ".join(str(error).split())[:300]
-        raise CheckpointError(
-            f"the weights of {target} do not fit the model and classes written beside them ({told}); give the folder "
-            "of the run that wrote them"
-        ) from None
 
 
 def _without_detection(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
@@ -195,8 +179,7 @@ def read_samples(subject: Subject, data: str, count: int) -> list[np.ndarray]:
     if data == "run":
         if subject.run is None:
             raise ValueError("data='run' was given and the model is of no run; name the set of pictures")
-        config = Run.open(subject.run).config().data
-        source = open_data(config.path, val=config.val, val_share=config.val_share, seed=config.split_seed).val
+        source = open_configured(Run.open(subject.run).config().data).val
     else:
         source = open_data(data).val
     chosen = np.unique(np.linspace(0, len(source) - 1, min(count, len(source))).round().astype(int))

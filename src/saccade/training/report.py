@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from ..config import ConfigError, TrainConfig, flatten
-from ..data.open import Data, open_data
+from ..data.open import Data, open_configured
 from ..data.picture import BadPicture
 from ..report.answers import calibration_section, class_section, confusion_section, picture_section
 from ..report.axes import number
@@ -44,10 +44,7 @@ def rewrite_report(path: str | Path) -> Path:
     run = Run.open(path)
     config = run.config()
     try:
-        where = config.data
-        data = open_data(
-            where.path, val=where.val, val_share=where.val_share, seed=where.split_seed, buffer=where.buffer
-        )
+        data = open_configured(config.data)
         same = data.val.fingerprint() == run.summary()["validation"]["fingerprint"]
     except (OSError, ValueError, KeyError):
         same = False

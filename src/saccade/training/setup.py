@@ -86,7 +86,7 @@ def assemble(config: TrainConfig, data: Data, shape: Shape, *, world: World, dev
         smoothing=config.loss.smoothing,
         device=device,
     )
-    framing = Framing(shape.img_size, shorter=shape.shorter, channels=shape.in_chans)
+    framing = shape.framing
     validation = Validation(
         data.val,
         framing=framing,

@@ -15,7 +15,7 @@ import torch
 
 from ..building import parse_plugin, resolve_name, save_tensors
 from ..config import ConfigError, TrainConfig, flatten, overlay, read_yaml
-from ..data.open import open_data
+from ..data.open import open_configured
 from ..runs import Run, RunError, free_name, save_model, write_text
 from .console import Console
 from .loop import Loop, TrainingError
@@ -193,13 +193,7 @@ def train_config(
     device = local_device(config.engine.device)
     with surroundings(config, device), join_world(device) as world:
         console = Console(epochs=config.schedule.epochs, quiet=quiet or not world.leads)
-        data = open_data(
-            config.data.path,
-            val=config.data.val,
-            val_share=config.data.val_share,
-            seed=config.data.split_seed,
-            buffer=config.data.buffer,
-        )
+        data = open_configured(config.data)
         config, shape = resolve(config, data, device)
         parts = assemble(config, data, shape, world=world, device=device)
         resumed = run is not None
