@@ -1,32 +1,35 @@
 """Compilation of the blocks a network repeats: each kind once, not the whole network for every length and head."""
 
 from collections import Counter
+from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import nn
 
-Kind = tuple[type, tuple[tuple[str, tuple[int, ...]], ...]]
+Kind = tuple[type, tuple[tuple[str, tuple[int, ...]], ...], tuple[tuple[str, str, float], ...]]
 
 
-def compile_parts(task: nn.Module, *, backend: str = "inductor") -> nn.Module:
+def compile_parts(task: nn.Module, *, backend: str | Callable[..., Any] = "inductor") -> nn.Module:
     """Compile a task's repeated blocks in place, or the whole task if it repeats none; return what is to be called.
 
     Blocks of one kind and shape share what the compiler made, which takes a fraction of the time that compiling the
     whole takes, and the steps between them cost little where they are replayed as a CUDA graph.
 
     The compiler keeps what it made with the code it was made from, and that code is one for all modules. It checks
-    shapes before it uses it again, turning them into variables, but not hooks: a block that a plug-in listens to would
-    be given what was made for one without. So each kind gets code of its own, and a block with hooks is a kind.
+    shapes and numbers before it uses it again and gives up after a few that differ, but not hooks: a block that a
+    plug-in listens to would be given what was made for one without. So each kind gets code of its own, and a block with
+    hooks is a kind. Shapes stay constants: the shape of another kind must not make variables of this one's.
     """
     blocks = repeated_blocks(task)
     if not blocks:
-        return torch.compile(task, backend=backend)  # type: ignore[return-value]
+        return torch.compile(task, backend=backend, dynamic=False)  # type: ignore[return-value]
     own: dict[Kind, FunctionType] = {}
     for block in blocks:
         call = _copied_call() if _has_hooks(block) else own.setdefault(_kind(block), _copied_call())
-        block._compiled_call_impl = torch.compile(MethodType(call, block), backend=backend)  # as `nn.Module.compile`
+        compiled = torch.compile(MethodType(call, block), backend=backend, dynamic=False)
+        block._compiled_call_impl = compiled  # as `nn.Module.compile`
     return task
 
 
@@ -40,7 +43,14 @@ def _copied_call() -> FunctionType:
 
 
 def _kind(block: nn.Module) -> Kind:
-    return type(block), tuple((name, tuple(value.shape)) for name, value in block.named_parameters())
+    shapes = tuple((name, tuple(value.shape)) for name, value in block.named_parameters())
+    numbers = tuple(  # rates of drop path differ from block to block
+        (name, key, value)
+        for name, module in block.named_modules()
+        for key, value in vars(module).items()
+        if isinstance(value, float)
+    )
+    return type(block), shapes, numbers
 
 
 def _has_hooks(block: nn.Module) -> bool:

@@ -74,6 +74,27 @@ def test_blocks_of_one_kind_are_compiled_once() -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
+def test_shapes_of_one_kind_do_not_become_variables_of_another() -> None:
+    inputs: list[Any] = []
+
+    def keep(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        inputs.append(examples)
+        return graph.forward
+
+    compile_parts(build("glnet", None), backend=keep)(torch.randn(2, 3, 32, 32))
+    assert len(inputs) >= 3  # at least one a stage
+    assert not [value for examples in inputs for value in examples if isinstance(value, torch.SymInt)]
+
+
+def test_blocks_that_differ_in_drop_path_are_all_compiled() -> None:
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"depth": 10, "drop_path_rate": 0.5}
+    model = compile_parts(HOSTS["vit"](**options).train(), backend="eager")
+    torch._dynamo.utils.counters.clear()
+    model(torch.randn(2, 3, 32, 32))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 10  # torch.compile gives up after eight of a code
+
+
 def test_gradients_of_compiled_blocks_are_those_of_the_plain_ones() -> None:
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     grads = []
