@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -31,6 +32,11 @@ def compile_parts(task: nn.Module, *, backend: str | Callable[..., Any] = "induc
         compiled = torch.compile(MethodType(call, block), backend=backend, dynamic=False)
         block._compiled_call_impl = compiled  # as `nn.Module.compile`
     return task
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Run compiled parts as they were written: a few batches of other shapes do not repay being compiled for."""
+    return torch.compiler.set_stance("force_eager")
 
 
 def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..data.augment import Normalize
 from ..data.validation import Validation
 from ..tasks.classify import read_logits
+from .compilation import uncompiled
 from .parallel import World
 
 KEEP_LOGITS = 20_000_000  # numbers; beyond, a prediction file would be too large to be of use
@@ -24,24 +25,27 @@ class Answers:
 
     def metrics(self) -> dict[str, float]:
         """Return loss, top-1 and top-5 accuracy."""
-        many = min(5, self.logits.shape[1])
-        top = self.logits.topk(many, dim=1).indices == self.labels[:, None]
         loss = F.cross_entropy(self.logits, self.labels)
-        found = {"val_loss": loss.item(), "val_top1": top[:, 0].double().mean().item()}
+        found = {"val_loss": loss.item(), "val_top1": (self.predictions == self.labels).double().mean().item()}
         if self.logits.shape[1] > 5:
+            top = self.logits.topk(5, dim=1).indices == self.labels[:, None]
             found["val_top5"] = top.any(1).double().mean().item()
         return found
 
+    @property
+    def predictions(self) -> Tensor:
+        """The likeliest class of each picture; of equal logits, which half precision makes often, the first."""
+        return self.logits.argmax(1)
+
     def tensors(self) -> dict[str, Tensor]:
         """Return what is kept of them."""
-        shares = self.logits.softmax(1)
-        confidence, prediction = shares.max(1)
+        prediction = self.predictions
         kept = {
             "place": self.places,
             "label": self.labels,
             "prediction": prediction,
             "correct": (prediction == self.labels).to(torch.uint8),
-            "confidence": confidence,
+            "confidence": self.logits.softmax(1).amax(1),
             "loss": F.cross_entropy(self.logits, self.labels, reduction="none"),
         }
         if self.logits.numel() <= KEEP_LOGITS:
@@ -55,10 +59,11 @@ def validate(model: nn.Module, validation: Validation, normalize: Normalize, wor
     was_training = model.training
     model.eval()
     logits, labels, places = [], [], []
-    for pictures, label, place in validation.batches():
-        logits.append(read_logits(model(normalize(pictures))).float())
-        labels.append(label)
-        places.append(place)
+    with uncompiled():
+        for pictures, label, place in validation.batches():
+            logits.append(read_logits(model(normalize(pictures))).float())
+            labels.append(label)
+            places.append(place)
     model.train(was_training)
     if logits:
         mine = (torch.cat(logits).cpu(), torch.cat(labels).cpu(), torch.cat(places))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from saccade import ContextBroadcast, ExtraBlock, SqueezeExcite, UniformHead, attach
-from saccade.training.compilation import compile_parts
+from saccade.training.compilation import compile_parts, uncompiled
 
 HOSTS: dict[str, Callable[[], nn.Module]] = {
     "vit": partial(
@@ -93,6 +93,19 @@ def test_blocks_that_differ_in_drop_path_are_all_compiled() -> None:
     torch._dynamo.utils.counters.clear()
     model(torch.randn(2, 3, 32, 32))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 10  # torch.compile gives up after eight of a code
+
+
+def test_uncompiled_parts_are_not_compiled_again() -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    model = build("glnet", "broadcast_scaled")
+    want = model(images)
+    called = compile_parts(model, backend="eager")
+    torch._dynamo.utils.counters.clear()
+    with uncompiled():
+        torch.testing.assert_close(called(images), want, rtol=0, atol=0)
+    assert not torch._dynamo.utils.counters["stats"]
+    called(images)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
 
 
 def test_gradients_of_compiled_blocks_are_those_of_the_plain_ones() -> None:
