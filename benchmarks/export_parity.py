@@ -110,7 +110,7 @@ def measure(name: str) -> dict[str, Any]:
         told = {"fixed": "one each", **{key: max(one[key] for one in found) for key in ("onnx", "pt2", "scale")}}
         told |= {"same": min(one["same"] for one in found), "parameters": found[0]["parameters"]}
     else:
-        model = stirred(timm.create_model(name))
+        model = stirred(timm.create_model(name), 96)
         try:
             told = at_sizes(model, 64, SIZES) | {"fixed": "any"}
         except ExportError as error:
@@ -142,19 +142,22 @@ def at_sizes(model: nn.Module, side: int, sizes: tuple[tuple[int, int], ...]) ->
 def vit(name: str, side: int) -> nn.Module:
     model = timm.create_model(VIT, img_size=side)
     saccade.attach(model, PLUGINS[name]())
-    return stirred(model)
+    return stirred(model, side)
 
 
-def stirred(model: nn.Module) -> nn.Module:
-    """Add noise to all weights and running statistics: what starts as nothing would be compared as nothing."""
+def stirred(model: nn.Module, side: int) -> nn.Module:
+    """Add noise to all weights, since what starts as nothing would be compared as nothing, and settle batch norms.
+
+    Running statistics are those of noise pictures: with others a deep network's logits grow to hundreds, where float32
+    has no 0.0001 to compare.
+    """
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.02 * torch.randn_like(parameter)
-        for name, buffer in model.named_buffers():
-            if name.endswith("running_mean"):
-                buffer += 0.1 * torch.randn_like(buffer)
-            elif name.endswith("running_var"):
-                buffer *= 0.5 + torch.rand_like(buffer)
+        norms = [module.train() for module in model.eval().modules() if isinstance(module, nn.BatchNorm2d)]
+        for norm in norms:
+            norm.momentum = 1.0
+        model(torch.randn(8, 3, side, side))
     return model.eval()
 
 
