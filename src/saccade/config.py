@@ -29,7 +29,7 @@ class DataConfig:
     mean: list[float] | None = None  # None: of the training set if it is in memory, else the model's
     std: list[float] | None = None
     workers: int | None = None  # processes that read files; None: as many as there are cores, at most 8
-    resident: Literal["auto", "always", "never"] = "auto"  # keep the whole set on the device
+    resident: Literal["auto", "always", "never"] = "auto"  # keep pictures decoded: auto what fits, of files up to 2 GiB
     buffer: int = 4096  # undecoded pictures a stream shuffles among
     bad_limit: float = 0.05  # share of unreadable pictures at which training stops
     train_limit: int | None = None  # use only this many training pictures, balanced over classes

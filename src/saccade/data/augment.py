@@ -1,11 +1,15 @@
 """Augmentation of whole batches where the pictures are, each picture with draws of its own.
 
 Every draw is a function of the picture's key (see `draws`), so that the same picture in the same epoch looks the same
-whatever batch, process or device it is in. Geometry is one gather and at most one resampling per batch.
+whatever batch, process or device it is in. Geometry is one gather and at most one resampling per batch. A GPU does
+everything to every picture, which spares waiting for it; a CPU does to each picture only what changes it.
 """
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -73,8 +77,11 @@ class Augment:
         operations = range(config.rand_ops if strong else 0)
         for operation in operations:
             moves = moves @ rand_geometry(dice, RAND + 4 * operation, config)
-        if config.crop == "resized" or len(operations) or images.shape[-1] != self.img_size:
+        if config.crop == "resized" or images.shape[-1] != self.img_size:
             images = resample(images, moves, self.img_size)
+        elif len(operations):
+            moved = (moves != identity(images)).flatten(1).any(1)
+            images = change(images, moved, resample_moved, moved, moves)
         for operation in operations:
             images = rand_colour(images, dice, RAND + 4 * operation, config)
         if config.jitter:
@@ -85,6 +92,14 @@ class Augment:
         if config.erase:
             images = erase(images, dice, config.erase)
         return self.mix(images, labels, dice)
+
+    def after_framing(self) -> "Augment":
+        """Return the augmentation of pictures that got their random crop when they were made square."""
+        if self.config.crop != "resized":
+            return self
+        other = copy.copy(self)
+        other.config = replace(self.config, crop="none")
+        return other
 
     def targets(self, labels: Tensor) -> Tensor:
         """Return labels as shares of classes, B, num_classes, or as they are if nothing is ever shared."""
@@ -107,14 +122,43 @@ class Augment:
         share = torch.ones_like(dice[:, MIX])  # of the image itself
         if self.mixup is not None:
             blend = torch.where(mixed & ~cut, look_up(self.mixup, dice[:, MIX + 2]), 1.0)
-            images = torch.lerp(images[partner], images, blend[:, None, None, None])
+            images = change(images, blend < 1, partial(blend_in, images), partner, blend[:, None, None, None])
             share = share * blend
         if self.cutmix is not None:
             area = torch.where(mixed & cut, 1 - look_up(self.cutmix, dice[:, MIX + 3]), 0.0)
             inside = boxes(dice, MIX + 4, area.sqrt(), area.sqrt(), images.shape[-2:])
-            images = torch.where(inside[:, None], images[partner], images)
+            images = change(images, area > 0, partial(paste_in, images), partner, inside[:, None])
             share = share * (1 - inside.float().mean((1, 2)))
         return images, torch.lerp(targets[partner], targets, share[:, None])
+
+
+def change(images: Tensor, changed: Tensor, function: Callable[..., Tensor], *others: Tensor) -> Tensor:
+    """Return function(images, *others).
+
+    Args:
+        images: B, ...
+        changed: bool, B: False where the function gives back the image, which a CPU then does not compute.
+        function: of images and others, picture by picture.
+        others: what else it takes, B, ...
+    """
+    if images.device.type != "cpu":
+        return function(images, *others)
+    places = changed.nonzero()[:, 0]
+    if not len(places):
+        return images
+    result = images.clone()
+    result[places] = function(images[places], *(other[places] for other in others))
+    return result
+
+
+def blend_in(batch: Tensor, images: Tensor, partner: Tensor, share: Tensor) -> Tensor:
+    """Return a share of the images and the rest of their partners in the batch."""
+    return torch.lerp(batch[partner], images, share)
+
+
+def paste_in(batch: Tensor, images: Tensor, partner: Tensor, inside: Tensor) -> Tensor:
+    """Return the images, inside of boxes their partners in the batch."""
+    return torch.where(inside, batch[partner], images)
 
 
 def throw(keys: Tensor) -> Tensor:
@@ -147,6 +191,9 @@ def shift(pictures: Tensor, dice: Tensor, *, pad: int, flip: float) -> Tensor:
     if pad:
         rows = mirror(rows + (dice[:, TOP] * (2 * pad + 1)).long()[:, None] - pad, height)
         columns = mirror(columns + (dice[:, LEFT] * (2 * pad + 1)).long()[:, None] - pad, width)
+    if device.type == "cpu":  # one by one is several times as fast as indexing by all of them
+        picked = zip(pictures, rows, columns, strict=True)
+        return torch.stack([picture.index_select(1, y).index_select(2, x) for picture, y, x in picked])
     at = torch.arange(batch, device=device)[:, None, None, None]
     channel = torch.arange(channels, device=device)[:, None, None]
     return pictures[at, channel, rows[:, None, :, None], columns[:, None, None, :]]
@@ -197,6 +244,11 @@ def resample(images: Tensor, moves: Tensor, side: int) -> Tensor:
     return F.grid_sample(images - 0.5, grid, mode="bilinear", padding_mode="zeros", align_corners=False) + 0.5
 
 
+def resample_moved(images: Tensor, moved: Tensor, moves: Tensor) -> Tensor:
+    """Resample what is moved; the rest keeps its exact values, which posterizing would tell from nearly the same."""
+    return torch.where(moved[:, None, None, None], resample(images, moves, images.shape[-1]), images)
+
+
 # RandAugment. An operation is chosen per picture: 0 leaves it, 1-5 move it, 6-13 recolour it.
 OPERATIONS = 14
 
@@ -228,20 +280,41 @@ def rand_geometry(dice: Tensor, purpose: int, config: AugmentConfig) -> Tensor:
 def rand_colour(images: Tensor, dice: Tensor, purpose: int, config: AugmentConfig) -> Tensor:
     """Recolour images, B, C, H, W, from 0 to 1: those whose operation is one of colour."""
     operation, strength, sign = (draw[:, None, None, None] for draw in rand_draws(dice, purpose, config))
-    grey = luminance(images)
+    if images.device.type != "cpu":
+        return recolour(images, operation, strength, sign, of=range(6, OPERATIONS)).clamp(0, 1)
+    result = images.clamp(0, 1)
+    for number in range(6, OPERATIONS):
+        places = (operation == number).flatten().nonzero()[:, 0]
+        if len(places):
+            draws = (draw[places] for draw in (operation, strength, sign))
+            result[places] = recolour(images[places], *draws, of=(number,)).clamp_(0, 1)
+    return result
+
+
+def recolour(images: Tensor, operation: Tensor, strength: Tensor, sign: Tensor, *, of: Collection[int]) -> Tensor:
+    """Apply to each image its operation, if it is one `of` those given."""
     # Brightness, contrast, saturation and sharpness pull an image towards another one, or push it away.
-    other = torch.where(operation == 6, 0.0, images)
-    other = torch.where(operation == 7, grey.mean((2, 3), keepdim=True), other)
-    other = torch.where(operation == 8, grey, other)
-    other = torch.where(operation == 9, F.avg_pool2d(images, 3, 1, 1, count_include_pad=False), other)
-    images = torch.lerp(other, images, 1 + 0.9 * strength * sign)
-    low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
-    images = torch.where(operation == 10, (images - low) / (high - low).clamp(min=1e-3), images)
-    images = torch.where((operation == 11) & (images >= 1 - strength), 1 - images, images)
-    levels = 2.0 ** (8 - (4 * strength).floor())
-    images = torch.where(operation == 12, (images * levels).floor() / levels, images)
-    images = torch.where((operation == 13) & (sign > 0), 1 - images, images)
-    return images.clamp(0, 1)
+    grey = luminance(images) if 7 in of or 8 in of else images
+    other = torch.where(operation == 6, 0.0, images) if 6 in of else images
+    if 7 in of:
+        other = torch.where(operation == 7, grey.mean((2, 3), keepdim=True), other)
+    if 8 in of:
+        other = torch.where(operation == 8, grey, other)
+    if 9 in of:
+        other = torch.where(operation == 9, F.avg_pool2d(images, 3, 1, 1, count_include_pad=False), other)
+    if other is not images:
+        images = torch.lerp(other, images, 1 + 0.9 * strength * sign)
+    if 10 in of:
+        low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
+        images = torch.where(operation == 10, (images - low) / (high - low).clamp(min=1e-3), images)
+    if 11 in of:
+        images = torch.where((operation == 11) & (images >= 1 - strength), 1 - images, images)
+    if 12 in of:
+        levels = 2.0 ** (8 - (4 * strength).floor())
+        images = torch.where(operation == 12, (images * levels).floor() / levels, images)
+    if 13 in of:
+        images = torch.where((operation == 13) & (sign > 0), 1 - images, images)
+    return images
 
 
 def luminance(images: Tensor) -> Tensor:

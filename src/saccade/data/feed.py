@@ -28,6 +28,7 @@ class Feed(ABC):
     Attributes:
         steps: batches of an epoch.
         bad: pictures that could not be read so far, name and reason.
+        notes: what a user should know of how the pictures are read.
     """
 
     steps: int
@@ -35,6 +36,7 @@ class Feed(ABC):
 
     def __init__(self) -> None:
         self.bad: dict[str, str] = {}
+        self.notes: list[str] = []
 
     @abstractmethod
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Inputs]:
@@ -73,9 +75,14 @@ class ResidentFeed(Feed):
         """Yield places in the set and draws."""
         index, copies = self.order.epoch(epoch)
         keys = picture_keys(self.order.seed, epoch, index, copies)
+        index = self._readable(index, keys)
         index, keys = index.to(self.pictures.device), keys.to(self.pictures.device)
         for places in self.order.batches(start=start, rank=self.rank, world=self.world):
             yield Inputs(index[places], self.labels[index[places]], keys[places])
+
+    def _readable(self, index: Tensor, keys: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the places with others instead of those that hold no picture."""
+        return index
 
     def expand(self, inputs: Inputs, *, strong: bool) -> tuple[Tensor, Tensor]:
         """Return augmented images and targets."""

@@ -24,6 +24,7 @@ from .feed import Feed, Inputs, picture_keys, to_device
 from .order import Order
 from .picture import BadPicture
 from .source import Sample, Source, Stream
+from .threads import in_threads
 
 INSTEAD = 0x1257  # purpose of the draws that choose a replacement
 TRIES = 20
@@ -105,6 +106,7 @@ class FileFeed(Feed):
         device: where the batches go.
         workers: processes that read; 0 reads in this one.
         bad_limit: share of the set at which unreadable pictures stop training.
+        threads: that read where no other process does.
         rank: of this process.
         world: how many processes share a batch.
     """
@@ -119,19 +121,21 @@ class FileFeed(Feed):
         device: torch.device,
         workers: int,
         bad_limit: float,
+        threads: int = 1,
         rank: int = 0,
         world: int = 1,
     ) -> None:
         super().__init__()
-        self.source, self.order, self.augment, self.device = source, order, augment, device
+        self.source, self.order, self.augment, self.device = source, order, augment.after_framing(), device
         self.rank, self.world = rank, world
         self.steps = order.steps
         self.allowed = bad_limit * len(source)
         self.plan = _Plan()
-        self.loader = _loader(_Reading(source, framing), workers, batch_sampler=self.plan)
+        self.loader = _loader(_Reading(source, framing, 1 if workers else threads), workers, batch_sampler=self.plan)
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Inputs]:
         """Yield pictures and draws."""
+        self.source.ready()
         index, copies = self.order.epoch(epoch)
         words = picture_keys(self.order.seed, epoch, index, copies).tolist()
         pairs = list(zip(index.tolist(), words, strict=True))
@@ -140,10 +144,7 @@ class FileFeed(Feed):
         for pictures, labels, keys, bad in self.loader:
             note_bad(self.bad, bad, self.allowed, of=len(self.source))
             if pictures is None:
-                raise TooManyBad(
-                    f"{TRIES} pictures drawn one after another cannot be read, the last {bad[-1][0]}: {bad[-1][1]}. Is "
-                    "the data still where it was? Bring it back, then resume"
-                )
+                raise gone(*bad[-1])
             yield Inputs(*(to_device(tensor, self.device) for tensor in (pictures, labels, keys)))
 
     def close(self) -> None:
@@ -184,7 +185,7 @@ class StreamFeed(Feed):
         world: int = 1,
     ) -> None:
         super().__init__()
-        self.augment, self.device, self.steps, self.batch_size = augment, device, steps, batch_size
+        self.augment, self.device, self.steps, self.batch_size = augment.after_framing(), device, steps, batch_size
         self.allowed = bad_limit * steps * batch_size * world
         self.reading = _Streaming(stream, framing, seed=seed, batch_size=batch_size, rank=rank, world=world)
         self.workers = workers
@@ -198,6 +199,19 @@ class StreamFeed(Feed):
             pictures, labels, keys, bad = next(batches)
             note_bad(self.bad, bad, self.allowed, of=self.steps * self.batch_size)
             yield Inputs(*(to_device(tensor, self.device) for tensor in (pictures, labels, keys)))
+
+
+def replacement(word: int, attempt: int, length: int) -> int:
+    """Return the picture that takes the place of one that cannot be read; `word` is the key of its draws."""
+    return int(uniform_number(word, INSTEAD + attempt) * length)
+
+
+def gone(name: str, reason: str) -> TooManyBad:
+    """Return what is raised when no replacement can be read either."""
+    return TooManyBad(
+        f"{TRIES} pictures drawn one after another cannot be read, the last {name}: {reason}. Is the data still where "
+        "it was? Bring it back, then resume"
+    )
 
 
 def note_bad(seen: dict[str, str], bad: list[tuple[str, str]], allowed: float, *, of: int) -> None:
@@ -252,8 +266,11 @@ Read = tuple[Tensor | None, int, int, list[tuple[str, str]]]  # picture, label, 
 class _Reading(Dataset[Read]):
     """Read one picture and frame it."""
 
-    def __init__(self, source: Source, framing: Framing) -> None:
-        self.source, self.framing = source, framing
+    def __init__(self, source: Source, framing: Framing, threads: int = 1) -> None:
+        self.source, self.framing, self.threads = source, framing, threads
+
+    def __getitems__(self, items: list[tuple[int, int]]) -> list[Read]:
+        return list(in_threads(self.__getitem__, items, self.threads))
 
     def __getitem__(self, item: tuple[int, int]) -> Read:
         index, word = item
@@ -264,7 +281,7 @@ class _Reading(Dataset[Read]):
                 return self.framing(picture, word), int(self.source.labels[index]), word, bad
             except BadPicture as error:
                 bad.append((error.name, error.reason))
-                index = int(uniform_number(word, INSTEAD + attempt) * len(self.source))
+                index = replacement(word, attempt, len(self.source))
         return None, 0, word, bad
 
 

@@ -69,6 +69,9 @@ class Source(Pictures):
             held_out_notes(held, self.labels, self.classes, share=share, seed=seed),
         )
 
+    def ready(self) -> None:
+        """Do once what makes reading fast, before there are processes that read."""
+
     def raw(self, index: int) -> Path | bytes | None:  # noqa: ARG002
         """Return the encoded picture, a file or its bytes; None where there is none."""
         return None

@@ -23,6 +23,7 @@ class Validation:
         batch_size: of the batches.
         device: where the batches go.
         workers: processes that read files.
+        keep: hold the framed pictures in memory once they were read.
         rank: of this process, which takes every world-th picture.
         world: how many processes there are.
     """
@@ -35,6 +36,7 @@ class Validation:
         batch_size: int,
         device: torch.device,
         workers: int = 0,
+        keep: bool = False,
         rank: int = 0,
         world: int = 1,
     ) -> None:
@@ -42,6 +44,7 @@ class Validation:
         self.places = torch.arange(rank, len(source), world)
         self.labels = torch.from_numpy(source.labels)
         self.bad: dict[str, str] = {}
+        self.keep, self.kept = keep, list[tuple[Tensor, Tensor]]()  # pictures and places of every batch
         array = source.array()
         if array is not None:
             pictures = torch.from_numpy(array[self.places.numpy()]).permute(0, 3, 1, 2).contiguous()
@@ -67,13 +70,27 @@ class Validation:
                 places = self.places[begin : begin + self.batch_size]
                 yield self.pictures[begin : begin + self.batch_size], self.labels[places].to(self.device), places
             return
+        if self.kept:
+            for pictures, places in self.kept:
+                yield pictures.to(self.device), self.labels[places].to(self.device), places
+            return
+        read: list[tuple[Tensor, Tensor]] = []
         for pictures, places, bad in self.loader:
             for name, reason in bad:
                 if name not in self.bad:
                     self.bad[name] = reason
                     warnings.warn(f"{name} cannot be read and is not counted: {reason}", stacklevel=2)
             if len(places):
+                read += [(pictures, places)] if self.keep else []
                 yield pictures.to(self.device), self.labels[places].to(self.device), places
+        if self.keep:
+            self.kept = read
+            self.close()
+
+    def close(self) -> None:
+        """End the processes that read; they begin anew when there is more to read."""
+        if self.pictures is None:
+            self.loader._iterator = None
 
 
 def _resize(pictures: Tensor, framing: Framing) -> Tensor:

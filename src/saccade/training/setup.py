@@ -1,5 +1,7 @@
 """Everything a run is made of, from its settings."""
 
+import math
+import multiprocessing
 import os
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +13,7 @@ from ..building import Shape, build_model, build_task, resolve_name
 from ..config import ConfigError, TrainConfig, overlay
 from ..data.augment import Augment, Normalize
 from ..data.feed import Feed, ResidentFeed
+from ..data.kept import LIMIT, Kept, KeptFeed, decoded_bytes, framed_bytes, kept_note
 from ..data.loader import FileFeed, Framing, StreamFeed
 from ..data.open import Data
 from ..data.order import Order, part
@@ -18,6 +21,7 @@ from ..data.source import Source, Stream
 from ..data.validation import Validation
 from ..tasks import Task
 from .parallel import World
+from .quicken import quicken
 
 RESIDENT_SHARE = 0.4  # of the device's free memory a set may take
 
@@ -66,13 +70,15 @@ def resolve(config: TrainConfig, data: Data, device: torch.device) -> tuple[Trai
 
 def assemble(config: TrainConfig, data: Data, shape: Shape, *, world: World, device: torch.device) -> Parts:
     """Build the feed, the validation pictures and the task of resolved settings."""
-    train = _limit(data.train, config)
+    train = limit_pictures(data.train, config.data.train_limit)
     counts = None if isinstance(train, Stream) else torch.from_numpy(train.counts())
     model: Any = build_model(config.model, shape, seed=config.seed)
     if config.engine.grad_checkpointing:
         if not hasattr(model, "set_grad_checkpointing"):
             raise ConfigError(f"engine.grad_checkpointing was asked for and {config.model.name} does not offer it")
         model.set_grad_checkpointing(True)
+    if device.type == "cpu":
+        quicken(model)
     task = build_task(model, config.model, config.loss, shape, seed=config.seed, counts=counts)
     task = task.to(device)
     if config.engine.channels_last and device.type == "cuda":
@@ -93,6 +99,7 @@ def assemble(config: TrainConfig, data: Data, shape: Shape, *, world: World, dev
         batch_size=_validation_batch(config, device),
         device=device,
         workers=config.data.workers or 0,
+        keep=framed_bytes(len(data.val), framing) <= _kept_limit(config, world),
         rank=world.rank,
         world=world.size,
     )
@@ -131,8 +138,6 @@ def _feed(
         )
     order = Order(length=len(train), batch_size=batch_size, seed=config.seed, repeats=config.augment.repeats)
     array = train.array()
-    if config.data.resident == "always" and array is None:
-        array = _decode_all(train.decoded(at_least=framing.least), framing)
     if array is not None and config.data.resident != "never" and _fits(array.nbytes, device):
         pictures = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
         if framing.channels == 3 and pictures.shape[1] == 1:
@@ -140,17 +145,37 @@ def _feed(
         labels = torch.from_numpy(train.labels).to(device)
         return ResidentFeed(pictures.to(device), labels, order=order, **shared)
     train = train.decoded(at_least=cropping.least)
-    return FileFeed(train, order=order, bad_limit=config.data.bad_limit, **reading, **shared)
+    shared |= {"order": order, "bad_limit": config.data.bad_limit}
+    limit, threads = _kept_limit(config, world), max(reading["workers"], 1)
+    if array is not None or not limit:
+        return FileFeed(train, **reading, **shared)
+    if config.augment.crop != "resized":
+        size = framed_bytes(len(train), cropping)
+        if size <= limit and _fits(size, device):
+            return KeptFeed(train, framing=cropping, device=device, threads=threads, **shared)
+        return FileFeed(train, **reading, **shared)
+    size = decoded_bytes(train)
+    if device.type == "cpu" and size <= limit:
+        reading["workers"] = 0  # cropping is little work, and processes beside it would hinder the model's threads
+    if size > limit or not _inherits(reading["workers"]):
+        return FileFeed(train, **reading, **shared)
+    feed = FileFeed(Kept(train, limit=limit, threads=threads), threads=threads, **reading, **shared)
+    feed.notes = [kept_note(len(train), size)]
+    return feed
 
 
-def _decode_all(train: Source, framing: Framing) -> np.ndarray:
-    """Read every picture once, framed; bad ones cannot be left out of an array and stop the run."""
-    return np.stack([framing(train.read(index)).permute(1, 2, 0).numpy() for index in range(len(train))])
+def _kept_limit(config: TrainConfig, world: World) -> float:
+    """Return how many bytes of decoded files this process may keep."""
+    return {"always": math.inf, "auto": LIMIT / world.size, "never": 0}[config.data.resident]
 
 
-def _limit(train: Source | Stream, config: TrainConfig) -> Source | Stream:
+def _inherits(workers: int) -> bool:
+    """Whether the processes that read share the memory of this one, rather than getting a copy each."""
+    return not workers or multiprocessing.get_start_method() == "fork"
+
+
+def limit_pictures(train: Source | Stream, limit: int | None) -> Source | Stream:
     """Return the first so many pictures, as evenly over the classes as they allow."""
-    limit = config.data.train_limit
     if limit is None:
         return train
     if isinstance(train, Stream):

@@ -198,7 +198,7 @@ def train_config(
         parts = assemble(config, data, shape, world=world, device=device)
         resumed = run is not None
         run = run or _new_run(config, out, world, overwrite=overwrite)
-        for note in (*data.notes, *shape.notes):
+        for note in (*data.notes, *shape.notes, *parts.feed.notes):
             console.say(note)
         loop = Loop(config, run, parts, world=world, device=device, console=console)
         if resumed:
@@ -234,6 +234,7 @@ def _fit_and_name_bad(loop: Loop) -> dict[str, Any]:
         return loop.fit()
     finally:
         loop.feed.close()
+        loop.parts.validation.close()
         if loop.world.leads:
             bad = loop.feed.bad | loop.parts.validation.bad
             with suppress(OSError):  # a full disk has a message of its own

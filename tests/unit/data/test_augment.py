@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from saccade.config import AugmentConfig
+from saccade.data import augment as module
 from saccade.data.augment import (
     LEFT,
     PURPOSES,
@@ -210,3 +211,32 @@ def test_resized_crops_fill_the_image():
     torch.testing.assert_close(
         same[..., 2:-2, 2:-2], torch.full((8, 3, 12, 12), (200 / 255 - 0.5) / 0.25), atol=1e-4, rtol=0
     )
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_cpu_gives_what_doing_everything_to_every_picture_gives(monkeypatch, channels):
+    config = AugmentConfig(crop="pad", rand_ops=2, mixup=0.2, cutmix=1.0, mix_prob=0.7)
+    draws = torch.Generator().manual_seed(0)
+    pictures = torch.randint(0, 256, (96, channels, 12, 12), dtype=torch.uint8, generator=draws)
+    labels, keys = torch.arange(96) % 3, torch.arange(96) * 7919
+    augmenting = Augment(config, mean=[0.5] * channels, std=[0.2] * channels, num_classes=3, img_size=12)
+    spared = augmenting(pictures, labels, keys)
+
+    def colour_all(images, dice, purpose, config):
+        drawn = (draw[:, None, None, None] for draw in module.rand_draws(dice, purpose, config))
+        return module.recolour(images, *drawn, of=range(module.OPERATIONS)).clamp(0, 1)
+
+    monkeypatch.setattr(module, "change", lambda images, changed, function, *others: function(images, *others))
+    monkeypatch.setattr(module, "rand_colour", colour_all)
+    whole = augmenting(pictures, labels, keys)
+    assert all(torch.equal(a, b) for a, b in zip(spared, whole, strict=True))
+
+
+def test_pictures_that_nothing_moves_keep_their_exact_values():
+    config = AugmentConfig(crop="none", flip=0, rand_ops=1)
+    pictures = torch.randint(0, 256, (200, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    keys = torch.arange(200) * 7919
+    images, _ = Augment(config, mean=[0.0] * 3, std=[1.0] * 3, num_classes=3, img_size=12)(pictures, keys % 3, keys)
+    operation, _, _ = module.rand_draws(module.throw(keys), module.RAND, config)
+    assert torch.equal(images[operation == 0], pictures[operation == 0].float() / 255)
+    assert (operation == 0).sum() > 5

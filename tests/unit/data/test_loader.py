@@ -118,6 +118,23 @@ def test_replacement_is_a_whole_picture_with_its_own_label(spoiled):
         assert pictures.float().mean((1, 2, 3)).min() > 50
 
 
+def test_random_crop_of_a_file_is_made_once(folder):
+    config = AugmentConfig(crop="resized", scale=[0.25, 0.25], flip=0)
+    source = open_data(str(folder)).train
+    reading = FileFeed(
+        source,
+        order=Order(length=len(source), batch_size=16, seed=0),
+        augment=Augment(config, mean=[0.0] * 3, std=[1.0] * 3, num_classes=3, img_size=16),
+        framing=Framing(16, config=config),
+        device=torch.device("cpu"),
+        workers=0,
+        bad_limit=0.05,
+    )
+    inputs = next(iter(reading.epoch(0)))
+    images, _ = reading.expand(inputs, strong=True)
+    assert torch.equal(images, inputs.what.float() / 255)
+
+
 def test_each_bad_picture_is_warned_of_once(spoiled):
     reading = feed(spoiled)
     with pytest.warns(UserWarning, match="is left out") as told:
@@ -175,7 +192,8 @@ def test_large_photographs_are_read_smaller_for_training_and_look_the_same(tmp_p
         return original(self, picture, word)
 
     monkeypatch.setattr(Framing, "__call__", counted)
-    config = configure(None, {"data.img_size": 32, "augment.crop": crop, "data.workers": 0, "model.options": TINY})
+    given = {"data.img_size": 32, "augment.crop": crop, "data.workers": 0, "model.options": TINY}
+    config = configure(None, given | {"data.resident": "never"})
     data = open_data(str(folder))
     config, shape = resolve(config, data, torch.device("cpu"))
     parts = assemble(config, data, shape, world=Alone(), device=torch.device("cpu"))

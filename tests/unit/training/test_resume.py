@@ -63,7 +63,7 @@ def shard(run):
 
 
 def test_two_kills_of_a_real_process_leave_no_trace(data, whole, tmp_path):
-    values = settings(data__workers=1)
+    values = settings(data__workers=1, data__resident="never")
     statuses = train_with_kills(tmp_path / "killed", data, values, [("step", 5), ("shard", 2)])
     assert statuses == [-9, -9, 0]
     assert_same_end(tmp_path / "killed", whole)
@@ -176,7 +176,10 @@ def test_signal_saves_and_stops_and_the_end_is_the_same(data, whole, tmp_path, m
 
 def test_interrupted_command_with_reading_processes_ends_with_the_signals_status(data, tmp_path):
     out = tmp_path / "run"
-    options = [f"{name}={value}" for name, value in settings(schedule__epochs=200, data__workers=2).items()]
+    options = [
+        f"{name}={value}"
+        for name, value in settings(schedule__epochs=200, data__workers=2, data__resident="never").items()
+    ]
     words = [word for option in options for word in ("--set", option)]
     command = [sys.executable, "-m", "saccade.cli", "train", str(data), "--out", str(out), *words]
     process = subprocess.Popen(
@@ -276,7 +279,7 @@ def test_vanished_data_is_said_and_the_run_goes_on_when_they_are_back(data, whol
 
     monkeypatch.setattr(Loop, "_look_up", look_up)
     with pytest.raises(TooManyBad, match="cannot be read"), pytest.warns(UserWarning, match="not there"):
-        train(str(moved), out=tmp_path / "run", settings=settings(), quiet=True)
+        train(str(moved), out=tmp_path / "run", settings=settings(data__resident="never"), quiet=True)
     monkeypatch.undo()
     train(resume=tmp_path / "run", settings={"data.path": str(data)}, quiet=True)
     assert_same_end(tmp_path / "run", whole)
@@ -292,8 +295,9 @@ def test_death_of_a_reading_process_is_said(data, tmp_path, monkeypatch):
                 os.kill(worker.pid, signal.SIGKILL)
 
     monkeypatch.setattr(Loop, "_look_up", look_up)
+    values = settings(data__workers=2, data__resident="never", schedule__epochs=50)
     with pytest.raises(TrainingError, match=r"reads pictures was ended from outside.*--workers 1"):
-        train(str(data), out=tmp_path / "run", settings=settings(data__workers=2, schedule__epochs=50), quiet=True)
+        train(str(data), out=tmp_path / "run", settings=values, quiet=True)
 
 
 def test_noise_of_processes_differs():

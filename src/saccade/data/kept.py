@@ -1,0 +1,171 @@
+"""Pictures of files decoded once and kept in memory, where they are few enough; what is trained stays the same bits."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .augment import Augment
+from .feed import Inputs, ResidentFeed
+from .loader import TRIES, Framing, gone, note_bad, replacement
+from .order import Order
+from .picture import BadPicture
+from .source import Source
+from .threads import in_threads
+
+LIMIT = 2 * 2**30  # bytes a set of files may take in memory, unless it is to be kept at any size
+SAMPLED = 16  # pictures that tell how large all of them are
+
+
+class KeptFeed(ResidentFeed):
+    """A set of files whose framing leaves nothing to chance: framed before the first step, resident from then on.
+
+    A batch is the same as if its files were read for it, those instead of unreadable ones included.
+
+    Args:
+        source: the pictures.
+        order: of the batches.
+        augment: makes images of them.
+        framing: makes them square.
+        device: where they are kept.
+        threads: that read.
+        bad_limit: share of the set at which unreadable pictures stop training.
+        rank: of this process.
+        world: how many processes share a batch.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        order: Order,
+        augment: Augment,
+        framing: Framing,
+        device: torch.device,
+        threads: int,
+        bad_limit: float,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        nothing = torch.empty(0, dtype=torch.uint8, device=device)
+        labels = torch.from_numpy(source.labels).to(device)
+        super().__init__(nothing, labels, order=order, augment=augment, rank=rank, world=world)
+        self.source, self.framing, self.threads = source, framing, threads
+        self.allowed = bad_limit * len(source)
+        self.unreadable: dict[int, BadPicture] = {}
+        self.notes = [kept_note(len(source), framed_bytes(len(source), framing))]
+
+    def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Inputs]:
+        """Yield places in the set and draws."""
+        if not len(self.pictures):
+            self._read()
+        yield from super().epoch(epoch, start=start)
+
+    def _read(self) -> None:
+        side = self.framing.img_size
+        pictures = torch.zeros(len(self.source), self.framing.channels, side, side, dtype=torch.uint8)
+
+        def read(index: int) -> BadPicture | None:
+            try:
+                pictures[index] = self.framing(self.source.read(index))
+            except BadPicture as error:
+                return error
+            return None
+
+        found = enumerate(in_threads(read, range(len(self.source)), self.threads))
+        self.unreadable = {index: error for index, error in found if error is not None}
+        bad = [(error.name, error.reason) for error in self.unreadable.values()]
+        note_bad(self.bad, bad, self.allowed, of=len(self.source))
+        self.pictures = pictures.to(self.pictures.device)
+
+    def _readable(self, index: Tensor, keys: Tensor) -> Tensor:
+        if not self.unreadable:
+            return index
+        places, words = index.tolist(), keys.tolist()
+        for place in np.flatnonzero(np.isin(places, list(self.unreadable))).tolist():
+            for attempt in range(TRIES):
+                if places[place] not in self.unreadable:
+                    break
+                last = self.unreadable[places[place]]
+                places[place] = replacement(words[place], attempt, len(self.source))
+            else:
+                raise gone(last.name, last.reason)
+        return torch.tensor(places)
+
+
+class Kept(Source):
+    """A source of files that decodes each picture once, when it is made ready.
+
+    What does not fit and what cannot be read is read again whenever it is asked for.
+
+    Args:
+        source: the pictures.
+        limit: bytes they may take.
+        threads: that read.
+    """
+
+    def __init__(self, source: Source, *, limit: float, threads: int) -> None:
+        self.source, self.limit, self.threads = source, limit, threads
+        self.classes, self.labels, self.lost = source.classes, source.labels, source.lost
+        self.pictures: dict[int, np.ndarray] | None = None
+
+    def ready(self) -> None:
+        """Decode the pictures, in the memory that processes begun later share."""
+        if self.pictures is not None:
+            return
+        self.pictures, used = {}, 0
+        for index, picture in enumerate(in_threads(self._try, range(len(self)), self.threads)):
+            used += picture.nbytes if picture is not None else 0
+            if used > self.limit:
+                break
+            if picture is not None:
+                self.pictures[index] = picture
+
+    def _try(self, index: int) -> np.ndarray | None:
+        try:
+            return self.source.read(index)
+        except BadPicture:
+            return None
+
+    def read(self, index: int) -> np.ndarray:
+        """Return a picture as the source would."""
+        found = (self.pictures or {}).get(index)
+        return self.source.read(index) if found is None else found
+
+    def name(self, index: int) -> str:
+        """Return what the source calls a picture."""
+        return self.source.name(index)
+
+    def raw(self, index: int) -> Path | bytes | None:
+        """Return the encoded picture."""
+        return self.source.raw(index)
+
+    def subset(self, indices: Sequence[int] | np.ndarray) -> Source:
+        """Return the source of some of the pictures, read as before."""
+        return self.source.subset(indices)
+
+
+def framed_bytes(count: int, framing: Framing) -> int:
+    """Return the memory that framed pictures take."""
+    return count * framing.channels * framing.img_size**2
+
+
+def decoded_bytes(source: Source) -> int:
+    """Return about how much memory all pictures of a source take, from a few of them."""
+    sizes = []
+    for index in range(0, len(source), -(-len(source) // SAMPLED)):
+        try:
+            sizes.append(source.read(index).nbytes)
+        except BadPicture:
+            continue
+    return round(float(np.mean(sizes)) * len(source)) if sizes else 0
+
+
+def kept_note(count: int, size: int) -> str:
+    """Return what a user is told."""
+    return (
+        f"{count:,} pictures are decoded once and kept in memory, {size / 1e6:,.0f} MB; data.resident=never reads the "
+        "files in every epoch instead"
+    )

@@ -1,0 +1,191 @@
+"""Pictures of files that are decoded once give what reading them in every epoch gives."""
+
+import shutil
+
+import pytest
+import torch
+
+from saccade.config import AugmentConfig
+from saccade.data.augment import Augment
+from saccade.data.feed import ResidentFeed
+from saccade.data.kept import Kept, KeptFeed, decoded_bytes, framed_bytes
+from saccade.data.loader import FileFeed, Framing, TooManyBad
+from saccade.data.open import open_data
+from saccade.data.order import Order
+from saccade.data.source import FileSource
+from saccade.data.threads import in_threads
+from saccade.data.validation import Validation
+from saccade.training import setup
+from saccade.training.parallel import Alone
+from saccade.training.setup import assemble, resolve
+from saccade.training.train import configure, train
+from support.trainings import TINY, png_folder, settings, weights
+
+CPU = torch.device("cpu")
+PICTURE = 20 * 24 * 3  # bytes of one of the folder's
+pytestmark = pytest.mark.filterwarnings("ignore:.*cannot be read")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return png_folder(tmp_path_factory.mktemp("pictures"), bad=2)
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The numbers of the pictures whose files are opened."""
+    seen = []
+    original = FileSource.read
+    monkeypatch.setattr(FileSource, "read", lambda self, index: seen.append(index) or original(self, index))
+    return seen
+
+
+def feed(kind, source, *, crop, limit=0.1, repeats=1, **more):
+    config = AugmentConfig(crop=crop, rand_ops=1, mixup=0.2, repeats=repeats)
+    augment = Augment(config, mean=[0.5] * 3, std=[0.2] * 3, num_classes=3, img_size=16)
+    order = Order(length=len(source), batch_size=16, seed=0, repeats=repeats)
+    framing = Framing(16, config=config, shorter=18)
+    return kind(source, order=order, augment=augment, framing=framing, device=CPU, bad_limit=limit, **more)
+
+
+def batches(reading, epochs=(0, 1, 2), start=0):
+    found = [(reading.expand(inputs, strong=True), inputs) for e in epochs for inputs in reading.epoch(e, start=start)]
+    reading.close()
+    return [[*expanded, inputs.labels, inputs.keys] for expanded, inputs in found]
+
+
+def assert_same(ours, theirs):
+    assert len(ours) == len(theirs) > 0
+    for mine, other in zip(ours, theirs, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
+
+
+@pytest.mark.parametrize(("crop", "threads", "repeats"), [("pad", 2, 1), ("none", 1, 2)])
+def test_framed_set_gives_what_its_files_give(folder, crop, threads, repeats):
+    source = open_data(str(folder)).train
+    kept = feed(KeptFeed, source, crop=crop, threads=threads, repeats=repeats)
+    files = feed(FileFeed, source, crop=crop, workers=0, repeats=repeats)
+    assert_same(batches(kept), batches(files))
+    assert_same(batches(kept, [3], start=1), batches(files, [3], start=1))
+    assert set(kept.bad) == {"train/class0/000.png", "train/class1/001.png"}
+    assert files.bad.items() <= kept.bad.items()  # files are found bad when they are drawn
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(0, 1), (0, 2), (2, 1)])
+def test_decoded_set_gives_what_its_files_give(folder, workers, threads):
+    source = open_data(str(folder)).train
+    kept = feed(FileFeed, Kept(source, limit=1e9, threads=2), crop="resized", workers=workers, threads=threads)
+    files = feed(FileFeed, source, crop="resized", workers=0)
+    assert_same(batches(kept), batches(files))
+    assert kept.bad == files.bad
+
+
+def test_framed_set_is_read_once(folder, reads):
+    source = open_data(str(folder)).train
+    batches(feed(KeptFeed, source, crop="pad", threads=2))
+    assert sorted(reads) == list(range(50))
+
+
+def test_decoded_set_is_read_once_but_for_what_cannot_be_read(folder, reads):
+    batches(feed(FileFeed, Kept(open_data(str(folder)).train, limit=1e9, threads=2), crop="resized", workers=0))
+    bad = {index for index in reads if reads.count(index) > 1}
+    assert set(reads) == set(range(50))
+    assert bad <= {0, 17}  # the first of the first two classes
+
+
+def test_what_does_not_fit_is_read_again(folder, reads):
+    source = open_data(str(folder)).train
+    kept = Kept(source, limit=10.5 * PICTURE, threads=2)
+    kept.ready()
+    assert len(kept.pictures) == 10
+    reads.clear()
+    few = feed(FileFeed, kept, crop="resized", workers=0)
+    first = batches(few)
+    assert 0 < len(reads) < 3 * 48
+    assert_same(first, batches(feed(FileFeed, source, crop="resized", workers=0)))
+
+
+def test_kept_pictures_outlive_their_files(tmp_path):
+    for crop in ("pad", "resized"):
+        folder = png_folder(tmp_path / crop)
+        source = open_data(str(folder)).train
+        if crop == "pad":
+            reading = feed(KeptFeed, source, crop=crop, threads=1)
+        else:
+            reading = feed(FileFeed, Kept(source, limit=1e9, threads=1), crop=crop, workers=0)
+        first = batches(reading, [0])
+        shutil.rmtree(folder)
+        assert_same(batches(reading, [0]), first)
+        assert reading.bad == {}
+
+
+def test_too_many_unreadable_pictures_stop_before_the_first_step(folder):
+    reading = feed(KeptFeed, open_data(str(folder)).train, crop="pad", threads=2, limit=0.02)
+    with pytest.raises(TooManyBad, match=r"2 of 50 pictures.*train/class.*raise data.bad_limit"):
+        next(reading.epoch(0))
+
+
+def test_set_that_is_gone_stops_with_a_plain_message(tmp_path):
+    folder = png_folder(tmp_path / "pictures")
+    reading = feed(KeptFeed, open_data(str(folder)).train, crop="pad", threads=2, limit=1.0)
+    shutil.rmtree(folder)
+    with pytest.raises(TooManyBad, match=r"^20 pictures drawn.*not there.*Bring it back"):
+        next(reading.epoch(0))
+
+
+def test_size_is_told_from_a_few_pictures(folder):
+    assert decoded_bytes(open_data(str(folder)).train) == 50 * PICTURE
+    assert framed_bytes(50, Framing(16)) == 50 * 3 * 16 * 16
+
+
+def parts(folder, **more):
+    given = {"data.img_size": 16, "data.workers": 0, "model.options": TINY, "optim.batch_size": 16}
+    data = open_data(str(folder))
+    config, shape = resolve(configure(None, given | more), data, CPU)
+    return assemble(config, data, shape, world=Alone(), device=CPU)
+
+
+@pytest.mark.parametrize(("crop", "kind"), [("pad", KeptFeed), ("resized", FileFeed)])
+def test_set_is_kept_up_to_the_limit_and_the_user_is_told(folder, monkeypatch, crop, kind):
+    small = parts(folder, **{"augment.crop": crop, "data.workers": 2})
+    assert type(small.feed) is kind
+    assert isinstance(small.feed.source, Kept) == (crop == "resized")
+    assert "50 pictures are decoded once and kept in memory" in small.feed.notes[0]
+    monkeypatch.setattr(setup, "LIMIT", 1000)
+    for resident, kept in [("auto", False), ("never", False), ("always", True)]:
+        found = parts(folder, **{"augment.crop": crop, "data.resident": resident})
+        assert bool(found.feed.notes) == kept
+        assert isinstance(found.feed, ResidentFeed) == (kept and crop == "pad")
+        assert found.validation.keep == kept
+
+
+@pytest.mark.parametrize("crop", ["pad", "resized"])
+def test_run_ends_with_the_same_weights_whether_pictures_are_kept_or_not(folder, tmp_path, crop):
+    for resident in ("auto", "never"):
+        values = settings(data__resident=resident, augment__crop=crop, data__bad_limit=0.5, schedule__epochs=2)
+        train(str(folder), out=tmp_path / resident, settings=values, quiet=True)
+    kept, read = weights(tmp_path / "auto"), weights(tmp_path / "never")
+    assert all(torch.equal(kept[name], read[name]) for name in read)
+
+
+def test_validation_pictures_are_read_once(folder, reads):
+    source = open_data(str(folder)).val
+    again, once = (Validation(source, framing=Framing(16), batch_size=4, device=CPU, keep=k) for k in (False, True))
+    expected = list(again.batches())
+    reads.clear()
+    for _ in range(2):
+        assert_same(list(once.batches()), expected)
+    assert sorted(reads) == list(range(9))
+    assert once.bad == again.bad
+    assert len(once.bad) == 2
+
+
+def test_validation_that_was_broken_off_is_read_anew(folder):
+    once = Validation(open_data(str(folder)).val, framing=Framing(16), batch_size=4, device=CPU, keep=True)
+    next(once.batches())
+    assert sum(len(places) for _, _, places in once.batches()) == 7
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_keep_the_order(threads):
+    assert list(in_threads(lambda n: n * n, range(500), threads)) == [n * n for n in range(500)]
