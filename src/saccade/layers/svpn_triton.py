@@ -15,6 +15,8 @@ from torch.autograd.function import once_differentiable
 INSTALLED = importlib.util.find_spec("triton") is not None
 LARGEST = 32  # rows and columns: the columns are the lanes of one warp
 SWEEPS = 15  # at most; random matrices take seven, a condition of 1e6 nine
+PRECISION = "tf32x3"  # of products of whole matrices: on tensor cores, three of TF32 make one of almost float32
+WARPS = 2  # of the backward kernel
 tl: Any = None  # triton.language, from the first use of a kernel on
 
 
@@ -44,7 +46,7 @@ class Fused(torch.autograd.Function):
     """U diag(s**0.5) V^T and its gradient.
 
     Args:
-        q: matrices B, m, n with 32 >= m >= n, float32, of any strides.
+        q: matrices B, m, n with 32 >= m >= n, float32.
         resolution: share of the largest singular value below which the root bends into a straight line.
         smallest: matrices of smaller singular values than this bend as if they had one of that size.
     """
@@ -54,8 +56,8 @@ class Fused(torch.autograd.Function):
         """Take the root of the singular values."""
         ctx.bend = resolution, smallest
         call = decomposition if _traced(q) else _decomposition
-        out, kept, scale = call(q, resolution, smallest)
-        ctx.save_for_backward(kept, scale)
+        out, kept = call(q, resolution, smallest)
+        ctx.save_for_backward(kept)
         return out
 
     @staticmethod
@@ -71,26 +73,31 @@ def _traced(x: Tensor) -> bool:
     return torch.compiler.is_compiling() or type(x) is not Tensor
 
 
-def _decomposition(q: Tensor, resolution: float, smallest: float) -> tuple[Tensor, Tensor, Tensor]:
+# The kernels run for a tenth of a millisecond, so that starting them counts: whatever is no tensor is compiled in.
+
+
+def _decomposition(q: Tensor, resolution: float, smallest: float) -> tuple[Tensor, Tensor]:
     batch, m, n = q.shape
-    out, kept, scale = _results(q)
-    sizes = {"m": m, "n": n, "tail_rows": 16 if m + n <= 48 else 32, "sweeps": SWEEPS}
+    out, kept = _results(q)
+    rows = 16 if m + n <= 48 else 32
     with torch.cuda.device_of(q):
-        _kernels()[0][(batch,)](q, out, kept, scale, *q.stride(), resolution, smallest, **sizes, num_warps=1)
-    return out, kept, scale
+        _kernels()[0][(batch,)](
+            q.contiguous(), out, kept, m, n, rows, SWEEPS, resolution, smallest, PRECISION, num_warps=1
+        )
+    return out, kept
 
 
-def _results(q: Tensor, *_: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Make room for the result, for U diag(s) / scale over V, B, m + n, n, and for the scale."""
+def _results(q: Tensor, *_: float) -> tuple[Tensor, Tensor]:
+    """Make room for the result, and for U diag(s) / scale over V over a row that begins with the scale."""
     batch, m, n = q.shape
-    return q.new_empty(batch, m, n), q.new_empty(batch, m + n, n), q.new_empty(batch)
+    return q.new_empty(batch, m, n), q.new_empty(batch, m + n + 1, n)
 
 
-def _gradient(grad: Tensor, kept: Tensor, scale: Tensor, resolution: float, smallest: float) -> Tensor:
+def _gradient(grad: Tensor, kept: Tensor, resolution: float, smallest: float) -> Tensor:
     batch, m, n = grad.shape
     out = grad.new_empty(batch, m, n)
     with torch.cuda.device_of(grad):
-        _kernels()[1][(batch,)](grad, kept, scale, out, *grad.stride(), resolution, smallest, m=m, n=n, num_warps=4)
+        _kernels()[1][(batch,)](grad.contiguous(), kept, out, m, n, resolution, smallest, PRECISION, num_warps=WARPS)
     return out
 
 
@@ -99,14 +106,14 @@ decomposition = torch.library.custom_op(
     "saccade::svpn_decomposition",
     _decomposition,
     mutates_args=(),
-    schema=f"(Tensor q, {_bend}) -> (Tensor, Tensor, Tensor)",
+    schema=f"(Tensor q, {_bend}) -> (Tensor, Tensor)",
 )
 decomposition.register_fake(_results)
 gradient = torch.library.custom_op(
     "saccade::svpn_gradient",
     _gradient,
     mutates_args=(),
-    schema=f"(Tensor grad, Tensor kept, Tensor scale, {_bend}) -> Tensor",
+    schema=f"(Tensor grad, Tensor kept, {_bend}) -> Tensor",
 )
 gradient.register_fake(lambda grad, *_: grad.new_empty(grad.shape))
 
@@ -123,16 +130,13 @@ def _decompose(
     q: tl.tensor,
     out: tl.tensor,
     kept: tl.tensor,
-    scale: tl.tensor,
-    stride_b: tl.tensor,
-    stride_m: tl.tensor,
-    stride_n: tl.tensor,
-    resolution: tl.tensor,
-    smallest: tl.tensor,
     m: tl.constexpr,
     n: tl.constexpr,
     tail_rows: tl.constexpr,
     sweeps: tl.constexpr,
+    resolution: tl.constexpr,
+    smallest: tl.constexpr,
+    precision: tl.constexpr,
 ) -> None:
     """One-sided Jacobi: rotate pairs of columns of Q over I until those of Q are orthogonal, Q V = U diag(s).
 
@@ -143,7 +147,7 @@ def _decompose(
     low = tl.arange(0, tail_rows)[:, None] + 32
     lane = tl.arange(0, 32)
     column = lane[None, :]
-    x = tl.load(q + matrix * stride_b + row * stride_m + column * stride_n, mask=(row < m) & (column < n), other=0.0)
+    x = tl.load(q + matrix * (m * n) + row * n + column, mask=(row < m) & (column < n), other=0.0)
     size = tl.maximum(tl.max(tl.max(tl.abs(x), axis=0), axis=0), 1e-12)
     # Q over I, in two tiles: rows 0 to 31 and the rest
     head = tl.where((row - m == column) & (column < n), 1.0, x / size)
@@ -191,32 +195,29 @@ def _decompose(
         left = tl.max(found, axis=0) * tl.max(widest, axis=0)  # a rotation brings this much back into a settled pair
         sweep += 1
 
-    kept += matrix * ((m + n) * n)
+    kept += matrix * ((m + n + 1) * n)
     tl.store(kept + row * n + column, head, mask=(row < m + n) & (column < n))
     tl.store(kept + low * n + column, tail, mask=(low < m + n) & (column < n))
-    tl.store(scale + matrix, size)
+    tl.store(kept + (m + n) * n, size)
     tl.debug_barrier()  # V comes back transposed
     v = tl.load(kept + (m + column) * n + row, mask=(row < n) & (column < n), other=0.0)
     turned = tl.where(row < m, head, 0.0)
     square = tl.sum(turned * turned, axis=0)
     bend = 0.1 * resolution * tl.maximum(tl.sqrt(tl.sqrt(tl.sum(square * square, axis=0))), smallest / size)
     factor = tl.sqrt(size / tl.sqrt(square + bend * bend))
-    result = tl.dot(turned * factor[None, :], v, input_precision="ieee")
+    result = tl.dot(turned * factor[None, :], v, input_precision=precision)
     tl.store(out + matrix * (m * n) + row * n + column, result, mask=(row < m) & (column < n))
 
 
 def _differentiate(
     grad: tl.tensor,
     kept: tl.tensor,
-    scale: tl.tensor,
     out: tl.tensor,
-    stride_b: tl.tensor,
-    stride_m: tl.tensor,
-    stride_n: tl.tensor,
-    resolution: tl.tensor,
-    smallest: tl.tensor,
     m: tl.constexpr,
     n: tl.constexpr,
+    resolution: tl.constexpr,
+    smallest: tl.constexpr,
+    precision: tl.constexpr,
 ) -> None:
     """Divided differences of x**(-1/4) at the squared singular values, as for any function of Q^T Q."""
     matrix = tl.program_id(0).to(tl.int64)
@@ -224,19 +225,19 @@ def _differentiate(
     column = tl.arange(0, 32)[None, :]
     inside = (row < m) & (column < n)
     square_inside = (row < n) & (column < n)
-    g = tl.load(grad + matrix * stride_b + row * stride_m + column * stride_n, mask=inside, other=0.0)
-    kept += matrix * ((m + n) * n)
+    g = tl.load(grad + matrix * (m * n) + row * n + column, mask=inside, other=0.0)
+    kept += matrix * ((m + n + 1) * n)
     turned = tl.load(kept + row * n + column, mask=inside, other=0.0)
     v = tl.load(kept + (m + row) * n + column, mask=square_inside, other=0.0)
-    size = tl.load(scale + matrix)
+    size = tl.load(kept + (m + n) * n)
     square = tl.sum(turned * turned, axis=0)
     bend = 0.1 * resolution * tl.maximum(tl.sqrt(tl.sqrt(tl.sum(square * square, axis=0))), smallest / size)
     value = tl.sqrt(square + bend * bend)
     root = tl.sqrt(value)
     pairs = (root[:, None] + root[None, :]) * (value[:, None] + value[None, :]) * root[:, None] * root[None, :]
-    right = tl.dot(g, v, input_precision="ieee")
-    inner = -tl.dot(tl.trans(turned), right, input_precision="ieee") / pairs
+    right = tl.dot(g, v, input_precision=precision)
+    inner = -tl.dot(tl.trans(turned), right, input_precision=precision) / pairs
     inner = inner + tl.trans(inner)
-    total = right / root[None, :] + tl.dot(turned, inner, input_precision="ieee")
-    result = tl.dot(total, tl.trans(v), input_precision="ieee") / tl.sqrt(size)
+    total = right / root[None, :] + tl.dot(turned, inner, input_precision=precision)
+    result = tl.dot(total, tl.trans(v), input_precision=precision) / tl.sqrt(size)
     tl.store(out + matrix * (m * n) + row * n + column, result, mask=inside)

@@ -323,8 +323,8 @@ class TestFused:
     def test_operators_are_traceable(self) -> None:
         q = random(2, 5, 4, dtype=torch.float32).to(DEVICE)
         torch.library.opcheck(svpn_triton.decomposition, (q, RESOLUTION, SMALLEST))
-        _, kept, scale = svpn_triton.decomposition(q, RESOLUTION, SMALLEST)
-        torch.library.opcheck(svpn_triton.gradient, (q, kept, scale, RESOLUTION, SMALLEST))
+        _, kept = svpn_triton.decomposition(q, RESOLUTION, SMALLEST)
+        torch.library.opcheck(svpn_triton.gradient, (q, kept, RESOLUTION, SMALLEST))
 
     def test_compiles_whole(self) -> None:
         torch._dynamo.reset()

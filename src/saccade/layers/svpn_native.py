@@ -1,0 +1,188 @@
+"""svPN on the CPU in compiled code: `svpn_native.c`, which the user's C compiler translates when it is first needed."""
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+SOURCE = Path(__file__).with_suffix(".c")
+LARGEST = 64  # rows and columns: more do not stay in the cache next to the core
+FLAGS = ("-std=gnu99", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing", "-shared", "-fPIC")
+SECONDS = 120  # for the compiler, before it is given up
+
+
+class Compiled(torch.autograd.Function):
+    """U diag(s**alpha) V^T and its gradient.
+
+    A result depends on its own matrix alone, not on the others in the batch nor on the number of threads.
+
+    Args:
+        q: matrices B, m, n with LARGEST >= m >= n, float32, of any strides.
+        alpha: exponent, in (0, 1].
+        resolution: share of the largest singular value below which the power bends into a straight line.
+        smallest: matrices of smaller singular values than this bend as if they had one of that size.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, alpha: float, resolution: float, smallest: float) -> Tensor:
+        """Take the power of the singular values."""
+        ctx.exponent = (alpha - 1) / 2
+        q = q.contiguous()
+        batch, m, n = q.shape
+        out, turned, axes = torch.empty_like(q), torch.empty_like(q), q.new_empty(batch, n, n)
+        values = q.new_empty(batch, n + 1, dtype=torch.float64)
+        bend = ctx.exponent, 0.1 * resolution, smallest
+        _spread(_loaded().svpn_forward, (q, out, turned, axes, values), m, n, *bend)
+        ctx.save_for_backward(turned, axes, values)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        """Return the gradient towards the matrices."""
+        grad = grad.contiguous()
+        out = torch.empty_like(grad)
+        _spread(_loaded().svpn_backward, (grad, *ctx.saved_tensors, out), *grad.shape[1:], ctx.exponent)
+        return out, None, None, None
+
+
+def fits(q: Tensor) -> bool:
+    """Say whether the code takes the matrices, ..., m, n: it needs their memory, which a tracer does not have."""
+    if _traced() or type(q) not in (Tensor, nn.Parameter):
+        return False
+    return q.is_cpu and q.dtype == torch.float32 and q.numel() > 0 and max(q.shape[-2:]) <= LARGEST
+
+
+def runs() -> bool:
+    """Say whether the code is there; the first call compiles it and warns if that fails."""
+    return _library() is not None
+
+
+def _traced() -> bool:
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or _get_current_dispatch_mode() is not None
+
+
+def _spread(work: Callable[..., int], batches: tuple[Tensor, ...], *settings: float) -> None:
+    """Do the work on as many threads as PyTorch may use; a call to C leaves the interpreter to the others."""
+    count = batches[0].shape[0]
+    threads = max(1, min(torch.get_num_threads(), count // 32))  # to start one costs as much as a few matrices
+    step = -(-count // (4 * threads)) if threads > 1 else count  # several pieces each, in case one thread is held up
+
+    def call(start: int) -> int:
+        parts = [batch[start : start + step] for batch in batches]
+        return work(*(part.data_ptr() for part in parts), parts[0].shape[0], *settings)
+
+    if threads == 1:
+        failed = call(0)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            failed = sum(pool.map(call, range(0, count, step)))
+    if failed:
+        raise MemoryError(f"no memory for the decomposition of {count} matrices; take a smaller batch")
+
+
+def _loaded() -> ctypes.CDLL:
+    library = _library()
+    if library is None:
+        raise OSError("svPN could not be compiled, see the warning before; use method='eigen'")
+    return library
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    try:
+        library = ctypes.CDLL(str(_built()))
+    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:  # RuntimeError: no home folder
+        warnings.warn(f"exact svPN cannot be compiled and takes a slower way on the CPU: {error}", stacklevel=2)
+        return None
+    address, whole, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_double
+    library.svpn_forward.argtypes = [address] * 5 + [ctypes.c_int64, whole, whole] + [real] * 3
+    library.svpn_backward.argtypes = [address] * 5 + [ctypes.c_int64, whole, whole, real]
+    return library
+
+
+def _built() -> Path:
+    """Return the library for this source, compiler and processor, compiled if it is not in the cache yet."""
+    compiler = _compiler()
+    version = _run([*compiler, "--version"])
+    flags = [*FLAGS, _native_flag()]
+    parts = (SOURCE.read_text("utf-8"), *compiler, version, *flags, _processor())
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    target = _folder() / f"svpn-{key}.so"
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix="svpn-") as folder:
+            fresh = Path(folder) / "svpn.so"
+            _run([*compiler, *flags, "-o", str(fresh), str(SOURCE), "-lm"])
+            fresh.chmod(0o700)
+            os.replace(fresh, target)  # another process that did the same has made the same file
+    _check_owner(target)
+    return target
+
+
+def _compiler() -> list[str]:
+    given = shlex.split(os.environ.get("CC", ""))
+    if given:
+        return given
+    found = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
+    if found is None:
+        raise OSError("no C compiler was found; install gcc or clang, or name one in the environment variable CC")
+    return [found]
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
+    if done.returncode:
+        raise OSError(f"`{shlex.join(command)}` failed with status {done.returncode}: {done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
+def _native_flag() -> str:
+    return "-march=native" if platform.machine().lower() in ("x86_64", "amd64", "i686") else "-mcpu=native"
+
+
+def _processor() -> str:
+    """Describe the processor, since a home folder can be shared between machines."""
+    lines = [platform.system(), platform.machine(), platform.processor()]
+    try:
+        told = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return "\n".join(lines)
+    names = ("model name", "flags", "Features", "CPU part", "CPU variant")
+    return "\n".join([*lines, *sorted({line for line in told if line.startswith(names)})])
+
+
+def _folder() -> Path:
+    """Return the user's own cache folder, made if it is missing."""
+    if not hasattr(os, "getuid"):
+        raise OSError("compiled code is for Linux and macOS only")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(base) / "saccade"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_owner(folder)
+    return folder
+
+
+def _check_owner(path: Path) -> None:
+    """Refuse what somebody else could have put there or could change: it is about to be run."""
+    found = path.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or stat.S_ISLNK(found.st_mode):
+        raise OSError(
+            f"{path} belongs to user {found.st_uid} with mode {stat.filemode(found.st_mode)}; it must be your own and "
+            "writable by you alone; remove it, or point XDG_CACHE_HOME to another folder"
+        )
