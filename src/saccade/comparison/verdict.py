@@ -12,6 +12,8 @@ from .power import MOST_SEEDS, pictures_needed, seeds_needed
 if TYPE_CHECKING:
     from .paired import Difference
 
+MANY_SEEDS = 100  # nobody runs more to confirm what was seen
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -130,6 +132,9 @@ def _undecided(result: "Difference", margin: float | None, level: float, numbers
             "cannot tell", f"{opening}; more seeds will not find {target}: test on {pictures:,} pictures{about}"
         )
     more = max(needed - result.n_seeds, 1)
+    if more > MANY_SEEDS and margin is None:
+        text = f"{opening}; {target}, would take {more:,} more seeds: tell a margin, the difference that matters"
+        return Verdict("cannot tell", f"{text}{about}", more)
     text = f"{opening}; run {more} more seed{'s' if more > 1 else ''} of each arm to find {target}{about}"
     return Verdict("cannot tell", text, more)
 

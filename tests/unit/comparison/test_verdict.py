@@ -43,6 +43,16 @@ def test_undecided_says_how_many_more_seeds():
     assert f"run {result.verdict.more_seeds} more seed" in result.verdict.text
 
 
+def test_a_difference_that_nobody_would_wait_for_asks_for_a_margin():
+    rng = np.random.default_rng(0)
+    d = 0.01 * rng.standard_normal((5, 1)) + 0.01 * rng.standard_normal((5, 2000))
+    verdict = paired_difference(np.zeros_like(d), d - d.mean() + 0.0008).verdict
+    assert verdict.more_seeds is not None
+    assert verdict.more_seeds > 100
+    assert f"would take {verdict.more_seeds:,} more seeds" in verdict.text
+    assert "tell a margin" in verdict.text
+
+
 def test_undecided_for_want_of_pictures_asks_for_pictures():
     rng = np.random.default_rng(0)
     d = rng.standard_normal((1, 100)) + 0.01 * rng.standard_normal((5, 100))
