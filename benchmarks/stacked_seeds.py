@@ -5,7 +5,8 @@
 "in turn" trains one seed after another; "side by side" gives each seed a process; "stacked" holds the parameters of all
 seeds in one set of tensors and trains them by one `torch.func.vmap` of the step. Every step is forward, backward and
 AdamW in bfloat16, replayed as a CUDA graph; pictures are random and stay on the device. Seconds are those in which all
-seeds have taken all steps, without starting, compiling and capturing.
+seeds have taken all steps, without starting, compiling and capturing. Processes share a GPU in turns unless NVIDIA's
+Multi-Process Service is running (`nvidia-cuda-mps-control -d`), which lets their kernels overlap.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import saccade  # noqa: F401  (registers the backbones)
 from saccade.training.compilation import compile_parts
@@ -95,7 +97,8 @@ def together(args: argparse.Namespace) -> Callable[[], None]:
 
     def losses(own: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
         # A sum: its gradient towards each seed's parameters is that of the seed's own loss.
-        return torch.func.vmap(loss_of, randomness="different")(own, buffers, images, labels).sum()
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels' backward passes refuse stacked tensors
+            return torch.func.vmap(loss_of, randomness="different")(own, buffers, images, labels).sum()
 
     called = torch.compile(losses) if args.compile else losses
 
