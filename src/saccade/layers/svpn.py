@@ -123,11 +123,11 @@ def power(q: Tensor, alpha: float = 0.5, *, method: Method | None = None) -> Ten
         q: matrices, ..., m, n.
         alpha: exponent, in (0, 1].
         method: "compiled" is C code for float32 matrices of at most 64 rows and columns on the CPU, which decomposes in
-            float64 and takes any exponent; "fused" is one GPU kernel for float32 matrices of at most 32 rows and
-            columns and the exponent 1/2; "eigen" decomposes the smaller Gram matrix in float64 and takes any exponent;
-            "products" iterates with matrix products only, for the exponent 1/2. By default "compiled" for sixteen
-            matrices or more that it takes, where there is a C compiler; "products" in an export; else "eigen".
-            "fused" resolves singular values only to float32, which is too little for matrices of low rank.
+            float32, corrects in float64 and takes any exponent; "fused" is one GPU kernel for float32 matrices of at
+            most 32 rows and columns and the exponent 1/2; "eigen" decomposes the smaller Gram matrix in float64 and
+            takes any exponent; "products" iterates with matrix products only, for the exponent 1/2. By default
+            "compiled" for sixteen matrices or more that it takes, where there is a C compiler; "products" in an export;
+            else "eigen". "fused" resolves singular values only to float32, too little for matrices of low rank.
     """
     method = _checked_method(method, q, _checked(alpha))
     with full_precision(q):

@@ -1,11 +1,12 @@
-/* svPN on the CPU: U diag(s**alpha) V^T of many small matrices, by one-sided Jacobi with a matrix in each vector lane.
+/* svPN on the CPU: U diag(s**alpha) V^T of many small matrices.
 
-   A P = Q R by Householder reflections with pivoting; columns of R^T are then rotated in pairs until they are orthogonal:
-   R^T W = V diag(s), so P V are the right singular vectors of A, and neither Q nor W is needed. Everything up to here is
-   in double precision, since small singular values are about to be enlarged. All lanes do the same steps and a lane
-   that has converged is turned no further, so a result depends on its own matrix alone. */
+   A^T A = P R^T R P^T by a Cholesky decomposition with pivoting, in double precision. Columns of R^T are then rotated
+   in pairs until they are orthogonal, R^T W = V diag(s), with one matrix in each vector lane; W is not needed. Since R^T
+   has its large columns first, rounding disturbs a singular vector in proportion to its own value, and single precision
+   will do. All lanes take the same steps and a lane that has converged is turned no further, so a result depends on its
+   own matrix alone. At last A V in double precision shows what is left to correct in V. */
 
-#define _POSIX_C_SOURCE 200112L
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -13,137 +14,67 @@
 
 /* matrices at a time: as many as a vector register takes */
 #if defined(__AVX512F__)
-enum { LANES = 8 };
+enum { LANES = 16 };
 #elif defined(__AVX__)
-enum { LANES = 4 };
+enum { LANES = 8 };
 #else
-enum { LANES = 2 };
+enum { LANES = 4 };
 #endif
 
-enum { ROWS = 4, BLOCK = 8, SWEEPS = 30 };
+enum { LARGEST = 64, BLOCK = 8, PAIRS = 4, COUPLES = LARGEST / 2, SWEEPS = 20, PASSES = 4 };
 
-/* Columns are orthogonal below the fine bound on their squared cosine. A sweep leaves about the largest cosine times the
-   largest tangent behind, so if both were below these bounds in a sweep, it was the last. */
-static const double FINE = 1e-26, ROUGH = 1e-12, WIDE = 1e-5;
+/* A sweep in which no squared cosine between columns was above the rough bound was the last. The correction that follows
+   is exact but for the square of its elements, so it is repeated while one is not small; values whose squares are below
+   RESOLVED of the largest are rounding. */
+static const float ROUGH = 1e-5f, SMALL = 3e-4f, ORTHOGONAL = 2e-6f, RESOLVED = 1e-15f;
 
-typedef double vec __attribute__((vector_size(8 * LANES)));
-typedef int64_t mask __attribute__((vector_size(8 * LANES)));
+/* Columns of R^T that are nothing but rounding get the length LEAST, for a full set of directions. Lengths are stored
+   times UNIT, which keeps the squares of their squares in the range of single precision. */
+static const double LEAST = 1e-9, UNIT = 0x1p20, TINY = 1e-300;
+
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef int32_t mask __attribute__((vector_size(4 * LANES)));
 typedef float floats __attribute__((vector_size(16)));
 typedef double doubles __attribute__((vector_size(16)));
 
 static int up(int size, int step) { return (size + step - 1) / step * step; }
 
-static vec choose(mask yes, vec a, vec b) { return (vec)((yes & (mask)a) | (~yes & (mask)b)); }
+static inline vec magnitude(vec a) { return (vec)((mask)a & INT32_MAX); }
 
-static vec magnitude(vec a) { return (vec)((mask)a & INT64_MAX); }
-
-static vec root(vec a) {
-    for (int lane = 0; lane < LANES; lane++) a[lane] = sqrt(a[lane]);
-    return a;
+/* 1 / sqrt(a) to three digits. */
+static inline vec inverse_root(vec a) {
+    vec y = (vec)(0x5f1ffff9 - ((mask)a >> 1));
+    return y * (1.68191391f - 0.703952253f * (a * y * y));
 }
 
-static int64_t any(mask yes) {
-    int64_t found = 0;
+static int any(mask yes) {
+    int32_t found = 0;
     for (int lane = 0; lane < LANES; lane++) found |= yes[lane];
-    return found;
+    return found != 0;
 }
 
-/* Inner product of two columns; `rows` is a multiple of four. */
-static inline vec dot(const vec *a, const vec *b, int rows) {
-    vec s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
-    for (int i = 0; i < rows; i += 4) {
-        s0 += a[i] * b[i];
-        s1 += a[i + 1] * b[i + 1];
-        s2 += a[i + 2] * b[i + 2];
-        s3 += a[i + 3] * b[i + 3];
+/* C = A B with B and C in rows of `width`, a multiple of BLOCK; element (i, k) of A is a[i * down + k * across]. */
+#define PRODUCT(name, type, vector, ROWS)                                                                              \
+    static void name(type *restrict c, const type *restrict a, int down, int across, const type *restrict b, int rows, \
+                     int inner, int width) {                                                                           \
+        enum { COUNT = BLOCK * sizeof(type) / 16 };                                                                    \
+        for (int i = 0; i < rows; i += ROWS)                                                                           \
+            for (int j = 0; j < width; j += BLOCK) {                                                                   \
+                vector sum[ROWS][COUNT] = {0};                                                                         \
+                for (int k = 0; k < inner; k++) {                                                                      \
+                    const vector *right = (const vector *)(b + (size_t)k * width + j);                                 \
+                    for (int r = 0; r < ROWS; r++)                                                                     \
+                        for (int p = 0; p < COUNT; p++)                                                                \
+                            sum[r][p] += a[(size_t)(i + r) * down + (size_t)k * across] * right[p];                    \
+                }                                                                                                      \
+                _Pragma("GCC unroll 8") for (int r = 0; r < ROWS; r++)                                                 \
+                    _Pragma("GCC unroll 4") for (int p = 0; p < COUNT; p++)                                            \
+                        ((vector *)(c + (size_t)(i + r) * width + j))[p] = sum[r][p];                                  \
+            }                                                                                                          \
     }
-    return (s0 + s1) + (s2 + s3);
-}
 
-/* Bring the longest column of those from k on to place k, in each lane its own. */
-static void pivot(vec *x, vec *square, int64_t *order, int k, int m, int n, int rows) {
-    for (int lane = 0; lane < LANES; lane++) {
-        int best = k;
-        for (int j = k + 1; j < n; j++)
-            if (square[j][lane] > square[best][lane]) best = j;
-        if (best == k) continue;
-        double kept = square[k][lane];
-        square[k][lane] = square[best][lane];
-        square[best][lane] = kept;
-        int64_t place = order[k * LANES + lane];
-        order[k * LANES + lane] = order[best * LANES + lane];
-        order[best * LANES + lane] = place;
-        double *a = (double *)(x + (size_t)k * rows) + lane, *b = (double *)(x + (size_t)best * rows) + lane;
-        for (int i = 0; i < m; i++) {
-            double value = a[i * LANES];
-            a[i * LANES] = b[i * LANES];
-            b[i * LANES] = value;
-        }
-    }
-}
-
-/* Reduce x, columns of `rows` vectors, to R of A P = Q R and write R^T to `lower`, columns of `size` vectors. */
-static void triangle(vec *x, vec *lower, vec *work, int64_t *order, int m, int n, int rows, int size, double least) {
-    vec *square = work, *v = work + n;
-    for (int j = 0; j < n; j++) {
-        square[j] = dot(x + (size_t)j * rows, x + (size_t)j * rows, rows);
-        for (int lane = 0; lane < LANES; lane++) order[j * LANES + lane] = j;
-    }
-    for (int k = 0; k < n; k++) {
-        pivot(x, square, order, k, m, n, rows);
-        vec *column = x + (size_t)k * rows;
-        int start = k / 4 * 4;
-        for (int i = start; i < rows; i++) v[i] = i < k ? (vec){0} : column[i];
-        vec total = dot(v + start, v + start, rows - start), length = root(total);
-        vec diagonal = choose(v[k] > 0.0, -length, length);
-        vec factor = total + magnitude(v[k]) * length;
-        factor = choose(factor > 0.0, 1.0 / factor, (vec){0});
-        v[k] -= diagonal;
-        for (int j = k + 1; j < n; j++) {
-            vec *other = x + (size_t)j * rows;
-            vec share = factor * dot(v + start, other + start, rows - start);
-            for (int i = start; i < rows; i++) other[i] -= share * v[i];
-            square[j] -= other[k] * other[k];
-        }
-        /* a full set of directions V needs columns that are not zero */
-        column[k] = choose(magnitude(diagonal) < least, least + (vec){0}, diagonal);
-    }
-    memset(lower, 0, sizeof(vec) * up(n, 2) * size);
-    for (int j = 0; j < n; j++)
-        for (int k = 0; k <= j; k++) lower[(size_t)k * size + j] = x[(size_t)j * rows + k];
-}
-
-/* Write the pairs (p < q) of a round robin, round by round: everyone meets everyone once. */
-static void schedule(int *pairs, int n) {
-    int players = n + n % 2, rounds = players - 1;
-    for (int turn = 0; turn < rounds; turn++)
-        for (int i = 0; i < players; i++) {
-            int partner = i == players - 1 ? turn * (players / 2) % rounds : (turn + rounds - i) % rounds;
-            if (partner == i) partner = players - 1;
-            if (i < partner && partner < n) {
-                *pairs++ = i;
-                *pairs++ = partner;
-            }
-        }
-}
-
-/* Find the tangents of the angles that make pairs of columns orthogonal, from the differences of their squared lengths
-   and from their inner products, and the cosines. The angle may be rough, but a cosine has to fit its tangent. */
-static void angles(const double *restrict gap, const double *restrict inner, float *restrict rough,
-                   double *restrict tangent, double *restrict cosine, int count) {
-    for (int i = 0; i < count; i++) {
-        /* lengths are between 1e-10 and 100 or so; this factor keeps the squares of their squares in range */
-        float width = (float)(gap[i] * 0x1p33), height = (float)(inner[i] * 0x1p34), size = fabsf(width);
-        float t = height / (size + sqrtf(size * size + height * height));
-        t = height != 0.0f ? copysignf(1.0f, width) * t : 0.0f;
-        rough[i] = 1.0f / sqrtf(1.0f + t * t);
-        tangent[i] = t;
-    }
-    for (int i = 0; i < count; i++) {
-        double c = rough[i];
-        cosine[i] = c * (1.5 - 0.5 * (1.0 + tangent[i] * tangent[i]) * (c * c));
-    }
-}
+PRODUCT(product_float, float, floats, 8)
+PRODUCT(product_double, double, doubles, 4)
 
 /* What belongs to a column: its elements are `scale` times those stored. */
 typedef struct {
@@ -155,98 +86,172 @@ typedef struct {
     vec minus, plus;
 } rotation;
 
-/* Columns p, p + 1 meet q, q + 1: first p with q and p + 1 with q + 1, then crosswise. */
+/* Two columns that meet. */
+typedef struct {
+    column *a, *b;
+} couple;
+
+/* Two blocks that meet: columns p, p + 1 and q, q + 1. First p meets q and p + 1 meets q + 1, then crosswise. */
 typedef struct {
     int p, q;
-    vec pp, qq, pq[4];
-    rotation turns[4];
 } meeting;
 
+/* Room for the work on a group of matrices, and on one of them. */
 typedef struct {
-    column *columns;
-    meeting *meetings;
-    vec *inner, *gap, *tangent, *cosine;
-    float *rough;
-} round_room;
+    int m, n, width, deep; /* rows and columns; rows of `width` elements, `deep` of them, hold a matrix with margins */
+    int size, rounds, games;
+    column columns[LARGEST + 2];
+    couple neighbours[COUPLES], early[COUPLES * COUPLES], late[COUPLES * COUPLES];
+    meeting meetings[COUPLES * COUPLES / 2];
+    vec *x; /* R^T, `size` columns of `size` elements */
+    double *a, *b, *v;
+    float *s, *p, *flat, *left, *right, *change, *out;
+} room;
 
-/* Put a pair where `angles` finds it, with no inner product in lanes that need no rotation; say in which lanes it is
-   further from orthogonal than the rough bound. */
-static inline mask prepare(const round_room *r, int index, int p, int q, vec product, mask active) {
-    const column *a = r->columns + p, *b = r->columns + q;
-    vec inner = product * (a->scale * b->scale), part = inner * inner, both = a->square * b->square;
-    r->gap[index] = b->square - a->square;
-    r->inner[index] = (vec)((mask)inner & active & (mask)(part > FINE * both));
-    return (mask)(part > ROUGH * both);
+/* Write the matrix to rows of `width` doubles. */
+static void load(double *restrict a, const float *restrict q, double inverse, int m, int n, int width) {
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < n; j++) a[(size_t)i * width + j] = q[i * n + j] * inverse;
 }
 
-/* Say in which lanes two columns are not orthogonal. */
-static inline mask oblique(const column *a, const column *b, vec product) {
-    vec inner = product * (a->scale * b->scale);
-    return (mask)(inner * inner > FINE * (a->square * b->square));
-}
-
-static inline rotation settle(const round_room *r, int index, int p, int q, mask *rough) {
-    column *a = r->columns + p, *b = r->columns + q;
-    vec t = r->tangent[index], c = r->cosine[index], secant = c + c * (t * t), change = t * r->inner[index];
-    *rough |= (mask)(magnitude(t) > WIDE);
-    rotation turn = {t * (b->scale * a->inverse), t * (a->scale * b->inverse) * (c * c)};
-    *a = (column){a->scale * c, a->inverse * secant, a->square - change};
-    *b = (column){b->scale * secant, b->inverse * c, b->square + change};
-    return turn;
-}
-
-static inline void find_angles(const round_room *r, int count) {
-    angles((double *)r->gap, (double *)r->inner, r->rough, (double *)r->tangent, (double *)r->cosine, count * LANES);
-}
-
-/* Take the inner products of the four columns of a meeting; `rows` is even. */
-static inline void multiply(meeting *now, const vec *x, int rows) {
-    const vec *p = x + (size_t)now->p * rows, *s = p + rows, *q = x + (size_t)now->q * rows, *t = q + rows;
-    vec ps = {0}, qt = {0}, pq = {0}, st = {0}, pt = {0}, sq = {0};
-    for (int i = 0; i < rows; i++) {
-        ps += p[i] * s[i];
-        qt += q[i] * t[i];
-        pq += p[i] * q[i];
-        st += s[i] * t[i];
-        pt += p[i] * t[i];
-        sq += s[i] * q[i];
+/* Say which is the largest of n numbers that are not negative; nearly equal ones may pass for equal. */
+static int largest(const double *x, int n) {
+    int64_t top = 0, bits[LARGEST];
+    memcpy(bits, x, sizeof *bits * n); /* sorts as the numbers do; a place fits into the last six bits */
+    for (int j = 0; j < n; j++) {
+        int64_t key = (bits[j] & ~(int64_t)63) | j;
+        top = key > top ? key : top;
     }
-    now->pp = ps;
-    now->qq = qt;
-    now->pq[0] = pq;
-    now->pq[1] = st;
-    now->pq[2] = pt;
-    now->pq[3] = sq;
+    return (int)(top & 63);
 }
 
-/* Turn the four columns of a meeting, all four rotations at once. */
-static inline void rotate(const meeting *now, vec *x, int rows) {
-    vec *restrict p = x + (size_t)now->p * rows, *restrict s = p + rows;
-    vec *restrict q = x + (size_t)now->q * rows, *restrict t = q + rows;
-    rotation r0 = now->turns[0], r1 = now->turns[1], r2 = now->turns[2], r3 = now->turns[3];
-    for (int i = 0; i < rows; i++) {
-        vec a = p[i] - r0.minus * q[i], b = s[i] - r1.minus * t[i];
-        vec c = q[i] + r0.plus * a, d = t[i] + r1.plus * b;
-        a -= r2.minus * d;
-        b -= r3.minus * c;
-        p[i] = a;
-        s[i] = b;
-        t[i] = d + r2.plus * a;
-        q[i] = c + r3.plus * b;
+/* Row p of the Gram matrix less what the first k rows of R make of it. */
+static void subtract(double *restrict row, const double *restrict gram, const double *restrict rows, int p, int k,
+                     int width) {
+    enum { COUNT = BLOCK / 2 };
+    for (int j = 0; j < width; j += BLOCK) {
+        doubles even[COUNT], odd[COUNT] = {0};
+        memcpy(even, gram + (size_t)p * width + j, sizeof even);
+        for (int l = 0; l < k; l += 2) { /* row k is still zero */
+            const double *first = rows + (size_t)l * width, *second = first + width;
+            for (int c = 0; c < COUNT; c++) {
+                even[c] -= first[p] * ((const doubles *)(first + j))[c];
+                odd[c] -= second[p] * ((const doubles *)(second + j))[c];
+            }
+        }
+        for (int c = 0; c < COUNT; c++) ((doubles *)(row + j))[c] = even[c] + odd[c];
     }
+}
+
+/* Find R of A P = Q R from the Gram matrix, row by row, and write R^T to a lane of x. Columns stay in their places. */
+static void triangle(const double *gram, double *rows, float *x, int n, int width, int size) {
+    double square[LARGEST], waiting[LARGEST], row[LARGEST];
+    for (int j = 0; j < n; j++) {
+        square[j] = gram[(size_t)j * width + j] + TINY;
+        waiting[j] = 1;
+    }
+    double least = 1e-15 * square[largest(square, n)] + 2 * TINY; /* what is left after this is rounding */
+    memset(rows, 0, sizeof *rows * (n + 1) * width);
+    for (int k = 0; k < n; k++) {
+        int p = largest(square, n);
+        double *restrict mine = rows + (size_t)k * width, factor = square[p] > least ? 1 / sqrt(square[p]) : 0;
+        subtract(row, gram, rows, p, k, width);
+        for (int j = 0; j < n; j++) {
+            double value = factor * waiting[j] * row[j], left = square[j] - value * value;
+            square[j] = waiting[j] * (left > TINY ? left : TINY);
+            mine[j] = value;
+        }
+        if (factor == 0) mine[p] = LEAST;
+        square[p] = waiting[p] = 0;
+    }
+    for (int k = 0; k < n; k++)
+        for (int j = 0; j < n; j++) x[((size_t)k * size + j) * LANES] = (float)(UNIT * rows[(size_t)k * width + j]);
+}
+
+/* Write who meets whom in a round robin of blocks, round by round; couples come in full groups of PAIRS. */
+static void schedule(room *r) {
+    int blocks = r->size / 2, rounds = r->rounds = blocks - 1, games = r->games = blocks / 2;
+    column *c = r->columns;
+    vec one = 1.0f + (vec){0};
+    c[LARGEST] = c[LARGEST + 1] = (column){one, one, one};
+    for (int i = 0; i < COUPLES * COUPLES; i++) r->early[i] = r->late[i] = (couple){c + LARGEST, c + LARGEST + 1};
+    for (int i = 0; i < COUPLES; i++) r->neighbours[i] = r->early[0];
+    for (int i = 0; i < blocks; i++) r->neighbours[i] = (couple){c + 2 * i, c + 2 * i + 1};
+    for (int round = 0; round < rounds; round++)
+        for (int i = 0, game = 0; i < blocks; i++) {
+            int partner = i == rounds ? round * games % rounds : (round + rounds - i) % rounds, p = 2 * i;
+            if (partner == i) partner = rounds;
+            if (i > partner) continue;
+            int q = 2 * partner, at = round * up(2 * games, PAIRS) + 2 * game;
+            r->meetings[round * games + game++] = (meeting){p, q};
+            r->early[at] = (couple){c + p, c + q};
+            r->early[at + 1] = (couple){c + p + 1, c + q + 1};
+            r->late[at] = (couple){c + p, c + q + 1};
+            r->late[at + 1] = (couple){c + p + 1, c + q};
+        }
+}
+
+/* Find the rotations that make couples of columns orthogonal from their inner products, as stored, and say in which
+   lanes some were far from it. The angle may be rough, but its cosine has to fit its tangent. Divisions and roots would
+   wait for each other, so short polynomials and Newton steps take their place, for several couples at a time. */
+static __attribute__((noinline)) mask settle(const couple *couples, const vec *products, rotation *turns, int count, mask active) {
+    mask rough = {0};
+    for (int first = 0; first < count; first += PAIRS) {
+        const couple *both = couples + first;
+        column a[PAIRS], b[PAIRS];
+        vec inner[PAIRS], tangent[PAIRS], cosine[PAIRS], secant[PAIRS];
+#pragma GCC unroll 4
+        for (int i = 0; i < PAIRS; i++) {
+            a[i] = *both[i].a;
+            b[i] = *both[i].b;
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < PAIRS; i++) {
+            vec product = products[first + i] * (a[i].scale * b[i].scale);
+            rough |= (mask)(product * product > ROUGH * (a[i].square * b[i].square));
+            inner[i] = (vec)((mask)product & active);
+            vec gap = b[i].square - a[i].square, twice = inner[i] + inner[i];
+            vec r = inverse_root(gap * gap + twice * twice), z = magnitude(gap) * r;
+            vec t = 0.9899f + z * (0.3232f * z - 0.8081f); /* 1 / (1 + z) */
+            t *= 2.0f - (1.0f + z) * t;
+            t *= (vec)((mask)(twice * r) ^ ((mask)gap & INT32_MIN));
+            vec u = t * t, whole = 1.0f + u, half = 0.5f + 0.5f * u;
+            vec c = 1.0f + u * (0.1584f * u - 0.4484f); /* 1 / sqrt(whole), exact at t = 0 */
+            c += c * (0.5f - half * c * c);
+            c += c * (0.5f - half * c * c);
+            tangent[i] = t;
+            cosine[i] = c;
+            secant[i] = c * whole;
+        }
+#pragma GCC unroll 4
+        for (int i = 0; i < PAIRS; i++) {
+            vec t = tangent[i], c = cosine[i], change = t * inner[i];
+            turns[first + i] = (rotation){t * (b[i].scale * a[i].inverse), t * (a[i].scale * b[i].inverse) * (c * c)};
+            *both[i].a = (column){a[i].scale * c, a[i].inverse * secant[i], a[i].square - change};
+            *both[i].b = (column){b[i].scale * secant[i], b[i].inverse * c, b[i].square + change};
+        }
+    }
+    return rough;
 }
 
 /* Let neighbours 0 and 1, 2 and 3, ... meet, which the blocks never do otherwise. */
-static mask turn_neighbours(vec *x, const round_room *r, int columns, int size, mask active) {
-    mask rough = {0};
-    for (int j = 0; j < columns; j += 2) {
-        vec product = dot(x + (size_t)j * size, x + (size_t)(j + 1) * size, size);
-        rough |= prepare(r, j / 2, j, j + 1, product, active);
+static mask turn_neighbours(room *r, mask active) {
+    vec products[COUPLES] = {{0}};
+    rotation turns[COUPLES];
+    int size = r->size;
+    for (int g = 0; g < size / 2; g++) {
+        const vec *p = r->x + (size_t)2 * g * size, *q = p + size;
+        vec even = {0}, odd = {0};
+        for (int i = 0; i < size; i += 2) {
+            even += p[i] * q[i];
+            odd += p[i + 1] * q[i + 1];
+        }
+        products[g] = even + odd;
     }
-    find_angles(r, columns / 2);
-    for (int j = 0; j < columns; j += 2) {
-        rotation turn = settle(r, j / 2, j, j + 1, &rough);
-        vec *restrict p = x + (size_t)j * size, *restrict q = p + size;
+    mask rough = settle(r->neighbours, products, turns, up(size / 2, PAIRS), active);
+    for (int g = 0; g < size / 2; g++) {
+        vec *restrict p = r->x + (size_t)2 * g * size, *restrict q = p + size;
+        rotation turn = turns[g];
         for (int i = 0; i < size; i++) {
             p[i] -= turn.minus * q[i];
             q[i] += turn.plus * p[i];
@@ -255,134 +260,129 @@ static mask turn_neighbours(vec *x, const round_room *r, int columns, int size, 
     return rough;
 }
 
-/* Let blocks of two columns meet, a round of pairs of blocks at the same time. */
-static mask turn_blocks(vec *x, const round_room *r, const int *pairs, int games, int size, mask active) {
-    mask rough = {0};
-    int count = 0;
+/* Inner products of the columns of two blocks (p, s) and (q, t), but for those that come first. */
+typedef struct {
+    vec ps, qt, pt, sq;
+} products;
+
+static inline products multiply(const vec *restrict p, const vec *restrict q, int size, vec *first) {
+    const vec *s = p + size, *t = q + size;
+    products sum = {{0}, {0}, {0}, {0}};
+    vec pq = {0}, st = {0};
+    for (int i = 0; i < size; i++) {
+        sum.ps += p[i] * s[i];
+        sum.qt += q[i] * t[i];
+        sum.pt += p[i] * t[i];
+        sum.sq += s[i] * q[i];
+        pq += p[i] * q[i];
+        st += s[i] * t[i];
+    }
+    first[0] = pq;
+    first[1] = st;
+    return sum;
+}
+
+/* Turn the columns of two blocks: p with q and s with t, then p with t and s with q. */
+static inline void rotate(vec *restrict p, vec *restrict q, int size, const rotation *early, const rotation *late) {
+    vec *restrict s = p + size, *restrict t = q + size;
+    rotation pq = early[0], st = early[1], pt = late[0], sq = late[1];
+    for (int i = 0; i < size; i++) {
+        vec a = p[i] - pq.minus * q[i], b = s[i] - st.minus * t[i];
+        vec c = q[i] + pq.plus * a, d = t[i] + st.plus * b;
+        a -= pt.minus * d;
+        b -= sq.minus * c;
+        p[i] = a;
+        s[i] = b;
+        t[i] = d + pt.plus * a;
+        q[i] = c + sq.plus * b;
+    }
+}
+
+/* Let blocks of two columns meet, a round of them at the same time. */
+static mask turn_blocks(room *r, int round, mask active) {
+    int games = r->games, size = r->size, count = up(2 * games, PAIRS);
+    const meeting *meetings = r->meetings + round * games;
+    vec inner[COUPLES] = {{0}};
+    rotation early[COUPLES], late[COUPLES];
+    products rest[COUPLES / 2];
     for (int g = 0; g < games; g++) {
-        meeting *now = r->meetings + count;
-        now->p = 2 * pairs[2 * g];
-        now->q = 2 * pairs[2 * g + 1];
-        multiply(now, x, size);
-        rough |= prepare(r, 2 * count, now->p, now->q, now->pq[0], active);
-        rough |= prepare(r, 2 * count + 1, now->p + 1, now->q + 1, now->pq[1], active);
-        const column *p = r->columns + now->p, *q = r->columns + now->q;
-        mask turn = (mask)(r->inner[2 * count] != 0.0) | (mask)(r->inner[2 * count + 1] != 0.0);
-        turn |= active & (oblique(p, q + 1, now->pq[2]) | oblique(p + 1, q, now->pq[3]));
-        if (any(turn)) count++;
+        const vec *p = r->x + (size_t)meetings[g].p * size, *q = r->x + (size_t)meetings[g].q * size;
+        rest[g] = multiply(p, q, size, inner + 2 * g);
     }
-    find_angles(r, 2 * count);
-    for (int g = 0; g < count; g++) {
-        meeting *now = r->meetings + g;
-        rotation a = now->turns[0] = settle(r, 2 * g, now->p, now->q, &rough);
-        rotation b = now->turns[1] = settle(r, 2 * g + 1, now->p + 1, now->q + 1, &rough);
-        /* what the first two rotations have made of the inner products of the other two */
-        vec first = now->pq[2] - a.minus * now->qq, second = now->pq[3] - b.minus * now->qq;
-        vec both = now->pp - a.minus * now->pq[3] - b.minus * first;
-        now->pq[2] = first + b.plus * both;
-        now->pq[3] = second + a.plus * both;
+    mask rough = settle(r->early + round * count, inner, early, count, active);
+    for (int g = 0; g < games; g++) { /* what the first two rotations have made of the other two inner products */
+        rotation a = early[2 * g], b = early[2 * g + 1];
+        vec pt = rest[g].pt - a.minus * rest[g].qt, sq = rest[g].sq - b.minus * rest[g].qt;
+        vec both = rest[g].ps - a.minus * rest[g].sq - b.minus * pt;
+        inner[2 * g] = pt + b.plus * both;
+        inner[2 * g + 1] = sq + a.plus * both;
     }
-    for (int g = 0; g < count; g++) {
-        const meeting *now = r->meetings + g;
-        rough |= prepare(r, 2 * g, now->p, now->q + 1, now->pq[2], active);
-        rough |= prepare(r, 2 * g + 1, now->p + 1, now->q, now->pq[3], active);
+    rough |= settle(r->late + round * count, inner, late, count, active);
+    for (int g = 0; g < games; g++) {
+        vec *p = r->x + (size_t)meetings[g].p * size, *q = r->x + (size_t)meetings[g].q * size;
+        rotate(p, q, size, early + 2 * g, late + 2 * g);
     }
-    find_angles(r, 2 * count);
-    for (int g = 0; g < count; g++) {
-        meeting *now = r->meetings + g;
-        now->turns[2] = settle(r, 2 * g, now->p, now->q + 1, &rough);
-        now->turns[3] = settle(r, 2 * g + 1, now->p + 1, now->q, &rough);
-    }
-    for (int g = 0; g < count; g++) rotate(r->meetings + g, x, size);
     return rough;
 }
 
-/* Rotate the columns of x, an even number of them, until they are orthogonal. */
-static void orthogonalise(vec *x, const round_room *r, const int *pairs, int columns, int size) {
-    int blocks = columns / 2, games = blocks / 2, rounds = games ? blocks - 1 + blocks % 2 : 0;
+/* Rotate the columns of x until they are orthogonal, and give them the length one. */
+static __attribute__((noinline)) void orthogonalise(room *r) {
     mask active = ~(mask){0};
-    vec one = 1.0 + (vec){0};
-    for (int sweep = 0; sweep < SWEEPS && any(active); sweep++) {
-        for (int j = 0; j < columns; j++) {
-            vec *z = x + (size_t)j * size;
-            if (sweep)
-                for (int i = 0; i < size; i++) z[i] *= r->columns[j].scale;
-            r->columns[j] = (column){one, one, dot(z, z, size)};
+    vec one = 1.0f + (vec){0};
+    for (int sweep = 0;; sweep++) {
+        for (int j = 0; j < r->size; j++) {
+            vec *z = r->x + (size_t)j * r->size, even = {0}, odd = {0}, scale = sweep ? r->columns[j].scale : one;
+            for (int i = 0; i < r->size; i += 2) {
+                z[i] *= scale;
+                z[i + 1] *= scale;
+                even += z[i] * z[i];
+                odd += z[i + 1] * z[i + 1];
+            }
+            r->columns[j] = (column){one, one, even + odd};
         }
-        mask rough = turn_neighbours(x, r, columns, size, active);
-        for (int round = 0; round < rounds; round++)
-            rough |= turn_blocks(x, r, pairs + 2 * games * round, games, size, active);
+        if (sweep == SWEEPS || !any(active)) break;
+        mask rough = turn_neighbours(r, active);
+        for (int round = 0; round < r->rounds; round++) rough |= turn_blocks(r, round, active);
         active &= rough;
     }
-}
-
-/* C = A B with B and C in rows of `width`, a multiple of BLOCK; element (i, k) of A is a[i * down + k * across]. */
-#define PRODUCT(name, type, vector)                                                                                    \
-    static void name(type *restrict c, const type *restrict a, int down, int across, const type *restrict b, int rows,   \
-                     int inner, int width) {                                                                           \
-        enum { PER = 16 / sizeof(type), COUNT = BLOCK / PER };                                                         \
-        for (int i = 0; i < rows; i += ROWS)                                                                           \
-            for (int j = 0; j < width; j += BLOCK) {                                                                   \
-                vector sum[ROWS][COUNT] = {0};                                                                         \
-                for (int k = 0; k < inner; k++) {                                                                      \
-                    const vector *right = (const vector *)(b + (size_t)k * width + j);                                 \
-                    for (int r = 0; r < ROWS; r++)                                                                     \
-                        for (int p = 0; p < COUNT; p++)                                                                \
-                            sum[r][p] += a[(size_t)(i + r) * down + (size_t)k * across] * right[p];                    \
-                }                                                                                                      \
-                for (int r = 0; r < ROWS; r++) memcpy(c + (size_t)(i + r) * width + j, sum[r], sizeof sum[r]);         \
-            }                                                                                                          \
+    for (int j = 0; j < r->n; j++) {
+        vec square = r->columns[j].square, factor = inverse_root(square);
+        for (int step = 0; step < 2; step++) factor *= 1.5f - 0.5f * (square * factor * factor);
+        for (int i = 0; i < r->n; i++) r->x[(size_t)j * r->size + i] *= factor;
     }
-
-PRODUCT(product_float, float, floats)
-PRODUCT(product_double, double, doubles)
-
-/* One piece of memory, handed out in parts that are aligned to a cache line. */
-typedef struct {
-    char *base;
-    size_t used;
-} arena;
-
-static void *part(arena *memory, size_t bytes) {
-    void *start = memory->base ? memory->base + memory->used : NULL;
-    memory->used += (bytes + 63) / 64 * 64;
-    return start;
 }
 
-typedef struct {
-    int m, n, even, rows, size, width, deep;
-    vec *x, *lower, *work;
-    int64_t *order;
-    int *pairs;
-    round_room round;
-    double *a, *v, *turned;
-    float *left, *right, *out;
-} room;
-
-static void lay_out(room *r, arena *memory) {
-    r->even = up(r->n, 2);
-    r->rows = up(r->m, 4);
-    r->size = up(r->n, 4);
-    r->width = up(r->n, BLOCK);
-    r->deep = up(r->m, ROWS);
-    r->x = part(memory, sizeof(vec) * r->n * r->rows);
-    r->lower = part(memory, sizeof(vec) * r->even * r->size);
-    r->work = part(memory, sizeof(vec) * (r->n + r->rows));
-    r->order = part(memory, sizeof(int64_t) * r->n * LANES);
-    r->pairs = part(memory, sizeof(int) * (r->n + 1) * (r->n + 1));
-    r->round.columns = part(memory, sizeof(column) * r->even);
-    r->round.meetings = part(memory, sizeof(meeting) * r->even);
-    r->round.inner = part(memory, sizeof(vec) * r->even);
-    r->round.gap = part(memory, sizeof(vec) * r->even);
-    r->round.tangent = part(memory, sizeof(vec) * r->even);
-    r->round.cosine = part(memory, sizeof(vec) * r->even);
-    r->round.rough = part(memory, sizeof(float) * LANES * r->even);
-    r->a = part(memory, sizeof(double) * r->deep * r->width);
-    r->v = part(memory, sizeof(double) * r->width * r->width);
-    r->turned = part(memory, sizeof(double) * r->deep * r->width);
-    r->left = part(memory, sizeof(float) * r->deep * r->width);
-    r->right = part(memory, sizeof(float) * r->width * r->width);
-    r->out = part(memory, sizeof(float) * r->deep * r->width);
+/* Find X so that V (I + X) has orthogonal columns and A V (I + X) too, to first order, from s = (A V)^T A V and
+   p = V^T V. Write I + X and say whether its square can be neglected. */
+static int correct(float *restrict change, const float *restrict s, const float *restrict p, int n, int width) {
+    float square[LARGEST], inverse[LARGEST], left[LARGEST], top = 0;
+    int32_t bits, most = 0; /* sorts as the numbers do that have these bits */
+    for (int j = 0; j < n; j++) {
+        square[j] = s[(size_t)j * width + j] / p[(size_t)j * width + j];
+        top = square[j] > top ? square[j] : top;
+    }
+    for (int j = 0; j < n; j++) inverse[j] = 1 / sqrtf(square[j] + RESOLVED * top + FLT_MIN);
+    for (int i = 0; i < n; i++) {
+        float *row = change + (size_t)i * width;
+        for (int j = 0; j < n; j++) {
+            size_t at = (size_t)i * width + j;
+            float rest = s[at] - square[j] * p[at], gap = square[j] - square[i];
+            float cosine = fabsf(rest) * (inverse[i] * inverse[j]);
+            /* where values are close, any orthogonal directions will do if A V is as good as orthogonal already */
+            int near = !(fabsf(rest) < SMALL * fabsf(gap));
+            float value = near ? -0.5f * p[at] : rest / gap;
+            row[j] = value;
+            left[j] = fabsf(value) + (near ? cosine * (SMALL / ORTHOGONAL) : cosine);
+        }
+        left[i] = 0;
+        row[i] += 1.5f;
+        for (int j = 0; j < n; j++) {
+            memcpy(&bits, left + j, sizeof bits);
+            most = bits > most ? bits : most;
+        }
+    }
+    memcpy(&top, &most, sizeof top);
+    return top < SMALL;
 }
 
 /* Find the power of two that makes the largest element about one, and zero where an element is not finite. */
@@ -402,79 +402,159 @@ static double power_of_two(const float *q, int count) {
 
 static double raised(double x, double exponent) { return exponent == -0.25 ? 1 / sqrt(sqrt(x)) : pow(x, exponent); }
 
-/* From the directions of one lane to the result and to what the backward pass needs. */
-static void finish(const room *r, int lane, const float *q, double scale, float *out, float *turned, float *axes,
-                   double *values, double exponent, double resolution, double smallest) {
-    int m = r->m, n = r->n, width = r->width;
-    double inverse = 1 / scale;
-    for (int j = 0; j < n; j++) {
-        const double *column = (const double *)(r->lower + (size_t)j * r->size) + lane;
-        double square = 0;
-        for (int k = 0; k < n; k++) square += column[k * LANES] * column[k * LANES];
-        double factor = 1 / sqrt(square);
-        for (int k = 0; k < n; k++) {
-            double value = factor * column[k * LANES];
-            int64_t place = r->order[k * LANES + lane];
-            r->v[place * width + j] = value;
-            r->right[(size_t)j * width + place] = axes[j * n + place] = (float)value;
-        }
+static void transpose(float *restrict out, const float *restrict x, int n, int width) {
+    for (int j = 0; j < n; j++)
+        for (int k = 0; k < n; k++) out[(size_t)j * width + k] = x[(size_t)k * width + j];
+}
+
+/* Copy between rows of n and rows of `width`. */
+static void widen(float *restrict wide, const float *restrict x, int rows, int n, int width) {
+    for (int i = 0; i < rows; i++) memcpy(wide + (size_t)i * width, x + (size_t)i * n, sizeof *x * n);
+}
+
+static void narrow(float *restrict x, const float *restrict wide, int rows, int n, int width) {
+    for (int i = 0; i < rows; i++) memcpy(x + (size_t)i * n, wide + (size_t)i * width, sizeof *x * n);
+}
+
+/* Round to single precision. */
+static void shorten(float *restrict single, const double *restrict x, int count) {
+    for (int i = 0; i < count; i++) single[i] = (float)x[i];
+}
+
+/* Turn columns i and j by an angle. */
+static void turn(double *x, int i, int j, double cosine, double sine, int rows, int width) {
+    for (int k = 0; k < rows; k++, x += width) {
+        double a = x[i], b = x[j];
+        x[i] = cosine * a - sine * b;
+        x[j] = sine * a + cosine * b;
     }
+}
+
+/* Rotate columns of A V, and V with them, until they are orthogonal, in double precision: for matrices near to a lower
+   rank, whose small values the Gram matrix has lost. */
+static void rotate_slowly(room *r) {
+    int width = r->width, turned = 1;
+    for (int sweep = 0; sweep < SWEEPS && turned; sweep++) {
+        turned = 0;
+        for (int i = 0; i < r->n; i++)
+            for (int j = i + 1; j < r->n; j++) {
+                double ii = 0, jj = 0, ij = 0;
+                for (const double *b = r->b; b < r->b + r->m * width; b += width) {
+                    ii += b[i] * b[i];
+                    jj += b[j] * b[j];
+                    ij += b[i] * b[j];
+                }
+                if (ij * ij <= 1e-18 * ii * jj) continue;
+                double gap = jj - ii, tangent = 2 * ij / (fabs(gap) + sqrt(gap * gap + 4 * ij * ij));
+                double cosine = 1 / sqrt(1 + tangent * tangent), sine = gap < 0 ? -tangent * cosine : tangent * cosine;
+                turn(r->b, i, j, cosine, sine, r->m, width);
+                turn(r->v, i, j, cosine, sine, r->n, width);
+                turned = 1;
+            }
+    }
+}
+
+/* V += V X, from I + X, and B = A V. */
+static void improve(room *r) {
+    for (int j = 0; j < r->n; j++) r->change[(size_t)j * r->width + j] -= 1;
+    product_float(r->out, r->flat, r->width, 1, r->change, r->width, r->n, r->width);
+    for (int i = 0; i < r->n * r->width; i++) r->v[i] += r->out[i];
+    product_double(r->b, r->a, r->width, 1, r->v, r->deep, r->n, r->width);
+}
+
+/* Take the directions of one lane, correct them, and leave V^T in `right` and A V in `left`. */
+static __attribute__((noinline)) void direct(room *r, int lane, const float *q, double scale) {
+    int m = r->m, n = r->n, width = r->width;
+    const float *x = (const float *)r->x + lane;
+    load(r->a, q, 1 / scale, m, n, width);
+    for (int k = 0; k < n; k++)
+        for (int j = 0; j < n; j++) r->v[(size_t)k * width + j] = x[((size_t)j * r->size + k) * LANES];
+    product_double(r->b, r->a, width, 1, r->v, r->deep, n, width);
+    for (int pass = 0; pass < PASSES; pass++) {
+        shorten(r->left, r->b, m * width);
+        shorten(r->flat, r->v, n * width);
+        product_float(r->s, r->left, 1, width, r->left, width, m, width);
+        product_float(r->p, r->flat, 1, width, r->flat, width, n, width);
+        if (correct(r->change, r->s, r->p, n, width) || pass + 1 == PASSES) break;
+        improve(r);
+        if (pass) rotate_slowly(r); /* for most matrices the correction alone is enough */
+    }
+    product_float(r->s, r->flat, width, 1, r->change, width, n, width);
+    transpose(r->right, r->s, n, width);
+    product_float(r->out, r->left, width, 1, r->change, r->deep, n, width);
+    float *spare = r->left;
+    r->left = r->out;
+    r->out = spare;
+}
+
+/* From the directions of one lane to the result and to what the backward pass needs. */
+static void finish(room *r, float *out, float *turned, float *axes, double *values, double scale, double exponent,
+                   double resolution, double smallest) {
+    int m = r->m, n = r->n, width = r->width;
+    float factor[LARGEST] = {0}, square[LARGEST] = {0}, *left = r->left;
+    narrow(turned, left, m, n, width);
+    narrow(axes, r->right, n, n, width);
     for (int i = 0; i < m; i++)
-        for (int j = 0; j < n; j++) r->a[(size_t)i * width + j] = q[i * n + j] * inverse;
-    product_double(r->turned, r->a, width, 1, r->v, r->deep, n, width);
+        for (int j = 0; j < width; j++) square[j] += left[(size_t)i * width + j] * left[(size_t)i * width + j];
     double fourth = 0;
-    for (int j = 0; j < n; j++) values[j] = 0;
-    for (int i = 0; i < m; i++)
-        for (int j = 0; j < n; j++) values[j] += r->turned[(size_t)i * width + j] * r->turned[(size_t)i * width + j];
-    for (int j = 0; j < n; j++) fourth += values[j] * values[j];
+    for (int j = 0; j < n; j++) fourth += (double)square[j] * square[j];
     double bend = resolution * fmax(sqrt(sqrt(fourth)), smallest / scale);
-    double factor[n], whole = raised(scale * scale, exponent) * scale;
+    double whole = raised(scale * scale, exponent) * scale;
     for (int j = 0; j < n; j++) {
-        values[j] += bend * bend;
-        factor[j] = raised(values[j], exponent) * whole;
+        values[j] = square[j] + bend * bend;
+        factor[j] = (float)(raised(values[j], exponent) * whole);
     }
     values[n] = scale;
     for (int i = 0; i < m; i++)
-        for (int j = 0; j < n; j++) {
-            float value = turned[i * n + j] = (float)r->turned[(size_t)i * width + j];
-            r->left[(size_t)i * width + j] = value * (float)factor[j];
-        }
-    product_float(r->out, r->left, width, 1, r->right, r->deep, n, width);
-    for (int i = 0; i < m; i++) memcpy(out + (size_t)i * n, r->out + (size_t)i * width, sizeof(float) * n);
+        for (int j = 0; j < width; j++) left[(size_t)i * width + j] *= factor[j];
+    product_float(r->out, left, width, 1, r->right, r->deep, n, width);
+    narrow(out, r->out, m, n, width);
+}
+
+/* Divide one piece of zeros among the arrays. Returns it, to be freed, or NULL without memory. */
+static void *furnish(room *r, int m, int n) {
+    *r = (room){.m = m, .n = n, .width = up(n, BLOCK), .deep = up(m, BLOCK), .size = up(n, 4)};
+    size_t area = (size_t)r->deep * r->width + 32; /* a margin keeps arrays from the same places of the cache */
+    size_t group = sizeof(vec) * r->size * r->size;
+    char *base = calloc(group + 3 * sizeof(double) * area + 7 * sizeof(float) * area + 64, 1);
+    if (!base) return NULL;
+    r->x = (vec *)(base + (64 - (uintptr_t)base % 64));
+    double **doubled[] = {&r->a, &r->b, &r->v};
+    float **single[] = {&r->s, &r->p, &r->flat, &r->left, &r->right, &r->change, &r->out};
+    double *next = (double *)((char *)r->x + group);
+    for (int i = 0; i < 3; i++, next += area) *doubled[i] = next;
+    for (int i = 0; i < 7; i++) *single[i] = (float *)next + i * area;
+    schedule(r);
+    return base;
 }
 
 /* q, out and turned: count, m, n with m >= n; axes: count, n, n; values: count, n + 1. Returns 0, or 1 without memory. */
 int svpn_forward(const float *q, float *out, float *turned, float *axes, double *values, int64_t count, int m, int n,
                  double exponent, double resolution, double smallest) {
-    room r = {.m = m, .n = n};
-    arena memory = {NULL, 0};
-    lay_out(&r, &memory);
-    char *base = calloc(memory.used + 64, 1);
+    room r;
+    void *base = furnish(&r, m, n);
     if (!base) return 1;
-    memory = (arena){base + (64 - (uintptr_t)base % 64), 0};
-    lay_out(&r, &memory);
-    schedule(r.pairs, r.even / 2);
     for (int64_t first = 0; first < count; first += LANES) {
         double scale[LANES];
-        memset(r.x, 0, sizeof(vec) * n * r.rows);
         for (int lane = 0; lane < LANES; lane++) {
             const float *mine = q + (size_t)(first + lane) * m * n;
             scale[lane] = first + lane < count ? power_of_two(mine, m * n) : 0;
-            if (scale[lane] == 0) continue;
-            double inverse = 1 / scale[lane];
-            for (int i = 0; i < m; i++)
-                for (int j = 0; j < n; j++)
-                    ((double *)(r.x + (size_t)j * r.rows + i))[lane] = mine[i * n + j] * inverse;
+            memset(r.b, 0, sizeof *r.b * r.width * r.width);
+            if (scale[lane] > 0) {
+                load(r.a, mine, 1 / scale[lane], m, n, r.width);
+                product_double(r.b, r.a, 1, r.width, r.a, r.width, m, r.width);
+            }
+            triangle(r.b, r.v, (float *)r.x + lane, n, r.width, r.size);
         }
-        triangle(r.x, r.lower, r.work, r.order, m, n, r.rows, r.size, 1e-10);
-        orthogonalise(r.lower, &r.round, r.pairs, r.even, r.size);
+        orthogonalise(&r);
         for (int lane = 0; lane < LANES && first + lane < count; lane++) {
             size_t index = first + lane, square = (size_t)n * n, whole = (size_t)m * n;
-            float *its_out = out + index * whole, *its_turned = turned + index * whole, *its_axes = axes + index * square;
+            float *its_out = out + index * whole, *its_turned = turned + index * whole;
+            float *its_axes = axes + index * square;
             double *its_values = values + index * (n + 1);
             if (scale[lane] > 0) {
-                finish(&r, lane, q + index * whole, scale[lane], its_out, its_turned, its_axes, its_values, exponent,
-                       resolution, smallest);
+                direct(&r, lane, q + index * whole, scale[lane]);
+                finish(&r, its_out, its_turned, its_axes, its_values, scale[lane], exponent, resolution, smallest);
                 continue;
             }
             for (size_t i = 0; i < whole; i++) its_out[i] = its_turned[i] = NAN;
@@ -487,10 +567,10 @@ int svpn_forward(const float *q, float *out, float *turned, float *axes, double 
 }
 
 /* Divided differences of x**exponent: (f(x_i) - f(x_j)) / (x_i - x_j), and the slope where two are almost equal. */
-static void divide(const double *x, double exponent, float *out, int n, int width, double *root) {
+static void divide(const double *x, double exponent, float *restrict out, int n, int width) {
     if (exponent == -0.25) { /* alpha = 1/2: the difference divides out */
-        float fourth[n];
-        for (int i = 0; i < n; i++) fourth[i] = (float)sqrt(sqrt(x[i]));
+        float fourth[LARGEST];
+        for (int i = 0; i < n; i++) fourth[i] = sqrtf(sqrtf((float)x[i]));
         for (int i = 0; i < n; i++)
             for (int j = 0; j < n; j++) {
                 float a = fourth[i], b = fourth[j];
@@ -498,7 +578,7 @@ static void divide(const double *x, double exponent, float *out, int n, int widt
             }
         return;
     }
-    double *slope = root + n;
+    double root[LARGEST], slope[LARGEST];
     for (int i = 0; i < n; i++) {
         root[i] = pow(x[i], exponent);
         slope[i] = pow(x[i], exponent / 2 - 0.5);
@@ -514,47 +594,36 @@ static void divide(const double *x, double exponent, float *out, int n, int widt
 /* grad and out: count, m, n; the rest as svpn_forward left it. Returns 0, or 1 without memory. */
 int svpn_backward(const float *grad, const float *turned, const float *axes, const double *values, float *out,
                   int64_t count, int m, int n, double exponent) {
-    int width = up(n, BLOCK), deep = up(m, ROWS), tall = up(n, ROWS);
-    size_t wide = (size_t)deep * width, square = (size_t)width * width;
-    float *base = NULL;
-    size_t bytes = sizeof(float) * (4 * wide + 5 * square) + sizeof(double) * 2 * n;
-    if (posix_memalign((void **)&base, 64, bytes)) return 1;
-    memset(base, 0, bytes);
-    float *g = base, *u = g + wide, *right = u + wide, *total = right + wide;
-    float *v = total + wide, *across = v + square, *quotient = across + square, *inner = quotient + square;
-    float *both = inner + square;
-    double *powers = (double *)(both + square);
+    int width = up(n, BLOCK), deep = up(m, BLOCK);
+    size_t area = (size_t)deep * width + 32;
+    char *base = calloc(sizeof(float) * 7 * area + 64, 1);
+    if (!base) return 1;
+    float *g = (float *)(base + (64 - (uintptr_t)base % 64)), *u = g + area, *v = u + area, *across = v + area;
+    float *right = across + area, *inner = right + area, *both = inner + area;
     for (int64_t index = 0; index < count; index++) {
-        const float *its_grad = grad + (size_t)index * m * n, *its_turned = turned + (size_t)index * m * n;
-        const float *its_axes = axes + (size_t)index * n * n;
+        size_t at = (size_t)index * m * n;
         const double *x = values + (size_t)index * (n + 1);
-        float *its_out = out + (size_t)index * m * n;
-        for (int i = 0; i < m; i++) {
-            memcpy(g + (size_t)i * width, its_grad + i * n, sizeof(float) * n);
-            memcpy(u + (size_t)i * width, its_turned + i * n, sizeof(float) * n);
-        }
-        for (int j = 0; j < n; j++) {
-            memcpy(across + (size_t)j * width, its_axes + j * n, sizeof(float) * n);
-            for (int k = 0; k < n; k++) v[(size_t)k * width + j] = its_axes[j * n + k];
-        }
+        widen(g, grad + at, m, n, width);
+        widen(u, turned + at, m, n, width);
+        widen(across, axes + (size_t)index * n * n, n, n, width);
+        transpose(v, across, n, width);
         product_float(right, g, width, 1, v, deep, n, width);
-        product_float(inner, u, 1, width, right, tall, m, width);
-        divide(x, exponent, quotient, n, width, powers);
-        for (int i = 0; i < n; i++)
-            for (int j = 0; j < n; j++) inner[(size_t)i * width + j] *= quotient[(size_t)i * width + j];
+        product_float(inner, u, 1, width, right, width, m, width);
+        divide(x, exponent, v, n, width);
+        for (int i = 0; i < n * width; i++) inner[i] *= v[i];
         for (int i = 0; i < n; i++)
             for (int j = 0; j < n; j++)
                 both[(size_t)i * width + j] = inner[(size_t)i * width + j] + inner[(size_t)j * width + i];
-        product_float(total, u, width, 1, both, deep, n, width);
-        float factor[n];
-        double whole = raised(x[n] * x[n], exponent);
+        product_float(g, u, width, 1, both, deep, n, width);
+        float factor[LARGEST] = {0}, whole = (float)raised(x[n] * x[n], exponent);
         for (int j = 0; j < n; j++) factor[j] = (float)raised(x[j], exponent);
         for (int i = 0; i < m; i++)
-            for (int j = 0; j < n; j++)
-                total[(size_t)i * width + j] += factor[j] * right[(size_t)i * width + j];
-        product_float(right, total, width, 1, across, deep, n, width);
-        for (int i = 0; i < m; i++)
-            for (int j = 0; j < n; j++) its_out[i * n + j] = (float)whole * right[(size_t)i * width + j];
+            for (int j = 0; j < width; j++) {
+                size_t here = (size_t)i * width + j;
+                g[here] = whole * (g[here] + factor[j] * right[here]);
+            }
+        product_float(right, g, width, 1, across, deep, n, width);
+        narrow(out + at, right, m, n, width);
     }
     free(base);
     return 0;

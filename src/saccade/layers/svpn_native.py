@@ -23,7 +23,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 SOURCE = Path(__file__).with_suffix(".c")
 LARGEST = 64  # rows and columns: more do not stay in the cache next to the core
-FLAGS = ("-std=gnu99", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing", "-shared", "-fPIC")
+FAST = ("-O3", "-funroll-loops", "-fno-math-errno", "-fno-trapping-math")
+FLAGS = ("-std=gnu99", *FAST, "-fno-strict-aliasing", "-shared", "-fPIC")
 SECONDS = 120  # for the compiler, before it is given up
 
 
@@ -82,19 +83,20 @@ def _spread(work: Callable[..., int], batches: tuple[Tensor, ...], *settings: fl
     """Do the work on as many threads as PyTorch may use; a call to C leaves the interpreter to the others."""
     count = batches[0].shape[0]
     threads = max(1, min(torch.get_num_threads(), count // 32))  # to start one costs as much as a few matrices
-    step = -(-count // (4 * threads)) if threads > 1 else count  # several pieces each, in case one thread is held up
+    step = -(-count // (2 * threads)) if threads > 1 else count  # several pieces each, in case one thread is held up
 
     def call(start: int) -> int:
         parts = [batch[start : start + step] for batch in batches]
         return work(*(part.data_ptr() for part in parts), parts[0].shape[0], *settings)
 
-    if threads == 1:
-        failed = call(0)
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            failed = sum(pool.map(call, range(0, count, step)))
-    if failed:
+    if call(0) if threads == 1 else sum(_pool(os.getpid(), threads).map(call, range(0, count, step))):
         raise MemoryError(f"no memory for the decomposition of {count} matrices; take a smaller batch")
+
+
+@functools.lru_cache(maxsize=1)
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:  # noqa: ARG001
+    """Return threads to work on; those of a parent are not there after a fork."""
+    return ThreadPoolExecutor(threads)
 
 
 def _loaded() -> ctypes.CDLL:
