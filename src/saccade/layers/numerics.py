@@ -20,9 +20,16 @@ def unit(x: Tensor, eps: float = 1e-12) -> Tensor:
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(eps)
 
 
+def in_half_precision(x: Tensor) -> bool:
+    """Tell whether `x` is, or was most likely computed in, half precision."""
+    return x.dtype in (torch.float16, torch.bfloat16) or _autocasts(x)
+
+
 def full_precision(x: Tensor) -> AbstractContextManager[Any]:
     """Switch autocast off where it is on: it would run the matrix products inside in half precision."""
+    return torch.autocast(x.device.type, enabled=False) if _autocasts(x) else nullcontext()
+
+
+def _autocasts(x: Tensor) -> bool:
     device = x.device.type
-    if device in AUTOCAST and torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()
+    return device in AUTOCAST and torch.is_autocast_enabled(device)

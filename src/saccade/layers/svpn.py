@@ -11,13 +11,16 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from . import svpn_native, svpn_triton
-from .numerics import full_precision, upcast
+from .numerics import full_precision, in_half_precision, upcast
 
 Method = Literal["compiled", "fused", "eigen", "products"]
 
 
 class ExactSVPN(nn.Module):
     """Raise every singular value to the power `alpha`, keep the singular vectors; SoT eq. 5.
+
+    On a GPU, matrices that were computed in half precision are decomposed by one kernel in float32: they have no more
+    digits to lose.
 
     Args:
         alpha: exponent, in (0, 1].
@@ -29,7 +32,11 @@ class ExactSVPN(nn.Module):
 
     def forward(self, q: Tensor) -> Tensor:
         """Normalise matrices of shape ..., m, n; the result is at least float32."""
-        return power(upcast(q), self.alpha)
+        rough, q = in_half_precision(q), upcast(q)
+        kernel = rough and self.alpha == 0.5 and not torch.compiler.is_exporting()
+        if kernel and svpn_triton.fits(q) and svpn_triton.runs(q.device):
+            return power(q, method="fused")
+        return power(q, self.alpha)
 
     def extra_repr(self) -> str:
         """Show the exponent."""

@@ -320,6 +320,16 @@ class TestFused:
         q = random(2, 4, 4, dtype=torch.float32).to(DEVICE)
         assert torch.equal(power(q), power(q, method="eigen"))
 
+    def test_is_what_training_in_half_precision_takes(self) -> None:
+        q = random(3, 6, 5, dtype=torch.float32).to(DEVICE)
+        want = power(q, method="fused")
+        with torch.autocast(DEVICE, torch.bfloat16):
+            assert torch.equal(ExactSVPN()(q), want)
+            assert not torch.equal(ExactSVPN(0.4)(q), want)
+        half = q.bfloat16()
+        assert torch.equal(ExactSVPN()(half), power(half.float(), method="fused"))
+        assert torch.equal(ExactSVPN()(q), power(q))
+
     def test_operators_are_traceable(self) -> None:
         q = random(2, 5, 4, dtype=torch.float32).to(DEVICE)
         torch.library.opcheck(svpn_triton.decomposition, (q, RESOLUTION, SMALLEST))
