@@ -34,8 +34,10 @@ def unchanged(model, before):
     return all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
-@pytest.mark.parametrize(("name", "golden"), PUBLISHED)
-@pytest.mark.parametrize("wrapper", [None, "model", "model_ema", "state_dict"])
+@pytest.mark.parametrize(
+    ("name", "golden", "wrapper"),
+    [(*both, None) for both in PUBLISHED] + [("sot_7", "sot_7", key) for key in ("model", "model_ema", "state_dict")],
+)
 def test_published_layout_loads_by_both_doors(tmp_path, name, golden, wrapper):
     weights = case(golden, "112" if name == "sot_7" else "224").state_dict()
     path = tmp_path / "their.pth"
