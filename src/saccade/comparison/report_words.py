@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ..report.markup import shorten
 from .paired import Difference
 from .result import Comparison
-from .verdict import MANY_SEEDS, Judgement
+from .verdict import Judgement, out_of_reach
 
 NAME = 80  # characters of an arm's or a class' name
 SHARES = ("top1", "top5", "macro_top1")
@@ -102,7 +102,7 @@ def _advice(judged: Judgement) -> str:
     more = judged.verdict.more_seeds
     if more is None:
         return ""
-    if more > MANY_SEEDS and judged.difference.margin is None:
+    if out_of_reach(more, judged.difference.margin):
         return f" To be sure of a difference as small as this would take {more:,} more seeds of each arm."
     wanted = (
         f"of {size(judged.difference, judged.difference.margin)}" if judged.difference.margin else "as large as this"

@@ -132,11 +132,16 @@ def _undecided(result: "Difference", margin: float | None, level: float, numbers
             "cannot tell", f"{opening}; more seeds will not find {target}: test on {pictures:,} pictures{about}"
         )
     more = max(needed - result.n_seeds, 1)
-    if more > MANY_SEEDS and margin is None:
+    if out_of_reach(more, margin):
         text = f"{opening}; {target}, would take {more:,} more seeds: tell a margin, the difference that matters"
         return Verdict("cannot tell", f"{text}{about}", more)
     text = f"{opening}; run {more} more seed{'s' if more > 1 else ''} of each arm to find {target}{about}"
     return Verdict("cannot tell", text, more)
+
+
+def out_of_reach(more: int, margin: float | None) -> bool:
+    """Say whether nobody would run so many more seeds to confirm the difference seen; a margin was asked for."""
+    return margin is None and more > MANY_SEEDS
 
 
 def _size(result: "Difference", value: float) -> str:

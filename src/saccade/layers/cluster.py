@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .numerics import unit
+from .numerics import in_half_precision, unit
 from .product import matmul
 
 Dispatch = Callable[[Tensor], Tensor]
@@ -71,7 +71,7 @@ def fusable(features: Tensor) -> bool:
     """
     if not features.is_cuda or features.shape[-1] > 128 or features.shape[-2] < SMALL_MAP:
         return False
-    return features.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled("cuda")
+    return in_half_precision(features)
 
 
 def kmeans_cluster(slots: Tensor, features: Tensor, iterations: int) -> tuple[Tensor, Dispatch]:

@@ -82,7 +82,7 @@ def _traced() -> bool:
 def _spread(work: Callable[..., int], batches: tuple[Tensor, ...], *settings: float) -> None:
     """Do the work on as many threads as PyTorch may use; a call to C leaves the interpreter to the others."""
     count = batches[0].shape[0]
-    threads = max(1, min(torch.get_num_threads(), count // 32))  # to start one costs as much as a few matrices
+    threads = max(1, min(torch.get_num_threads(), count // 32))  # to wake one costs as much as a few matrices
     step = -(-count // (2 * threads)) if threads > 1 else count  # several pieces each, in case one thread is held up
 
     def call(start: int) -> int:
