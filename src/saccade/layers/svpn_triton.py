@@ -88,7 +88,7 @@ def _decomposition(q: Tensor, resolution: float, smallest: float) -> tuple[Tenso
 
 
 def _results(q: Tensor, *_: float) -> tuple[Tensor, Tensor]:
-    """Make room for the result, and for U diag(s) / scale over V over a row that begins with the scale."""
+    """Make room for the result, and for U diag(s) / scale over V over a row of the scale."""
     batch, m, n = q.shape
     return q.new_empty(batch, m, n), q.new_empty(batch, m + n + 1, n)
 
@@ -198,7 +198,7 @@ def _decompose(
     kept += matrix * ((m + n + 1) * n)
     tl.store(kept + row * n + column, head, mask=(row < m + n) & (column < n))
     tl.store(kept + low * n + column, tail, mask=(low < m + n) & (column < n))
-    tl.store(kept + (m + n) * n, size)
+    tl.store(kept + (m + n) * n + lane, size + tl.zeros([32], tl.float32), mask=lane < n)
     tl.debug_barrier()  # V comes back transposed
     v = tl.load(kept + (m + column) * n + row, mask=(row < n) & (column < n), other=0.0)
     turned = tl.where(row < m, head, 0.0)
