@@ -14,6 +14,7 @@ def surroundings(config: TrainConfig, device: torch.device) -> Iterator[None]:
     """Set what PyTorch keeps for a whole process, and put it back."""
     threads, matmul, dtype = torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.get_default_dtype()
     benchmark, onednn = torch.backends.cudnn.benchmark, bool(_onednn().enabled)
+    cudnn_attention = torch.backends.cuda.cudnn_sdp_enabled()
     gpu = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if gpu else []), _room_to_compile(config):
         try:
@@ -22,6 +23,8 @@ def surroundings(config: TrainConfig, device: torch.device) -> Iterator[None]:
             torch.set_default_dtype(torch.float32)
             torch.set_float32_matmul_precision("high" if gpu else "highest")
             torch.backends.cudnn.benchmark = gpu or benchmark
+            # Its gradient has NaN on Hopper GPUs for 64, 192, ... tokens with logits below -88 (pytorch/pytorch#196678).
+            torch.backends.cuda.enable_cudnn_sdp(False)
             turn_onednn_on()
             yield
         finally:
@@ -29,6 +32,7 @@ def surroundings(config: TrainConfig, device: torch.device) -> Iterator[None]:
             torch.set_default_dtype(dtype)
             torch.set_float32_matmul_precision(matmul)
             torch.backends.cudnn.benchmark = benchmark
+            torch.backends.cuda.enable_cudnn_sdp(cudnn_attention)
             _onednn().enabled = onednn
 
 
