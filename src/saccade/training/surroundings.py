@@ -23,7 +23,7 @@ def surroundings(config: TrainConfig, device: torch.device) -> Iterator[None]:
             torch.set_default_dtype(torch.float32)
             torch.set_float32_matmul_precision("high" if gpu else "highest")
             torch.backends.cudnn.benchmark = gpu or benchmark
-            # Its gradient has NaN on Hopper GPUs where 64, 192 ... tokens meet logits below -88 (pytorch/pytorch#196678).
+            # Hopper: its gradient has NaN where 64, 192 ... tokens meet logits below -88 (pytorch/pytorch#196678).
             torch.backends.cuda.enable_cudnn_sdp(False)
             turn_onednn_on()
             yield
