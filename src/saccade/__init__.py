@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .building import load_model
     from .comparison.compare import compare
     from .deployment.export import export
+    from .deployment.optimize import optimize
     from .deployment.predict import predict
     from .deployment.serve import serve
     from .evaluation.evaluate import evaluate
@@ -35,6 +36,7 @@ VERBS = {
     "export": ".deployment.export",
     "list_recipes": ".training.train",
     "load_model": ".building",
+    "optimize": ".deployment.optimize",
     "predict": ".deployment.predict",
     "serve": ".deployment.serve",
     "train": ".training.train",
@@ -72,6 +74,7 @@ __all__ = [
     "list_recipes",
     "load_model",
     "load_official",
+    "optimize",
     "predict",
     "serve",
     "train",

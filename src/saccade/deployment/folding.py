@@ -1,0 +1,152 @@
+"""Fold batch norms and layer scales into the layers beside them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from timm.layers import BatchNormAct2d, Conv2dSame, LayerScale
+from timm.models import vision_transformer
+from torch import Tensor, nn
+
+from ..layers.depthwise import DepthwiseConv
+from ..layers.downsample import PatchConv
+from ..plugins.attach import HOOKS
+from .flow import Flow
+
+Undo = Callable[[], None]
+Change = Callable[[], Undo]
+
+# Layers that are linear in their weight and add their bias last, each with the axis of its output's channels. Exact
+# types: a subclass may do something to its weight that undoes a scaling.
+LAYERS: dict[type[nn.Module], int] = {
+    nn.Linear: -1,
+    nn.Conv1d: -2,
+    nn.Conv2d: -3,
+    nn.Conv3d: -4,
+    Conv2dSame: -3,
+    PatchConv: -3,
+    DepthwiseConv: -1,
+}
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNormAct2d)
+LAYER_SCALES = (LayerScale, vision_transformer.LayerScale)  # one class or two, by timm's version
+
+
+def folds(model: nn.Module, args: tuple[Any, ...], *, backward: bool) -> list[Change]:
+    """Find the norms and scales that can be folded into the layer before them, or else into the one after them."""
+    affine = {m: found for m in model.modules() if not hooked(m) and (found := _affine(m)) is not None}
+    norms = {norm: found.axis for norm, found in affine.items() if backward or not isinstance(norm, BatchNormAct2d)}
+    layers = {m: LAYERS[type(m)] for m in model.modules() if type(m) in LAYERS and not hooked(m)}
+    if not backward:
+        layers = {layer: axis for layer, axis in layers.items() if _reads_plainly(layer)}
+    if not layers or not norms:
+        return []
+    flow = Flow(layers, norms) if backward else Flow(norms, layers)
+    try:
+        flow.follow(model, args)
+    except Exception:  # not every tensor can be followed: what is not seen is not folded
+        return []
+    pairs = flow.pairs() if backward else [(layer, norm) for norm, layer in flow.pairs()]
+    return [_fold(model, layer, norm, affine[norm], backward=backward) for layer, norm in pairs]
+
+
+def _reads_plainly(layer: nn.Module) -> bool:
+    """Whether a layer's output is linear in its input at every place: a map padded with zeros is not the norm's."""
+    padding: Any = getattr(layer, "padding", 0)
+    unpadded = padding in (0, "valid") or (isinstance(padding, tuple) and not any(padding))
+    return type(layer) in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d) and unpadded
+
+
+@dataclass(frozen=True)
+class _Affine:
+    """What a module does to every channel: times `scale`, plus `shift`, along an axis."""
+
+    scale: Tensor
+    shift: Tensor | None
+    axis: int
+
+
+def _affine(module: nn.Module) -> _Affine | None:
+    """Return what a norm or scale does in evaluation mode, in float64; None for any other module."""
+    kept: Any = module
+    if type(module) in LAYER_SCALES:
+        return _Affine(wide(kept.gamma), None, -1)
+    if type(module) not in BATCH_NORMS or kept.running_mean is None or kept.running_var is None:
+        return None
+    scale = (wide(kept.running_var) + kept.eps).rsqrt()
+    if kept.weight is not None:
+        scale = scale * wide(kept.weight)
+    shift = -wide(kept.running_mean) * scale
+    if kept.bias is not None:
+        shift = shift + wide(kept.bias)
+    return _Affine(scale, shift, 1)
+
+
+def _fold(model: nn.Module, layer: Any, norm: Any, affine: _Affine, *, backward: bool) -> Change:
+    rest = nn.Sequential(norm.drop, norm.act) if isinstance(norm, BatchNormAct2d) else nn.Identity()
+    replace = replacement(model, norm, rest)
+
+    def change() -> Undo:
+        was = layer.weight, layer.bias
+        back = replace()
+        weight, bias = (_scale_outputs if backward else _scale_inputs)(layer, affine)
+        layer.weight = nn.Parameter(weight.to(was[0]), requires_grad=False)
+        layer.bias = None if bias is None else nn.Parameter(bias.to(was[0]), requires_grad=False)
+
+        def undo() -> None:
+            back()
+            layer.weight, layer.bias = was
+
+        return undo
+
+    return change
+
+
+def _scale_outputs(layer: Any, affine: _Affine) -> tuple[Tensor, Tensor | None]:
+    """Return weight and bias of a layer with the affine map after it inside."""
+    weight = wide(layer.weight)
+    weight = weight * affine.scale.view(-1, *[1] * (weight.ndim - 1))
+    bias = None if layer.bias is None else wide(layer.bias) * affine.scale
+    if affine.shift is None:
+        return weight, bias
+    return weight, affine.shift if bias is None else bias + affine.shift
+
+
+def _scale_inputs(layer: Any, affine: _Affine) -> tuple[Tensor, Tensor | None]:
+    """Return weight and bias of a layer with the affine map before it inside."""
+    weight = wide(layer.weight)
+    bias = None if layer.bias is None else wide(layer.bias)
+    groups = getattr(layer, "groups", 1)
+    each = (groups, 1, -1, *[1] * (weight.ndim - 2))  # a group of outputs reads a group of inputs
+    grouped = weight.unflatten(0, (groups, -1))
+    if affine.shift is not None:
+        added = (grouped * affine.shift.view(each)).flatten(2).sum(2).flatten()
+        bias = added if bias is None else bias + added
+    return (grouped * affine.scale.view(each)).flatten(0, 1), bias
+
+
+def replacement(model: nn.Module, old: nn.Module, new: nn.Module) -> Change:
+    """Return the change that puts a module in the place of another, wherever that is registered."""
+
+    def change() -> Undo:
+        places = [(parent, name) for parent in model.modules() for name, m in parent._modules.items() if m is old]
+        new.train(old.training)
+        for parent, name in places:
+            parent._modules[name] = new
+
+        def undo() -> None:
+            for parent, name in places:
+                parent._modules[name] = old
+
+        return undo
+
+    return change
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """Return a tensor in float64, on the CPU since not every device has that."""
+    return tensor.detach().cpu().double()
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether somebody listens to a module itself."""
+    return any(getattr(module, hooks) for hooks in HOOKS)
