@@ -21,7 +21,8 @@ from .board import Board
 from .compilation import compile_parts
 from .console import Console
 from .graphs import Replay
-from .moments import moments_of, put_back
+from .identity import differences
+from .moments import check_storable, group_settings, moments_of, put_back
 from .optim import build_optimizer, rate_at, scaled_lr, set_rate
 from .parallel import ShardedAverage, World, copy_over, fill, held_whole, piece_of, shard
 from .setup import Parts
@@ -80,6 +81,8 @@ class Loop:
         if engine.compile and self.joined:
             self.called = compile_parts(self.called)
         self.optimizer = build_optimizer(self.task, config.optim, device=device, capturable=self.graphs)
+        check_storable(self.optimizer, config.optim.name)
+        self.begun = group_settings(self.optimizer)
         averaging = ShardedAverage if self.sharded else Average
         self.average = averaging(self.task.model, config.keep.ema) if config.keep.ema else None
         self.names = {id(p): name for name, p in self.task.named_parameters()}
@@ -118,13 +121,16 @@ class Loop:
         if self.step == 0:
             self.save()  # whatever happens, there is something to resume
         with on_signal(self._wish_to_stop):
-            while self.epoch < self.config.schedule.epochs:
+            while not self.ended():
                 self._train_epoch()
                 record = self._close_epoch()
-                if self._stale():
-                    self.console.say(f"no better accuracy in {self.config.schedule.patience} epochs: stopping early")
-                    break
+        if record and self._stale():
+            self.console.say(f"no better accuracy in {self.config.schedule.patience} validations: stopping early")
         return record or (self.run.metrics() or [{}])[-1]
+
+    def ended(self) -> bool:
+        """Whether there is nothing left to train."""
+        return self.epoch >= self.config.schedule.epochs or self._stale()
 
     def _train_epoch(self) -> None:
         self.task.train()
@@ -159,7 +165,9 @@ class Loop:
         return rate_at(step, steps_per_epoch=steps, peak=peak, schedule=self.config.schedule)
 
     def _chunks(self, length: int) -> list[slice]:
-        count = min(self.config.optim.accumulate, max(length // 2, 1))
+        # as many in every process, since sharded weights come together in each of them
+        smallest = length if self.world.size == 1 else self.everyone // self.world.size
+        count = min(self.config.optim.accumulate, max(smallest // 2, 1))
         return [part(length, index, count) for index in range(count)]
 
     def _draws(self, length: int) -> list[dict[str, Tensor]]:
@@ -291,7 +299,7 @@ class Loop:
                 self.board.add(record)
         self.console.end_epoch(record)
         late = self.config.keep.every_steps is None and self._late()
-        if last or self.world.agree(late and self.world.leads):
+        if self.ended() or self.world.agree(late and self.world.leads):
             self.save()
         return record
 
@@ -333,7 +341,7 @@ class Loop:
             raise TrainingError(self._not_finite("a weight"))
         self.world.unite(self.feed.bad)
         tensors: dict[str, Tensor] = {f"task.{name}": v for name, v in self.task.state_dict().items()}
-        moments, numbers = moments_of(self.optimizer, self.names)
+        moments, memory = moments_of(self.optimizer, self.names, self.begun)
         tensors |= {f"optim.{name}": v for name, v in moments.items()}
         if self.average is not None:
             tensors |= {f"average.{name}": v for name, v in self.average.tensors().items()}
@@ -347,7 +355,8 @@ class Loop:
             "scaler": self.scaler.state_dict(),
             "bad": self.feed.bad,
             "bad_validation": self.parts.validation.bad,
-            "numbers": numbers,
+            "optimizer": memory,
+            "data": self.parts.identity,
         }
         folder, keep = self.run.states, self.config.keep.states
         save_state(folder, self.step, tensors, record, keep=keep, world=self.world)
@@ -362,23 +371,34 @@ class Loop:
         if not state.record:
             self._refuse_to_lose()
             return
+        self._refuse_other_pictures(state.record["data"])
         for name, value in self.task.state_dict().items():
             fill(value, state.tensors[f"task.{name}"])
         moments = {name[6:]: v for name, v in state.tensors.items() if name.startswith("optim.")}
         counts_on = self.device if self.graphs or self.config.optim.name in ("adam", "adamw") else None
-        put_back(self.optimizer, self.names, moments, state.record["numbers"], counts_on=counts_on)
+        put_back(self.optimizer, self.names, moments, state.record["optimizer"], counts_on=counts_on)
         if self.average is not None:
             for name, value in self.average.tensors().items():
                 fill(value, state.tensors[f"average.{name}"])
         record = state.record
         self.step, self.epoch, self.seconds = record["step"], record["epoch"], record["seconds"]
         self.best, self.stale = record["best"], record["stale"]
-        self.scaler.load_state_dict(record["scaler"])
+        if record["scaler"] and self.scaler.is_enabled():  # only where both are in half precision
+            self.scaler.load_state_dict(record["scaler"])
         self.feed.bad.update(record["bad"])
         self.parts.validation.bad.update(record["bad_validation"])
         if self.world.leads:
             self.totals.copy_(state.tensors["totals"])
             self.run.forget_after(self.epoch)
+
+    def _refuse_other_pictures(self, begun: dict[str, Any]) -> None:
+        told = differences(begun, self.parts.identity)
+        if told:
+            raise StateError(
+                f"the pictures are not those that {self.run.path} was begun with: {'; '.join(told)}. Put them back as "
+                "they were (--set data.path=... if they lie elsewhere now), or begin another run; it can start from "
+                f"this one's weights if it has come to its end: --set model.checkpoint={self.run.path}"
+            )
 
     def _refuse_to_lose(self) -> None:
         if self.run.metrics() or self.run.finished():

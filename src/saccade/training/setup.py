@@ -20,6 +20,7 @@ from ..data.order import Order, part
 from ..data.source import Source, Stream
 from ..data.validation import Validation
 from ..tasks import Task
+from .identity import identity_of
 from .parallel import World
 from .quicken import quicken
 
@@ -36,6 +37,7 @@ class Parts:
     validation: Validation
     normalize: Normalize
     task: Task
+    identity: dict[str, Any]  # of the pictures
 
 
 def resolve(config: TrainConfig, data: Data, device: torch.device) -> tuple[TrainConfig, Shape]:
@@ -104,7 +106,8 @@ def assemble(config: TrainConfig, data: Data, shape: Shape, *, world: World, dev
         world=world.size,
     )
     feed = _feed(train, config, augment, framing, world=world, device=device)
-    return Parts(data, shape, feed, validation, augment.normalize, task)
+    identity = identity_of(train, data.val, steps=feed.steps)
+    return Parts(data, shape, feed, validation, augment.normalize, task, identity)
 
 
 def _feed(

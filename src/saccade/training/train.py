@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,20 +15,27 @@ from typing import Any
 import torch
 
 from ..building import parse_plugin, resolve_name, save_tensors
-from ..config import ConfigError, TrainConfig, flatten, overlay, read_yaml
-from ..data.open import open_configured
+from ..config import ConfigError, TrainConfig, flatten, overlay, read_yaml, to_yaml
+from ..data.open import Data, open_configured
+from ..data.source import Stream
 from ..runs import Run, RunError, free_name, save_model, write_text
 from .console import Console
+from .lock import held_alone
 from .loop import Loop, TrainingError
 from .parallel import World, join_world, local_device, whole, whole_state
 from .setup import Parts, assemble, resolve
 from .state import load_state
 from .surroundings import surroundings
 
-# What may differ when a run goes on: how it is computed and kept, and what a run that broke may need.
+# What may differ when a run goes on: how it is computed and kept, and what a run that broke may need. A name with a dot
+# at its end stands for all under it.
 MAY_CHANGE = (
     "engine.",
-    "keep.",
+    "keep.evaluate_every",
+    "keep.every_seconds",
+    "keep.every_steps",
+    "keep.states",
+    "keep.tensorboard",
     "data.workers",
     "data.path",
     "data.bad_limit",
@@ -108,6 +116,8 @@ def train(
         device=device,
         workers=workers,
     ) | dict(settings or {})
+    if resume is not None and out is not None and Path(out) != Path(resume):
+        raise ConfigError(f"out={out} was given with resume={resume}; a run that goes on stays in its folder")
     resume = resume or _elastic(out)
     if resume is None:
         config, run = configure(recipe, given), None
@@ -135,8 +145,14 @@ SHORT = {
 def gather_settings(**short: Any) -> dict[str, Any]:
     """Return settings by dotted name from those given by short name; None and no plug-ins are not given."""
     given = {SHORT[name]: value for name, value in short.items() if value is not None}
+    if "model.name" in given and not isinstance(given["model.name"], str):
+        raise ConfigError(
+            f"model={type(given['model.name']).__name__} was given; give a model's name, ours or timm's, so that the "
+            "run can be repeated and resumed. timm.models.register_model gives a model of your own a name"
+        )
     if "model.plugins" in given:
-        given["model.plugins"] = list(given["model.plugins"])
+        plugins = given["model.plugins"]
+        given["model.plugins"] = [plugins] if isinstance(plugins, str) else list(plugins)
         if not given["model.plugins"]:
             del given["model.plugins"]
     return given
@@ -195,18 +211,21 @@ def train_config(
         console = Console(epochs=config.schedule.epochs, quiet=quiet or not world.leads)
         data = open_configured(config.data)
         config, shape = resolve(config, data, device)
-        parts = assemble(config, data, shape, world=world, device=device)
         resumed = run is not None
+        if run is not None:
+            _refuse_other_readers(run.config(), config, data)
+        parts = assemble(config, data, shape, world=world, device=device)
         run = run or _new_run(config, out, world, overwrite=overwrite)
         for note in (*data.notes, *shape.notes, *parts.feed.notes):
             console.say(note)
-        loop = Loop(config, run, parts, world=world, device=device, console=console)
-        if resumed:
-            _restore(loop, run, console)
-        begun = time.monotonic()
-        with console:
-            record = _fit(loop)
-        return _finish(loop, run, parts, record, seconds=time.monotonic() - begun)
+        with held_alone(run, world):
+            loop = Loop(config, run, parts, world=world, device=device, console=console)
+            if resumed:
+                _restore(loop, run, console)
+            begun = time.monotonic()
+            with console:
+                record = _fit(loop)
+            return _finish(loop, run, parts, record, seconds=time.monotonic() - begun)
 
 
 def _fit(loop: Loop) -> dict[str, Any]:
@@ -248,6 +267,7 @@ def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overw
         try:
             name = f"{config.model.name}-{config.recipe or 'own'}-seed{config.seed}"
             path = Run.create(out or free_name(Path("runs"), name), config, overwrite=overwrite).path
+            _mark_elastic(Run(path))
         except RunError as refusal:
             error = str(refusal)
     path, error = world.gather((path, error))[0]
@@ -261,7 +281,12 @@ def _restore(loop: Loop, run: Run, console: Console) -> None:
     for note in state.notes:
         console.say(note, style="yellow")
     loop.restore(state)
-    console.say(f"going on with {run.path} at step {loop.step} (epoch {loop.epoch + 1})")
+    if loop.world.leads:
+        write_text(run.settings, to_yaml(loop.config))  # what was changed now holds from here on
+    if loop.ended():
+        console.say(f"{run.path} has come to its end at step {loop.step}; its weights and its report are written again")
+    else:
+        console.say(f"going on with {run.path} at step {loop.step} (epoch {loop.epoch + 1})")
 
 
 def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, seconds: float) -> Trained:
@@ -319,23 +344,59 @@ def _resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> T
     config = run.config()
     if recipe is not None and recipe != config.recipe:
         raise ConfigError(f"{run.path} was begun with the recipe {config.recipe}; a resumed run keeps it")
-    now = flatten(config)
-    given = {name: value for name, value in given.items() if not _unchanged(name, value, now)}
-    refused = [name for name in given if not name.startswith(MAY_CHANGE)]
+    if "model.name" in given:
+        given = {**given, "model.name": resolve_name(given["model.name"])}
+    changed = overlay(config, given, source="the command")
+    # What is given as the run has it is no change: torchrun starts the same command again. A tuple is a list in YAML.
+    before, after = ({name: json.dumps(value) for name, value in flatten(c).items()} for c in (config, changed))
+    refused = [name for name in after if after[name] != before.get(name) and not _may_change(name)]
     if refused:
         raise ConfigError(
             f"{', '.join(refused)} cannot be changed in a run that goes on; only {', '.join(MAY_CHANGE)} can. Begin "
-            "another run for other settings"
+            f"another run for other settings; --set model.checkpoint={run.path} starts it from this one's weights, if "
+            "it has come to its end"
         )
-    return overlay(config, given, source="the command")
+    return changed
 
 
-def _unchanged(name: str, value: Any, now: Mapping[str, Any]) -> bool:
-    """Whether a setting is given as the run has it, as it is when torchrun starts the same command again."""
-    return name in now and now[name] == (resolve_name(value) if name == "model.name" else value)
+def _may_change(name: str) -> bool:
+    return name in MAY_CHANGE or any(name.startswith(prefix) for prefix in MAY_CHANGE if prefix.endswith("."))
+
+
+def _refuse_other_readers(begun: TrainConfig, now: TrainConfig, data: Data) -> None:
+    """Refuse another number of readers of a stream, whose order they make."""
+    if isinstance(data.train, Stream) and begun.data.workers != now.data.workers:
+        raise ConfigError(
+            f"data.workers={now.data.workers} was given and the run was begun with {begun.data.workers}; the order of "
+            "a stream depends on them, so a run that goes on keeps them"
+        )
 
 
 def _elastic(out: str | Path | None) -> Path | None:
-    """Return the run to go on with when torchrun started this process again after one of them died."""
-    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    return Path(out) if again and out is not None and (Path(out) / "config.yaml").exists() else None
+    """Return the run to go on with when torchrun started this process again after one of them died.
+
+    It is one that the same torchrun began: an older run in that place is refused again, as it was the first time.
+    """
+    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0 or out is None:
+        return None
+    run = Run(Path(out).expanduser())
+    with suppress(OSError):
+        return run.path if _elastic_file(run).read_text(encoding="utf-8") == _elastic_name() else None
+    return None
+
+
+def _mark_elastic(run: Run) -> None:
+    """Write down which torchrun began a run."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        run.states.mkdir(parents=True, exist_ok=True)
+        write_text(_elastic_file(run), _elastic_name())
+
+
+def _elastic_file(run: Run) -> Path:
+    return run.states / ".torchrun"
+
+
+def _elastic_name() -> str:
+    """Return what all processes of one torchrun have in common, and those of another have not."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
+    return name if name != "none" else f"{platform.node()} {os.getppid()}"
