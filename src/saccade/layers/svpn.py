@@ -299,7 +299,8 @@ class _ByProducts(torch.autograd.Function):
                 x = torch.baddbmm(x, x, h, beta=a)
                 gram = x.mT @ x
             f = f_next
-        return (f * scale.sqrt()).to(q.dtype)
+        out = f * scale.sqrt()
+        return out if out.dtype == q.dtype else out.to(q.dtype)  # torch 2.11 loses the gradient by an idle conversion
 
     @staticmethod
     @once_differentiable
