@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .depth import DIM
 from .open import open_data
 from .picture import EXTENSIONS, MAX_PIXELS, BadPicture, Header, decode, header
 from .source import Source, Stream
 
-KINDS = ("unreadable", "truncated", "misnamed", "huge", "tiny", "duplicate", "two labels", "in both splits")
+FAULTS = ("unreadable", "truncated", "misnamed", "huge", "range", "dim", "tiny")  # of a picture by itself
+KINDS = (*FAULTS, "duplicate", "two labels", "in both splits")
 SMALL_CLASS = 10
 CHUNK = 32
 
@@ -119,7 +121,7 @@ def check_data(
         traits=_traits(looks),
         sides=(min(sides, default=0), max(sides, default=0)),
         findings=tuple(sorted(findings, key=lambda finding: (KINDS.index(finding.kind), finding.name))),
-        notes=data.notes,
+        notes=(*data.notes, *_range(looks)),
     )
 
 
@@ -132,6 +134,7 @@ class Look(NamedTuple):
     digest: bytes  # of the pixels
     header: Header | None
     bad: BadPicture | None
+    highest: int = 0  # of the pixels
 
 
 def _look_at_all(splits: dict[str, Source], *, max_pixels: int, workers: int) -> Iterator[Look]:
@@ -159,11 +162,11 @@ def _look(split: str, source: Source, index: int, max_pixels: int) -> Look:
         return Look(split, index, (), b"", about, bad)
     digest = hashlib.blake2b(repr(picture.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(picture).data)
-    return Look(split, index, picture.shape, digest.digest(), about, None)
+    return Look(split, index, picture.shape, digest.digest(), about, None, int(picture.max(initial=0)))
 
 
 def _bad(bad: BadPicture) -> Finding:
-    kind = {"truncated": "truncated", "huge": "huge", "foreign": "misnamed"}.get(bad.kind, "unreadable")
+    kind = "misnamed" if bad.kind == "foreign" else bad.kind if bad.kind in FAULTS else "unreadable"
     return Finding(kind, bad.name, bad.reason, serious=True)
 
 
@@ -177,6 +180,9 @@ def _single(look: Look, splits: dict[str, Source], min_side: int) -> Iterator[Fi
     if look.header is not None and named is not None and named != look.header.format:
         reason = f"it is named {Path(name).suffix} but is {look.header.format}; it can be read"
         yield Finding("misnamed", name, reason, serious=False)
+    if look.header is not None and look.header.sixteen_bit and look.highest < DIM:
+        reason = f"its 16-bit values go no higher than {256 * look.highest + 255} of 65535; it is read, but dark"
+        yield Finding("dim", name, reason, serious=False)
     if min(look.shape[:2]) < min_side:
         yield Finding("tiny", name, f"it is {look.shape[1]} x {look.shape[0]} pixels", serious=False)
 
@@ -200,6 +206,14 @@ def _repeated(looks: list[Look], splits: dict[str, Source]) -> Iterator[Finding]
             yield Finding("in both splits", names[0], f"{same}; some train and some validate", serious=True)
         elif len(labels) == 1:
             yield Finding("duplicate", names[0], same, serious=False)
+
+
+def _range(looks: list[Look]) -> Iterator[str]:
+    """Yield a remark on how bright pictures of 16 bits are."""
+    deep = [look.highest for look in looks if look.bad is None and look.header is not None and look.header.sixteen_bit]
+    if deep:
+        low, high = 256 * min(deep) + 255, 256 * max(deep) + 255
+        yield f"the highest value of {len(deep)} pictures of 16 bits is from {low} to {high} of 65535"
 
 
 def _traits(looks: list[Look]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import os
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,9 +41,10 @@ def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
     names: list[str] = []
     labels: list[int] = []
     found: dict[str, list[str]] = {}
+    others: Counter[str] = Counter()
     for name in _folders(folder):
         # One spelling of an accented letter, whichever the file system returns.
-        found.setdefault(unicodedata.normalize("NFC", name), []).extend(_pictures(folder / name))
+        found.setdefault(unicodedata.normalize("NFC", name), []).extend(_pictures(folder / name, others))
     classes = sorted(name for name, files in found.items() if files)
     empty = sorted(name for name, files in found.items() if not files)
     start = len(os.path.join(root, ""))
@@ -53,7 +55,12 @@ def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
     if not names:
         raise ValueError(_nothing(folder, classes_seen=empty))
     notes = [f"class folders without pictures, left out: {some(empty)} in {folder.name}"] if empty else []
-    loose = sum(1 for _ in _pictures(folder, deep=False))
+    if others:
+        most = sorted(others, key=lambda kind: (-others[kind], kind))[:5]
+        kinds = ", ".join(f"{kind or 'no extension'} {others[kind]}" for kind in most)
+        rest = f" and {len(others) - 5} more kinds" if len(others) > 5 else ""
+        notes.append(f"{others.total()} files in {folder.name} are no pictures by their names: {kinds}{rest}")
+    loose = sum(1 for _ in _pictures(folder, Counter(), deep=False))
     if loose:
         notes.append(f"{loose} pictures directly in {folder.name} are in no class folder and left out")
     return FileSource(root, names, np.array(labels), classes=classes), tuple(notes)
@@ -64,13 +71,36 @@ def _folders(folder: Path) -> list[str]:
         return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
 
 
-def _pictures(folder: Path, deep: bool = True) -> Iterator[str]:
-    """Yield the paths of pictures below a folder, by their extensions."""
-    for here, below, files in os.walk(folder, followlinks=False):
-        below[:] = [name for name in below if deep and not name.startswith(".")]
-        for name in files:
-            if not name.startswith(".") and os.path.splitext(name)[1].lower() in EXTENSIONS:
-                yield os.path.join(here, name)
+def _pictures(folder: Path, others: Counter[str], *, deep: bool = True) -> Iterator[str]:
+    """Yield the paths of pictures below a folder, by their extensions.
+
+    Args:
+        folder: where to look; folders that are linked into it belong to it, each once.
+        others: counts the extensions of other files.
+        deep: whether to look into the folders inside.
+    """
+    seen: set[str] = set()
+    starts = [str(folder)]
+    for start in starts:  # grows by the links found; folders that lie here have their own names before links to them
+        links: list[str] = []
+        for here, below, files in os.walk(start):
+            real = os.path.realpath(here)
+            if real in seen:
+                below.clear()
+                continue
+            seen.add(real)
+            inner = [os.path.join(here, name) for name in below if deep and not name.startswith(".")]
+            links += [path for path in inner if os.path.islink(path)]
+            below[:] = [os.path.basename(path) for path in inner if not os.path.islink(path)]
+            for name in files:
+                kind = os.path.splitext(name)[1].lower()
+                if name.startswith("."):
+                    continue
+                if kind in EXTENSIONS:
+                    yield os.path.join(here, name)
+                else:
+                    others[kind] += 1
+        starts += sorted(links)
 
 
 def _nothing(folder: Path, classes_seen: list[str]) -> str:

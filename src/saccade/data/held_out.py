@@ -11,7 +11,7 @@ def choose_held_out(keys: np.ndarray, labels: np.ndarray, *, share: float) -> np
     """Return which pictures to hold out, N bool: of every class those whose keys are smallest.
 
     It depends on which pictures there are, not on their order. A class of two or more gives at least one and keeps at
-    least one; a class of one keeps it.
+    least one; a class of one keeps it. Of a picture that is there several times, all stay in training if one does.
 
     Args:
         keys: the pictures' identities under the seed, N int64.
@@ -26,6 +26,7 @@ def choose_held_out(keys: np.ndarray, labels: np.ndarray, *, share: float) -> np
     for members in np.split(order, starts[1:]):
         if len(members) > 1:
             held[members[: min(max(round(share * len(members)), 1), len(members) - 1)]] = True
+    held &= ~np.isin(keys, np.intersect1d(keys[held], keys[~held]))
     if not held.any():
         raise ValueError(
             f"no validation pictures can be held out of {len(labels)}: no class has two; add pictures, or give "

@@ -93,8 +93,9 @@ class HubStream(Stream):
         for number, row in islice(order, skip, None):
             name = f"{self.prefix}[{number}]"
             try:
+                label = _checked(row[self.label], self.classes, name)
                 picture = decode(_encoded(row[self.image], name), name=name, at_least=self.at_least)
-                yield Sample(picture, int(row[self.label]), name, identity(name))
+                yield Sample(picture, label, name, identity(name))
             except BadPicture as bad:
                 yield bad
 
@@ -180,8 +181,15 @@ def _undecoded(dataset: Any, image: str) -> Any:
     return dataset.cast_column(image, import_extra("datasets", package="datasets").Image(decode=False))
 
 
+def _checked(label: Any, classes: Sequence[str], name: str) -> int:
+    if not isinstance(label, int | np.integer) or not 0 <= label < len(classes):
+        reason = f"its label {label!r} is none of the {len(classes)} classes, which count from 0"
+        raise BadPicture(name, "it has no label" if label is None else reason)
+    return int(label)
+
+
 def _encoded(value: Any, name: str) -> Path | bytes:
-    if value is None:
+    if value is None or (value.get("bytes") is None and not value.get("path")):
         raise BadPicture(name, "the row has no picture")
     if value.get("bytes") is not None:
         return value["bytes"]

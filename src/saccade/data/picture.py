@@ -1,9 +1,10 @@
 """Read one picture into RGB pixels, or say in plain words why that cannot be done."""
 
 import io
+import re
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -11,11 +12,19 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image
 
+from .damage import find_damage
+
 MAX_PIXELS = 178_956_970  # PIL's own limit, which holds as well
 EXTENSIONS = {
     ".jpg": "JPEG",
     ".jpeg": "JPEG",
+    ".jpe": "JPEG",
+    ".jfif": "JPEG",
+    ".pjpeg": "JPEG",
+    ".pjp": "JPEG",
+    ".mpo": "JPEG",
     ".png": "PNG",
+    ".apng": "PNG",
     ".bmp": "BMP",
     ".webp": "WEBP",
     ".gif": "GIF",
@@ -24,6 +33,7 @@ EXTENSIONS = {
 }
 FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))  # no other decoder of PIL is let near a file: some run programs
 ORIENTATION = 0x0112
+SHADES = 16  # fewer of 256 are black to the eye and to a model
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -35,13 +45,17 @@ TURNS = {
 }
 
 
+LOST = re.compile(r"(?:about|at least) (\d+) pictures? (?:is|are) lost")
+
+
 class BadPicture(ValueError):  # noqa: N818
     """A picture that cannot be used.
 
     Args:
         name: how the log calls it.
         reason: why, in plain words.
-        kind: why, in one word: missing, denied, empty, foreign (not a picture), truncated, damaged or huge.
+        kind: why, in one word: missing, denied, empty, foreign (not a picture), truncated, damaged, range (of
+            its values) or huge.
     """
 
     def __init__(self, name: str, reason: str, kind: str = "damaged") -> None:
@@ -52,6 +66,12 @@ class BadPicture(ValueError):  # noqa: N818
 
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}"
+
+
+def count_bad(bad: Mapping[str, str]) -> int:
+    """Return how many pictures some names and reasons stand for: a shard that is cut short stands for many."""
+    found = (LOST.search(reason) for reason in bad.values())
+    return sum(1 if many is None else max(int(many[1]), 1) for many in found)
 
 
 class Header(NamedTuple):
@@ -82,18 +102,21 @@ def decode(
     Returns:
         H, W, 3 uint8.
     """
-    with _opened(source, name=name, max_pixels=max_pixels) as image:
+    with _opened(source, name=name, max_pixels=max_pixels) as (image, file):
         if at_least is not None:
             image.draft(None, (at_least, at_least))
+        sixteen = _is_sixteen_bit(image)  # decoding forgets it
         image.load()
+        if damage := find_damage(file, image, at_least=at_least):
+            raise BadPicture(name, damage, "truncated" if "truncated" in damage else "damaged")
         turn = TURNS.get(_orientation(image))  # read first: converting may drop what says it
-        rgb = _to_rgb(image, name)
+        rgb = _to_rgb(image, name, sixteen=sixteen)
         return np.array(rgb if turn is None else rgb.transpose(turn))
 
 
 def header(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_PIXELS) -> Header:
     """Read format, size and kind of a picture without decoding it."""
-    with _opened(source, name=name, max_pixels=max_pixels) as image:
+    with _opened(source, name=name, max_pixels=max_pixels) as (image, _):
         return Header(
             format="JPEG" if image.format == "MPO" else str(image.format),
             width=image.width,
@@ -107,15 +130,15 @@ def header(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_
 
 
 @contextmanager
-def _opened(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int) -> Iterator[Image.Image]:
-    """Open a picture; whatever goes wrong inside the `with` is a BadPicture."""
+def _opened(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int) -> Iterator[tuple[Image.Image, BinaryIO]]:
+    """Open a picture and its file; whatever goes wrong inside the `with` is a BadPicture."""
     file: BinaryIO | None = None
     try:
         file = _file(source)
         with _QUIET, Image.open(file, formats=FORMATS) as image:
             if image.width * image.height > max_pixels:
                 raise BadPicture(name, _too_large(f"{image.width} x {image.height}", max_pixels), "huge")
-            yield image
+            yield image, file
     except (BadPicture, MemoryError):
         raise
     except Exception as error:  # decoders raise many kinds on damaged files
@@ -131,19 +154,37 @@ def _file(source: Path | bytes | BinaryIO) -> BinaryIO:
     return io.BytesIO(source) if isinstance(source, bytes) else source
 
 
-def _to_rgb(image: Image.Image, name: str) -> Image.Image:
+def _to_rgb(image: Image.Image, name: str, *, sixteen: bool) -> Image.Image:
     mode = image.mode
     if mode in ("F", "I") or mode.startswith("I;"):
         values = np.asarray(image)
         if mode == "F" or (values.size and (values.min() < 0 or values.max() > 65535)):
-            raise BadPicture(name, "its pixels are 32-bit numbers without a known range; convert it to 8 or 16 bits")
+            reason = "its pixels are 32-bit numbers without a known range; convert it to 8 or 16 bits"
+            raise BadPicture(name, reason, "range")
+        if values.any():  # what is zero is black at any range
+            _refuse_black(int(values.max()), name)
         # The high byte, which is what PIL keeps of 16-bit colour.
         return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
+    if sixteen and mode != "CMYK":
+        values = np.asarray(image)
+        colours = values[..., :-1] if image.getbands()[-1] in "Aa" else values
+        _refuse_black(256 * int(colours.max(initial=0)) + 255, name)
     if _is_transparent(image):
         straight = {"RGBa": "RGBA", "La": "LA"}.get(mode)
         layer = (image.convert(straight) if straight else image).convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
     return image if mode == "RGB" else image.convert("RGB")
+
+
+def _refuse_black(highest: int, name: str) -> None:
+    """Refuse a picture of 16 bits that would keep less than SHADES of 256, as one of a camera of 12 bits does."""
+    if highest < 256 * SHADES:
+        raise BadPicture(
+            name,
+            f"its 16-bit values go no higher than {highest} of 65535, which comes out black; save the whole set as 8 "
+            "bits by one common scale, such as value / 16 for a camera of 12 bits",
+            "range",
+        )
 
 
 def _is_sixteen_bit(image: Image.Image) -> bool:

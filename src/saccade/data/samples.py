@@ -1,14 +1,18 @@
 """Samples of a tar shard in WebDataset's layout: consecutive members of one name, `key.jpg` beside `key.cls`."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from .held_out import some
 from .picture import EXTENSIONS, BadPicture
 from .tar import Member, TarError, members
+
+MEASURED = 100  # samples that tell how large all of them are
 
 
 @dataclass(slots=True)
@@ -23,21 +27,39 @@ class Entry:
     data: bytes | None = None
 
 
-def shard_entries(path: Path, shard: int, classes: Sequence[str]) -> Iterator[Entry | BadPicture]:
-    """Yield the samples of one shard; one without picture or label, and the rest of a damaged shard, as BadPicture."""
+class Usual(NamedTuple):
+    """What a whole shard of a set is like."""
+
+    size: int  # bytes
+    sample: float  # bytes of one sample; 0 if that is not known
+
+
+def shard_entries(
+    path: Path, shard: int, classes: Sequence[str], *, usual: Callable[[], Usual] = lambda: Usual(0, 0)
+) -> Iterator[Entry | BadPicture]:
+    """Yield the samples of one shard; one without picture or label, and the rest of a damaged shard, as BadPicture.
+
+    Args:
+        path: of the tar file.
+        shard: its number.
+        classes: names of the classes.
+        usual: asked for what the others are like when a part is lost, to tell how many samples that is.
+    """
     lookup = {name: index for index, name in enumerate(classes)}
+    end = 0
     try:
         with path.open("rb") as file:
             for key, files in _groups(members(file)):
                 name = f"{path.name}/{key}"
+                end = _end(files)
                 picture = next((member for kind, member in files.items() if f".{kind}" in EXTENSIONS), None)
                 if picture is None:
                     if {"cls", "json"} & files.keys():
                         yield BadPicture(name, "the sample has a label but no picture")
                     continue
                 label = _label(file, files)
-                index = lookup.get(label, int(label) if label.isdecimal() else -1)
-                if not 0 <= index < len(classes):
+                index = _index(label, lookup)
+                if index is None:
                     known = f"{len(classes)} classes: {some(classes)}"
                     yield BadPicture(
                         name, f"its label {label!r} is none of the {known}" if label else "it has no label"
@@ -45,7 +67,38 @@ def shard_entries(path: Path, shard: int, classes: Sequence[str]) -> Iterator[En
                     continue
                 yield Entry(shard, name, picture.offset, picture.size, index)
     except (TarError, OSError) as error:
-        yield BadPicture(str(path), f"the rest of the shard is lost: {error}", "truncated")
+        reason = f"the rest of the shard cannot be read, {_lost(path, end, usual())}: {error}"
+        yield BadPicture(str(path), reason, "truncated")
+
+
+def usual_shard(shards: Sequence[Path]) -> Usual:
+    """Measure the largest shard that has samples, by its first ones."""
+    for size, path in sorted(((_size(path), path) for path in shards), reverse=True):
+        count, end = 0, 0
+        with suppress(TarError, OSError), path.open("rb") as file:
+            for _, files in islice(_groups(members(file)), MEASURED):
+                count, end = count + 1, _end(files)
+        if count:
+            return Usual(size, end / count)
+    return Usual(0, 0)
+
+
+def _lost(path: Path, end: int, usual: Usual) -> str:
+    """Say how many samples a shard has lost after some byte if it was as long as the longest; `count_bad` reads it."""
+    left = max(usual.size, _size(path)) - end
+    count = round(left / usual.sample) if usual.sample else 0
+    return f"about {count} pictures are lost" if count > 1 else "at least 1 picture is lost, how many is not known"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _end(files: dict[str, Member]) -> int:
+    return max(member.offset + member.size for member in files.values())
 
 
 def _groups(found: Iterator[Member]) -> Iterator[tuple[str, dict[str, Member]]]:
@@ -70,6 +123,15 @@ def _groups(found: Iterator[Member]) -> Iterator[tuple[str, dict[str, Member]]]:
         raise
     if files:
         yield current, files
+
+
+def _index(label: str, classes: dict[str, int]) -> int | None:
+    """Return the class that a label names or, where no class has a number for a name, counts; None if it is neither."""
+    if label in classes or not label.isdecimal():
+        return classes.get(label)
+    if any(name.isdecimal() for name in classes):
+        return classes.get(str(int(label)))
+    return int(label) if int(label) < len(classes) else None
 
 
 def _label(file: BinaryIO, files: dict[str, Member]) -> str:
@@ -103,7 +165,7 @@ def number_classes(shards: Sequence[Path]) -> tuple[list[int], tuple[str, ...]]:
                             f"file classes.txt beside the shards, one a line"
                         )
                     labels += [int(text)] if text else []
-        except TarError:
+        except (TarError, OSError):
             continue  # what is there counts; reading it says what is lost
     if not labels:
         raise ValueError(f"no sample with a label was found in {some([path.name for path in shards])}")

@@ -4,6 +4,7 @@ import copy
 import glob
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain, islice, product
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from .held_out import choose_held_out, held_out_notes, identity
 from .picture import BadPicture, decode
-from .samples import Entry, number_classes, shard_entries
+from .samples import Entry, Usual, number_classes, shard_entries, usual_shard
 from .shuffle import random_of, shuffled
 from .source import Names, Sample, Source, Stream, check_labels
 from .split import Splits, choose_split
@@ -48,6 +49,7 @@ class ShardStream(Stream):
         self.buffer = buffer
         self.without = without
         self.length = length
+        self._usual: Usual | None = None
 
     def samples(
         self, *, seed: int, epoch: int, rank: int, world: int, worker: int, workers: int, skip: int = 0
@@ -65,7 +67,9 @@ class ShardStream(Stream):
 
     def indexed(self) -> "ShardSource":
         """Return the same pictures by index; the headers of all shards are read once."""
-        return index_shards(self.shards, classes=self.classes, without=self.without)
+        source = index_shards(self.shards, classes=self.classes, without=self.without)
+        self.lost = source.lost
+        return source
 
     def hold_out(self, *, share: float, seed: int) -> tuple["ShardStream", Source, tuple[str, ...]]:
         """Split off validation pictures by name and seed; the headers of all shards are read once."""
@@ -82,17 +86,23 @@ class ShardStream(Stream):
         """Read samples in the order of the file; those that may still be passed over are read when they are due."""
         for number, entry in enumerate(entries):
             if (skip == 0 or number >= skip + self.buffer - 1) and isinstance(entry, Entry):
-                entry.data = self._read(entry)
+                with suppress(OSError):  # tried again when it is due, and then said
+                    entry.data = self._read(entry)
             yield entry
 
     def _entries(self, shard: int) -> Iterator[Entry | BadPicture]:
-        for entry in shard_entries(self.shards[shard], shard, self.classes):
+        for entry in shard_entries(self.shards[shard], shard, self.classes, usual=self._usual_shard):
             if self.without is not None and isinstance(entry, Entry):
                 key = identity(entry.name)
                 place = int(np.searchsorted(self.without, key))
                 if place < len(self.without) and self.without[place] == key:
                     continue
             yield entry
+
+    def _usual_shard(self) -> Usual:
+        if self._usual is None:
+            self._usual = usual_shard(self.shards)
+        return self._usual
 
     def _read(self, entry: Entry) -> bytes:
         return read_member(self.shards[entry.shard], offset=entry.offset, size=entry.size)

@@ -243,9 +243,11 @@ class Stream(Pictures):
 
     Attributes:
         length: how many pictures an epoch has over all readers; None if that is not known.
+        lost: what was found to be missing, if the set was listed.
     """
 
     length: int | None = None
+    lost: tuple[BadPicture, ...] = ()
 
     @abstractmethod
     def samples(

@@ -43,7 +43,7 @@ class Validation:
         self.source, self.batch_size, self.device = source, batch_size, device
         self.places = torch.arange(rank, len(source), world)
         self.labels = torch.from_numpy(source.labels)
-        self.bad: dict[str, str] = {}
+        self.bad: dict[str, str] = {bad.name: bad.reason for bad in source.lost}
         self.keep, self.kept = keep, list[tuple[Tensor, Tensor]]()  # pictures and places of every batch
         array = source.array()
         if array is not None:

@@ -20,6 +20,7 @@ from ..data.order import Order, part
 from ..data.source import Source, Stream
 from ..data.validation import Validation
 from ..tasks import Task
+from .defaults import batch_for, notes_on, options_for, side_for
 from .identity import identity_of
 from .parallel import World
 from .quicken import quicken
@@ -45,7 +46,8 @@ def resolve(config: TrainConfig, data: Data, device: torch.device) -> tuple[Trai
     array = None if isinstance(data.train, Stream) else data.train.array()
     name = resolve_name(config.model.name)
     model_cfg = _model_cfg(name)
-    size = config.data.img_size or (array.shape[1] if array is not None else model_cfg["input_size"][-1])
+    usual = model_cfg["input_size"][-1]
+    size = config.data.img_size or (array.shape[1] if array is not None else side_for(data.train, usual))
     grey = array is not None and array.shape[3] == 1 and not config.model.pretrained
     channels = 1 if grey else 3
     mean, std = config.data.mean, config.data.std
@@ -56,17 +58,21 @@ def resolve(config: TrainConfig, data: Data, device: torch.device) -> tuple[Trai
         raise ConfigError(f"data.mean and data.std have {len(mean)} and {len(std)} numbers for {channels} channels")
     gpu = device.type == "cuda"
     precision = config.engine.precision
+    train = limit_pictures(data.train, config.data.train_limit)
+    batch, rate = batch_for(config, train.length if isinstance(train, Stream) else len(train))
     resolved = overlay(
         config,
         {
             "data": {"img_size": size, "mean": mean, "std": std, "workers": _workers(config, data)},
-            "model.name": name,
+            "model": {"name": name, "options": options_for(name, config.model.options, size)},
+            "optim": {"batch_size": batch, "lr": rate, "least_steps": None},
             "engine.precision": ("bfloat16" if gpu else "float32") if precision == "auto" else precision,
             "engine.compile": gpu if config.engine.compile is None else config.engine.compile,
         },
     )
     shape = Shape(classes=data.classes, in_chans=channels, img_size=size, mean=mean, std=std)
     shape.shorter = size if array is not None else _shorter(resolved, shape)  # arrays are taken whole
+    shape.notes += notes_on(config, resolved, train)
     return resolved, shape
 
 

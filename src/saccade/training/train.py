@@ -45,6 +45,9 @@ MAY_CHANGE = (
 )
 
 
+FINE_TUNING = ("nommer_finetune", "drloc_finetune")  # recipes that begin with trained weights
+
+
 @dataclass(frozen=True)
 class Trained:
     """What a run ended with.
@@ -166,6 +169,8 @@ def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
     model = given.get("model.name")
     if model is not None and resolve_name(model) != resolve_name(config.model.name):
         config = replace(config, model=replace(config.model, options={}))  # they were meant for the recipe's model
+    if {"optim.batch_size", "optim.lr"} & given.keys():  # then they are what was asked for, however few the pictures
+        given = {"optim.least_steps": None, **given}
     config = overlay(config, {"recipe": name} | dict(given), source="the command")
     for text in config.model.plugins:
         parse_plugin(text)
@@ -214,6 +219,8 @@ def train_config(
         resumed = run is not None
         if run is not None:
             _refuse_other_readers(run.config(), config, data)
+        else:
+            _refuse_without_weights(config)
         parts = assemble(config, data, shape, world=world, device=device)
         run = run or _new_run(config, out, world, overwrite=overwrite)
         for note in (*data.notes, *shape.notes, *parts.feed.notes):
@@ -361,6 +368,16 @@ def _resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> T
 
 def _may_change(name: str) -> bool:
     return name in MAY_CHANGE or any(name.startswith(prefix) for prefix in MAY_CHANGE if prefix.endswith("."))
+
+
+def _refuse_without_weights(config: TrainConfig) -> None:
+    """Refuse to fine-tune what has not been trained."""
+    if config.recipe in FINE_TUNING and not config.model.checkpoint and not config.model.pretrained:
+        raise ConfigError(
+            f"the recipe {config.recipe} goes on from trained weights and none were given; name a run, a safetensors "
+            "file or a published checkpoint by --set model.checkpoint=FILE, or fetch timm's by --set "
+            "model.pretrained=true"
+        )
 
 
 def _refuse_other_readers(begun: TrainConfig, now: TrainConfig, data: Data) -> None:

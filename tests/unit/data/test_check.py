@@ -100,6 +100,18 @@ def test_traits_are_counted(tmp_path):
     assert report.small_classes == ("cat", "dog")
 
 
+def test_range_of_sixteen_bit_pictures_is_reported(tmp_path):
+    class_folders(tmp_path, {"cat": 3, "dog": 2})
+    for name, top in (("bright", 60_000), ("dim", 16_000), ("camera", 4_000)):
+        Image.fromarray(np.linspace(0, top, 400).astype(np.uint16).reshape(20, 20)).save(
+            tmp_path / "cat" / f"{name}.png"
+        )
+    report = check_data(str(tmp_path))
+    assert found(report) == {("range", "cat/camera.png"), ("dim", "cat/dim.png")}
+    assert [finding.serious for finding in report.findings] == [True, False]
+    assert "the highest value of 2 pictures of 16 bits is from 16127 to 60159 of 65535" in report.notes
+
+
 def test_truncated_shard_is_reported(tmp_path):
     write_shard(tmp_path / "train-0.tar", [(str(n), encoded(n), str(n % 2)) for n in range(10)])
     data = (tmp_path / "train-0.tar").read_bytes()

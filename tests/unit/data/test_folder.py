@@ -208,3 +208,38 @@ def test_large_photographs_can_be_read_smaller(tmp_path):
     smaller = train.decoded(at_least=160)
     assert smaller.subset([0]).read(0).shape == (160, 240, 3)
     assert train.read(0).shape == (640, 960, 3)
+
+
+@pytest.mark.parametrize("suffix", [".jfif", ".JPE", ".pjpeg"])
+def test_other_endings_of_jpeg_are_pictures(tmp_path, suffix):
+    class_folders(tmp_path, {"a": 3, "b": 3}, suffix=suffix)
+    data = open_data(str(tmp_path))
+    assert len(data.train) + len(data.val) == 6
+
+
+def test_files_that_are_no_pictures_by_their_names_are_counted(tmp_path):
+    class_folders(tmp_path, {"a": 3, "b": 3})
+    for name in ("a/1.txt", "a/2.TXT", "b/deep.heic", "b/none", "b/.hidden"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "README.md").write_text("in no class folder")
+    notes = open_data(str(tmp_path)).notes
+    assert any("4 files in" in note and ".txt 2, no extension 1, .heic 1" in note for note in notes)
+    assert not any("README" in note or ".md" in note for note in notes)
+
+
+def test_linked_folders_belong_to_their_class_and_each_counts_once(tmp_path):
+    class_folders(tmp_path / "set", {"a": 3, "b": 3})
+    class_folders(tmp_path / "elsewhere", {"more": 4}, start=20)
+    place = tmp_path / "set" / "a"
+    (place / "inner").mkdir()
+    (place / "inner" / "x.jpg").write_bytes(encoded(40))
+    (place / "linked").symlink_to(tmp_path / "elsewhere" / "more")
+    (place / "again").symlink_to(tmp_path / "elsewhere" / "more")
+    (place / "circle").symlink_to(place)
+    (place / "inner" / "up").symlink_to(tmp_path / "set" / "a")
+    (place / "a link to inner").symlink_to(place / "inner")
+    (tmp_path / "elsewhere" / "more" / "back").symlink_to(place)
+    data = open_data(str(tmp_path / "set"))
+    listed = sorted(names(data.train) + names(data.val))
+    expected = [f"a/{n}.jpg" for n in range(3)] + [f"a/again/{n}.jpg" for n in range(4)] + ["a/inner/x.jpg"]
+    assert listed == expected + [f"b/{n}.jpg" for n in range(3)]

@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
+from saccade.data.hub import HubStream
 from saccade.data.open import open_data
 from saccade.data.picture import BadPicture
 from support.pictures import encoded, pixels
@@ -120,3 +121,15 @@ def test_stream_is_shared_out_shuffled_and_repeatable(published):
     assert [sample.name for sample in read(epoch=1)] != order
     parts = [read(rank=rank, world=2, worker=worker, workers=2) for rank in range(2) for worker in range(2)]
     assert sorted(sample.name for part in parts for sample in part) == sorted(order)
+
+
+@pytest.mark.parametrize("label", [None, -1])
+def test_row_of_a_stream_without_a_valid_label_is_a_bad_picture(label):
+    rows = {"image": [{"bytes": encoded(n, "PNG"), "path": None} for n in range(4)], "label": [0, 1, label, 1]}
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
+    dataset = datasets.Dataset.from_dict(rows, features=features).to_iterable_dataset()
+    got = list(HubStream(dataset, prefix="train", buffer=1).samples(seed=0, epoch=0, **ALONE))
+    assert [getattr(sample, "label", None) for sample in got] == [0, 1, None, 1]
+    assert isinstance(got[2], BadPicture)
+    assert got[2].name == "train[2]"
+    assert "label" in got[2].reason

@@ -3,6 +3,7 @@
 import pytest
 
 from saccade.data.open import open_data
+from saccade.data.picture import BadPicture
 from support.pictures import encoded
 
 
@@ -102,3 +103,49 @@ def test_parquet_list_equals_csv_list(pictures):
     (pictures / "list.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(ValueError, match="not a Parquet file"):
         open_data(str(pictures / "list.parquet"))
+
+
+def many(folder, count=40, missing=()):
+    (folder / "pics").mkdir(exist_ok=True)
+    for number in set(range(count)) - set(missing):
+        (folder / "pics" / f"{number}.jpg").write_bytes(encoded(number))
+    return write(folder, "path,label", *(f"pics/{n}.jpg,{'ab'[n % 2]}" for n in range(count)))
+
+
+def names(source):
+    return [source.name(index) for index in range(len(source))]
+
+
+def test_vanished_picture_stays_in_its_place_and_is_named(tmp_path):
+    spec = many(tmp_path)
+    before = open_data(spec)
+    (tmp_path / "pics" / "7.jpg").unlink()
+    after = open_data(spec)
+    assert names(after.train) == names(before.train)
+    assert after.val.fingerprint() == before.val.fingerprint()
+    assert any("1 of 40 listed pictures are not there" in note and "pics/7.jpg" in note for note in after.notes)
+    part = after.train if "pics/7.jpg" in names(after.train) else after.val
+    with pytest.raises(BadPicture) as caught:
+        part.read(names(part).index("pics/7.jpg"))
+    assert caught.value.kind == "missing"
+
+
+def test_more_missing_pictures_than_the_limit_are_refused(tmp_path):
+    spec = many(tmp_path, missing=(1, 2, 3))
+    with pytest.raises(FileNotFoundError, match=r"3 of 40 pictures that are not there: 'pics/1\.jpg'.*relative to"):
+        open_data(spec)
+    assert open_data(spec, bad_limit=0.1).train.classes == ("a", "b")
+    with pytest.raises(FileNotFoundError, match="40 of 40 pictures"):
+        open_data(many(tmp_path / "pics", missing=range(40)), bad_limit=1.0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_picture_listed_twice_falls_on_one_side_and_is_noted(tmp_path, seed):
+    for number in range(12):
+        (tmp_path / f"{number}.jpg").write_bytes(encoded(number))
+    lines = [f"{n}.jpg,{'ab'[n % 2]}" for n in range(12)] * 2 + ["0.jpg,b", "./3.jpg,a"]
+    data = open_data(write(tmp_path, "path,label", *lines), val_share=0.3, seed=seed)
+    assert len(data.train) + len(data.val) == 26
+    assert not set(names(data.train)) & set(names(data.val))
+    assert any("12 pictures are listed more than once" in note for note in data.notes)
+    assert any("2 pictures are listed with different labels: '0.jpg', '3.jpg'" in note for note in data.notes)

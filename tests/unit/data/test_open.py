@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from saccade.data.open import open_data
 
@@ -62,3 +63,14 @@ def test_held_out_arrays_stay_arrays(tmp_path):
     data = open_data(str(tmp_path / "a.npz"))
     assert data.train.array().shape == (18, 8, 8, 1)
     assert data.name == "a.npz"
+
+
+@pytest.mark.parametrize(("top", "remark"), [(4_095, "refused as black"), (16_383, "dark"), (65_535, None)])
+def test_set_of_pictures_that_use_few_of_their_sixteen_bits_is_noted(tmp_path, top, remark):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for number in range(4):
+            values = np.linspace(number, top, 400).astype(np.uint16).reshape(20, 20)
+            Image.fromarray(values).save(tmp_path / name / f"{number}.png")
+    notes = [note for note in open_data(str(tmp_path)).notes if "have 16 bits" in note]
+    assert [remark in note for note in notes] == ([True] if remark else [])

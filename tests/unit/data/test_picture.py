@@ -64,6 +64,39 @@ def test_grey_sixteen_bit_is_scaled_to_eight():
         assert header(data, name="picture").sixteen_bit
 
 
+def deep_colour(values) -> bytes:
+    """Return a PNG of one row of 16-bit colours, N, 3."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = struct.pack(">IIBBBBB", len(values), 1, 16, 2, 0, 0, 0)
+    row = b"\0" + np.asarray(values, dtype=">u2").tobytes()
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(row)) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("top", [1, 255, 1023, 4095])
+@pytest.mark.parametrize(("format", "type"), [("PNG", np.uint16), ("TIFF", np.uint16), ("TIFF", np.int32)])
+def test_sixteen_bits_that_would_come_out_black_are_refused_with_advice(top, format, type):
+    values = np.linspace(0, top, 24 * 32).astype(type).reshape(24, 32)
+    with pytest.raises(BadPicture, match=f"no higher than {top} of 65535.*8 bits by one common scale") as caught:
+        decode(saved(Image.fromarray(values), format), name="cell.tif")
+    assert caught.value.kind == "range"
+
+
+def test_sixteen_bit_colour_that_would_come_out_black_is_refused():
+    with pytest.raises(BadPicture, match="no higher than 4095 of 65535"):
+        decode(deep_colour([[4095, 1000, 20], [5, 6, 7]]), name="x")
+    assert decode(deep_colour([[4096, 1000, 20], [5, 6, 7]]), name="x").max() == 16
+
+
+def test_dim_or_black_pictures_are_read_as_they_are():
+    dim = np.full((4, 4), 4096, np.uint16)
+    assert decode(saved(Image.fromarray(dim), "PNG"), name="x").max() == 16
+    assert decode(saved(Image.fromarray(np.zeros((4, 4), np.uint16)), "PNG"), name="x").max() == 0
+    assert decode(saved(Image.fromarray(np.full((4, 4), 3, np.uint8)), "PNG"), name="x").max() == 3
+
+
 def test_picture_of_floating_point_numbers_is_refused_with_advice():
     with pytest.raises(BadPicture, match="convert it to 8 or 16 bits"):
         decode(saved(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF"), name="picture")

@@ -12,7 +12,7 @@ from PIL import Image
 
 from saccade.data import shards
 from saccade.data.open import open_data
-from saccade.data.picture import BadPicture
+from saccade.data.picture import BadPicture, count_bad
 from saccade.data.shards import ShardStream
 from saccade.data.source import Stream
 from support.pictures import encoded, pixels, write_shard
@@ -168,6 +168,76 @@ def test_missing_shard_is_reported_and_others_go_on(tmp_path):
     samples = read(ShardStream(paths, classes=("a", "b")))
     assert sum(isinstance(sample, BadPicture) for sample in samples) == 1
     assert len(samples) == 4
+
+
+def lost(samples):
+    return count_bad({bad.name: bad.reason for bad in samples if isinstance(bad, BadPicture)})
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.6])
+def test_shards_cut_short_count_about_as_many_pictures_as_they_lost(tmp_path, share):
+    paths = write_shards(tmp_path, 4, 40)
+    for path in paths[1:]:
+        data = path.read_bytes()
+        path.write_bytes(data[: int(len(data) * share)])
+    samples = read(ShardStream(paths, classes=("a", "b")))
+    there = sum(not isinstance(sample, BadPicture) for sample in samples)
+    assert len(samples) == there + 3
+    assert abs(lost(samples) - (160 - there)) < 0.1 * 160
+
+
+def test_missing_and_damaged_shards_count_their_pictures(tmp_path):
+    paths = write_shards(tmp_path, 3, 40)
+    paths[0].unlink()
+    with tarfile.open(paths[1]) as tar:
+        middle = tar.getmember("00060.jpg").offset
+    data = bytearray(paths[1].read_bytes())
+    data[middle : middle + 512] = b"\xff" * 512
+    paths[1].write_bytes(data)
+    samples = read(ShardStream(paths, classes=("a", "b")))
+    assert sum(not isinstance(sample, BadPicture) for sample in samples) == 20 + 40
+    assert abs(lost(samples) - 60) <= 8
+
+
+def test_lost_pictures_are_not_made_up_where_no_shard_is_longer(tmp_path):
+    (path,) = write_shards(tmp_path, 1, 40)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    samples = read(ShardStream([path], classes=("a", "b")))
+    assert lost(samples) == 1
+    (bad,) = [sample for sample in samples if isinstance(sample, BadPicture)]
+    assert "at least 1 picture is lost, how many is not known" in bad.reason
+
+
+def test_losses_of_validation_and_of_listed_training_shards_are_noted(tmp_path):
+    write_shards(tmp_path, 2, 10)
+    val = write_shards(tmp_path, 2, 10, prefix="val", start=100)
+    (tmp_path / "classes.txt").write_text("a\nb\n")
+    val[1].write_bytes(val[1].read_bytes()[:4000])
+    assert any(note.startswith("validation:") and "val-001.tar" in note for note in open_data(str(tmp_path)).notes)
+    val[1].rename(tmp_path / "alone-001.tar")
+    val[0].rename(tmp_path / "alone-000.tar")
+    data = open_data(str(tmp_path / "alone-*.tar"))
+    assert any(note.startswith("training:") and "alone-001.tar" in note for note in data.notes)
+    assert [bad.name for bad in data.train.lost] == [str(tmp_path / "alone-001.tar")]
+    assert data.val.lost == ()
+
+
+def test_shard_removed_while_it_is_read_gives_bad_pictures(tmp_path):
+    (path,) = write_shards(tmp_path, 1, 20)
+    samples = ShardStream([path], classes=("a", "b"), buffer=4).samples(seed=0, epoch=0, **ALONE)
+    assert not isinstance(next(samples), BadPicture)
+    path.unlink()
+    rest = list(samples)
+    assert len(rest) == 19
+    assert isinstance(rest[-1], BadPicture)
+    assert "its shard cannot be read" in rest[-1].reason
+
+
+def test_number_that_is_no_class_is_not_taken_for_a_place_where_classes_are_numbers(tmp_path):
+    write_shard(tmp_path / "a.tar", [(f"{n}", encoded(n), label) for n, label in enumerate(["1", "02", "3", "0"])])
+    got = {s.name: s for s in read(ShardStream([tmp_path / "a.tar"], classes=("1", "2", "3")))}
+    assert [got[f"a.tar/{n}"].label for n in range(3)] == [0, 1, 2]
+    assert "'0' is none of the 3 classes" in got["a.tar/3"].reason
 
 
 def test_bad_samples_are_yielded_as_bad_pictures(tmp_path):

@@ -6,8 +6,9 @@ import torch
 import saccade
 from saccade.config import AugmentConfig
 from saccade.data.augment import Augment
-from saccade.data.loader import Framing, StreamFeed
+from saccade.data.loader import Framing, StreamFeed, TooManyBad, check_bad
 from saccade.data.open import open_data
+from saccade.data.validation import Validation
 from support.pictures import encoded, write_shard
 from support.training import tiny
 
@@ -76,6 +77,61 @@ def test_bad_pictures_are_replaced_and_named(tmp_path):
         batches = taken(source.epoch(0))
     assert len(source.bad) == 2
     assert all((pictures.flatten(1).float().std(1) > 0).all() for pictures, _, _ in batches)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_without_a_good_picture_take_the_next_one_and_resume_the_same(tmp_path, workers):
+    path = shards(tmp_path, broken=(3, 4, 5, 17, 30, 31))
+    options = {"workers": workers, "batch_size": 1, "steps": 48}
+    source = feed(path, **options)
+    whole = taken(source.epoch(0))
+    assert len(source.bad) == 6
+    keys = torch.cat([keys for _, _, keys in whole])
+    assert len(keys.unique()) == 48  # each has draws of its own
+    for start in (1, 7, 20, 40):
+        assert same(taken(feed(path, **options).epoch(0, start=start)), whole[start:])
+
+
+def test_stream_of_nothing_but_bad_pictures_stops(tmp_path):
+    source = feed(shards(tmp_path, broken=range(48)), bad_limit=1.0)
+    with pytest.raises(TooManyBad, match="one after another cannot be read"):
+        next(source.epoch(0))
+
+
+def cut(path, share):
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+
+
+def test_shards_cut_short_count_towards_the_limit(tmp_path):
+    path = shards(tmp_path, count=96, per_shard=24)
+    for number in (1, 2, 3):
+        cut(tmp_path / f"train-{number:03d}.tar", 0.2)
+    with pytest.raises(TooManyBad, match=r"\d\d of \d+ pictures cannot be read.*train-00\d\.tar"):
+        taken(feed(path, bad_limit=0.05, steps=6).epoch(0))
+
+
+def test_losses_that_listing_found_stop_training_before_its_first_step(tmp_path):
+    path = shards(tmp_path, count=96, per_shard=24)
+    (tmp_path / "classes.txt").write_text("x\ny\nz\n")
+    cut(tmp_path / "train-003.tar", 0.2)
+    source = feed(path, bad_limit=0.05)
+    source.stream.indexed()
+    with pytest.raises(TooManyBad, match=r"train-003\.tar"):
+        next(source.epoch(0))
+    assert len(source.bad) == 1
+
+
+def test_losses_of_validation_shards_are_bad_pictures_and_count(tmp_path):
+    path = shards(tmp_path)
+    write_shard(tmp_path / "val-001.tar", [(f"w{n}", encoded(2000 + n), str(n % 3)) for n in range(9)])
+    cut(tmp_path / "val-001.tar", 0.3)
+    val = open_data(path).val
+    validation = Validation(val, framing=Framing(16), batch_size=4, device=torch.device("cpu"))
+    assert list(validation.bad) == [str(tmp_path / "val-001.tar")]
+    assert sum(len(places) for _, _, places in validation.batches()) == len(val) < 18
+    with pytest.raises(TooManyBad, match=r"val-001\.tar"):
+        check_bad(validation.bad, 0.05 * len(val), of=len(val))
 
 
 def test_processes_read_different_pictures(tmp_path):

@@ -1,0 +1,85 @@
+"""Settings that are left to the pictures: their size, and how many make a batch."""
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..config import TrainConfig
+from ..data.source import Source, Stream
+
+SMALL = 64  # pixels of a side up to which a picture is small
+MIDDLE = 128  # what larger ones are brought to for a model that is made for small ones
+SAMPLED = 48  # pictures whose size is looked at
+FEWEST = 16  # pictures in a batch that was made smaller
+
+
+def side_for(data: Source | Stream, usual: int) -> int:
+    """Return the side that pictures in files are trained at if none is asked for.
+
+    Args:
+        data: the training pictures.
+        usual: the model's own.
+
+    Returns:
+        The usual side of a model for large pictures; for one that is made for small ones, that of the pictures
+        themselves, in steps of 32 pixels and at most 128.
+    """
+    side = None if usual > SMALL or isinstance(data, Stream) else typical_side(data)
+    return usual if side is None else min(max(side // 32 * 32, usual), MIDDLE)
+
+
+def options_for(name: str, options: dict[str, Any], side: int) -> dict[str, Any]:
+    """Return a model's options with those that larger pictures ask for: patches of four pixels instead of two."""
+    return {**options, "patch": 4} if name == "glnet_nano" and side > SMALL and "patch" not in options else options
+
+
+def typical_side(data: Source) -> int | None:
+    """Return the middle one of some pictures' shorter sides, from their headers; None if there are none to read."""
+    sides = []
+    for index in range(0, len(data), -(-len(data) // SAMPLED)):
+        raw = data.raw(index)
+        try:
+            with Image.open(raw if isinstance(raw, Path) else io.BytesIO(raw or b"")) as picture:
+                sides.append(min(picture.size))
+        except (OSError, ValueError, Image.DecompressionBombError):
+            continue  # a bad picture is told of when it is read
+    return int(np.median(sides)) if sides else None
+
+
+def batch_for(config: TrainConfig, pictures: int | None) -> tuple[int, float]:
+    """Return batch size and learning rate such that an epoch has as many steps as the settings ask for at least.
+
+    Batches are halved, and the learning rate falls by the root of a half each time, as suits optimizers that divide by
+    the gradient's size.
+    """
+    batch, rate, least = config.optim.batch_size, config.optim.lr, config.optim.least_steps
+    while least is not None and pictures is not None and pictures // batch < least and batch >= 2 * FEWEST:
+        batch, rate = batch // 2, rate * math.sqrt(0.5)
+    return batch, float(f"{rate:.3g}") if batch != config.optim.batch_size else rate
+
+
+def notes_on(config: TrainConfig, resolved: TrainConfig, data: Source | Stream) -> list[str]:
+    """Return what a user should know of the settings that were left to the pictures."""
+    notes = []
+    side = None if isinstance(data, Stream) or data.array() is not None else typical_side(data)
+    size = resolved.data.img_size
+    if config.data.img_size is None and side is not None and size is not None and (side >= 1.5 * size or side < size):
+        notes.append(f"pictures of about {side} pixels are trained at {size}; --img-size chooses another size")
+    pictures = data.length if isinstance(data, Stream) else len(data)
+    if resolved.optim.batch_size != config.optim.batch_size:
+        now, before = resolved.optim, config.optim
+        notes.append(
+            f"{pictures} training pictures: batches of {now.batch_size} in place of {before.batch_size} and a learning rate "
+            f"of {now.lr:g}, for more steps in an epoch; --batch-size and --lr set your own"
+        )
+    elif pictures is not None and pictures < 4 * resolved.optim.batch_size:
+        steps = max(pictures // resolved.optim.batch_size, 1)
+        notes.append(
+            f"{pictures} training pictures in batches of {resolved.optim.batch_size} are only {steps} "
+            f"step{'s' * (steps > 1)} an epoch; a smaller --batch-size or more --epochs may help"
+        )
+    return notes

@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from saccade.config import ConfigError, TrainConfig, overlay
+from saccade.data.open import open_data
+from saccade.runs import Run
+from saccade.training.defaults import batch_for, options_for, side_for, typical_side
+from saccade.training.train import configure, train
+from support.trainings import TINY, assert_same_end
+
+
+def folder(root, *, side, count=6, classes=2):
+    draws = np.random.default_rng(0)
+    for number in range(count):
+        file = root / f"class{number % classes}" / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draws.integers(0, 255, (side, side + 30, 3), dtype=np.uint8)).save(file)
+    return root
+
+
+@pytest.mark.parametrize(("side", "chosen"), [(20, 32), (40, 32), (70, 64), (100, 96), (160, 128), (900, 128)])
+def test_a_model_for_small_pictures_is_trained_at_their_own_size(tmp_path, side, chosen):
+    data = open_data(str(folder(tmp_path, side=side))).train
+    assert typical_side(data) == side
+    assert side_for(data, 32) == chosen
+    assert side_for(data, 224) == 224
+
+
+def test_unreadable_pictures_do_not_count_and_none_at_all_leave_the_usual_size(tmp_path):
+    root = folder(tmp_path, side=100)
+    files = sorted(root.rglob("*.png"))
+    files[0].write_text("no picture")
+    data = open_data(str(root)).train
+    assert typical_side(data) == 100
+    for file in files:
+        file.write_text("no picture")
+    assert typical_side(data) is None
+    assert side_for(data, 32) == 32
+
+
+def test_larger_pictures_get_larger_patches_unless_they_are_given():
+    assert options_for("glnet_nano", {}, 64) == {}
+    assert options_for("glnet_nano", {"depths": [1]}, 96) == {"depths": [1], "patch": 4}
+    assert options_for("glnet_nano", {"patch": 2}, 96) == {"patch": 2}
+    assert options_for("vit_tiny_patch16_224", {}, 96) == {}
+
+
+@pytest.mark.parametrize(
+    ("pictures", "batch", "rate"),
+    [(50_000, 256, 2e-3), (2560, 256, 2e-3), (2559, 128, 1.41e-3), (180, 16, 5e-4), (9, 16, 5e-4)],
+)
+def test_small_sets_get_smaller_batches_and_a_lower_rate(pictures, batch, rate):
+    assert batch_for(configure("small", {}), pictures) == (batch, rate)
+
+
+def test_what_the_user_asks_for_stays():
+    for given in ({"optim.batch_size": 256}, {"optim.lr": 2e-3}):
+        assert batch_for(configure("small", given), 100) == (256, 2e-3)
+    assert batch_for(configure("small", {"optim.lr": 4e-3, "optim.least_steps": 2}), 256)[0] == 128
+    assert batch_for(overlay(TrainConfig(), {"optim.batch_size": 64}), 10)[0] == 64
+
+
+def test_a_run_on_photographs_says_what_it_chose_and_repeats_it(tmp_path, capsys):
+    data = folder(tmp_path / "photos", side=200, count=40)
+    tiny = {"model.options": TINY}
+    run = train(str(data), epochs=1, out=tmp_path / "run", settings=tiny | {"engine.device": "cpu"})
+    told = " ".join(capsys.readouterr().err.split())
+    assert "pictures of about 200 pixels are trained at 128" in told
+    assert "36 training pictures: batches of 16 in place of 256 and a learning rate of 0.0005" in told
+    config = Run(run.path).config()
+    assert (config.data.img_size, config.model.options["patch"], config.optim.batch_size) == (128, 4, 16)
+    again = train(recipe=str(run.path / "config.yaml"), out=tmp_path / "again", quiet=True)
+    assert_same_end(again.path, run.path)
+
+
+def test_a_batch_that_was_asked_for_and_is_too_large_is_told_of(tmp_path, capsys):
+    data = folder(tmp_path / "photos", side=24, count=40)
+    tiny = {"model.options": TINY}
+    train(str(data), epochs=1, batch_size=32, out=tmp_path / "run", settings=tiny | {"engine.device": "cpu"})
+    assert "36 training pictures in batches of 32 are only 1 step an epoch" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_fine_tuning_recipe_without_weights_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"goes on from trained weights and none were given.*model\.checkpoint"):
+        train(str(folder(tmp_path, side=32)), recipe="drloc_finetune", model="vit_tiny", quiet=True)
