@@ -2,8 +2,9 @@
 
 import inspect
 import json
-import os
-from collections.abc import Callable, Mapping
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from .config import ConfigError, LossConfig, ModelConfig, overlay, read_value
+from .config import ConfigError, LossConfig, ModelConfig, fit_value, nearest, overlay, read_value
 from .data.loader import Framing
+from .files import whole_file
 from .models import CheckpointError, load_official
 from .models._backbone import Backbone
 from .models._identify import require_model
@@ -69,6 +71,7 @@ TAUGHT: dict[str, Callable[..., Task]] = {
     "token_label": TokenLabelling,
 }
 PLUGINS = {**ATTACHED, **TASKS, **TAUGHT}
+NOT_OPTIONS = ("model", "task", "num_classes")  # what plug-ins are given here
 
 
 def parse_plugin(text: str) -> tuple[str, dict[str, Any]]:
@@ -77,7 +80,7 @@ def parse_plugin(text: str) -> tuple[str, dict[str, Any]]:
     name = name.strip()
     known = sorted(PLUGINS)
     if name not in known:
-        raise ConfigError(f"there is no plug-in {name!r}; there are {', '.join(known)}")
+        raise ConfigError(f"there is no plug-in {name!r}; there are {', '.join(known)}{nearest(name, known)}")
     options = {}
     for item in filter(None, rest.split(",")):
         key, equals, value = item.partition("=")
@@ -86,10 +89,23 @@ def parse_plugin(text: str) -> tuple[str, dict[str, Any]]:
         options[key.strip()] = read_value(value)
     allowed = inspect.signature(PLUGINS[name]).parameters
     for key in options:
-        if key not in allowed:
-            names = [n for n in allowed if n not in ("model", "num_classes")]
-            raise ConfigError(f"the plug-in {name} has no option {key!r}; it has {', '.join(names)}")
-    return name, options
+        if key not in allowed or key in NOT_OPTIONS[:2]:
+            names = [n for n in allowed if n not in NOT_OPTIONS]
+            raise ConfigError(
+                f"the plug-in {name} has no option {key!r}; it has {', '.join(names)}{nearest(key, names)}"
+            )
+    return name, _fit_options(name, options)
+
+
+def _fit_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return options as the plug-in's annotations want them; a teacher is named by its path."""
+    made: Any = PLUGINS[name]
+    hints = typing.get_type_hints(made.__init__) | {"teacher": str}
+    fitted = {key: fit_value(v, hints[key], key, source=f"the plug-in {name}") for key, v in options.items()}
+    for key, value in fitted.items():
+        if isinstance(value, int | float) and not abs(value) < 2**31:  # not true of nan either
+            raise ConfigError(f"the plug-in {name}: {key} = {value} was given; give a number of common size")
+    return fitted
 
 
 def build_model(config: ModelConfig, shape: Shape, *, seed: int) -> nn.Module:
@@ -113,7 +129,8 @@ def build_model(config: ModelConfig, shape: Shape, *, seed: int) -> nn.Module:
             if name == "second_order":
                 options.setdefault("num_classes", len(shape.classes))
             if name in ATTACHED:
-                attach(model, ATTACHED[name](**options))
+                with _options_explained(name, options):
+                    attach(model, ATTACHED[name](**options))
     return model
 
 
@@ -138,17 +155,33 @@ def build_task(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed + 2)
-        task: Task = Classify(model, class_weights=_class_weights(loss, counts))
+        task: Task = Classify(model, class_weights=_class_weights(loss, counts, classes=len(shape.classes)))
         plugins = [parse_plugin(text) for text in config.plugins]
         for name, options in plugins:
             if name in TAUGHT:
-                task = _taught(name, model, options, shape)
+                with _options_explained(name, options):
+                    task = _taught(name, model, options, shape)
         for name, options in plugins:
             if name in TASKS:
-                task = TASKS[name](task, **options)
+                with _options_explained(name, options):
+                    task = TASKS[name](task, **options)
     if config.probe:
         _freeze_all_but_classifier(model)
     return task
+
+
+@contextmanager
+def _options_explained(name: str, options: Mapping[str, Any]) -> Iterator[None]:
+    """Say which plug-in was given an option of a wrong kind."""
+    try:
+        yield
+    except (TypeError, OverflowError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and type(error) is not RuntimeError:
+            raise  # says itself what is wrong
+        kinds = [str(one) for one in inspect.signature(PLUGINS[name]).parameters.values() if one.name in options]
+        raise ConfigError(
+            f"the plug-in {name} was given {dict(options)}: {error}; it takes {', '.join(kinds)}"
+        ) from error
 
 
 def _taught(name: str, model: nn.Module, options: dict[str, Any], shape: Shape) -> Task:
@@ -197,6 +230,13 @@ def _create(config: ModelConfig, shape: Shape) -> nn.Module:
     except TypeError as error:
         if "img_size" not in str(error):  # networks of convolutions take any size and no such argument
             raise ConfigError(f"model.options = {config.options} was given for {name}: {error}") from None
+    except RuntimeError as error:
+        if not (config.pretrained and "No pretrained weights exist" in str(error)):
+            raise
+        raise ConfigError(
+            f"model.pretrained was asked for and there are no weights of {name}; leave it out, or name weights by "
+            "model.checkpoint"
+        ) from None
     return timm.create_model(name, pretrained=config.pretrained, **options, **config.options)
 
 
@@ -216,10 +256,9 @@ def save_model(path: Path, weights: Mapping[str, Tensor], config: ModelConfig, s
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file whole or not at all."""
-    draft = path.with_name(f".{path.name}.part")
-    save_file(dict(tensors), draft, metadata=metadata)
-    os.replace(draft, path)
+    """Write a safetensors file of a run whole or not at all."""
+    with whole_file(path, then=f"go on by saccade train --resume {path.parent}") as draft:
+        save_file(dict(tensors), draft, metadata=metadata)
 
 
 def load_model(path: str | Path) -> tuple[nn.Module, Shape]:
@@ -236,7 +275,8 @@ def load_model(path: str | Path) -> tuple[nn.Module, Shape]:
         file = file / "model.safetensors"
         if not file.exists():
             raise CheckpointError(
-                f"{file.parent} holds no model.safetensors; a run gets one at its end: saccade train --resume RUN"
+                f"{file.parent} holds no model.safetensors; a run gets one at its end: saccade train --resume "
+                f"{file.parent}"
             )
     try:
         with safe_open(file, framework="pt") as opened:
@@ -300,7 +340,7 @@ def open_device(name: str) -> torch.device:
     """Return a device by its name, if it can be used here."""
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()  # a device without memory, such as `meta`, has no number to give
     except (RuntimeError, AssertionError) as error:
         raise ValueError(
             f"device={name} was given and cannot be used ({str(error).splitlines()[0]}); try cpu"
@@ -359,7 +399,7 @@ def _fit_positions(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Te
     return dict(adapt(weights, model)) if adapt is not None else weights
 
 
-def _class_weights(loss: LossConfig, counts: Tensor | None) -> Tensor | None:
+def _class_weights(loss: LossConfig, counts: Tensor | None, *, classes: int) -> Tensor | None:
     if loss.class_weights == "none":
         return None
     if loss.class_weights == "balanced":
@@ -367,9 +407,9 @@ def _class_weights(loss: LossConfig, counts: Tensor | None) -> Tensor | None:
             raise ConfigError("loss.class_weights = balanced needs to know the classes' counts; a stream does not tell")
         weights = counts.sum() / counts.clamp(min=1)
     else:
-        weights = torch.tensor(loss.class_weights)
-        if counts is not None and len(weights) != len(counts):
-            raise ConfigError(f"loss.class_weights has {len(weights)} numbers, the data has {len(counts)} classes")
+        weights = torch.tensor(loss.class_weights, dtype=torch.float64)
+        if len(weights) != classes:
+            raise ConfigError(f"loss.class_weights has {len(weights)} numbers, the data has {classes} classes")
     return (weights / weights.mean()).float()
 
 

@@ -1,18 +1,28 @@
 """The `saccade` command: finds the verb's file in `commands` and runs it."""
 
+import signal
 import sys
+import warnings
 from importlib import import_module
+from pathlib import Path
+from typing import TextIO
 
 from jsonargparse import ArgumentParser
 from rich.console import Console
 from rich.markup import escape
 
+from . import __version__
+
 VERBS = ("train", "compare", "evaluate", "explain", "predict", "export", "serve", "data", "models", "benchmark")
+
+# What PyTorch says, as a plain RuntimeError, when the CPU has no memory left.
+NO_MEMORY = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = ArgumentParser(prog="saccade", description="Better context for vision transformers.")
+    parser.add_argument("--version", action="version", version=f"saccade {__version__}")
     verbs = parser.add_subcommands(required=True, dest="verb")
     commands = {name: import_module(f".commands.{name}", __package__) for name in VERBS}
     for name, command in commands.items():
@@ -20,14 +30,40 @@ def main(argv: list[str] | None = None) -> int:
         command.flags(verb)
         verbs.add_subcommand(name, verb, help=command.flags.__doc__)
     args = parser.parse_args(argv)
+    given = args[args.verb]
+    for name, value in vars(given).items():
+        if isinstance(value, list) and (not value or [] in value):  # argparse makes this of `--name=--`
+            parser.error(f"--{name.replace('_', '-')} was given without a value")
     try:
-        return commands[args.verb].run(args[args.verb]) or 0
-    except (ValueError, OSError, ImportError, RuntimeError) as error:
-        if type(error) is RuntimeError:
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            return commands[args.verb].run(given) or 0
+    except KeyboardInterrupt:
+        Console(stderr=True).print(f"saccade {args.verb}: stopped", highlight=False)
+        return 128 + signal.SIGINT
+    except (ValueError, OSError, ImportError, RuntimeError, MemoryError) as error:
+        if type(error) is RuntimeError and not any(words in str(error) for words in NO_MEMORY):
             raise  # not one of ours: a fault, to be seen whole
+        told = str(error) or "out of memory"
+        if isinstance(error, MemoryError) or type(error) is RuntimeError:
+            told = f"the memory is not enough ({told.splitlines()[0]}); give a smaller batch, image size or model"
         console = Console(stderr=True, soft_wrap=True)
-        console.print(f"[bold red]saccade {args.verb}:[/] {escape(str(error))}", highlight=False)
+        console.print(f"[bold red]saccade {args.verb}:[/] {escape(told)}", highlight=False)
         return 2
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,  # noqa: ARG001
+    line: str | None = None,
+) -> None:
+    """Show a warning of ours as a plain line, another one with where it comes from."""
+    ours = Path(filename).is_relative_to(Path(__file__).parent)
+    text = str(message) if ours else warnings.formatwarning(message, category, filename, lineno, line).rstrip()
+    Console(stderr=True, soft_wrap=True).print(f"[yellow]{escape(text)}[/]", highlight=False)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@ import dataclasses
 import difflib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
+
+from .ranges import RANGES
 
 ConfigT = TypeVar("ConfigT")
 
@@ -78,6 +80,7 @@ class OptimConfig:
     lr: float = 1e-3
     lr_batch: int | None = None  # batch size that `lr` is meant for: scaled in proportion
     batch_size: int = 128  # over all processes
+    least_steps: int | None = None  # of an epoch: small sets get smaller batches and a lower rate for it
     accumulate: int = 1  # parts a batch is run in
     weight_decay: float = 0.05
     momentum: float = 0.9
@@ -95,7 +98,7 @@ class ScheduleConfig:
     warmup: float = 5.0  # epochs
     warmup_lr: float = 1e-6
     min_lr: float = 1e-5
-    patience: int | None = None  # epochs without a better validation accuracy before stopping
+    patience: int | None = None  # stop after so many validations in a row, see keep.evaluate_every, none of them better
 
 
 @dataclass(kw_only=True)
@@ -148,26 +151,14 @@ class TrainConfig:
     keep: KeepConfig = field(default_factory=KeepConfig)
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense."""
-        rules = [
-            ("optim.batch_size", self.optim.batch_size, self.optim.batch_size >= 1, "at least 1"),
-            ("optim.accumulate", self.optim.accumulate, self.optim.accumulate >= 1, "at least 1"),
-            ("optim.lr", self.optim.lr, self.optim.lr > 0, "a positive number"),
-            ("schedule.epochs", self.schedule.epochs, self.schedule.epochs >= 1, "at least 1"),
-            ("schedule.warmup", self.schedule.warmup, self.schedule.warmup >= 0, "not negative"),
-            ("data.val_share", self.data.val_share, 0 < self.data.val_share < 1, "between 0 and 1"),
-            ("data.bad_limit", self.data.bad_limit, 0 <= self.data.bad_limit <= 1, "from 0 to 1"),
-            ("augment.flip", self.augment.flip, 0 <= self.augment.flip <= 1, "from 0 to 1"),
-            ("augment.rand_ops", self.augment.rand_ops, 0 <= self.augment.rand_ops <= 8, "from 0 to 8"),
-            ("augment.repeats", self.augment.repeats, self.augment.repeats >= 1, "at least 1"),
-            ("loss.smoothing", self.loss.smoothing, 0 <= self.loss.smoothing < 1, "from 0 to below 1"),
-            ("keep.states", self.keep.states, self.keep.states >= 1, "at least 1"),
-            ("keep.ema", self.keep.ema, self.keep.ema is None or 0 < self.keep.ema < 1, "between 0 and 1, or null"),
-            ("seed", self.seed, 0 <= self.seed < 2**31, "from 0 to 2147483647"),
-        ]
-        for name, value, good, allowed in rules:
-            if not good:
-                raise ConfigError(f"{name} = {value} was given; it must be {allowed}")
+        """Refuse numbers out of their range."""
+        for name, value in flatten(self).items():
+            allowed = RANGES.get(name)
+            if allowed is None or value is None or isinstance(value, str):
+                continue
+            if not allowed.holds(value):
+                others = "".join(f", or {word}" for word in _other_words(self, name))
+                raise ConfigError(f"{name} = {value} was given; it must be {allowed}{others}")
 
 
 def overlay(config: ConfigT, values: Mapping[str, Any], *, source: str = "the settings") -> ConfigT:
@@ -179,6 +170,12 @@ def overlay(config: ConfigT, values: Mapping[str, Any], *, source: str = "the se
         source: what an error calls the place the values come from.
     """
     return _overlay(config, _nested(values, source), source, "")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message that names what was most likely meant; nothing if that is unclear."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def parse_settings(texts: list[str]) -> dict[str, Any]:
@@ -194,10 +191,7 @@ def parse_settings(texts: list[str]) -> dict[str, Any]:
 
 def read_value(text: str) -> Any:
     """Read a value as YAML does, with 1e-3 as a number too."""
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"the value {text!r} cannot be read: {error}") from None
+    value = _load(text, f"the value {_short(text)!r} cannot be read")
     if isinstance(value, str):
         try:
             return float(value)
@@ -213,15 +207,21 @@ def to_yaml(config: Any) -> str:
 
 def read_yaml(text: str, *, source: str) -> dict[str, Any]:
     """Read a mapping from YAML; `source` is what an error calls the text."""
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source} is not YAML: {error}") from None
+    values = _load(text, f"{source} is not YAML")
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise ConfigError(f"{source} holds a {type(values).__name__}; settings are names with values")
     return values
+
+
+def _load(text: str, complaint: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except RecursionError:
+        raise ConfigError(f"{complaint}: it is nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:  # a date that there is none of is a ValueError
+        raise ConfigError(f"{complaint}: {error}") from None
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
@@ -234,6 +234,20 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
+def _other_words(config: Any, name: str) -> list[str]:
+    """Return what a setting takes beside numbers and lists of them."""
+    *groups, last = name.split(".")
+    for group in groups:
+        config = getattr(config, group)
+    hint = typing.get_type_hints(type(config))[last]
+    args = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
+    return [_say(arg) for arg in args if arg not in (int, float) and get_origin(arg) is not list]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def _nested(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name, value in values.items():
@@ -243,6 +257,10 @@ def _nested(values: Mapping[str, Any], source: str) -> dict[str, Any]:
         place = tree
         for group in groups:
             place = place.setdefault(group, {})
+            if not isinstance(place, dict):
+                raise ConfigError(
+                    f"{source}: {name} and {group} = {place!r} were given; {group} is a group of settings"
+                )
         if isinstance(value, Mapping) and isinstance(place.get(last), dict):
             place[last] |= value
         else:
@@ -263,7 +281,7 @@ def _overlay(config: Any, values: Mapping[str, Any], source: str, prefix: str) -
                 raise ConfigError(f"{source}: {full} is a group of settings, {value!r} was given; name one inside it")
             changes[name] = _overlay(current, value, source, f"{full}.")
         else:
-            fitted = _fit(value, hints[name], full, source)
+            fitted = fit_value(value, hints[name], full, source=source)
             changes[name] = {**current, **fitted} if isinstance(current, dict) else fitted
     return dataclasses.replace(config, **changes)
 
@@ -280,7 +298,15 @@ def _nearest(config: Any, full: str, prefix: str, hints: Mapping[str, Any]) -> s
     return f"; here are {', '.join(names)}"
 
 
-def _fit(value: Any, hint: Any, name: str, source: str) -> Any:
+def fit_value(value: Any, hint: Any, name: str, *, source: str) -> Any:
+    """Return a value as a type hint wants it.
+
+    Args:
+        value: as it was read.
+        hint: of plain types.
+        name: what an error calls the value.
+        source: what an error calls the place it comes from.
+    """
     fitted = _try(value, hint)
     if fitted is _NO:
         raise ConfigError(f"{source}: {name} = {value!r} ({type(value).__name__}) was given; it takes {_say(hint)}")
@@ -299,8 +325,8 @@ def _try(value: Any, hint: Any) -> Any:
         return next((fitted for arg in args if (fitted := _try(value, arg)) is not _NO), _NO)
     if origin is Literal:
         return value if any(value == arg and type(value) is type(arg) for arg in args) else _NO
-    if origin is list:
-        if not isinstance(value, list | tuple):
+    if origin in (list, Sequence, tuple):
+        if not isinstance(value, list | tuple) or (origin is tuple and len(value) != len(args)):
             return _NO
         items = [_try(item, args[0]) for item in value]
         return _NO if any(item is _NO for item in items) else items
@@ -309,18 +335,18 @@ def _try(value: Any, hint: Any) -> Any:
     if hint is type(None):
         return None if value is None else _NO
     if hint is float:
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else _read_float(value)
+        return _read_float(value)
     if hint is int:
-        whole = isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer()
-        return int(value) if whole else _NO
+        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        return int(value) if whole and not isinstance(value, bool) else _NO
     return value if type(value) is hint else _NO
 
 
 def _read_float(value: Any) -> Any:
-    """YAML reads 1e-3 as a word."""
+    """YAML reads 1e-3 as a word; true is no number, and a whole number can be too large for one."""
     try:
-        return float(value) if isinstance(value, str) else _NO
-    except ValueError:
+        return float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else _NO
+    except (ValueError, OverflowError):
         return _NO
 
 
@@ -331,7 +357,9 @@ def _say(hint: Any) -> str:
         return " or ".join(_say(arg) for arg in args)
     if origin is Literal:
         return " or ".join(map(repr, args))
-    if origin is list:
-        return f"a list of {_say(args[0])}"
+    if origin in (list, Sequence, tuple):
+        return f"a list of {f'{len(args)} times ' if origin is tuple else ''}{_say(args[0])}"
     names = {float: "a number", int: "a whole number", str: "a text", bool: "true or false", type(None): "null"}
-    return "names with values" if origin is dict else names.get(hint, str(hint))
+    if origin is dict:
+        return "names with values"
+    return names.get(hint) or f"{getattr(hint, '__name__', hint)}, which only Python code can give"

@@ -1,20 +1,37 @@
 """A run is a folder: its settings, its metrics as they came, its weights, its state, its report."""
 
 import csv
+import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from .building import load_model, save_model
-from .config import TrainConfig, overlay, read_yaml, to_yaml
+from .config import ConfigError, DataConfig, TrainConfig, overlay, read_yaml, to_yaml
+from .files import explained, write_text
 
-__all__ = ["Run", "RunError", "free_name", "load_model", "save_model", "write_text"]
+__all__ = ["Run", "RunError", "free_name", "load_model", "require_apart", "save_model", "write_text"]
+
+# Everything that training, comparing, evaluating, explaining and exporting put into a run's folder; nothing else is
+# ever removed from one.
+OWN = re.compile(
+    r"config\.yaml|metrics\.(jsonl|csv)|(summary|cost|bad_pictures)\.json|report\.html"
+    r"|(model|predictions)\.safetensors|\.DS_Store|\.[^/]+\.part(/.*)?"
+    r"|state(/(\.lock|\.torchrun|\.?(damaged-)?step-[\d.]+(part)?(/(state\.json|shard-\d+-of-\d+\.safetensors))?))?"
+    r"|tensorboard(/events\.out\.[^/]+)?"
+    r"|evaluation(-\d+)?(/evaluation\.(json|html))?"
+    r"|explanation(-\d+)?(/(index\.html|numbers\.json|picture-\d+(/[\w-]+\.png)?))?"
+    r"|export(/(export\.json|model[\w.]*\.(onnx|pt2)|\.[^/]+\.part|\.part\.[^/]+))?"
+)
+GROUPS = ("data", "model", "optim", "schedule")  # of settings, in the config.yaml of any version
 
 
 class RunError(ValueError):
@@ -43,25 +60,65 @@ class Run:
         """Make the folder of a new run.
 
         Args:
-            path: must not hold anything, unless `overwrite`, which removes it.
+            path: must not hold anything, unless `overwrite`, and must be apart from the pictures.
             config: written as `config.yaml`.
-            overwrite: remove what is there if it is a run.
+            overwrite: remove what is there if it is a run and nothing else.
         """
         run = cls(Path(path).expanduser())
         if run.path.exists() and not run.path.is_dir():
             raise RunError(f"{run.path} is a file; name a folder for the run")
+        require_apart(run.path, config.data)
         if run.path.is_dir() and any(run.path.iterdir()):
             if not overwrite:
                 raise RunError(
                     f"{run.path} exists and is not empty; go on with it by --resume {run.path}, name another folder by "
                     "--out, or replace it by --overwrite"
                 )
-            if not run.settings.exists():
-                raise RunError(f"{run.path} is not a run, so it is not replaced; name another folder by --out")
-            shutil.rmtree(run.path)
+            run.clear()
         run.path.mkdir(parents=True, exist_ok=True)
         write_text(run.settings, to_yaml(config))
         return run
+
+    def clear(self) -> None:
+        """Remove a run's files from its folder; a folder that is no run, or holds more, is left as it is."""
+        if not self._is_run():
+            raise RunError(
+                f"{self.path} is not a run: it has no config.yaml of saccade train. So it is not replaced; name "
+                "another folder by --out"
+            )
+        foreign = self.foreign()
+        if foreign:
+            more = f" and {len(foreign) - 8} more" if len(foreign) > 8 else ""
+            raise RunError(
+                f"{self.path} holds what no run writes: {', '.join(foreign[:8])}{more}. So it is not replaced; move "
+                "these elsewhere, or name another folder by --out"
+            )
+        # The settings go last: a removal that was stopped can be done again.
+        for entry in sorted(self.path.iterdir(), key=lambda entry: entry == self.settings):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+    def _is_run(self) -> bool:
+        """Whether the settings are a run's; their values may be of another version."""
+        try:
+            values = read_yaml(self._read_settings(), source=str(self.settings))
+        except (OSError, ConfigError):
+            return False
+        return "seed" in values and all(isinstance(values.get(name), dict) for name in GROUPS)
+
+    def foreign(self) -> list[str]:
+        """Return what is in the folder and was written by nobody here, without what is inside of it."""
+        found = []
+        for here, folders, files in os.walk(self.path):
+            inside = Path(here).relative_to(self.path)
+            for name in (*folders, *files):
+                relative = (inside / name).as_posix()
+                if OWN.fullmatch(relative) is None:
+                    found.append(f"{relative}/" if name in folders else relative)
+            folders[:] = [name for name in folders if OWN.fullmatch((inside / name).as_posix())]
+        return sorted(found)
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
@@ -74,15 +131,21 @@ class Run:
 
     def config(self) -> TrainConfig:
         """Return the run's settings."""
-        text = self.settings.read_text(encoding="utf-8")
-        return overlay(TrainConfig(), read_yaml(text, source=str(self.settings)), source=str(self.settings))
+        source = str(self.settings)
+        return overlay(TrainConfig(), read_yaml(self._read_settings(), source=source), source=source)
+
+    def _read_settings(self) -> str:
+        try:
+            return self.settings.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{self.settings} is not text: {error}; it is damaged, or no run's") from None
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return what was measured, one record an epoch; a line torn by a kill is left out."""
         if not self.metrics_file.exists():
             return []
         records = []
-        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
+        for line in self.metrics_file.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 records.append(json.loads(line))
             except json.JSONDecodeError:
@@ -91,7 +154,7 @@ class Run:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a record to the metrics, on the disk before this returns."""
-        with open(self.metrics_file, "a", encoding="utf-8") as file:
+        with explained(self.metrics_file, then=self._resume), open(self.metrics_file, "a", encoding="utf-8") as file:
             file.write(json.dumps(dict(record)) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -115,21 +178,49 @@ class Run:
             raise RunError(
                 f"{self.path} is not finished; go on with it by saccade train --resume {self.path}"
             ) from None
+        except ValueError:
+            raise RunError(f"{self.path / 'summary.json'} is damaged; write it again: {self._resume}") from None
 
     def predictions(self) -> dict[str, Tensor]:
         """Return the answers on the validation pictures: labels, correct, confidence, loss, logits where kept."""
         if not self.predictions_file.exists():
             raise RunError(f"{self.path} holds no predictions; finish it by saccade train --resume {self.path}")
-        return load_file(self.predictions_file)
+        try:
+            return load_file(self.predictions_file)
+        except SafetensorError as error:
+            raise RunError(f"{self.predictions_file} is damaged ({error}); write it again: {self._resume}") from None
+
+    @property
+    def _resume(self) -> str:
+        return f"saccade train --resume {self.path}"
 
     def _write_csv(self, records: list[dict[str, Any]]) -> None:
         names = list(dict.fromkeys(name for record in records for name in record))
-        draft = self.path / ".metrics.csv.part"
-        with open(draft, "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, names)
-            writer.writeheader()
-            writer.writerows(records)
-        os.replace(draft, self.path / "metrics.csv")
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names)
+        writer.writeheader()
+        writer.writerows(records)
+        write_text(self.path / "metrics.csv", text.getvalue())
+
+
+def require_apart(out: str | Path, data: DataConfig) -> None:
+    """Refuse a folder to write to that is, holds, or lies in the pictures that are read.
+
+    Args:
+        out: the folder.
+        data: where the pictures are.
+    """
+    folder = Path(out).expanduser().resolve()
+    for spec in (data.path, data.val or ""):
+        named = Path(spec).expanduser()
+        parts = [named] if named.exists() else [Path(part.strip()).expanduser() for part in spec.split(",")]
+        for path in (part.resolve() for part in parts if spec and part.exists()):
+            if folder == path or path in folder.parents or folder in path.parents:
+                where = "is" if folder == path else "lies inside" if path in folder.parents else "holds"
+                raise RunError(
+                    f"{out} {where} the pictures' place, {spec}: what is written would be taken for pictures, or take "
+                    "their place; name a folder elsewhere by --out"
+                )
 
 
 def free_name(folder: Path, name: str) -> Path:
@@ -138,13 +229,3 @@ def free_name(folder: Path, name: str) -> Path:
     while path.exists():
         path, number = folder / f"{name}-{number}", number + 1
     return path
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    draft = path.with_name(f".{path.name}.part")
-    with open(draft, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)

@@ -1,7 +1,12 @@
+import dataclasses
+import math
+import typing
+
 import pytest
 import yaml
 
-from saccade.config import ConfigError, TrainConfig, flatten, overlay, parse_settings, read_yaml, to_yaml
+from saccade.config import ConfigError, TrainConfig, flatten, overlay, parse_settings, read_value, read_yaml, to_yaml
+from saccade.ranges import RANGES, Several, require_number
 
 
 def test_settings_survive_the_way_through_yaml():
@@ -31,7 +36,7 @@ def test_an_overlay_leaves_the_original_alone():
         ({"schedule.epochs": True}, ["whole number"]),
         ({"augment.crop": "round"}, ["'pad' or 'resized' or 'none'"]),
         ({"optim": 3}, ["group of settings"]),
-        ({"optim.batch_size": 0}, ["optim.batch_size = 0", "at least 1"]),
+        ({"optim.batch_size": 0}, ["optim.batch_size = 0", "from 1 to 2147483647"]),
         ({"optim.lr": -1}, ["positive"]),
         ({"keep.ema": 1.5}, ["between 0 and 1"]),
         ({"augment.rand_ops": 9}, ["from 0 to 8"]),
@@ -65,3 +70,139 @@ def test_every_leaf_is_plain_data():
     leaves = flatten(TrainConfig())
     assert yaml.safe_load(to_yaml(TrainConfig()))["optim"]["lr"] == leaves["optim.lr"]
     assert "augment.mixup" in leaves
+
+
+def numbers(config, prefix=""):
+    """Yield the names of all settings that take a number or a list of them."""
+    for name, hint in typing.get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if dataclasses.is_dataclass(value):
+            yield from numbers(value, f"{prefix}{name}.")
+        elif {int, float, list[float]} & {hint, *typing.get_args(hint)}:
+            yield f"{prefix}{name}"
+
+
+def test_every_number_has_a_range_and_every_range_a_number():
+    assert sorted(numbers(TrainConfig())) == sorted(RANGES)
+
+
+OUTSIDE = {
+    "seed": [-1, 2**31],
+    "data.val_share": [0, 1, -0.1],
+    "data.split_seed": [-1],
+    "data.img_size": [0, -1, 10**9],
+    "data.mean": [[], [0.5, 0.5], [124.0, 117.0, 104.0], [math.nan]],
+    "data.std": [[0.0, 0.0, 0.0], [-0.1], [58.0]],
+    "data.workers": [-1, 10**6],
+    "data.buffer": [0],
+    "data.bad_limit": [-0.1, 1.1],
+    "data.train_limit": [0, -5],
+    "model.drop_path": [-0.1, 1.0],
+    "augment.pad": [-0.1, 1.5],
+    "augment.scale": [[0.5], [0.0, 1.0], [1.0, 0.5], [0.5, 1.5], [0.1, 0.2, 0.3]],
+    "augment.ratio": [[0.0, 1.0], [2.0, 1.0], [1.0, math.inf]],
+    "augment.flip": [-0.1, 1.1],
+    "augment.rand_ops": [-1, 9],
+    "augment.rand_magnitude": [-1, 11],
+    "augment.rand_spread": [-1, math.inf],
+    "augment.jitter": [-0.1, 1.1],
+    "augment.erase": [-0.1, 3.0],
+    "augment.mixup": [-0.1],
+    "augment.cutmix": [-0.1],
+    "augment.mix_prob": [-0.1, 1.1],
+    "augment.switch_prob": [-0.1, 1.1],
+    "augment.repeats": [0],
+    "augment.off_epochs": [-1],
+    "optim.lr": [0, -1, math.inf],
+    "optim.lr_batch": [0, -128],
+    "optim.batch_size": [0, 10**12],
+    "optim.accumulate": [0],
+    "optim.least_steps": [-1],
+    "optim.weight_decay": [-0.1],
+    "optim.momentum": [-0.1, 1.0],
+    "optim.betas": [[0.9, 1.0], [-0.1, 0.9], [0.9], []],
+    "optim.eps": [0, -1],
+    "optim.layer_decay": [0, 1.1],
+    "optim.clip": [0, -1.0],
+    "schedule.epochs": [0, -1],
+    "schedule.warmup": [-1],
+    "schedule.warmup_lr": [-1],
+    "schedule.min_lr": [-1],
+    "schedule.patience": [0, -1],
+    "loss.smoothing": [-0.1, 1.0],
+    "loss.class_weights": [[1.0, -1.0], [0.0, 0.0], [1.0, 0.0], [], [math.nan, 1.0]],
+    "engine.threads": [0, -1],
+    "keep.ema": [0, 1],
+    "keep.every_steps": [0, -1],
+    "keep.every_seconds": [-1],
+    "keep.states": [0],
+    "keep.evaluate_every": [0, -1],
+}
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_a_number_out_of_its_range_is_refused_with_the_range(name):
+    for value in (*OUTSIDE[name], math.nan):
+        with pytest.raises(ConfigError) as error:
+            overlay(TrainConfig(), {name: value})
+        assert name in str(error.value)
+        told = str(error.value)
+        assert str(RANGES[name]) in told or "it takes" in told, told
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_the_ends_of_a_range_are_taken_where_they_belong_to_it(name):
+    allowed = RANGES[name]
+    each = allowed.each if isinstance(allowed, Several) else allowed
+    good = [end for end, left_out in ((each.low, each.above), (each.high, each.below)) if not left_out]
+    for end in [end for end in good if math.isfinite(end)] or [each.low + 0.5 if each.above else each.low]:
+        value = [float(end)] * (allowed.lengths or (2,))[-1] if isinstance(allowed, Several) else end
+        assert flatten(overlay(TrainConfig(), {name: value}))[name] == value
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"optim.clip": -1.0}, "optim.clip = -1.0 was given; it must be a positive number, or null"),
+        ({"keep.ema": 1.0}, "it must be between 0 and 1, neither of them, or null"),
+        ({"loss.smoothing": 1.0}, "it must be from 0 to below 1"),
+        ({"augment.scale": [0.0, 1.0]}, "a list of 2 numbers, each above 0 and at most 1, the smaller one first"),
+        ({"loss.class_weights": [0.0]}, "each a positive number, or 'none' or 'balanced'"),
+        ({"keep.every_seconds": math.nan}, "it must be zero or more, even infinite"),
+    ],
+)
+def test_a_range_is_told_in_plain_words(values, told):
+    with pytest.raises(ConfigError) as error:
+        overlay(TrainConfig(), values)
+    assert str(error.value).endswith(told)
+
+
+def test_states_by_time_can_be_turned_off():
+    config = overlay(TrainConfig(), {"keep.every_seconds": math.inf})
+    assert overlay(TrainConfig(), read_yaml(to_yaml(config), source="text")).keep.every_seconds == math.inf
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400)])
+def test_a_number_too_large_for_any_setting_is_refused(value):
+    for name in ("optim.lr", "optim.batch_size", "schedule.epochs"):
+        with pytest.raises(ConfigError, match=name):
+            overlay(TrainConfig(), {name: value})
+
+
+@pytest.mark.parametrize("values", [{"optim": 3, "optim.lr": 1.0}, {"model.options": 3, "model.options.dims": 1}])
+def test_a_group_and_a_name_inside_it_do_not_go_together(values):
+    with pytest.raises(ConfigError, match="were given"):
+        overlay(TrainConfig(), values)
+
+
+@pytest.mark.parametrize("text", ["2001-99-99", "[" * 5000, "[1"])
+def test_a_value_that_cannot_be_read_is_refused_in_few_words(text):
+    with pytest.raises(ConfigError, match="cannot be read") as error:
+        read_value(text)
+    assert len(str(error.value)) < 1000
+
+
+def test_a_flag_out_of_range_is_refused_and_one_not_given_is_not():
+    require_number("--parallel", None, 1, 4)
+    with pytest.raises(ValueError, match="--parallel 5 was given; it must be from 1 to 4"):
+        require_number("--parallel", 5, 1, 4)

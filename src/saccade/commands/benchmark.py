@@ -19,11 +19,14 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> None:
     """Print images per second and peak memory of model and peer, for inference and training."""
+    from ..building import open_device, resolve_name
     from ..evaluation.speed import MODES, Setting, as_markdown, race
-    from ..models import require_model
+    from ..ranges import require_number
 
-    require_model(args.model)
-    require_model(args.peer)
+    args.model, args.peer = resolve_name(args.model), resolve_name(args.peer)
+    require_number("--batch-size", args.batch_size, 1, 2**20)
+    require_number("--img-size", args.img_size, 1, 16384)
+    open_device(args.device)
     shared: dict[str, Any] = {name: args[name] for name in ("batch_size", "img_size", "device", "precision")}
     settings = [
         Setting(mode=m, compiled=c, **shared) for m in MODES for c in ([False, True] if args.compile else [False])

@@ -41,6 +41,7 @@ def run(args: Namespace) -> int:
     from ..comparison.compare import compare as run_comparison
     from ..comparison.compare import plan_comparison
     from ..config import ConfigError, parse_settings
+    from ..ranges import require_number
     from ..training.loop import Interrupted
 
     names = ("model", "recipe", "epochs", "budget", "out", "metric", "margin", "parallel", "device")
@@ -49,7 +50,10 @@ def run(args: Namespace) -> int:
         numbers = [int(part) for part in str(args.seeds).split(",")]
     except ValueError:
         raise ConfigError(f"--seeds {args.seeds} was given; give a number, or seeds as 0,1,7") from None
+    if len(numbers) == 1 and "," not in str(args.seeds):
+        require_number("--seeds", numbers[0], 1, 10_000)
     given["seeds"] = numbers[0] if len(numbers) == 1 and "," not in str(args.seeds) else numbers
+    require_number("--parallel", args.parallel, 1, 1024)
     given |= {"arms": args.arm or [], "settings": parse_settings(args["set"] or [])}
     if args.plan:
         print(plan_comparison(args.data, **given))

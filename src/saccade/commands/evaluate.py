@@ -32,7 +32,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--out", default=None, help="folder of evaluation.json and .html; RUN/evaluation of the first run if not given"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace the evaluation there")
+    parser.add_argument("--overwrite", action="store_true", help="replace the evaluation there; else it gets a number")
     parser.add_argument("--json", action="store_true", help="print the result as JSON instead of a table")
     parser.add_argument("--quiet", action="store_true", help="print the result alone")
 

@@ -28,13 +28,12 @@ def flags(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> None:
     """Write the page and print where it is."""
     from ..explanation.explain import explain as make
-    from ..explanation.page import check_free
-    from ..runs import free_name
+    from ..explanation.page import choose_folder
 
     names = {name: args[name].split(",") if args[name] else None for name in ("views", "layers")}
     home = Path(args.run).expanduser()
-    out = Path(args.out) if args.out else free_name(home if home.is_dir() else Path(), "explanation")
-    check_free(out, overwrite=args.overwrite)
+    named = args.out or (home if home.is_dir() else Path()) / "explanation"
+    out = choose_folder(named, overwrite=args.overwrite)
     console = Console(stderr=True)
     with console.status("explaining") as line:
         explanation = make(

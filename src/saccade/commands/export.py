@@ -42,6 +42,8 @@ def run(args: Namespace) -> None:
         print(json.dumps(done.to_dict(), indent=2))
         return
     out = Console(highlight=False, soft_wrap=True)
+    if not out.is_terminal:
+        out.width = 1000  # in a file or a pipe nothing is cut
     known = "" if done.accuracy is None else f": eager top-1 {done.accuracy:.2%}"
     out.print(f"{done.bundle.name}, judged by {done.pictures} {done.origin}{known}", markup=False)
     out.print(as_table(done.files))

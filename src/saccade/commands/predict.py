@@ -12,6 +12,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("target", help="a run's folder, a file of `saccade export`, or a timm model's name")
     parser.add_argument("pictures", nargs="+", help="files, folders, or - for a list of names on standard input")
     parser.add_argument("--out", default=None, help="a .csv or .jsonl file; standard output if not given")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file of --out; else it gets a number")
     parser.add_argument("--form", default=None, choices=["csv", "jsonl"], help="by the ending of --out if not given")
     parser.add_argument("--draw", default=None, metavar="DIR", help="a folder for pictures with the answers drawn")
     parser.add_argument("--top", type=int, default=5, help="how many classes to name")
@@ -26,12 +27,13 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Write predictions; the exit status is 1 if no file could be read."""
-    from ..deployment.answers import Tally, write_predictions
+    from ..deployment.answers import Tally, check_output, write_predictions
     from ..deployment.paths import count_paths
     from ..deployment.predict import Prediction
     from ..deployment.predict import predict as run_predict
     from ..deployment.writers import printable
 
+    check_output(args.out, form=args.form)  # before the model is opened
     names = ("batch_size", "top", "workers", "device", "null", "max_pixels", "trust")
     given: dict[str, Any] = {name: args[name] for name in names}
     predictions = run_predict(args.target, args.pictures, keep=args.draw is not None, **given)
@@ -48,12 +50,14 @@ def run(args: Namespace) -> int:
             if prediction.problem is not None and tally.bad <= 20:
                 bar.console.print(f"{printable(prediction.name)}: {printable(prediction.problem)}", markup=False)
 
-        writing = {"out": args.out, "form": args.form, "top": args.top, "draw": args.draw}
+        writing = {name: args[name] for name in ("out", "form", "top", "draw", "overwrite")}
         try:
             tally = write_predictions(predictions, each=each, **writing)
         except KeyboardInterrupt:
-            left = f"; what was written is in {args.out}.part" if args.out not in (None, "-") else ""
+            left = f"; what was written is in {last.path}.part" if last.path is not None else ""
             console.print(f"stopped after {last.asked} files{left}", markup=False)
             return 130
-    console.print(f"{tally.asked} {'file' if tally.asked == 1 else 'files'}, {tally.bad} of them bad")
+    where = "" if tally.path is None else f"; written: {tally.path}"
+    files = "file" if tally.asked == 1 else "files"
+    console.print(f"{tally.asked} {files}, {tally.bad} of them bad{where}", markup=False)
     return 0 if tally.ok else 1

@@ -1,5 +1,6 @@
 """`saccade train`."""
 
+import signal
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
@@ -62,4 +63,11 @@ def run(args: Namespace) -> int:
     except Interrupted as stop:
         Console(stderr=True).print(f"stopped by {stop}; go on with: saccade train --resume {escape(str(stop.run))}")
         return 128 + stop.number
+    except KeyboardInterrupt:
+        run = args.resume or args.out or "RUN"
+        Console(stderr=True).print(
+            f"stopped at once; go on from the last state with: saccade train --resume {escape(str(run))}",
+            soft_wrap=True,
+        )
+        return 128 + signal.SIGINT
     return 0

@@ -73,8 +73,8 @@ def notes_on(config: TrainConfig, resolved: TrainConfig, data: Source | Stream) 
     if resolved.optim.batch_size != config.optim.batch_size:
         now, before = resolved.optim, config.optim
         notes.append(
-            f"{pictures} training pictures: batches of {now.batch_size} in place of {before.batch_size} and a learning rate "
-            f"of {now.lr:g}, for more steps in an epoch; --batch-size and --lr set your own"
+            f"{pictures} training pictures: batches of {now.batch_size} in place of {before.batch_size} and a learning "
+            f"rate of {now.lr:g}, for more steps in an epoch; --batch-size and --lr set your own"
         )
     elif pictures is not None and pictures < 4 * resolved.optim.batch_size:
         steps = max(pictures // resolved.optim.batch_size, 1)

@@ -14,6 +14,7 @@ from ..data.draws import generator, seed_of
 from ..data.feed import Inputs
 from ..data.loader import check_bad
 from ..data.order import part
+from ..data.picture import count_bad
 from ..runs import Run
 from ..tasks import Task
 from .average import Average
@@ -291,7 +292,7 @@ class Loop:
             self.best, self.stale = max(self.best, record["val_top1"]), 0 if better else self.stale + 1
         self.world.unite(self.feed.bad)
         record |= {"images_per_second": count / max(self.seconds, 1e-9), "seconds": self.seconds}
-        record["bad_pictures"] = len(self.feed.bad) + len(self.parts.validation.bad)
+        record["bad_pictures"] = count_bad(self.feed.bad) + count_bad(self.parts.validation.bad)
         self.seconds = 0.0
         if self.world.leads:
             self.run.append(record)

@@ -1,15 +1,16 @@
 """Optimizers of timm over a task's parameters, and the learning rate of every step."""
 
 import difflib
+import inspect
 import math
 from typing import Any
 
 import torch
-from timm.optim import create_optimizer_v2, list_optimizers
+from timm.optim import create_optimizer_v2, get_optimizer_class, get_optimizer_info, list_optimizers
 from timm.optim._param_groups import param_groups_layer_decay, param_groups_weight_decay
 from torch import nn
 
-from ..config import OptimConfig, ScheduleConfig
+from ..config import ConfigError, OptimConfig, ScheduleConfig
 from ..tasks import Task
 
 FUSED = ("adam", "adamw", "sgd", "nesterov", "momentum")
@@ -26,8 +27,10 @@ def build_optimizer(
         device: of the parameters.
         capturable: whether steps are to be replayed as CUDA graphs.
     """
+    _check_name(config.name)
     options: dict[str, Any] = {"momentum": config.momentum}
     if config.betas is not None:
+        _check_betas(config)
         options["betas"] = tuple(config.betas)
     if config.eps is not None:
         options["eps"] = config.eps
@@ -35,14 +38,15 @@ def build_optimizer(
         options["fused"] = True
     if capturable and config.name in ("adam", "adamw"):
         options["capturable"] = True
+    groups = _groups(task, config)
     try:
-        optimizer = create_optimizer_v2(
-            _groups(task, config), config.name, lr=scaled_lr(config), weight_decay=0.0, **options
-        )
-    except ValueError:
-        near = difflib.get_close_matches(config.name, map(str, list_optimizers()), n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else "; timm.optim.list_optimizers() lists them"
-        raise ValueError(f"optim.name = {config.name!r} is no optimizer of timm{hint}") from None
+        optimizer = create_optimizer_v2(groups, config.name, lr=scaled_lr(config), weight_decay=0.0, **options)
+    except (ValueError, TypeError, AssertionError, ImportError) as error:  # timm's and PyTorch's ways to refuse
+        told = ", ".join(f"{name}={value}" for name, value in options.items())
+        raise ConfigError(
+            f"optim.name = {config.name!r} cannot be made with lr={scaled_lr(config):g}, {told}: {error}; change these "
+            "settings of optim, or choose another optimizer"
+        ) from error
     if capturable:
         for group in optimizer.param_groups:
             group["lr"] = torch.tensor(float(group["lr"]), device=device)
@@ -73,6 +77,36 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
             group["lr"].fill_(value)
         else:
             group["lr"] = value
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name that timm has no optimizer for, and one that needs gradients of gradients."""
+    try:
+        info = get_optimizer_info(_plain(name))
+    except ValueError:
+        near = difflib.get_close_matches(name, map(str, list_optimizers()), n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; timm.optim.list_optimizers() lists them"
+        raise ConfigError(f"optim.name = {name!r} is no optimizer of timm{hint}") from None
+    if info.second_order:
+        raise ConfigError(
+            f"optim.name = {name!r} needs second derivatives, which training here does not take; choose another one"
+        )
+
+
+def _check_betas(config: OptimConfig) -> None:
+    """Refuse another number of betas than the optimizer has; some would fail at their first step only."""
+    made = get_optimizer_class(_plain(config.name), bind_defaults=False)
+    default = getattr(inspect.signature(made).parameters.get("betas"), "default", None)
+    if isinstance(default, tuple) and config.betas is not None and len(default) != len(config.betas):
+        raise ConfigError(
+            f"optim.betas = {config.betas} was given; {config.name} takes {len(default)} of them, such as "
+            f"{list(default)}"
+        )
+
+
+def _plain(name: str) -> str:
+    """Return an optimizer's name without `lookahead_`, which timm takes before any of them."""
+    return name.lower().removeprefix("lookahead_")
 
 
 def _groups(task: Task, config: OptimConfig) -> list[dict[str, Any]]:

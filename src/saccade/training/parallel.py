@@ -140,7 +140,9 @@ def local_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"device {name!r} was asked for; give cpu, cuda, cuda:1, mps or auto") from None
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda", "mps", "xpu"):
+        raise ValueError(f"device {name!r} was asked for; give cpu, cuda, cuda:1, mps or auto")
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ValueError(f"device {name!r} was asked for and PyTorch finds no GPU here; use --device cpu")

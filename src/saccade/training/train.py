@@ -15,8 +15,10 @@ from typing import Any
 import torch
 
 from ..building import parse_plugin, resolve_name, save_tensors
-from ..config import ConfigError, TrainConfig, flatten, overlay, read_yaml, to_yaml
+from ..config import ConfigError, TrainConfig, flatten, nearest, overlay, read_yaml, to_yaml
+from ..data.loader import check_bad
 from ..data.open import Data, open_configured
+from ..data.picture import count_bad
 from ..data.source import Stream
 from ..runs import Run, RunError, free_name, save_model, write_text
 from .console import Console
@@ -190,7 +192,10 @@ def read_recipe(name: str) -> dict[str, Any]:
     elif Path(name).is_file():
         text = Path(name).read_text(encoding="utf-8")
     else:
-        raise ConfigError(f"there is no recipe {name!r}; there are {', '.join(list_recipes())}, or give a YAML file")
+        known = list_recipes()
+        raise ConfigError(
+            f"there is no recipe {name!r}; there are {', '.join(known)}, or give a YAML file{nearest(name, known)}"
+        )
     return read_yaml(text, source=f"recipe {name}")
 
 
@@ -222,6 +227,8 @@ def train_config(
         else:
             _refuse_without_weights(config)
         parts = assemble(config, data, shape, world=world, device=device)
+        held = parts.validation.source
+        check_bad(parts.validation.bad, config.data.bad_limit * len(held), of=len(held))
         run = run or _new_run(config, out, world, overwrite=overwrite)
         for note in (*data.notes, *shape.notes, *parts.feed.notes):
             console.say(note)
@@ -275,7 +282,7 @@ def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overw
             name = f"{config.model.name}-{config.recipe or 'own'}-seed{config.seed}"
             path = Run.create(out or free_name(Path("runs"), name), config, overwrite=overwrite).path
             _mark_elastic(Run(path))
-        except RunError as refusal:
+        except (RunError, OSError) as refusal:
             error = str(refusal)
     path, error = world.gather((path, error))[0]
     if error is not None:
@@ -327,7 +334,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
                 "accuracy": f"{summary['val_top1']:.2%} of {len(answers.labels)} validation pictures",
                 "trained": f"{loop.epoch} epochs, {loop.step} steps, {summary['seconds']:.0f} s",
                 "parameters": f"{summary['parameters']:,}",
-                "pictures left out": str(len(summary["bad_pictures"])),
+                "pictures left out": str(count_bad(summary["bad_pictures"])),
                 "run": str(run.path),
                 **({"report": str(report)} if report else {}),
             },

@@ -195,6 +195,7 @@ def test_settings_that_differ_are_listed_and_the_rest_is_whole(tmp_path):
         ["data.train_limit", "9", "none"],
         ["model.plugins", "['drloc:weight=0.3']", "[]"],
         ["optim.lr", "0.0123", str(recipe.optim.lr)],
+        ["optim.least_steps", "none", str(recipe.optim.least_steps)],
     ]
     assert run.settings.read_text() in [element.text for element in page.all("pre")]
 

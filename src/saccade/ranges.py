@@ -1,0 +1,132 @@
+"""What every number of a run's settings may be, in one table."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers from one to another.
+
+    Args:
+        low: the least.
+        high: the greatest; where that is infinity, `low` is 0.
+        above: leave out `low`.
+        below: leave out `high`.
+        endless: let infinity be one of them.
+    """
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+    below: bool = False
+    endless: bool = False
+
+    def holds(self, value: Any) -> bool:
+        """Whether a number is one of these; what is no number is not."""
+        if not self.low <= value <= self.high or (math.isinf(value) and not self.endless):
+            return False
+        return not (self.above and value == self.low) and not (self.below and value == self.high)
+
+    def __str__(self) -> str:
+        low, high = f"{self.low:.10g}", f"{self.high:.10g}"
+        if math.isinf(self.high):
+            least = "a positive number" if self.above else "zero or more"
+            return least if not self.endless else f"{least}, even infinite"
+        if self.above:
+            return f"between {low} and {high}, neither of them" if self.below else f"above {low} and at most {high}"
+        return f"from {low} to {'below ' if self.below else ''}{high}"
+
+
+@dataclass(frozen=True)
+class Several:
+    """Lists of numbers.
+
+    Args:
+        each: what every number may be.
+        lengths: how many there may be; empty: any number of them.
+        rising: whether the smaller one comes first.
+    """
+
+    each: Range
+    lengths: tuple[int, ...] = ()
+    rising: bool = False
+
+    def holds(self, values: Sequence[Any]) -> bool:
+        """Whether a list is one of these."""
+        if not values or (self.lengths and len(values) not in self.lengths):
+            return False
+        return all(map(self.each.holds, values)) and not (self.rising and list(values) != sorted(values))
+
+    def __str__(self) -> str:
+        count = " or ".join(map(str, self.lengths))
+        order = ", the smaller one first" if self.rising else ""
+        return f"a list of {f'{count} ' if count else ''}numbers, each {self.each}{order}"
+
+
+POSITIVE, NOT_NEGATIVE = Range(0, above=True), Range(0)
+SHARE, BELOW_ONE = Range(0, 1), Range(0, 1, below=True)
+INSIDE, PORTION = Range(0, 1, above=True, below=True), Range(0, 1, above=True)
+SEED, COUNT = Range(0, 2**31 - 1), Range(1, 2**31 - 1)
+
+RANGES: dict[str, Range | Several] = {
+    "seed": SEED,
+    "data.val_share": INSIDE,
+    "data.split_seed": SEED,
+    "data.img_size": Range(1, 16384),
+    "data.mean": Several(SHARE, (1, 3)),
+    "data.std": Several(PORTION, (1, 3)),
+    "data.workers": Range(0, 1024),
+    "data.buffer": COUNT,
+    "data.bad_limit": SHARE,
+    "data.train_limit": COUNT,
+    "model.drop_path": BELOW_ONE,
+    "augment.pad": SHARE,
+    "augment.scale": Several(PORTION, (2,), rising=True),
+    "augment.ratio": Several(POSITIVE, (2,), rising=True),
+    "augment.flip": SHARE,
+    "augment.rand_ops": Range(0, 8),
+    "augment.rand_magnitude": Range(0, 10),
+    "augment.rand_spread": NOT_NEGATIVE,
+    "augment.jitter": SHARE,
+    "augment.erase": SHARE,
+    "augment.mixup": NOT_NEGATIVE,
+    "augment.cutmix": NOT_NEGATIVE,
+    "augment.mix_prob": SHARE,
+    "augment.switch_prob": SHARE,
+    "augment.repeats": COUNT,
+    "augment.off_epochs": Range(0, 2**31 - 1),
+    "optim.lr": POSITIVE,
+    "optim.lr_batch": COUNT,
+    "optim.batch_size": COUNT,
+    "optim.least_steps": COUNT,
+    "optim.accumulate": COUNT,
+    "optim.weight_decay": NOT_NEGATIVE,
+    "optim.momentum": BELOW_ONE,
+    "optim.betas": Several(BELOW_ONE, (2, 3)),
+    "optim.eps": POSITIVE,
+    "optim.layer_decay": PORTION,
+    "optim.clip": POSITIVE,
+    "schedule.epochs": COUNT,
+    "schedule.warmup": NOT_NEGATIVE,
+    "schedule.warmup_lr": NOT_NEGATIVE,
+    "schedule.min_lr": NOT_NEGATIVE,
+    "schedule.patience": COUNT,
+    "loss.smoothing": BELOW_ONE,
+    "loss.class_weights": Several(POSITIVE),
+    "engine.threads": Range(1, 4096),
+    "keep.ema": INSIDE,
+    "keep.every_steps": COUNT,
+    "keep.every_seconds": Range(0, endless=True),
+    "keep.states": COUNT,
+    "keep.evaluate_every": COUNT,
+}
+
+
+def require_number(name: str, value: float | None, low: float, high: float) -> None:
+    """Refuse a flag's number that is not from one to another; None was not given."""
+    allowed = Range(low, high)
+    if value is not None and not allowed.holds(value):
+        raise ValueError(f"{name} {value} was given; it must be {allowed}")
