@@ -47,7 +47,67 @@ def test_unknown_model_names_the_nearest(capsys):
 
 
 @pytest.mark.parametrize(
-    "flags", [["modles"], ["benchmark", "--model", "sot_7"], ["benchmark", "--batch-size", "many"]]
+    ("flags", "told"),
+    [
+        (["--batch-size", "0"], "--batch-size 0 was given; it must be from 1"),
+        (["--img-size", "-1"], "--img-size -1 was given"),
+        (["--device", "gpu"], "device=gpu"),
+        (["--device", "meta"], "device=meta"),
+    ],
+)
+def test_a_benchmark_that_cannot_be_is_refused(flags, told, capsys):
+    assert main(["benchmark", "--model", "sot_7", "--peer", "sot_7", *flags]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [["--seeds", "9" * 24], ["--seeds", "0"], ["--parallel", "0"]])
+def test_a_comparison_of_no_or_countless_trainings_is_refused(flags, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "--arm", "base", "--arm", "broadcast", "--plan", *flags]) == 2
+    assert f"{flags[0]} {flags[1]} was given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")])
+def test_want_of_memory_is_told_without_a_traceback(error, capsys, monkeypatch):
+    def full(*_):
+        raise error
+
+    monkeypatch.setattr("saccade.commands.models.run", full)
+    assert main(["models"]) == 2
+    assert "the memory is not enough" in capsys.readouterr().err
+
+
+def test_a_fault_is_seen_whole(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr("saccade.commands.models.run", broken)
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        main(["models"])
+
+
+def test_overwrite_spares_pictures_and_projects(tmp_path, capsys):
+    class_folders(tmp_path / "pics", {"a": 12, "b": 12})
+    (tmp_path / "pics" / "config.yaml").write_text("a: 1\n")
+    before = sorted(tmp_path.rglob("*"))
+    settings = TINY | {"data.train_limit": None, "data.workers": 0, "data.img_size": 16}
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+    for out in ("pics", "pics/run", "."):
+        flags = ["--out", str(tmp_path / out), "--overwrite", "--epochs", "1", *words]
+        assert main(["train", str(tmp_path / "pics"), *flags]) == 2
+        assert "the pictures' place" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["benchmark", "--model=--", "--peer", "sot_7"],
+        ["train", "--plugin=--"],
+        ["modles"],
+        ["benchmark", "--model", "sot_7"],
+        ["benchmark", "--batch-size", "many"],
+    ],
 )
 def test_misspelt_commands_exit_with_2(flags):
     with pytest.raises(SystemExit) as error:
@@ -97,6 +157,15 @@ def test_training_through_the_command_writes_a_run_and_is_not_overwritten(tmp_pa
         (["--resume", "nowhere"], "not there"),
         (["--device", "cuda:99"], "GPU"),
         (["nowhere/at/all"], "there is no"),
+        (["--set", "keep.evaluate_every=0"], "keep.evaluate_every = 0 was given"),
+        (["--set", "optim=3", "--set", "optim.lr=1"], "group"),
+        (["--plugin", "drloc:weight=abc"], "a number"),
+        (["--plugin", "drloc:weight=nan"], "weight = nan"),
+        (["--plugin", "drloc:model=vit"], "no option 'model'"),
+        (["--plugin", "drloc:hidden_dim=-1"], "hidden_dim"),
+        (["--plugin", "broadcast:layers=3"], "a list of a whole number"),
+        (["--plugin", "token_label:labels=maps"], "only Python code"),
+        (["--set", "loss.class_weights=[1, 2]"], "the data has 10 classes"),
     ],
 )
 def test_a_wrong_command_is_answered_with_what_is_allowed(flags, words, capsys, tmp_path, monkeypatch):
@@ -159,8 +228,8 @@ def test_evaluate_prints_intervals_and_writes_a_page(run, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "found" / "evaluation.json").read_text())
     assert (tmp_path / "found" / "evaluation.html").exists()
-    assert main(["evaluate", *flags]) == 2
-    assert "overwrite" in capsys.readouterr().err
+    assert main(["evaluate", *flags]) == 0
+    assert (tmp_path / "found-2" / "evaluation.json").exists()
 
 
 def test_explain_writes_a_page_and_names_the_answer(run, tmp_path, capsys):

@@ -124,7 +124,8 @@ def _plugin(part: str, text: str) -> str:
         parse_plugin(part)
     except ConfigError as error:
         dotted = "; settings are joined by +, not by a comma" if re.search(r",\s*\w+\.\w+\s*=", part) else ""
-        raise ConfigError(f"arm {text!r}: {error}{dotted}. {_allowed()}") from None
+        known = part.partition(":")[0].strip() in PLUGINS
+        raise ConfigError(f"arm {text!r}: {error}{dotted}. {_allowed(named=known)}") from None
     return part
 
 
@@ -147,10 +148,11 @@ def _add_settings(settings: dict[str, Any], part: str, text: str) -> None:
             raise ConfigError(f"{error}. {_allowed()}") from None
 
 
-def _allowed() -> str:
-    plugins = ", ".join(sorted(PLUGINS))
+def _allowed(*, named: bool = True) -> str:
+    """Say how an arm is written, with the names of the plug-ins unless they are said already."""
+    plugins = f"plug-ins ({', '.join(sorted(PLUGINS))})" if named else "plug-ins"
     return (
-        f"An arm is 'base', or plug-ins ({plugins}) and settings (name=value; model, recipe, epochs, lr, batch_size, "
+        f"An arm is 'base', or {plugins} and settings (name=value; model, recipe, epochs, lr, batch_size, "
         "img_size or a dotted name such as optim.weight_decay) joined by +, with 'NAME:=' before it if you like"
     )
 

@@ -72,7 +72,7 @@ def _order(reference: Footing, arm: Footing) -> Check:
 
 def _batches(reference: Footing, arm: Footing) -> Check:
     equal = (reference.batch_size, reference.steps) == (arm.batch_size, arm.steps)
-    told = f"{arm.batch_size} pictures a step, {arm.steps:,} steps an epoch"
+    told = f"{arm.batch_size} pictures a step, {arm.steps:,} step{'' if arm.steps == 1 else 's'} an epoch"
     names = ("optim.batch_size", "data.")
     return Check("batches", equal, told if equal else f"{told}, {_because(reference, arm, *names)}")
 

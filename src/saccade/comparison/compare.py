@@ -10,8 +10,9 @@ from typing import Any
 
 import rich.console
 
-from ..config import ConfigError
+from ..config import ConfigError, DataConfig
 from ..data.source import Source
+from ..runs import require_apart
 from ..training.loop import Interrupted
 from .arms import parse_arms
 from .budget import parse_duration
@@ -23,6 +24,9 @@ from .planning import Planner
 from .result import Comparison
 from .schedule import make_slots, run_jobs, visible_gpus
 from .watch import Watch
+from .writing import as_markdown
+
+MOST_SEEDS = 10_000
 
 
 def compare(
@@ -72,7 +76,7 @@ def compare(
         quiet: print nothing.
 
     Returns:
-        What was found; also written to the folder as result.json, result.md and report.html.
+        What was found; also written to the folder as result.json, result.md (with the plan) and report.html.
     """
     planner, question = _prepare(locals())
     with planner.folder.lock():
@@ -87,9 +91,9 @@ def compare(
             raise Interrupted(stopped.number, planner.folder.path) from None
         result = conclude(ready, outcomes, question, planner.folder)
         planner.folder.result_file.write_text(result.to_json(), encoding="utf-8")
-        planner.folder.markdown_file.write_text(result.to_markdown(), encoding="utf-8")
+        planner.folder.markdown_file.write_text(as_markdown(result, plan=True), encoding="utf-8")
         _report(result, ready.validation)
-    console.print("\n".join([str(result), *map(str, result.unaffected)]), highlight=False, markup=False)
+    console.print(f"written: {planner.folder.markdown_file.with_name('report.html')}", highlight=False, markup=False)
     return result
 
 
@@ -135,6 +139,7 @@ def _prepare(given: Mapping[str, Any]) -> tuple[Planner, Question]:
     }
     request = json.loads(json.dumps(request))
     out = given["out"] if given["out"] is not None else _default_folder(request)
+    require_apart(out, DataConfig(path=given["data"] or "", val=shared.get("data.val")))
     device = given["device"] or str(shared.get("engine.device", "auto"))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     planner = Planner(
@@ -165,12 +170,15 @@ def _shared(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_seeds(seeds: int | Sequence[int], *, fixed: bool) -> tuple[int, ...]:
+    if isinstance(seeds, int) and seeds > MOST_SEEDS:
+        raise ValueError(f"seeds={seeds} was given; at most {MOST_SEEDS} are trained in one comparison")
     found = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
     if len(set(found)) < len(found):
         raise ValueError(f"seeds={list(found)} were given; a seed given twice is the same training twice")
     if len(found) < (1 if fixed else 2):
+        told = "1 seed was" if len(found) == 1 else f"{len(found)} seeds were"
         raise ValueError(
-            f"{len(found)} seed(s) were given; at least 2, better 5, are needed: from one training of each arm nothing "
+            f"{told} given; at least 2, better 5, are needed: from one training of each arm nothing "
             "can be said about other trainings. Give more, or ask about these very weights only: seeds_fixed=True "
             "(--seeds-fixed)"
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import TrainConfig, flatten
+from ..data.held_out import some
 from ..runs import Run, RunError, write_text
 from ..training.state import list_states
 
@@ -130,6 +131,9 @@ def resumable(path: Path) -> Run | None:
     if run.settings.exists() and list_states(run.states):
         return run
     if path.exists():
+        foreign = run.foreign()
+        if foreign:
+            raise RunError(f"{path} holds {some(foreign)}, which no run wrote; take it away, or give another --out")
         shutil.rmtree(path)
     return None
 

@@ -97,7 +97,7 @@ class Plan:
         return "\n".join([*self._arm_lines(), *self._equal_lines(), *self._cost_lines()])
 
     def _arm_lines(self) -> list[str]:
-        lines = [f"{len(self.arms)} arms on {self.data}, compared with {self.reference}:"]
+        lines = [f"{_count(len(self.arms), 'arm')} on {self.data}, compared with {self.reference}:"]
         for arm in self.arms:
             told = "; ".join(f"{name} = {own!r} (not {base!r})" for name, (base, own) in arm.changes.items())
             if arm.name == self.reference:
@@ -129,18 +129,27 @@ class Plan:
         return lines
 
     def _cost_lines(self) -> list[str]:
-        lines = [f"{self.runs} runs, seeds {', '.join(map(str, self.seeds))}; {self.finished} are finished."]
+        seeds = f"seed{'s' * (len(self.seeds) != 1)} {', '.join(map(str, self.seeds))}"
+        verb = "is" if self.finished == 1 else "are"
+        lines = [f"{_count(self.runs, 'run')}, {seeds}; {self.finished or 'none'} {verb} finished."]
         if self.runs > self.finished:
             side = f", {self.side_by_side} side by side" if self.side_by_side > 1 else ""
             time = "unknown" if self.seconds is None else f"about {say_duration(self.seconds)}{side}"
             lines.append(f"Expected time: {time} ({self.estimate}).")
         lines += [f"Budget: {self.budget}."] if self.budget else []
         if self.detectable is not None:
-            lines.append(
-                f"Smallest difference it will see: about {100 * self.detectable:.1f} points on {self.pictures:,} "
-                f"validation pictures ({DETECTABLE}; {self.detectable_how})."
-            )
+            on = f"on {self.pictures:,} validation pictures"
+            if self.detectable > 1:
+                told = f"It will probably see nothing: with {_count(len(self.seeds), 'seed')} {on}, even a difference "
+                lines.append(f"{told}of 100 points is missed more than once in five times ({self.detectable_how}).")
+            else:
+                told = f"Smallest difference it will see: about {100 * self.detectable:.1f} points {on}"
+                lines.append(f"{told} ({DETECTABLE}; {self.detectable_how}).")
         return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def foresee(*, seeds: int, pictures: int, arms: int, accuracies: Sequence[float] = ()) -> tuple[float | None, str]:
@@ -156,7 +165,7 @@ def foresee(*, seeds: int, pictures: int, arms: int, accuracies: Sequence[float]
         return None, ""
     known = sum(accuracies) / len(accuracies) if accuracies else ASSUMED_ACCURACY
     accuracy = min(max(known, 1 / pictures), 1 - 1 / pictures)
-    told = f"an accuracy of {accuracy:.0%} as in {len(accuracies)} finished runs" if accuracies else ""
+    told = f"an accuracy of {accuracy:.0%} as in {_count(len(accuracies), 'finished run')}" if accuracies else ""
     told = told or f"if the accuracy is about {accuracy:.0%}"
     told += "; arms that vary by half a point from seed to seed"
     if arms > 1:

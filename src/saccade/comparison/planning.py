@@ -74,6 +74,8 @@ class Planner:
     ) -> None:
         self.arms, self.seeds = tuple(arms), tuple(seeds)
         self.request, self.folder, self.slots, self.overwrite = dict(request), folder, list(slots), overwrite
+        if any("optim.lr" in arm.settings for arm in arms):  # then no arm's batches or rate are fitted to the pictures
+            shared = {"optim.least_steps": None, **shared}
         configs = {arm.name: arm.configure(recipe, shared) for arm in arms}
         self.configs = {name: overlay(config, {"seed": self.seeds[0]}) for name, config in configs.items()}
         self.asked = {name: config.schedule.epochs for name, config in self.configs.items()}

@@ -1,6 +1,5 @@
 """Sections of a comparison's report that show evidence: intervals, curves, classes, pictures."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,36 +11,41 @@ from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, fold, grid, paragraph, table
 from ..report.picture import encode_picture
 from ..report.rows import Interval, interval_chart
-from .report_words import NAME, better, points, scaled, score, size, unit
+from .paired import Difference
+from .report_words import NAME, better, bounded, nothing_found, points, scaled, score, smallest, unit
 from .result import ClassDifference, Comparison, Disagreement
 
 CLASSES = 12  # shown at once
 ENDS = 5  # worst and best shown where there are more
 FOLDED = 300  # classes in a fold
 PICTURES = 6  # gains and losses of an arm, each
+TOO_FEW = "with so few seeds or pictures it would miss even the largest difference that there can be"
 
 Records = Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]
 
 
 def interval_section(result: Comparison) -> Section:
     """Return every arm's difference with its interval, and the scores behind it."""
-    rows, smaller = [], []
+    rows, smaller, lost = [], [], []
     for name, judged in result.differences.items():
         d = judged.difference
-        beyond = "more than " if d.right_or_wrong and 1 < d.detectable < math.inf else ""
-        remark = f"{beyond}{size(d, d.detectable)}{unit(d) if math.isfinite(d.detectable) else ''}"
-        rows.append(Interval(name, scaled(d, judged.low), scaled(d, d.mean), scaled(d, judged.high), remark))
-        smaller += [name] if abs(d.mean) < d.detectable else []
+        rows.append(Interval(name, scaled(d, judged.low), scaled(d, d.mean), scaled(d, judged.high), smallest(d)))
+        if nothing_found(d):
+            lost.append(name)
+        elif abs(d.mean) < d.detectable:
+            smaller.append(name)
     if not rows:
         told = "No arm could be compared with the reference."
         return Section("intervals", "The differences", join(paragraph(told, class_="note"), _scores(result)))
     d = next(iter(result.differences.values())).difference
     words = f"Difference in {result.metric} from {shorten(result.reference, NAME)}{' in' if unit(d) else ''}{unit(d)}"
+    below, never = (", ".join(shorten(name, NAME) for name in names) for names in (smaller, lost))
     about = paragraph(
         f"The dot is what was seen, the line what the true difference may be ({d.level:.0%} interval, corrected for "
         f"the number of arms); the dashed line is no difference. {better(d).capitalize()} of it is better. Beside it: "
         "the smallest true difference that an experiment like this one finds four times out of five. "
-        + (f"What was seen is smaller than that for {', '.join(shorten(n, NAME) for n in smaller)}." if smaller else "")
+        + (f"What was seen is smaller than that for {below}. " if below else "")
+        + (f"For {never} it is nothing: {TOO_FEW}." if never else "")
     )
     chart = interval_chart(
         rows,
@@ -68,7 +72,7 @@ def _scores(result: Comparison) -> Html:
 
 def _others(result: Comparison) -> Html | None:
     rows = [
-        [metric, shorten(name, NAME), f"{d.mean:+.4g}", f"{d.low:+.4g} to {d.high:+.4g}", f"{d.p_value:.2g}"]
+        [metric, shorten(name, NAME), f"{d.mean:+.4g}", _ends(metric, d), f"{d.p_value:.2g}"]
         for metric, arms in result.other.items()
         for name, d in arms.items()
     ]
@@ -77,6 +81,10 @@ def _others(result: Comparison) -> Html | None:
     caption = "Differences of other numbers; intervals over seeds alone, not corrected for how many there are"
     head = ["Number", "Arm", "Difference", "Interval", "p"]
     return fold("Other numbers", table(head, rows, caption=caption, numeric=(2, 3, 4)))
+
+
+def _ends(metric: str, d: Difference) -> str:
+    return f"{bounded(metric, d.low):+.4g} to {bounded(metric, d.high):+.4g}"
 
 
 def curve_section(result: Comparison, records: Records) -> Section:

@@ -24,6 +24,11 @@ def points(share: float) -> float:
     return min(max(round(100 * share, 2) + 0.0, -100.0), 100.0)  # + 0.0: no minus zero
 
 
+def bounded(metric: str, value: float) -> float:
+    """Return an end of an interval of another number, at most 1 where the number is a share."""
+    return min(max(value, -1.0), 1.0) if metric.removeprefix("val_") in (*SHARES, "ece") else value
+
+
 def scaled(difference: Difference, value: float) -> float:
     """Return a difference in the unit it is told in: percentage points for right and wrong answers."""
     return points(value) if difference.right_or_wrong else value
@@ -41,6 +46,19 @@ def size(difference: Difference, value: float) -> str:
     if difference.right_or_wrong and abs(value) > 1:
         return "100"
     return f"{100 * abs(value):.2f}" if difference.right_or_wrong else f"{abs(value):.4g}"
+
+
+def nothing_found(difference: Difference) -> bool:
+    """Whether the smallest difference an experiment finds is larger than any that there can be."""
+    return difference.right_or_wrong and difference.detectable > 1
+
+
+def smallest(difference: Difference) -> str:
+    """Return the smallest true difference that an experiment finds, in words."""
+    if nothing_found(difference):
+        return "nothing"
+    found = difference.detectable
+    return f"{size(difference, found)}{unit(difference) if math.isfinite(found) else ''}"
 
 
 def signed(difference: Difference, value: float) -> str:

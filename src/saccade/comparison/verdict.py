@@ -118,6 +118,8 @@ def decide(
 def _undecided(result: "Difference", margin: float | None, level: float, numbers: str, about: str) -> Verdict:
     wanted = abs(result.mean) if margin is None else margin
     finds = f"finds {_size(result, result.detectable)} or more four times out of five"
+    if result.right_or_wrong and result.detectable > 1:  # no two accuracies are farther apart than 1
+        finds = "is too small to find any difference that there can be"
     opening = f"cannot tell yet: {numbers}; this experiment {finds}"
     if result.design == "fixed" or wanted == 0:
         advice = "compare several seeds" if result.design == "fixed" else "tell a margin, the difference that matters"
@@ -150,4 +152,5 @@ def _size(result: "Difference", value: float) -> str:
 
 def _signed(result: "Difference", value: float) -> str:
     value = float(np.round(value, 12)) + 0.0  # no minus zero
+    value = min(max(value, -1.0), 1.0) if result.right_or_wrong else value  # all that accuracies can differ by
     return f"{100 * value:+.2f}" if result.right_or_wrong else f"{value:+.4g}"

@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 
 from .budget import say_duration
-from .paired import Difference
+from .report_words import bounded, nothing_found, points, score, signed, size
 from .result import Comparison, Cost
 
 CLASSES = 5  # shown of an arm
 PICTURES = 6
+NOTHING = (
+    "Where nothing is detectable, seeds or pictures are too few: even the largest difference that there can be is "
+    "missed more than once in five times."
+)
 HIDDEN = {"spread"}  # what only the statistics' own code can use
 
 
@@ -52,8 +56,13 @@ def verdict_lines(result: Comparison) -> list[str]:
     return [f"{name}: {result.verdict(name)}" for name in names]
 
 
-def as_markdown(result: Comparison) -> str:
-    """Return what a reader wants to know first, then the rest."""
+def as_markdown(result: Comparison, *, plan: bool = False) -> str:
+    """Return what a reader wants to know first, then the rest.
+
+    Args:
+        result: of the comparison.
+        plan: end with the plan, which `compare` prints before it begins.
+    """
     parts = [f"# Which arm helps on {result.plan.data}", _bullets(_bold(line) for line in verdict_lines(result))]
     parts += [_bullets(result.notes)] if result.notes else []
     parts += [f"Compared with `{result.reference}`, {result.metric} of {result.plan.pictures:,} validation pictures."]
@@ -61,7 +70,7 @@ def as_markdown(result: Comparison) -> str:
     parts += ["## Other numbers", _others(result)] if any(result.other.values()) else []
     parts += ["## Classes", _classes(result)] if any(result.classes.values()) else []
     parts += ["## Pictures", _pictures(result)] if any(result.disagreements.values()) else []
-    parts += ["## Plan", f"```text\n{result.plan}\n```"]
+    parts += ["## Plan", f"```text\n{result.plan}\n```"] if plan else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -73,16 +82,17 @@ def _scores(result: Comparison) -> str:
         if judged is not None:
             d = judged.difference
             told = [
-                f"{_signed(d, d.mean)} [{_signed(d, judged.low)}, {_signed(d, judged.high)}]",
+                f"{signed(d, d.mean)} [{signed(d, judged.low)}, {signed(d, judged.high)}]",
                 f"{judged.p_holm:.2g}",
-                _sized(d, d.detectable),
+                "nothing" if nothing_found(d) else size(d, d.detectable),
                 judged.verdict.kind,
             ]
-        mean = "failed" if arm.mean is None else _number(result, arm.mean)
-        each = ", ".join(_number(result, score) for score in arm.scores)
+        mean = "failed" if arm.mean is None else score(result, arm.mean)
+        each = ", ".join(score(result, value) for value in arm.scores)
         rows.append([f"`{arm.name}`", mean, each, *told])
     head = ["arm", result.metric, "each seed", "difference", "p (Holm)", "detectable", "verdict"]
-    return _table(head, rows)
+    lost = any(nothing_found(judged.difference) for judged in result.differences.values())
+    return _table(head, rows) + (f"\n\n{NOTHING}" if lost else "")
 
 
 def _costs(result: Comparison) -> str:
@@ -107,15 +117,16 @@ def _equal_time(cost: Cost) -> str:
     d = cost.at_equal_time
     if d is None or cost.equal_seconds is None:
         return "-"
-    points = f"{100 * d.mean:+.2f} [{100 * d.low:+.2f}, {100 * d.high:+.2f}]"
-    return f"{points} after {say_duration(cost.equal_seconds)}"
+    change = f"{points(d.mean):+.2f} [{points(d.low):+.2f}, {points(d.high):+.2f}]"
+    return f"{change} after {say_duration(cost.equal_seconds)}"
 
 
 def _others(result: Comparison) -> str:
     rows = []
     for metric, arms in result.other.items():
         for name, d in arms.items():
-            rows.append([metric, f"`{name}`", f"{d.mean:+.4g} [{d.low:+.4g}, {d.high:+.4g}]", f"{d.p_value:.2g}"])
+            change = " ".join((f"{d.mean:+.4g}", f"[{bounded(metric, d.low):+.4g}, {bounded(metric, d.high):+.4g}]"))
+            rows.append([metric, f"`{name}`", change, f"{d.p_value:.2g}"])
     return "Intervals over seeds alone, not corrected for their number.\n\n" + _table(
         ["number", "arm", "difference", "p"], rows
     )
@@ -126,7 +137,7 @@ def _classes(result: Comparison) -> str:
     for name, found in result.classes.items():
         for row in found[:CLASSES]:
             d = row.difference
-            change = f"{100 * d.mean:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}]"
+            change = f"{points(d.mean):+.1f} [{points(d.low):+.1f}, {points(d.high):+.1f}]"
             shares = [f"{100 * row.reference:.1f}", f"{100 * row.arm:.1f}"]
             rows.append([f"`{name}`", row.name, f"{row.pictures:,}", *shares, change, f"{row.p_holm:.2g}"])
     head = ["arm", "class", "pictures", "reference %", "arm %", "difference", "p (Holm over classes)"]
@@ -143,18 +154,6 @@ def _pictures(result: Comparison) -> str:
     return "Share of trainings that get a picture right.\n\n" + _table(
         ["arm", "picture", "class", "reference", "arm"], rows
     )
-
-
-def _number(result: Comparison, value: float) -> str:
-    return f"{100 * value:.2f} %" if result.metric in ("top1", "top5", "macro_top1") else f"{value:.4g}"
-
-
-def _signed(d: Difference, value: float) -> str:
-    return f"{100 * value + 0.0:+.2f}" if d.right_or_wrong else f"{value + 0.0:+.4g}"
-
-
-def _sized(d: Difference, value: float) -> str:
-    return f"{100 * value:.2f}" if d.right_or_wrong else f"{value:.4g}"
 
 
 def _bold(line: str) -> str:

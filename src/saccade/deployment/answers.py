@@ -7,18 +7,25 @@ from itertools import chain
 from pathlib import Path
 
 from .paths import NoPictures
-from .predict import Prediction
+from .predict import Prediction, Predictions
 from .writers import CsvWriter, DrawWriter, JsonWriter, Writer, output
 
-FORMS = ("csv", "jsonl")
+FORMS = {".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}  # by the ending of a file
 
 
 @dataclass
 class Tally:
-    """How many files were asked about, and how many of them could not be read."""
+    """How many files were asked about, and how many of them could not be read.
+
+    Args:
+        asked: files.
+        bad: of them.
+        path: where the answers are written; None for standard output.
+    """
 
     asked: int = 0
     bad: int = 0
+    path: Path | None = None
 
     @property
     def ok(self) -> bool:
@@ -33,6 +40,7 @@ def write_predictions(
     form: str | None = None,
     top: int = 5,
     draw: str | Path | None = None,
+    overwrite: bool = False,
     each: Callable[[Prediction, Tally], None] = lambda *_: None,
 ) -> Tally:
     """Write predictions as they come.
@@ -41,21 +49,23 @@ def write_predictions(
 
     Args:
         predictions: of `predict`, with `keep` if they are to be drawn.
-        out: a file; None or "-" for standard output.
+        out: a file; None or "-" for standard output. Where it is there already it stays, and a number is added to the
+            new one's name (`answers-2.csv`); `Tally.path` tells it.
         form: "csv" or "jsonl"; by the file's ending if not given.
-        top: how many classes the table has columns for.
+        top: how many classes the table has columns for; no more than the model has.
         draw: a folder for pictures with the answers drawn on them; without `out` these are all that is written.
+        overwrite: replace the file that is there.
         each: is told of every prediction once it is written.
     """
-    form = form or ("jsonl" if str(out).lower().endswith((".jsonl", ".json")) else "csv")
-    if form not in FORMS:
-        raise ValueError(f"form={form!r} was given; there are {', '.join(FORMS)}")
+    form, path = check_output(out, form=form, overwrite=overwrite)
+    if isinstance(predictions, Predictions):
+        top = min(top, len(predictions.classes))
     predictions = _begun(predictions)
-    tally = Tally()
+    tally = Tally(path=path)
     with ExitStack() as stack:
         writers: list[Writer] = [] if draw is None else [DrawWriter(draw)]
         if out is not None or draw is None:
-            file = stack.enter_context(output(out))
+            file = stack.enter_context(output(path))
             writers.append(JsonWriter(file) if form == "jsonl" else CsvWriter(file, top=top))
         for prediction in predictions:
             for writer in writers:
@@ -63,6 +73,39 @@ def write_predictions(
             tally.asked, tally.bad = tally.asked + 1, tally.bad + (prediction.problem is not None)
             each(prediction, tally)
     return tally
+
+
+def check_output(
+    out: str | Path | None, *, form: str | None = None, overwrite: bool = False
+) -> tuple[str, Path | None]:
+    """Return the form answers are written in and the file they go to, None for standard output.
+
+    Args:
+        out: what was named.
+        form: what was asked for; by the file's ending if not given.
+        overwrite: a file that is there may be replaced, so no number is needed.
+    """
+    if form is not None and form not in FORMS.values():
+        raise ValueError(f"form={form!r} was given; there are {', '.join(dict.fromkeys(FORMS.values()))}")
+    if out is None or str(out) == "-":
+        return form or "csv", None
+    path = Path(out).expanduser()
+    if path.is_dir():
+        raise ValueError(f"--out {out} is a folder; name a file")
+    if not path.parent.is_dir():
+        raise ValueError(f"--out {out} was given; there is no folder {path.parent}. Make it first")
+    form = form or FORMS.get(path.suffix.lower())
+    if form is None:
+        raise ValueError(f"--out {out} was given; name a file that ends in .csv or .jsonl, or tell the form by --form")
+    return form, path if overwrite or not path.is_file() else _numbered(path)
+
+
+def _numbered(path: Path) -> Path:
+    """Return a name like a file's that is free: `answers-2.csv`."""
+    number = 2
+    while (free := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
+        number += 1
+    return free
 
 
 def _begun(predictions: Iterable[Prediction]) -> Iterator[Prediction]:

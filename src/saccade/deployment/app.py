@@ -30,8 +30,9 @@ OPEN = ("/health", "/ready", "/openapi.json")
 CLOSED = ("/predict", "/explain", "/model", "/metrics", "/runs")
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 MOST = 1000  # classes in an answer
+NAMED = 20  # models that a refusal names
 
-Index = Annotated[int | None, Query(ge=0, description="which of the models that /model lists, from 0")]
+Which = Annotated[str | None, Query(max_length=400, description="a model that /model lists, by its number or name")]
 Top = Annotated[int | None, Query(ge=1, le=MOST, description="how many classes; 5 if not given")]
 Views = Annotated[str | None, Query(max_length=400, description="keys of views, separated by commas; all if not given")]
 
@@ -125,17 +126,21 @@ class Desk:
         body = await self.uploads.read(request.stream(), room, announced=request.headers.get("content-length"))
         form = read_form(body, content_type)
         options: dict[str, Any] = {
-            "model": _whole(form.fields, "model", query["model"], least=0, most=10**6),
             "top": _whole(form.fields, "top", query.get("top"), least=1, most=MOST),
             "views": form.fields.get("views") or query.get("views"),
         }
-        return form, self.choose(options["model"]), options
+        return form, self.choose(form.fields.get("model", query["model"])), options
 
-    def choose(self, index: int | None) -> Served:
-        """Return a model by its number."""
-        if index is not None and index >= len(self.models):
-            raise Refusal(422, f"model = {index} was given; there are 0 to {len(self.models) - 1}, see /model")
-        return self.models[index or 0]
+    def choose(self, which: str | None) -> Served:
+        """Return a model by its number or name, the first if none is asked for."""
+        numbers = {str(number): one for number, one in enumerate(self.models)}
+        names = {one.name: one for one in self.models}
+        found = self.models[0] if which is None else numbers.get(which) or names.get(which)
+        if found is None:
+            there = ", ".join(f"{number} ({one.name})" for number, one in list(numbers.items())[:NAMED])
+            more = ", ..." if len(numbers) > NAMED else ""
+            raise Refusal(422, f"model = {str(which)[:80]!r} was given; there are {there}{more}, by number or name")
+        return found
 
     def _queues(self) -> dict[tuple[str, ...], float]:
         return {(one.name,): float(len(one.batcher)) for one in self.models}
@@ -193,7 +198,7 @@ def create_app(
 
 def _add_questions(app: FastAPI, desk: Desk) -> None:
     @app.post("/predict", openapi_extra=BODY, responses={200: PREDICTED, **REFUSALS})
-    async def predict(request: Request, model: Index = None, top: Top = None) -> Response:
+    async def predict(request: Request, model: Which = None, top: Top = None) -> Response:
         """Say what is in a picture. Requests that come together share a forward pass."""
         with desk.uploads.room() as room:
             form, served, options = await desk.take(request, room, {"model": model, "top": top})
@@ -203,7 +208,7 @@ def _add_questions(app: FastAPI, desk: Desk) -> None:
         return JSONResponse(served.answer(shares, options["top"] or 5))
 
     @app.post("/explain", openapi_extra=BODY, responses={200: EXPLAINED, **REFUSALS})
-    async def explain(request: Request, model: Index = None, views: Views = None) -> Response:
+    async def explain(request: Request, model: Which = None, views: Views = None) -> Response:
         """Show what a model did with a picture: views with their figures, as data URIs and HTML."""
         with desk.uploads.room() as room:
             form, served, options = await desk.take(request, room, {"model": model, "views": views})

@@ -3,7 +3,10 @@
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -14,11 +17,12 @@ from torch.export import ExportedProgram
 
 from ..building import Shape, open_model
 from ..runs import write_text
+from ..targets import find_target
 from .bundle import Bundle, ExportError, require_onnxruntime
 from .exported import Exported, ExportedFile
 from .graph import Asked, trace, write_onnx, write_program
 from .judge import Judge
-from .predictor import plugin_names, require_target
+from .predictor import plugin_names
 from .quantize import halved, write_int8
 from .verify import TOLERANCE, gather
 
@@ -57,20 +61,21 @@ def export(
         What was written and measured; `export.json` in the folder holds the same.
     """
     _check(formats, half=half, int8=int8, limit=limit)
-    require_target(target, "a run's folder, its model.safetensors")
+    target = find_target(target)
     model, shape = open_model(target)
     folder = _folder(target, out)
     progress("gathering pictures")
     evidence = gather(target, shape, data=data, val=val, limit=limit)
     asked = Asked(model, shape.mean, shape.std).eval()
     judge = Judge(asked.logits, evidence, tolerance)
-    work = _Export(asked, shape, _describe(model, shape, _name(target)), folder, judge, progress)
-    for form in dict.fromkeys(formats):
-        work.plain(form)
-    if half:
-        work.half()
-    if int8:
-        work.int8()
+    with _drafts(folder) as drafts:
+        work = _Export(asked, shape, _describe(model, shape, _name(target)), (folder, drafts), judge, progress)
+        for form in dict.fromkeys(formats):
+            work.plain(form)
+        if half:
+            work.half()
+        if int8:
+            work.int8()
     done = Exported(
         folder=folder,
         bundle=work.bundle,
@@ -92,12 +97,12 @@ class _Export:
         asked: Asked,
         shape: Shape,
         bundle: Bundle,
-        folder: Path,
+        places: tuple[Path, Path],
         judge: Judge,
         progress: Callable[[str], None],
     ) -> None:
         self.asked, self.shape, self.bundle = asked, shape, bundle
-        self.folder, self.judge, self.progress = folder, judge, progress
+        (self.folder, self.drafts), self.judge, self.progress = places, judge, progress
         self.traced: dict[str, ExportedProgram] = {}  # by precision
         self.files: list[ExportedFile] = []
         self.notes: list[str] = []
@@ -136,18 +141,28 @@ class _Export:
         self._publish(form, name, bundle, lambda draft: write(program, draft, bundle))
 
     def _publish(self, form: str, name: str, bundle: Bundle, write: Callable[[Path], None]) -> None:
-        """Write a file under a draft name, judge it, and give it its name only if it is good."""
+        """Write a draft, judge it, and put it into the folder only if it is good."""
+        draft = self.drafts / name
+        self.progress(f"writing {name}")
+        write(draft)
+        self.progress(f"verifying {name}")
+        measured = self.judge.measure(form, draft, bundle)
         self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / f".part.{name}"
-        try:
-            self.progress(f"writing {name}")
-            write(draft)
-            self.progress(f"verifying {name}")
-            measured = self.judge.measure(form, draft, bundle)
-            os.replace(draft, self.folder / name)
-        finally:
-            draft.unlink(missing_ok=True)
+        os.replace(draft, self.folder / name)
         self.files.append(replace(measured, path=self.folder / name))
+
+
+@contextmanager
+def _drafts(folder: Path) -> Iterator[Path]:
+    """Make a place for drafts on the disk of a folder that may not be there yet, and remove it in the end."""
+    near = folder.absolute()
+    while not near.is_dir():
+        near = near.parent
+    drafts = Path(tempfile.mkdtemp(prefix=".export.", suffix=".part", dir=near))
+    try:
+        yield drafts
+    finally:
+        shutil.rmtree(drafts, ignore_errors=True)
 
 
 def _describe(model: nn.Module, shape: Shape, name: str) -> Bundle:

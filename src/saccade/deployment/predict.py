@@ -1,7 +1,7 @@
 """Ask a model about files: in batches, with bounded memory, whatever their number."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -37,6 +37,26 @@ class Prediction:
     picture: np.ndarray | None = None
 
 
+class Predictions(Iterator[Prediction]):
+    """Predictions one after another, made as they are asked for.
+
+    Args:
+        stream: makes them.
+        classes: that the model knows.
+    """
+
+    def __init__(self, stream: Generator[Prediction, None, None], classes: tuple[str, ...]) -> None:
+        self.stream, self.classes = stream, classes
+
+    def __next__(self) -> Prediction:
+        """Return the next one."""
+        return next(self.stream)
+
+    def close(self) -> None:
+        """Break off: no further file is read."""
+        self.stream.close()
+
+
 def predict(
     target: str | Path | Predictor,
     pictures: str | Path | Iterable[str | Path],
@@ -49,7 +69,7 @@ def predict(
     keep: bool = False,
     max_pixels: int = MAX_PIXELS,
     trust: bool = False,
-) -> Iterator[Prediction]:
+) -> Predictions:
     """Yield what a model says of files, in the order they are found, a bad one with its problem.
 
     At most a few batches are held at a time, so a million files take the memory of a hundred.
@@ -72,12 +92,14 @@ def predict(
     given = [pictures] if isinstance(pictures, str | Path) else pictures
     predictor = target if isinstance(target, Predictor) else open_predictor(target, device=device, trust=trust)
     reader = _Reader(predictor, keep=keep, max_pixels=max_pixels)
-    return _stream(predictor, reader, find_paths(given, null=null), batch_size=batch_size, top=top, workers=workers)
+    paths = find_paths(given, null=null)
+    stream = _stream(predictor, reader, paths, batch_size=batch_size, top=top, workers=workers)
+    return Predictions(stream, tuple(predictor.classes))
 
 
 def _stream(
     predictor: Predictor, reader: "_Reader", paths: Iterator[Path], *, batch_size: int, top: int, workers: int
-) -> Iterator[Prediction]:
+) -> Generator[Prediction, None, None]:
     """Read ahead by one batch and what the threads have in hand, ask, and answer in order."""
     pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
     ahead: deque[Future[Read]] = deque()

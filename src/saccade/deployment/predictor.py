@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import timm
 import torch
 from torch import Tensor, nn
 
 from ..building import Shape, open_device, open_model
 from ..data.augment import Normalize
 from ..data.loader import Framing
-from ..models import CheckpointError
 from ..plugins import attached
+from ..targets import find_target
 from ..tasks.classify import read_logits
 from .bundle import Bundle, ExportError, read_program_bundle, require_onnxruntime, safe_onnx_bytes
 
@@ -182,24 +181,10 @@ def open_predictor(target: str | Path, *, device: str = "cpu", trust: bool = Fal
             if path.suffix.lower() == ".onnx"
             else ProgramPredictor(path, device=device, trust=trust)
         )
-    require_target(target, "a run's folder, a .onnx file that `saccade export` wrote")
-    model, shape = open_model(target)
-    name = path.resolve().name if path.exists() else str(target)
+    opened = find_target(target, allowed="a run's folder, a .onnx file that `saccade export` wrote")
+    model, shape = open_model(opened)
+    name = path.resolve().name if path.exists() else opened
     return TorchPredictor(model, shape, name=name, kind="run" if path.exists() else "timm", device=device)
-
-
-def require_target(target: str | Path, allowed: str) -> None:
-    """Refuse what is neither there nor a model of timm.
-
-    Args:
-        target: what was given.
-        allowed: what may be given besides a timm model, in words.
-    """
-    if not Path(target).expanduser().exists() and not timm.is_model(str(target).split(".")[0]):
-        raise CheckpointError(
-            f"there is no {target}, and timm has no model of that name; give {allowed}, or the name of a timm model "
-            "with pretrained weights"
-        )
 
 
 def plugin_names(model: nn.Module) -> tuple[str, ...]:

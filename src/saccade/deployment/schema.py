@@ -10,7 +10,7 @@ _FORM = {
     "required": ["file"],
     "properties": {
         "file": {**_BINARY, "description": f"the picture: {', '.join(kind.partition('/')[2] for kind in KINDS)}"},
-        "model": {"type": "integer", "minimum": 0, "description": "as in the query"},
+        "model": {"type": "string", "description": "as in the query"},
     },
 }
 BODY: dict[str, Any] = {

@@ -58,6 +58,10 @@ def read_form(body: bytes, content_type: str) -> Form:
         options = _options(headers.get("content-disposition", ""))
         name = options.get("name", "")
         if name != "file":
+            if "filename" in options:
+                raise Refusal(
+                    422, f"the field {name[:NAME]!r} holds a file; send the picture in the field `file`, -F file=@NAME"
+                )
             if len(data) > FIELD_BYTES:
                 raise Refusal(400, f"the field {name[:NAME]!r} has {len(data)} bytes; at most {FIELD_BYTES} are taken")
             fields[name] = data.decode("utf-8", "replace").strip()

@@ -151,22 +151,19 @@ def harmless(text: str) -> str:
 
 
 @contextmanager
-def output(path: str | Path | None) -> Iterator[TextIO]:
-    """Open a file to be written, or standard output for None or "-".
+def output(path: Path | None) -> Iterator[TextIO]:
+    """Open a file to be written, or standard output for None.
 
     The file is named `NAME.part` until the block ends well; one that is interrupted stays under that name, with every
-    line that was written.
+    line that was written. A pipe or a device is written to as it is.
     """
-    if path is None or str(path) == "-":
+    if path is None:
         yield sys.stdout
         sys.stdout.flush()
         return
-    final = Path(path).expanduser()
-    if final.is_dir():
-        raise ValueError(f"--out {path} is a folder; name a file")
-    if not final.parent.is_dir():
-        raise ValueError(f"--out {path} was given; there is no folder {final.parent}. Make it first")
-    draft = final.with_name(f"{final.name}.part")
+    special = path.exists() and not path.is_file()
+    draft = path if special else path.with_name(f"{path.name}.part")
     with open(draft, "w", newline="", encoding="utf-8") as file:
         yield file
-    os.replace(draft, final)
+    if not special:
+        os.replace(draft, path)

@@ -151,7 +151,10 @@ def ask_all(
         if robust:
             covered, spoilt = occlusions(framing.img_size), corruptions(framing.channels)
             back = asking.share_right() * sum(attack.steps * attack.restarts for attack in attacks)
-            bars.say(expect(time.monotonic() - begun, passes=len(covered) + len(spoilt), back=back))
+            told = expect(time.monotonic() - begun, passes=len(covered) + len(spoilt), back=back)
+            # Runs that see pictures at another size are asked apart, so each group is told of by its names.
+            names = ", ".join(subjects[i].name for i in group)
+            bars.say(told if len(group) == len(subjects) else f"{names}: {told}")
             asking.changed("occlusions", covered)
             asking.changed("corruptions", spoilt)
             asking.attack(attacks)
@@ -168,8 +171,8 @@ def expect(seconds: float, *, passes: float, back: float) -> str:
         passes: forward still to come.
         back: passes forward and back at most, each as long as three forward.
     """
-    minutes = seconds * (passes + 3 * back) / 60
-    told = "less than a minute" if minutes < 1 else f"up to about {minutes:.0f} minutes"
+    minutes = round(seconds * (passes + 3 * back) / 60)
+    told = "less than a minute" if minutes < 1 else f"up to about {minutes} minute{'s' * (minutes > 1)}"
     return f"{told} for occlusions, corruptions and attacks; --limit asks about fewer pictures"
 
 

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from ..data.held_out import some
+from ..data.picture import count_bad
 from ..data.source import Source
 from .asking import Album, Asked, Bars, ask_all
 from .attacks import Attack
 from .bootstrap import RESAMPLES, Difference, Estimate, Statistic, estimate, interval, mcnemar, resample
 from .labels import LabelFile, Truth, labelled_places, read_labels, read_subset, read_truth
 from .metrics import by_class, mean_of, over_all, reliability, set_statistics
-from .result import Evaluated, Evaluation, Example, require_free
+from .result import Evaluated, Evaluation, Example, choose_folder
 from .robust import MEAN, ZERO, Condition, add_means, corruptions, occlusions
 from .subjects import EvaluationError, Pictures, Subject, choose, open_pictures, open_subjects, require_same_classes
 
@@ -61,13 +62,12 @@ def evaluate(
         resamples: of the pictures, for the intervals.
         batch_size: pictures at a time; draws do not depend on it.
         workers: processes that read files.
-        out: a folder to write evaluation.json and evaluation.html to; nothing is written if not given.
+        out: a folder to write evaluation.json and evaluation.html to; where it holds an evaluation already, that one
+            stays and a number is added (`evaluation-2`). Nothing is written if not given.
         overwrite: replace the evaluation in `out`.
         quiet: print nothing.
     """
     begun = time.monotonic()
-    if out is not None:
-        require_free(out, overwrite=overwrite)
     attacks = [Attack(epsilon=float(e), steps=steps, restarts=restarts) for e in dict.fromkeys(epsilons)]
     if batch_size < 1 or resamples < 100:
         raise EvaluationError(f"batch_size={batch_size} and resamples={resamples} were given; at least 1 and 100")
@@ -75,6 +75,8 @@ def evaluate(
     file = read_labels(labels) if labels is not None else None
     subjects = open_subjects([targets] if isinstance(targets, str | Path) else targets, device=device)
     require_same_classes(subjects)
+    if out is not None:
+        choose_folder(out, overwrite=overwrite)  # what it refuses is better known before the work than after
     pictures = _chosen(open_pictures(subjects, None if data is None else str(data)), file, limit=limit, seed=seed)
     given: dict[str, Any] = {"places": pictures.places, "labels": file, "subset": names}
     truths = [read_truth(pictures.source, s.shape.classes, whose=s.name, **given) for s in subjects]
@@ -111,21 +113,24 @@ def evaluate(
         examples=_examples(subjects[0], source.subset(places[:1]), seed) if robust else (),
     )
     if out is not None:
-        bars.say(f"written: {result.save(out, overwrite=overwrite)}")
+        result = replace(result, page=result.save(choose_folder(out, overwrite=overwrite), overwrite=overwrite))
+        bars.say(f"written: {result.page}")
     return result
 
 
 def plan(subjects: Sequence[Subject], pictures: int, attacks: Sequence[Attack]) -> list[str]:
     """Return what will be done, in words; without attacks, the clean pictures alone."""
-    lines = [f"{len(subjects)} model{'s' * (len(subjects) > 1)} on {pictures:,} pictures: 1 clean pass each"]
+    models, several = f"{len(subjects)} model{'s' * (len(subjects) > 1)}", "s" * (pictures != 1)
+    lines = [f"{models} on {pictures:,} picture{several}: 1 clean pass each"]
     if attacks:
         shape = subjects[0].shape
         covered, spoilt = len(occlusions(shape.img_size)), len(corruptions(shape.in_chans))
         most = attacks[0].steps * attacks[0].restarts
         told = ", ".join(f"{attack.epsilon:g}/255" for attack in attacks)
+        passes = f"{most} pass{'es' * (most != 1)}"
         lines.append(
-            f"robustness: {covered} occlusions and {spoilt} corruptions, a pass each; FGSM, and PGD of at most {most} "
-            f"passes forward and back, at {told}"
+            f"robustness: {covered} occlusions and {spoilt} corruptions, a pass each; FGSM, and PGD of at most "
+            f"{passes} forward and back, at {told}"
         )
     return lines
 
@@ -135,7 +140,8 @@ def _chosen(pictures: Pictures, file: LabelFile | None, *, limit: int | None, se
     source, notes = pictures.source, list(pictures.notes)
     places = labelled_places(source, file)
     if len(places) < len(source):
-        notes.append(f"{len(source) - len(places)} pictures without a right answer are left out")
+        left = len(source) - len(places)
+        notes.append(f"{left} picture{'s' * (left != 1)} without a right answer left out")
     chosen = choose(source, places, limit=limit, seed=seed)
     if len(chosen) < len(places):
         notes.append(f"{len(chosen)} of {len(places)} pictures, evenly by class (seed {seed})")
@@ -232,7 +238,9 @@ def _examples(subject: Subject, source: Source, seed: int) -> tuple[Example, ...
 
 
 def _bad_notes(bad: dict[str, str]) -> list[str]:
-    return [f"{len(bad)} pictures could not be read and are not counted: {some(sorted(bad))}"] if bad else []
+    count = count_bad(bad)
+    told = "1 picture could not be read and is" if count == 1 else f"{count} pictures could not be read and are"
+    return [f"{told} not counted: {some(sorted(bad))}"] if bad else []
 
 
 def _mask_notes(subjects: Sequence[Subject], asked: Sequence[Asked]) -> list[str]:

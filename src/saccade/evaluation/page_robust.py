@@ -74,9 +74,10 @@ def attack_section(result: Evaluation) -> Section | None:
             whose = f", {shorten(run.name, 40)}" if len(result.runs) > 1 else ""
             rows.append(Interval(f"{metric_title(name)}{whose}", found.low, found.value, found.high))
     starts = f"{attack['restarts']} start{'' if attack['restarts'] == 1 else 's'}"
+    steps = f"{attack['steps']} step{'' if attack['steps'] == 1 else 's'}"
     about = (
         "Each value of a picture may change by epsilon. FGSM moves once along the gradient's sign; PGD takes "
-        f"{attack['steps']} steps of {attack['step']:g} epsilon from {starts}. What counts is the "
+        f"{steps} of {attack['step']:g} epsilon from {starts}. What counts is the "
         "worst point found for each picture, so PGD is never above FGSM."
     )
     chart = interval_chart(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..report.tally import Bin, Score
-from ..runs import write_text
+from ..runs import free_name, write_text
 from .bootstrap import Difference, Estimate
 from .subjects import EvaluationError
 
@@ -63,6 +63,7 @@ class Evaluation:
         notes: remarks for the reader.
         seconds: how long it took.
         examples: pictures under each condition.
+        page: where `evaluate` wrote it; None if it did not.
     """
 
     runs: dict[str, Evaluated]
@@ -74,6 +75,7 @@ class Evaluation:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     examples: tuple[Example, ...] = field(default=(), repr=False)
+    page: Path | None = None
 
     @property
     def reference(self) -> str:
@@ -129,7 +131,7 @@ class Evaluation:
         """Return the main numbers as a table, conditions but for their mean and the attacks left out."""
         names = [n for n in self.run().metrics if "." not in n or n.startswith(("robust.", "fgsm.", "pgd."))]
         lines = [
-            f"| {self.pictures:,} pictures of {self.data} | " + " | ".join(self.runs) + " |",
+            f"| {self.pictures:,} picture{'s' * (self.pictures != 1)} of {self.data} | " + " | ".join(self.runs) + " |",
             "| --- |" + " --: |" * len(self.runs),
         ]
         for name in names:
@@ -166,6 +168,20 @@ class Evaluation:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return path / FILES[1]
+
+
+def choose_folder(folder: str | Path, *, overwrite: bool) -> Path:
+    """Return where an evaluation goes: the folder named, or one with a number if that holds an evaluation already.
+
+    Args:
+        folder: must hold nothing but an evaluation.
+        overwrite: the one that is there may be replaced, so no number is needed.
+    """
+    path = require_free(folder, overwrite=True)
+    if overwrite or not path.exists() or not any(path.iterdir()):
+        return path
+    path = path.resolve() if path.name in ("", "..") else path
+    return free_name(path.parent, path.name)
 
 
 def require_free(folder: str | Path, *, overwrite: bool) -> Path:

@@ -83,9 +83,12 @@ def race(names: list[str], setting: Setting) -> dict[str, Timing]:
 
 
 def as_markdown(results: list[tuple[Setting, dict[str, Timing]]]) -> str:
-    """Return a table of races; every ratio is against the last model of its race, the peer."""
+    """Return a table of races; every ratio is against the last model of its race, the peer.
+
+    Memory is what a step takes at its highest beyond what is held before it: weights, and the optimizer's state.
+    """
     lines = [
-        "| mode | engine | batch | size | model | images/s | spread | ratio | peak MiB | ratio |",
+        "| mode | engine | batch | size | model | images/s | spread | ratio | peak MiB, weights apart | ratio |",
         "| --- | --- | --: | --: | --- | --: | --: | --: | --: | --: |",
     ]
     for setting, timings in results:

@@ -15,6 +15,7 @@ from ..data.loader import Framing
 from ..data.open import open_configured, open_data
 from ..data.source import Source
 from ..runs import Run
+from ..targets import find_target
 from ..tasks.classify import read_logits
 
 
@@ -97,14 +98,15 @@ def open_subjects(targets: Sequence[str | Path], *, device: str) -> list[Subject
     """
     if not targets:
         raise EvaluationError("nothing was given to evaluate; give a run's folder, its weights or a timm model's name")
+    known = [find_target(target) for target in targets]  # all of them before the first is opened
     place = open_device(device)
     found: list[Subject] = []
-    for target in targets:
+    for target, opened in zip(targets, known, strict=True):
+        model, shape = open_model(opened)
         path = Path(target).expanduser()
-        model, shape = open_model(target)
         folder = path if path.is_dir() else path.parent if path.is_file() else None
         run = Run(folder) if folder is not None and (folder / "config.yaml").is_file() else None
-        base = (folder.resolve().name or str(target)) if folder is not None else str(target)
+        base = (folder.resolve().name or str(target)) if folder is not None else opened
         name, number = base, 2
         while name in {subject.name for subject in found}:
             name, number = f"{base} ({number})", number + 1

@@ -12,6 +12,7 @@ from typing import Any
 from PIL import Image
 
 from ..report import Html, Section, encode_picture, paragraph, render_page, strip, table, tag
+from ..runs import free_name
 from .result import Answer, ExplainedPicture, Explanation
 from .view import Figure, View
 
@@ -192,6 +193,21 @@ def _numbers(explanation: Explanation, files: dict[tuple[int, str], str]) -> dic
     ]
     about = {"kind": KIND, "model": explanation.model, "against": explanation.against}
     return {**about, "notes": list(explanation.notes), "pictures": pictures}
+
+
+def choose_folder(folder: str | Path, *, overwrite: bool) -> Path:
+    """Return where an explanation goes: the folder named, or one with a number if that holds an explanation already.
+
+    Args:
+        folder: must hold nothing but an explanation.
+        overwrite: the one that is there may be replaced, so no number is needed.
+    """
+    path = Path(folder).expanduser()
+    check_free(path, overwrite=True)
+    if overwrite or not path.is_dir() or not any(path.iterdir()):
+        return path
+    path = path.resolve() if path.name in ("", "..") else path
+    return free_name(path.parent, path.name)
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:

@@ -39,7 +39,8 @@ def scaling_view(model: nn.Module, count: int) -> list[View]:
         }
         for row in found
     ]
-    caption = f"The scaling weights of {len(found)} layers, from the first to the last."
+    layers = "one layer." if len(found) == 1 else f"{len(found)} layers, from the first to the last."
+    caption = f"The scaling weights of {layers}"
     figure = Figure("scaling-weights", caption, chart=_scaling_charts(found), numbers={"layers": rows})
     return [View("scaling", title, SCALING, figures=[figure], numbers={"layers": rows}) for _ in range(count)]
 

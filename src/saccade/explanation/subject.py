@@ -15,6 +15,7 @@ from ..data.augment import Normalize
 from ..data.open import open_configured, open_data
 from ..data.picture import BadPicture, decode
 from ..runs import Run
+from ..targets import find_target
 
 Picture = str | Path | Image.Image | np.ndarray
 DETECTING = ("rpn", "roi_heads", "anchor_generator")  # parts of detectors, which resize pictures and return boxes
@@ -75,9 +76,10 @@ def open_subject(target: nn.Module | str | Path, *, shape: Shape | None = None, 
         shape = shape or find_shape(target)
         name = (getattr(target, "pretrained_cfg", None) or {}).get("architecture") or type(target).__name__
     else:
-        model, shape, notes = *open_model(target), ()
-        name = Path(target).name if Path(target).exists() else str(target)
-        run = Path(target) if Path(target).is_dir() else None
+        opened, path = find_target(target), Path(target).expanduser()
+        model, shape, notes = *open_model(opened), ()
+        name = path.resolve().name if path.exists() else opened
+        run = path if path.is_dir() else None
     if device is not None:
         model = model.to(open_device(device))
     return Subject(model, shape, name, run, notes)

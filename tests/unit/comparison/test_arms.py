@@ -1,5 +1,9 @@
+import re
+from pathlib import Path
+
 import pytest
 
+from saccade.building import PLUGINS
 from saccade.comparison.arms import parse_arm, parse_arms, reference_of, split
 from saccade.comparison.folder import config_hash, slug
 from saccade.config import ConfigError
@@ -61,6 +65,19 @@ def test_a_wrong_arm_is_refused_with_what_is_allowed(text, told):
     with pytest.raises(ConfigError) as error:
         parse_arm(text)
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["brodcast", "drloc:wait=1", "broadcast+", "lr=1,3"])
+def test_plugins_are_listed_once_in_a_message(text):
+    with pytest.raises(ConfigError) as error:
+        parse_arm(text)
+    assert str(error.value).count(", ".join(sorted(PLUGINS))) == 1
+
+
+def test_the_document_names_every_plugin():
+    text = (Path(__file__).parents[3] / "docs" / "compare.md").read_text(encoding="utf-8")
+    row = next(line for line in text.splitlines() if line.startswith("| `broadcast` |"))
+    assert set(re.findall(r"`(\w+)`", row)) == set(PLUGINS)
 
 
 def test_fewer_than_two_arms_and_names_twice_are_refused():

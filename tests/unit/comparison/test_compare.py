@@ -169,6 +169,16 @@ def test_asking_again_runs_nothing_and_finds_the_same(whole):
     assert again.to_dict()["differences"] == whole.to_dict()["differences"]
 
 
+def test_plan_and_verdicts_are_told_once(whole, capsys):
+    again = compare(**options(whole.path, quiet=False))
+    printed = capsys.readouterr()
+    everything = printed.err + again.to_markdown()  # what the command prints
+    assert everything.count("Held equal, as looked up") == 1
+    assert everything.count(str(again.verdict(CHANGED))) == 1
+    assert printed.err.rstrip().endswith(f"written: {again.path / 'report.html'}")
+    assert "Held equal, as looked up" in (again.path / "result.md").read_text(encoding="utf-8")
+
+
 def test_finished_runs_are_left_alone_after_a_kill(killed, whole):
     _, finished, before = killed
     after = times(whole.path)
@@ -257,7 +267,7 @@ def test_ctrl_c_leaves_a_comparison_that_goes_on(pictures, tmp_path, monkeypatch
     monkeypatch.setattr(loop.Loop, "_look_up", original)
     assert stopped.value.run == tmp_path / "c"
     run = next((tmp_path / "c" / "runs").glob("base-*/seed-1"))
-    assert sorted(path.name for path in (run / "state").iterdir()) == ["step-000000000", "step-000000001"]
+    assert sorted(path.name for path in (run / "state").glob("step-*")) == ["step-000000000", "step-000000001"]
     result = compare(pictures, **given)
     assert (result.plan.finished, result.arm("broadcast").seeds) == (2, (0, 1))
 

@@ -10,6 +10,7 @@ from saccade.comparison.budget import Pace
 from saccade.comparison.checks import check_all
 from saccade.comparison.compare import plan_comparison
 from saccade.comparison.footing import Library, stand
+from saccade.comparison.plan import foresee
 from saccade.config import ConfigError, overlay
 from support.comparisons import SETTINGS, TINY
 from support.trainings import png_folder
@@ -131,6 +132,19 @@ def test_a_budget_reduces_seeds_then_epochs_and_says_so(tmp_path):
     assert "3 seeds instead of 5 and 10 epochs instead of 20 (rule: seeds are reduced first" in str(found)
     with pytest.raises(ValueError, match="Give that much"):
         plan("broadcast", out=tmp_path / "c", epochs=20, seeds=5, budget="1m")
+
+
+def test_a_plan_that_can_see_nothing_says_so_instead_of_a_size_there_is_not(tmp_path):
+    found = replace(plan("broadcast", out=tmp_path / "c"), detectable=1.53, seeds=(0, 1), pictures=20)
+    assert "It will probably see nothing: with 2 seeds on 20 validation pictures" in str(found)
+    assert "153" not in str(found)
+
+
+def test_one_of_a_thing_is_told_in_the_singular(tmp_path):
+    found = replace(plan("broadcast", out=tmp_path / "c"), runs=1, seeds=(4,), finished=1)
+    assert "1 run, seed 4; 1 is finished." in str(found)
+    assert "4 runs, seeds 0, 1; none are finished." in str(replace(found, runs=4, seeds=(0, 1), finished=0))
+    assert "as in 1 finished run;" in foresee(seeds=2, pictures=50, arms=1, accuracies=[0.5])[1]
 
 
 def test_an_arm_that_cannot_be_built_is_named_and_the_rest_planned(tmp_path):

@@ -17,6 +17,7 @@ from saccade.comparison.report_record import repeat_command
 from saccade.comparison.result import ArmResult, ClassDifference, Comparison, Cost, Disagreement
 from saccade.comparison.scores import paired_scores, ratio_interval
 from saccade.comparison.verdict import judge
+from saccade.comparison.writing import as_markdown
 from saccade.config import parse_settings
 from saccade.data.source import ArraySource
 from support.comparisons import write_run
@@ -242,8 +243,30 @@ def test_intervals_of_accuracy_end_at_a_hundred_points():
     assert d.high > 1
     page = parse(render_report(made(differences=judge({"better": d}))))
     assert numbers(page.rows("Difference in top1")[0][2]) == [0, -100, 100]
-    assert page.rows("Difference in top1")[0][3] == "more than 100 points"
+    assert page.rows("Difference in top1")[0][3] == "nothing"
+    assert "For better it is nothing: with so few seeds or pictures" in page.all("main")[0].text
     assert "from 100 fewer to 100 more" in page.rows("top1 on 400")[0][2]
+
+
+def test_markdown_of_accuracy_ends_at_a_hundred_points_too():
+    first = np.array([[0, 0, 0, 0], [1, 1, 1, 1]], float)
+    d = paired_difference(first, first[::-1])
+    assert d.low < -1
+    assert d.detectable > 1
+    row = ClassDifference("cat", 4, 0.5, 0.5, d, 1.0)
+    result = made(differences=judge({"better": d}), classes={"better": (row,)}, other={"val_top5": {"better": d}})
+    text = as_markdown(result)
+    assert "| +0.00 [-100.00, +100.00] | 1 | nothing | cannot tell |" in text
+    assert "even the largest difference that there can be is missed" in text
+    assert "| +0.0 [-100.0, +100.0] |" in text  # the class
+    assert "| +0 [-1, +1] |" in text  # the share
+    assert "detectable, seeds or pictures are too few" not in as_markdown(made())
+
+
+def test_plan_is_told_once_and_kept_in_the_file():
+    result = made()
+    assert "## Plan" not in result.to_markdown()
+    assert str(result.plan) in as_markdown(result, plan=True)
 
 
 def test_comparison_does_not_fail_for_want_of_its_report(tmp_path):

@@ -2,6 +2,7 @@ import csv
 import json
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,14 +63,31 @@ def test_an_interrupted_job_keeps_what_was_written_under_another_name(tmp_path):
         raise KeyboardInterrupt
 
     out = tmp_path / "o.csv"
-    out.write_text("older")
     with pytest.raises(KeyboardInterrupt):
         write_predictions(stream(), out=out)
-    assert out.read_text() == "older"
+    assert not out.exists()
     assert len(rows(tmp_path / "o.csv.part")) == 2
     write_predictions([GOOD], out=out)
     assert len(rows(out)) == 1
     assert not (tmp_path / "o.csv.part").exists()
+
+
+def test_a_table_that_is_there_stays_and_the_new_one_gets_a_number(tmp_path):
+    out = tmp_path / "o.csv"
+    out.write_text("older")
+    assert write_predictions([GOOD], out=out).path == tmp_path / "o-2.csv"
+    assert write_predictions([GOOD], out=out).path == tmp_path / "o-3.csv"
+    assert out.read_text() == "older"
+    assert len(rows(tmp_path / "o-2.csv")) == len(rows(tmp_path / "o-3.csv")) == 1
+    assert write_predictions([GOOD], out=out, overwrite=True).path == out
+    assert len(rows(out)) == 1
+    assert sorted(os.listdir(tmp_path)) == ["o-2.csv", "o-3.csv", "o.csv"]
+
+
+def test_a_device_is_written_to_as_it_is():
+    assert write_predictions([GOOD], out="/dev/null", form="csv").path == Path("/dev/null")
+    assert Path("/dev/null").is_char_device()
+    assert not Path("/dev/null.part").exists()
 
 
 def test_nothing_to_ask_is_an_error_and_leaves_no_file(tmp_path):
@@ -97,6 +115,9 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
         write_predictions([GOOD], out=tmp_path / "no" / "o.csv")
     with pytest.raises(ValueError, match="form='xml'"):
         write_predictions([GOOD], out=tmp_path / "o", form="xml")
+    with pytest.raises(ValueError, match=r"o\.txt was given; name a file that ends in \.csv or \.jsonl"):
+        write_predictions([GOOD], out=tmp_path / "o.txt")
+    assert write_predictions([GOOD], out=tmp_path / "o.txt", form="jsonl").path == tmp_path / "o.txt"
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="is a file"):
         write_predictions([GOOD], draw=tmp_path / "file")

@@ -45,6 +45,14 @@ def test_the_model_is_chosen_by_form_or_query(address):
     assert send(address, picture(), model="1").json()["model"] == "second"
     assert send(address, picture(), "/predict?model=1").json()["model"] == "second"
     assert send(address, picture()).json()["model"] == "first"
+    assert send(address, picture(), model="second").json()["model"] == "second"
+    assert send(address, picture(), "/explain?model=second").json()["model"] == "second"
+
+
+def test_a_model_that_is_not_served_is_answered_with_those_that_are(address):
+    answer = send(address, picture(), model="third")
+    assert answer.status_code == 422
+    assert "'third' was given; there are 0 (first), 1 (second)" in answer.json()["detail"]
 
 
 def test_a_large_picture_takes_its_own_lane_and_is_answered_as_well(address):

@@ -99,7 +99,19 @@ def test_a_file_that_differs_is_not_kept(run, pictures, tmp_path, monkeypatch):
     monkeypatch.setattr(judging, "compare", lambda *_: wrong)
     with pytest.raises(ExportError, match=r"differs from the original by up to 0\.1 "):
         export(run, out=tmp_path / "out", data=str(pictures))
-    assert os.listdir(tmp_path / "out") == []
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("folder", ["out", "some/where/else"])
+def test_an_export_that_is_stopped_leaves_no_folder(run, pictures, tmp_path, monkeypatch, folder):
+    def stop(_program, path, _bundle):
+        path.write_bytes(b"half of it")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exporting, "write_onnx", stop)
+    with pytest.raises(KeyboardInterrupt):
+        export(run, out=tmp_path / folder, data=str(pictures))
+    assert os.listdir(tmp_path) == []
 
 
 def test_an_older_file_stays_when_the_new_one_is_bad(run, pictures, tmp_path, monkeypatch):

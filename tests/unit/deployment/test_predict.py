@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from saccade.deployment import paths
+from saccade.deployment.answers import write_predictions
 from saccade.deployment.paths import NoPictures, count_paths, find_paths, read_names, walk
 from saccade.deployment.predict import likeliest, predict
 from support.exports import CLASSES, Colours
@@ -82,6 +83,14 @@ def test_more_classes_than_there_are_gives_all(tmp_path):
     paint(tmp_path / "a.png", 0)
     (got,) = predict(Colours(), tmp_path, top=50)
     assert {name for name, _ in got.answers} == set(CLASSES)
+
+
+def test_a_table_has_no_columns_for_classes_the_model_lacks(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"")  # bad, so that the first answer tells nothing of the classes
+    paint(tmp_path / "b.png", 0)
+    write_predictions(predict(Colours(), tmp_path, top=5), out=tmp_path / "o.csv", top=5)
+    head = (tmp_path / "o.csv").read_text().splitlines()[0]
+    assert head == "name,class,share,class_2,share_2,class_3,share_3,problem"
 
 
 def test_of_equal_shares_the_first_class_comes_first():

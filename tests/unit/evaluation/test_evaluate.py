@@ -18,11 +18,11 @@ from support.trainings import TINY, png_folder
 CLASSES = ("class0", "class1", "class2")
 
 
-def make_run(path, pictures, *, seed=0, classes=CLASSES, fingerprint=None):
+def make_run(path, pictures, *, seed=0, classes=CLASSES, fingerprint=None, img_size=16):
     """Write a run of random weights, as training leaves it."""
     config = overlay(TrainConfig(), {"data.path": str(pictures), "model.name": "glnet_nano", "model.options": TINY})
     run = Run.create(path, config)
-    shape = Shape(classes=classes, in_chans=3, img_size=16, mean=[0.5] * 3, std=[0.25] * 3, shorter=18)
+    shape = Shape(classes=classes, in_chans=3, img_size=img_size, mean=[0.5] * 3, std=[0.25] * 3, shorter=img_size + 2)
     model = ModelConfig(name="glnet_nano", options=TINY)
     save_model(run.weights, build_model(model, shape, seed=seed).state_dict(), model, shape)
     validation = {"fingerprint": fingerprint or open_data(str(pictures)).val.fingerprint()}
@@ -129,15 +129,28 @@ def test_page_stands_alone_and_says_what_the_json_says(place, robust):
 
 def test_evaluation_is_replaced_only_when_asked(place, tmp_path):
     found = evaluate(place / "one", quiet=True, out=tmp_path / "e")
+    assert found.page == tmp_path / "e" / "evaluation.html"
     before = (tmp_path / "e" / "evaluation.json").read_bytes()
-    with pytest.raises(EvaluationError, match="--overwrite"):
-        evaluate(place / "one", quiet=True, out=tmp_path / "e", seed=1)
+    again = evaluate(place / "one", quiet=True, out=tmp_path / "e", seed=1)
+    assert again.page == tmp_path / "e-2" / "evaluation.html"
+    assert json.loads((tmp_path / "e-2" / "evaluation.json").read_text())["settings"]["seed"] == 1
     assert (tmp_path / "e" / "evaluation.json").read_bytes() == before
+    third = evaluate(place / "one", quiet=True, out=tmp_path / "e", seed=1, overwrite=True)
+    assert third.page == found.page
+    assert (tmp_path / "e" / "evaluation.json").read_bytes() != before
+    with pytest.raises(EvaluationError, match="--overwrite"):
+        found.save(tmp_path / "e")
     found.save(tmp_path / "e", overwrite=True)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["e"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["e", "e-2"]
     with pytest.raises(EvaluationError, match="no evaluation"):
         found.save(place / "one", overwrite=True)
     assert (place / "one" / "model.safetensors").exists()
+
+
+def test_models_are_looked_for_before_anything_else(place, tmp_path):
+    evaluate(place / "one", quiet=True, out=tmp_path / "e")
+    with pytest.raises(ValueError, match=r"there is no nope, and timm has no model of that name.*give a run's folder"):
+        evaluate([place / "one", "nope"], quiet=True, out=tmp_path / "e")
 
 
 def test_failed_page_leaves_nothing_behind(place, tmp_path, monkeypatch):
@@ -219,7 +232,15 @@ def test_device_that_is_not_there_is_refused_with_another(place, device):
         evaluate(place / "one", quiet=True, device=device)
 
 
+def test_runs_that_are_asked_apart_are_named_with_their_times(place, tmp_path, capsys):
+    make_run(tmp_path / "large", place / "set", img_size=24)
+    evaluate([place / "one", tmp_path / "large", place / "two"], robust=True, limit=1, steps=1, restarts=1)
+    told = [line for line in capsys.readouterr().err.splitlines() if "for occlusions" in line]
+    assert [line.partition(": ")[0] for line in told] == ["one, two", "large"]
+
+
 def test_time_of_the_rest_is_told_beforehand():
     assert expect(6.0, passes=80, back=10).startswith("up to about 11 minutes")  # (80 + 30) * 6 s
+    assert expect(0.6, passes=80, back=10).startswith("up to about 1 minute for")
     assert expect(0.1, passes=80, back=10).startswith("less than a minute")
     assert "--limit" in expect(6.0, passes=80, back=10)

@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import pytest
 import timm
 
@@ -40,6 +43,17 @@ def test_size_is_near_the_papers_figure(name):
 
 def test_every_backbone_has_a_published_figure():
     assert set(PUBLISHED) == set(saccade.list_backbones()) - {"glnet_nano"}
+
+
+def test_the_document_lists_every_backbone_with_its_size():
+    text = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) \| ([\d.]+) \| \S+ \| ([\d.]+) \|", text, re.MULTILINE)
+    assert {name for name, *_ in rows} == set(saccade.list_backbones())
+    assert f"registers {len(rows)} networks" in text
+    small = {name: numbers for name, *numbers in rows if name in ("glnet_nano", "sot_7")}
+    for name, numbers in small.items():
+        size = model_size(name)
+        assert numbers == [str(size.img_size), f"{size.params / 1e6:.2f}", f"{size.macs / 1e9:.2f}"]
 
 
 def test_counts_of_a_known_model():

@@ -35,7 +35,8 @@ def test_peak_memory_counts_tensors_alive_together():
 
 def test_ratios_are_against_the_last_model():
     table = as_markdown([(Setting(), {"ours": Timing(30.0, 0.1, 50.0), "peer": Timing(20.0, 0.1, 100.0)})])
-    ours, peer = table.splitlines()[2:]
+    head, _, ours, peer = table.splitlines()
+    assert "| peak MiB, weights apart |" in head
     assert "| ours | 30 | 10% | 1.50x | 50 | 0.50x |" in ours
     assert "| peer | 20 | 10% | 1.00x | 100 | 1.00x |" in peer
 

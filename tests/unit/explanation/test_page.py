@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.explanation.page import render
+from saccade.explanation.page import choose_folder, render
 from saccade.explanation.result import ExplainedPicture, Explanation
 from saccade.explanation.view import Figure, View
 
@@ -108,11 +108,16 @@ def test_explanation_is_replaced_only_if_asked_and_nothing_else_ever(tmp_path):
         explanation().save(out)
     explanation(names=["new.png"]).save(out, overwrite=True)
     assert "new.png" in (out / "index.html").read_text()
+    assert choose_folder(out, overwrite=False) == tmp_path / "out-2"
+    assert choose_folder(out, overwrite=True) == out
+    assert choose_folder(tmp_path / "new", overwrite=False) == tmp_path / "new"
     other = tmp_path / "work"
     other.mkdir()
     (other / "thesis.tex").write_text("years of it")
     with pytest.raises(FileExistsError, match="no explanation"):
         explanation().save(other, overwrite=True)
+    with pytest.raises(FileExistsError, match="no explanation"):
+        choose_folder(other, overwrite=False)
     assert (other / "thesis.tex").read_text() == "years of it"
     with pytest.raises(FileExistsError, match="is a file"):
         explanation().save(other / "thesis.tex")
