@@ -45,9 +45,13 @@ def mean_squares(scores: np.ndarray) -> MeanSquares:
     noise = 1e-26 * np.square(scores).sum((-2, -1))  # what rounding leaves of a sum of squares that is zero
     sums = (between_seeds, between_pictures, rest)
     between_seeds, between_pictures, rest = (np.where(x > noise, x, 0.0) for x in sums)
+    # Means of right or wrong answers come in steps of 1 / P: trainings that score alike may differ by the rounding,
+    # whose variance is a twelfth of a squared step.
+    stepped = (scores == np.rint(scores)).all((-2, -1)) & (rest > 0)
+    least = np.where(stepped, 1 / (12 * P), 0.0)
     return MeanSquares(
         mean=mean,
-        seed=between_seeds / max(S - 1, 1),
+        seed=np.maximum(between_seeds / max(S - 1, 1), least),
         picture=between_pictures / (P - 1),
         rest=rest / max((S - 1) * (P - 1), 1),
         picture_df=_freedom(from_mean),
@@ -68,10 +72,18 @@ def unpaired_spread(a: np.ndarray, b: np.ndarray) -> Spread:
     arms = [(mean_squares(x), x.shape[-2]) for x in (a, b)]
     by_arm = [ms.seed / (S * P) for ms, S in arms]
     freedom = joined_freedom(*by_arm, *(S - 1 for _, S in arms))
+    share = _share(*by_arm)
     between = mean_squares((b.mean(-2) - a.mean(-2))[..., None, :])
     fixed = between.picture / P
     rest = sum(ms.rest / (S * P) for ms, S in arms)
-    return Spread(by_arm[0] + by_arm[1], freedom, np.maximum(fixed - rest, 0), between.picture_df, fixed)
+    return Spread(
+        seed=by_arm[0] + by_arm[1],
+        seed_df=freedom,
+        picture=np.maximum(fixed - rest, 0),
+        picture_df=between.picture_df,
+        fixed=fixed,
+        arms=((share, arms[0][1] - 1), (1 - share, arms[1][1] - 1)),
+    )
 
 
 def fixed_spread(ms: MeanSquares, *, seeds: int, pictures: int) -> Spread:
@@ -81,18 +93,22 @@ def fixed_spread(ms: MeanSquares, *, seeds: int, pictures: int) -> Spread:
 
 
 def joined_freedom(first: Any, second: Any, df_first: int, df_second: int) -> Any:
-    """Return the degrees of freedom of the sum of two variances of means.
+    """Return the degrees of freedom of the sum of two variances of means, for planning.
 
     1 / freedom runs from 1 / (df_first + df_second), where the shares are as the degrees of freedom, to that of one arm
     where the other has no variance. Satterthwaite's formula takes the distance between them to the power 2, which is
     too sure with few and unequal seeds; 1.5 is not.
     """
-    total = np.asarray(first + second, dtype=float)
-    share = np.divide(first, total, out=np.full_like(total, 0.5), where=total > 0)
+    share = _share(first, second)
     balanced, together = df_first / (df_first + df_second), 1 / (df_first + df_second)
     towards_first = np.clip((share - balanced) / (1 - balanced), 0, 1) ** 1.5
     towards_second = np.clip((balanced - share) / balanced, 0, 1) ** 1.5
     return 1 / (together + towards_first * (1 / df_first - together) + towards_second * (1 / df_second - together))
+
+
+def _share(first: Any, second: Any) -> Any:
+    total = np.asarray(first + second, dtype=float)
+    return np.divide(first, total, out=np.full_like(total, 0.5), where=total > 0)
 
 
 def _freedom(from_mean: np.ndarray) -> np.ndarray:

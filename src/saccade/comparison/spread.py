@@ -1,6 +1,6 @@
 """How uncertain a mean difference is when both trainings and pictures are samples, and what follows from it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ class Spread:
         picture: variance from the choice of test pictures, beyond what `seed` holds.
         picture_df: degrees of freedom `picture` was estimated with.
         fixed: variance if these very trainings were all that mattered; a sound interval is not much narrower.
+        arms: share of `seed` and degrees of freedom of each arm, where the arms have seeds of their own.
     """
 
     seed: Any
@@ -27,6 +28,7 @@ class Spread:
     picture: Any
     picture_df: Any
     fixed: Any
+    arms: tuple[tuple[Any, Any], ...] = ()
 
     @property
     def variance(self) -> Any:
@@ -48,14 +50,23 @@ class Spread:
         return self._half_width(1 - level)
 
     def _half_width(self, alpha: float) -> Any:
-        # Squared quantiles are interpolated by the squared share of a variance: exact where one source is alone.
-        total = np.asarray(self.variance, dtype=float)
-        share = np.divide(self.seed, total, out=np.zeros_like(total), where=total > 0)
+        # A source's t quantile counts by its share of the squared half-widths that the sources would have alone. A
+        # share of the variances would be small just where few seeds show too little of it, and alarms too frequent.
         normal = special.ndtri(alpha / 2) ** 2
-        of_seeds = special.stdtrit(self.seed_df, alpha / 2) ** 2
-        of_pictures = special.stdtrit(self.picture_df, alpha / 2) ** 2
-        squared = normal + share**2 * (of_seeds - normal) + (1 - share) ** 2 * (of_pictures - normal)
-        return np.maximum(np.sqrt(squared * total), np.sqrt(normal * np.asarray(self.fixed)) / 2)
+        sources = [(np.asarray(variance, dtype=float), freedom) for variance, freedom in self._sources()]
+        excess = [special.stdtrit(freedom, alpha / 2) ** 2 - normal for _, freedom in sources]
+        alone = [(normal + more) * variance for more, (variance, _) in zip(excess, sources, strict=True)]
+        together = sum(alone)
+        squared = sum(
+            variance * (normal + more * np.divide(one, together, out=np.zeros_like(together), where=together > 0))
+            for more, one, (variance, _) in zip(excess, alone, sources, strict=True)
+        )
+        return np.maximum(np.sqrt(squared), np.sqrt(normal * np.asarray(self.fixed)) / 2)
+
+    def _sources(self) -> list[tuple[Any, Any]]:
+        """Return variance and degrees of freedom of everything that was estimated on its own."""
+        seeds = [(share * self.seed, freedom) for share, freedom in self.arms] or [(self.seed, self.seed_df)]
+        return [*seeds, (self.picture, self.picture_df)]
 
     def p_value(self, mean: float) -> float:
         """Return the level at which the interval around `mean` just touches zero."""
@@ -98,22 +109,23 @@ class Spread:
 
     def scalar(self) -> "Spread":
         """Return the spread of one experiment in plain numbers."""
-        return Spread(*(float(x) for x in vars(self).values()))
+        arms = tuple((float(share), float(freedom)) for share, freedom in self.arms)
+        numbers = {name: float(x) for name, x in vars(self).items() if name != "arms"}
+        return Spread(**numbers, arms=arms)
 
     def with_seeds(self, seeds: int, *, now: int) -> "Spread":
         """Return the spread to expect from another number of seeds on the same pictures."""
-        ratio = now / seeds
-        freedom = self.seed_df * (seeds - 1) / (now - 1)
+        ratio, more = now / seeds, (seeds - 1) / (now - 1)
         fixed = self.picture + (self.fixed - self.picture) * ratio
-        return Spread(self.seed * ratio, freedom, self.picture, self.picture_df, fixed)
+        arms = tuple((share, freedom * more) for share, freedom in self.arms)
+        return replace(self, seed=self.seed * ratio, seed_df=self.seed_df * more, fixed=fixed, arms=arms)
 
     def _drawn_half_widths(self, level: float) -> np.ndarray:
         """Return equally likely half-widths of the intervals of repeated experiments, NODES."""
         if not np.isfinite(self.seed_df):
             return np.atleast_1d(self.half_width(level))
         drawn = stats.chi2.ppf((np.arange(NODES) + 0.5) / NODES, self.seed_df) / self.seed_df
-        experiments = Spread(self.seed * drawn, self.seed_df, self.picture, self.picture_df, self.fixed)
-        return np.asarray(experiments.half_width(level))
+        return np.asarray(replace(self, seed=self.seed * drawn).half_width(level))
 
 
 def _power(difference: float, half_widths: np.ndarray, deviation: float) -> float:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import special
 
 from saccade.comparison import simulate
 from saccade.comparison.anova import fixed_spread, joined_freedom, mean_squares, paired_spread, unpaired_spread
@@ -32,7 +33,7 @@ def test_interval_over_normal_trainings_and_pictures_covers_as_promised(kinds, s
     ms = simulate.normal_mean_squares(20_000, seeds, pictures, mean=0.02, rng=rng, **sds(kinds))
     half = paired_spread(ms, seeds=seeds, pictures=pictures).half_width()
     covered = np.mean(np.abs(ms.mean - 0.02) <= half)
-    assert 0.937 < covered < 0.963
+    assert 0.94 < covered < (0.97 if seeds == 3 else 0.96)
 
 
 @pytest.mark.parametrize(
@@ -99,14 +100,14 @@ def test_reported_detectable_is_right_on_average(kinds):
     assert 0.77 < truth.power(float(np.mean(reported))) < 0.83
 
 
-@pytest.mark.parametrize(("seeds", "most"), [((2, 2), 0.05), ((3, 3), 0.05), ((5, 5), 0.06), ((3, 10), 0.075)])
+@pytest.mark.parametrize(("seeds", "most"), [((2, 2), 0.03), ((3, 3), 0.04), ((5, 5), 0.05), ((3, 10), 0.055)])
 @pytest.mark.parametrize("seed_sd", [0.0, 0.5])
 def test_unpaired_recipe_against_itself_raises_few_false_alarms(seeds, most, seed_sd):
     rng, alarms = np.random.default_rng(7), []
     model = {"accuracy": 0.75, "effect": 0.0, "seed_sd": seed_sd, "taste_sd": 0.0}
     for a, b, _ in answers(seeds, 300, rng, **model):
         alarms.append(np.abs(b.mean((1, 2)) - a.mean((1, 2))) > unpaired_spread(a, b).half_width())
-    assert 0.01 < np.concatenate(alarms).mean() < most
+    assert 0.002 < np.concatenate(alarms).mean() < most
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.77, 0.9])
@@ -134,14 +135,60 @@ def test_interval_of_fixed_trainings_covers_their_own_difference_over_pictures()
     assert 0.935 < held.mean() < 0.965
 
 
-def test_any_false_alarm_among_three_arms_stays_below_the_level():
-    rng, any_alarm = np.random.default_rng(10), []
-    for _ in range(4):
-        base = rng.random((500, 5, 300)) < 0.7
-        wrong = np.zeros(500, dtype=bool)
-        for _ in range(3):
-            ms = mean_squares((rng.random((500, 5, 300)) < 0.7).astype(float) - base)
-            # under no difference at all, Holm rejects anything exactly when Bonferroni does
-            wrong |= np.abs(ms.mean) > paired_spread(ms, seeds=5, pictures=300).half_width(1 - 0.05 / 3)
-        any_alarm.append(wrong)
-    assert 0.02 < np.concatenate(any_alarm).mean() < 0.06
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 0.95, 1.0])
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+def test_false_alarms_at_any_level_are_at_most_what_it_says(seeds, share):
+    P, rng = 200, np.random.default_rng(12)
+    kinds = (np.sqrt(share * seeds), np.sqrt((1 - share) * P), 0.0)  # the mean then has variance 1
+    ms = simulate.normal_mean_squares(5000, seeds, P, mean=0.0, rng=rng, **sds(kinds))
+    spread = paired_spread(ms, seeds=seeds, pictures=P)
+    for alpha in (0.2, 0.05, 0.01, 0.0025, 0.0005):
+        alarms = 2 * special.ndtr(-spread.half_width(1 - alpha))  # the chance of one, given the spread
+        assert alarms.mean() < 1.05 * alpha + 3 * alarms.std() / np.sqrt(5000)
+
+
+def test_interval_of_few_seeds_is_not_needlessly_wide():
+    rng, P = np.random.default_rng(13), 1000
+    for seeds, most in ((3, 0.97), (5, 0.96), (10, 0.955)):
+        for share in (0.3, 0.5, 0.7):
+            kinds = (np.sqrt(share * seeds), np.sqrt((1 - share) * P), 0.0)
+            ms = simulate.normal_mean_squares(5000, seeds, P, mean=0.0, rng=rng, **sds(kinds))
+            covered = 1 - 2 * special.ndtr(-paired_spread(ms, seeds=seeds, pictures=P).half_width())
+            assert covered.mean() < most
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_any_false_alarm_among_many_arms_stays_below_the_level(seeds):
+    d = simulate.useless_normal_arms(4000, 20, seeds, 30, share=0.9, rng=np.random.default_rng(10))
+    alarms = family_alarms(d, (1, 5, 20))
+    assert (alarms < 0.06).all()  # three standard errors above 5 % are 6 %
+    assert (alarms > 0.02).all()
+
+
+def test_trainings_that_score_alike_by_rounding_raise_no_alarm_among_many_arms():
+    rng = np.random.default_rng(14)
+    d = simulate.useless_arms(500, 20, 2, 100, accuracy=0.75, seed_sd=0.5, taste_sd=0.5, rng=rng).astype(float)
+    alike = np.ptp(d.mean(-1), axis=-1) < 1e-12
+    assert alike.mean() > 0.01  # often enough to matter
+    assert (family_alarms(d, (5, 20)) < 0.08).all()  # three standard errors above 5 %
+
+
+def family_alarms(differences, sizes):
+    """Share of experiments in which Holm's first step calls any of so many useless arms different."""
+    ms = mean_squares(differences)
+    spread = paired_spread(ms, seeds=differences.shape[-2], pictures=differences.shape[-1])
+    away = np.abs(ms.mean) - 1e-12
+    return np.array([(away > spread.half_width(1 - 0.05 / m))[:, :m].any(1).mean() for m in sizes])
+
+
+@pytest.mark.parametrize("freedom", [(2, 2), (2, 9), (4, 4)])
+def test_unpaired_arms_raise_few_false_alarms_at_small_levels(freedom):
+    rng = np.random.default_rng(15)
+    for share in (0.5, 0.77, 0.95):
+        parts = [x * rng.chisquare(n, 20_000) / n for x, n in zip((share, 1 - share), freedom, strict=True)]
+        total = parts[0] + parts[1]
+        arms = ((parts[0] / total, freedom[0]), (parts[1] / total, freedom[1]))
+        spread = Spread(total, joined_freedom(*parts, *freedom), 0.0, np.inf, 0.0, arms)
+        for alpha in (0.05, 0.0025):
+            alarms = 2 * special.ndtr(-spread.half_width(1 - alpha))
+            assert alarms.mean() < 1.05 * alpha + 3 * alarms.std() / np.sqrt(20_000)
