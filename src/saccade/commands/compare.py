@@ -20,6 +20,9 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--model", default=None, help="of all arms that do not name another")
     parser.add_argument("--recipe", default=None, help="a recipe's name or a YAML file; `small` if not given")
     parser.add_argument("--epochs", type=int, default=None, help="passes over the pictures")
+    parser.add_argument("--batch-size", type=int, default=None, help="pictures a step")
+    parser.add_argument("--lr", type=float, default=None, help="the highest learning rate")
+    parser.add_argument("--img-size", type=int, default=None, help="side of the images")
     parser.add_argument("--budget", default=None, help="time for all of it, such as 30m: seeds and epochs are fitted")
     parser.add_argument("--out", default=None, help="the comparison's folder; one under runs/ named by what is asked")
     parser.add_argument("--metric", default="top1", help="top1, loss, macro_top1, or a number that runs end with")
@@ -44,7 +47,8 @@ def run(args: Namespace) -> int:
     from ..ranges import require_number
     from ..training.loop import Interrupted
 
-    names = ("model", "recipe", "epochs", "budget", "out", "metric", "margin", "parallel", "device")
+    short = ("model", "recipe", "epochs", "batch_size", "lr", "img_size")
+    names = (*short, "budget", "out", "metric", "margin", "parallel", "device")
     given: dict[str, Any] = {name: args[name] for name in (*names, "seeds_fixed", "overwrite", "quiet")}
     try:
         numbers = [int(part) for part in str(args.seeds).split(",")]

@@ -37,6 +37,9 @@ def compare(
     model: str | None = None,
     recipe: str | None = None,
     epochs: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    img_size: int | None = None,
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     metric: str = "top1",
@@ -62,6 +65,9 @@ def compare(
         model: of all arms, unless they say otherwise.
         recipe: likewise.
         epochs: likewise.
+        batch_size: likewise.
+        lr: likewise.
+        img_size: likewise.
         out: the comparison's folder; one under `runs` named by what is asked if not given.
         settings: of all arms, by dotted name.
         metric: top1, loss, macro_top1, or a number that runs end with.
@@ -161,6 +167,9 @@ def _shared(given: Mapping[str, Any]) -> dict[str, Any]:
         "data.path": given["data"],
         "model.name": given["model"],
         "schedule.epochs": given["epochs"],
+        "optim.batch_size": given["batch_size"],
+        "optim.lr": given["lr"],
+        "data.img_size": given["img_size"],
         "engine.device": given["device"],
     }
     settings = dict(given["settings"] or {})

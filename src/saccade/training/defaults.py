@@ -67,7 +67,7 @@ def notes_on(config: TrainConfig, resolved: TrainConfig, data: Source | Stream) 
     notes = []
     side = None if isinstance(data, Stream) or data.array() is not None else typical_side(data)
     size = resolved.data.img_size
-    if config.data.img_size is None and side is not None and size is not None and (side >= 1.5 * size or side < size):
+    if config.data.img_size is None and side not in (None, size):
         notes.append(f"pictures of about {side} pixels are trained at {size}; --img-size chooses another size")
     pictures = data.length if isinstance(data, Stream) else len(data)
     if resolved.optim.batch_size != config.optim.batch_size:

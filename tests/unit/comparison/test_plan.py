@@ -204,3 +204,19 @@ def test_order_and_draws_are_those_that_training_uses(library):
     assert torch.equal(torch.cat([batch.what for batch in batches]), footing.order[1])
     assert torch.equal(torch.cat([batch.keys for batch in batches]), footing.keys[1])
     assert np.isfinite(footing.parameters)
+
+
+def batches(found):
+    return {arm.check("batches").told for arm in found.arms if arm.name != "base"}
+
+
+def test_size_batches_and_rate_may_be_given_by_their_short_names(tmp_path):
+    few = {"data.train_limit": 96, "model.options": TINY}
+    found = plan("broadcast", out=tmp_path / "c", batch_size=24, lr=0.004, img_size=16, settings=few)
+    assert batches(found) == {"24 pictures a step, 4 steps an epoch"}
+
+
+def test_a_rate_of_one_arm_leaves_the_batches_of_all_as_the_recipe_has_them(tmp_path):
+    few = {"data.train_limit": 96, "model.options": TINY}
+    assert batches(plan("broadcast", out=tmp_path / "a", settings=few)) == {"16 pictures a step, 6 steps an epoch"}
+    assert batches(plan("lr=0.004", out=tmp_path / "b", settings=few)) == {"256 pictures a step, 1 step an epoch"}
