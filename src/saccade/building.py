@@ -237,6 +237,13 @@ def _create(config: ModelConfig, shape: Shape) -> nn.Module:
             f"model.pretrained was asked for and there are no weights of {name}; leave it out, or name weights by "
             "model.checkpoint"
         ) from None
+    except OSError as error:  # how the hub tells of a missing network, too
+        if not config.pretrained:
+            raise
+        raise ConfigError(
+            f"the pretrained weights of {name} could not be fetched ({str(error).splitlines()[0]}); where there is no "
+            "network, name a file of weights by --set model.checkpoint=FILE"
+        ) from error
     return timm.create_model(name, pretrained=config.pretrained, **options, **config.options)
 
 

@@ -3,11 +3,12 @@
 import signal
 import sys
 import warnings
+from argparse import SUPPRESS, Action
 from importlib import import_module
 from pathlib import Path
 from typing import TextIO
 
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, DefaultHelpFormatter
 from rich.console import Console
 from rich.markup import escape
 
@@ -19,14 +20,26 @@ VERBS = ("train", "compare", "evaluate", "explain", "predict", "export", "serve"
 NO_MEMORY = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
 
 
+class _Help(DefaultHelpFormatter):
+    """Help that tells a default where there is one to tell."""
+
+    def _get_help_string(self, action: Action) -> str:
+        told = action.default not in (None, False, SUPPRESS) and bool(action.option_strings)
+        return f"{action.help or ''}{' (default: %(default)s)' if told else ''}"
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = ArgumentParser(prog="saccade", description="Better context for vision transformers.")
-    parser.add_argument("--version", action="version", version=f"saccade {__version__}")
+    parser = ArgumentParser(
+        prog="saccade", description="Better context for vision transformers.", formatter_class=_Help
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"saccade {__version__}", help="Print the version and exit."
+    )
     verbs = parser.add_subcommands(required=True, dest="verb")
     commands = {name: import_module(f".commands.{name}", __package__) for name in VERBS}
     for name, command in commands.items():
-        verb = ArgumentParser(description=command.flags.__doc__)
+        verb = ArgumentParser(description=command.flags.__doc__, formatter_class=_Help)
         command.flags(verb)
         verbs.add_subcommand(name, verb, help=command.flags.__doc__)
     args = parser.parse_args(argv)

@@ -19,10 +19,15 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--model", default=None, help="a model's name, ours or timm's")
     parser.add_argument("--plugin", action="append", default=None, help="broadcast, drloc:weight=0.3, ...; repeatable")
     parser.add_argument("--recipe", default=None, help="a recipe's name or a YAML file; `small` if not given")
-    parser.add_argument("--epochs", type=int, default=None, help="passes over the pictures")
-    parser.add_argument("--batch-size", type=int, default=None, help="pictures a step, over all processes")
-    parser.add_argument("--lr", type=float, default=None, help="the highest learning rate")
-    parser.add_argument("--img-size", type=int, default=None, help="side of the images")
+    parser.add_argument("--epochs", type=int, default=None, help="passes over the pictures; 100 in `small`")
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=None,
+        help="pictures a step; 256 in `small`, less for small sets",
+    )
+    parser.add_argument("--lr", type=float, default=None, help="the highest learning rate; the recipe's if not given")
+    parser.add_argument("--img-size", type=int, default=None, help="side of the images; by the pictures if not given")
     parser.add_argument("--seed", type=int, default=None, help="of weights, order and augmentation")
     parser.add_argument("--out", default=None, help="the run's folder; a new one under runs/ if not given")
     parser.add_argument("--resume", default=None, help="a run's folder to go on with")

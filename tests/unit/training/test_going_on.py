@@ -18,31 +18,35 @@ from saccade.training.train import train
 from support.trainings import TINY, assert_same_end, environment, png_folder, settings
 
 
-@pytest.fixture
-def data(tmp_path):
-    return png_folder(tmp_path / "pictures")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Pictures, and a run on them with a state at every second step."""
+    place = tmp_path_factory.mktemp("whole")
+    data = png_folder(place / "pictures")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("saccade.training.loop.save_state", keeping_all)
+        train(str(data), out=place / "run", settings=settings(), quiet=True)
+    return place
 
 
 @pytest.fixture
-def stopped(data, tmp_path):
-    """A run that was ended from outside after its first epoch."""
-    return cut(train(str(data), out=tmp_path / "run", settings=settings(), quiet=True).path)
+def data(whole, tmp_path):
+    return shutil.copytree(whole / "pictures", tmp_path / "pictures")
 
 
-def cut(run):
-    """Take away what came after the state of the second step, as if the process had been killed there."""
+@pytest.fixture
+def stopped(whole, data, tmp_path):
+    """The run as if it had been killed after its second step, beside the whole one."""
+    shutil.copytree(whole / "run", tmp_path / "run")
+    run = shutil.copytree(whole / "run", tmp_path / "again")
     for state in (run / "state").glob("step-*"):
         if state.name > "step-000000002":
             shutil.rmtree(state)
-    shutil.copytree(run, again := run.with_name("again"))
     for name in ("model.safetensors", "summary.json", "predictions.safetensors"):
-        (again / name).unlink()
-    return again
-
-
-@pytest.fixture(autouse=True)
-def _keep_states(monkeypatch):
-    monkeypatch.setattr("saccade.training.loop.save_state", keeping_all)
+        (run / name).unlink()
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace(str(whole / "pictures"), str(data)))
+    return run
 
 
 def keeping_all(*args, keep, **options):
