@@ -405,7 +405,9 @@ def _elastic(out: str | Path | None) -> Path | None:
         return None
     run = Run(Path(out).expanduser())
     with suppress(OSError):
-        return run.path if _elastic_file(run).read_text(encoding="utf-8") == _elastic_name() else None
+        mark = _elastic_file(run).read_text(encoding="utf-8")
+        follows = os.environ.get("GROUP_RANK", "0") != "0"  # on another machine than the process that wrote it
+        return run.path if follows or mark == _elastic_name() else None
     return None
 
 

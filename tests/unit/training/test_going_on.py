@@ -169,6 +169,12 @@ def test_only_what_this_torchrun_began_is_gone_on_with_after_a_restart(stopped, 
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
     train(str(data), out=begun, settings=settings(), quiet=True)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    monkeypatch.setattr("os.getppid", lambda: -1)
+    with pytest.raises(RunError, match="exists and is not empty"):
+        train(str(data), out=begun, settings=settings(), quiet=True)
+    monkeypatch.undo()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     train(str(data), out=begun, settings=settings(), quiet=True)
     assert_same_end(begun, stopped.with_name("run"))
 
