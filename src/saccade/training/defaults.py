@@ -12,7 +12,7 @@ from ..config import TrainConfig
 from ..data.source import Source, Stream
 
 SMALL = 64  # pixels of a side up to which a picture is small
-MIDDLE = 128  # what larger ones are brought to for a model that is made for small ones
+MIDDLE = 96  # what larger ones are brought to for a model that is made for small ones; a CPU needs to keep up as well
 SAMPLED = 48  # pictures whose size is looked at
 FEWEST = 16  # pictures in a batch that was made smaller
 
@@ -26,7 +26,7 @@ def side_for(data: Source | Stream, usual: int) -> int:
 
     Returns:
         The usual side of a model for large pictures; for one that is made for small ones, that of the pictures
-        themselves, in steps of 32 pixels and at most 128.
+        themselves, in steps of 32 pixels and at most 96.
     """
     side = None if usual > SMALL or isinstance(data, Stream) else typical_side(data)
     return usual if side is None else min(max(side // 32 * 32, usual), MIDDLE)

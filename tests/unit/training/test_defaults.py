@@ -19,7 +19,7 @@ def folder(root, *, side, count=6, classes=2):
     return root
 
 
-@pytest.mark.parametrize(("side", "chosen"), [(20, 32), (40, 32), (70, 64), (100, 96), (160, 128), (900, 128)])
+@pytest.mark.parametrize(("side", "chosen"), [(20, 32), (40, 32), (70, 64), (100, 96), (160, 96), (900, 96)])
 def test_a_model_for_small_pictures_is_trained_at_their_own_size(tmp_path, side, chosen):
     data = open_data(str(folder(tmp_path, side=side))).train
     assert typical_side(data) == side
@@ -66,10 +66,10 @@ def test_a_run_on_photographs_says_what_it_chose_and_repeats_it(tmp_path, capsys
     tiny = {"model.options": TINY}
     run = train(str(data), epochs=1, out=tmp_path / "run", settings=tiny | {"engine.device": "cpu"})
     told = " ".join(capsys.readouterr().err.split())
-    assert "pictures of about 200 pixels are trained at 128" in told
+    assert "pictures of about 200 pixels are trained at 96" in told
     assert "36 training pictures: batches of 16 in place of 256 and a learning rate of 0.0005" in told
     config = Run(run.path).config()
-    assert (config.data.img_size, config.model.options["patch"], config.optim.batch_size) == (128, 4, 16)
+    assert (config.data.img_size, config.model.options["patch"], config.optim.batch_size) == (96, 4, 16)
     again = train(recipe=str(run.path / "config.yaml"), out=tmp_path / "again", quiet=True)
     assert_same_end(again.path, run.path)
 
