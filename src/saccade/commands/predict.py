@@ -12,7 +12,6 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("target", help="a run's folder, a file of `saccade export`, or a timm model's name")
     parser.add_argument("pictures", nargs="+", help="files, folders, or - for a list of names on standard input")
     parser.add_argument("--out", default=None, help="a .csv or .jsonl file; standard output if not given")
-    parser.add_argument("--overwrite", action="store_true", help="replace the file of --out; else it gets a number")
     parser.add_argument("--form", default=None, choices=["csv", "jsonl"], help="by the ending of --out if not given")
     parser.add_argument("--draw", default=None, metavar="DIR", help="a folder for pictures with the answers drawn")
     parser.add_argument("--top", type=int, default=5, help="how many classes to name")
@@ -50,7 +49,7 @@ def run(args: Namespace) -> int:
             if prediction.problem is not None and tally.bad <= 20:
                 bar.console.print(f"{printable(prediction.name)}: {printable(prediction.problem)}", markup=False)
 
-        writing = {name: args[name] for name in ("out", "form", "top", "draw", "overwrite")}
+        writing = {name: args[name] for name in ("out", "form", "top", "draw")}
         try:
             tally = write_predictions(predictions, each=each, **writing)
         except KeyboardInterrupt:

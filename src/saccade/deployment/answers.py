@@ -40,7 +40,6 @@ def write_predictions(
     form: str | None = None,
     top: int = 5,
     draw: str | Path | None = None,
-    overwrite: bool = False,
     each: Callable[[Prediction, Tally], None] = lambda *_: None,
 ) -> Tally:
     """Write predictions as they come.
@@ -49,15 +48,13 @@ def write_predictions(
 
     Args:
         predictions: of `predict`, with `keep` if they are to be drawn.
-        out: a file; None or "-" for standard output. Where it is there already it stays, and a number is added to the
-            new one's name (`answers-2.csv`); `Tally.path` tells it.
+        out: a file, which takes the place of one that is there once all is written; None or "-" for standard output.
         form: "csv" or "jsonl"; by the file's ending if not given.
         top: how many classes the table has columns for; no more than the model has.
         draw: a folder for pictures with the answers drawn on them; without `out` these are all that is written.
-        overwrite: replace the file that is there.
         each: is told of every prediction once it is written.
     """
-    form, path = check_output(out, form=form, overwrite=overwrite)
+    form, path = check_output(out, form=form)
     if isinstance(predictions, Predictions):
         top = min(top, len(predictions.classes))
     predictions = _begun(predictions)
@@ -75,15 +72,12 @@ def write_predictions(
     return tally
 
 
-def check_output(
-    out: str | Path | None, *, form: str | None = None, overwrite: bool = False
-) -> tuple[str, Path | None]:
+def check_output(out: str | Path | None, *, form: str | None = None) -> tuple[str, Path | None]:
     """Return the form answers are written in and the file they go to, None for standard output.
 
     Args:
         out: what was named.
         form: what was asked for; by the file's ending if not given.
-        overwrite: a file that is there may be replaced, so no number is needed.
     """
     if form is not None and form not in FORMS.values():
         raise ValueError(f"form={form!r} was given; there are {', '.join(dict.fromkeys(FORMS.values()))}")
@@ -97,15 +91,7 @@ def check_output(
     form = form or FORMS.get(path.suffix.lower())
     if form is None:
         raise ValueError(f"--out {out} was given; name a file that ends in .csv or .jsonl, or tell the form by --form")
-    return form, path if overwrite or not path.is_file() else _numbered(path)
-
-
-def _numbered(path: Path) -> Path:
-    """Return a name like a file's that is free: `answers-2.csv`."""
-    number = 2
-    while (free := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
-        number += 1
-    return free
+    return form, path
 
 
 def _begun(predictions: Iterable[Prediction]) -> Iterator[Prediction]:

@@ -72,16 +72,21 @@ def test_an_interrupted_job_keeps_what_was_written_under_another_name(tmp_path):
     assert not (tmp_path / "o.csv.part").exists()
 
 
-def test_a_table_that_is_there_stays_and_the_new_one_gets_a_number(tmp_path):
+def test_a_table_that_is_there_is_replaced_once_the_new_one_is_whole(tmp_path):
     out = tmp_path / "o.csv"
     out.write_text("older")
-    assert write_predictions([GOOD], out=out).path == tmp_path / "o-2.csv"
-    assert write_predictions([GOOD], out=out).path == tmp_path / "o-3.csv"
+
+    def broken():
+        yield GOOD
+        assert out.read_text() == "older"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_predictions(broken(), out=out)
     assert out.read_text() == "older"
-    assert len(rows(tmp_path / "o-2.csv")) == len(rows(tmp_path / "o-3.csv")) == 1
-    assert write_predictions([GOOD], out=out, overwrite=True).path == out
+    assert write_predictions([GOOD], out=out).path == out
     assert len(rows(out)) == 1
-    assert sorted(os.listdir(tmp_path)) == ["o-2.csv", "o-3.csv", "o.csv"]
+    assert os.listdir(tmp_path) == ["o.csv"]
 
 
 def test_a_device_is_written_to_as_it_is():
