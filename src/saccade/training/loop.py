@@ -359,7 +359,7 @@ class Loop:
             "optimizer": memory,
             "data": self.parts.identity,
         }
-        folder, keep = self.run.states, 1 if self.ended() else self.config.keep.states  # the end needs no other
+        folder, keep = self.run.states, self.config.keep.states
         save_state(folder, self.step, tensors, record, keep=keep, world=self.world)
         self.saved_at = time.monotonic()
 
