@@ -17,19 +17,18 @@ SAMPLED = 48  # pictures whose size is looked at
 FEWEST = 16  # pictures in a batch that was made smaller
 
 
-def side_for(data: Source | Stream, usual: int) -> int:
+def side_for(side: int | None, usual: int) -> int:
     """Return the side that pictures in files are trained at if none is asked for.
 
     Args:
-        data: the training pictures.
+        side: their typical one; None if it is not known.
         usual: the model's own.
 
     Returns:
         The usual side of a model for large pictures; for one that is made for small ones, that of the pictures
         themselves, in steps of 32 pixels and at most 96.
     """
-    side = None if usual > SMALL or isinstance(data, Stream) else typical_side(data)
-    return usual if side is None else min(max(side // 32 * 32, usual), MIDDLE)
+    return usual if side is None or usual > SMALL else min(max(side // 32 * 32, usual), MIDDLE)
 
 
 def options_for(name: str, options: dict[str, Any], side: int) -> dict[str, Any]:
@@ -37,9 +36,11 @@ def options_for(name: str, options: dict[str, Any], side: int) -> dict[str, Any]
     return {**options, "patch": 4} if name == "glnet_nano" and side > SMALL and "patch" not in options else options
 
 
-def typical_side(data: Source) -> int | None:
-    """Return the middle one of some pictures' shorter sides, from their headers; None if there are none to read."""
+def typical_side(data: Source | Stream) -> int | None:
+    """Return the middle one of some files' shorter sides, from their headers; None if there are none to read."""
     sides = []
+    if isinstance(data, Stream) or data.array() is not None:
+        return None
     for index in range(0, len(data), -(-len(data) // SAMPLED)):
         raw = data.raw(index)
         try:
@@ -62,14 +63,19 @@ def batch_for(config: TrainConfig, pictures: int | None) -> tuple[int, float]:
     return batch, float(f"{rate:.3g}") if batch != config.optim.batch_size else rate
 
 
-def notes_on(config: TrainConfig, resolved: TrainConfig, data: Source | Stream) -> list[str]:
-    """Return what a user should know of the settings that were left to the pictures."""
+def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, pictures: int | None) -> list[str]:
+    """Return what a user should know of the settings that were left to the pictures.
+
+    Args:
+        config: as they were given.
+        resolved: as they were filled in.
+        side: the typical one of the pictures' files.
+        pictures: how many are trained on; None if that is not known.
+    """
     notes = []
-    side = None if isinstance(data, Stream) or data.array() is not None else typical_side(data)
     size = resolved.data.img_size
     if config.data.img_size is None and side not in (None, size):
         notes.append(f"pictures of about {side} pixels are trained at {size}; --img-size chooses another size")
-    pictures = data.length if isinstance(data, Stream) else len(data)
     if resolved.optim.batch_size != config.optim.batch_size:
         now, before = resolved.optim, config.optim
         notes.append(

@@ -20,7 +20,7 @@ from ..data.order import Order, part
 from ..data.source import Source, Stream
 from ..data.validation import Validation
 from ..tasks import Task
-from .defaults import batch_for, notes_on, options_for, side_for
+from .defaults import batch_for, notes_on, options_for, side_for, typical_side
 from .identity import identity_of
 from .parallel import World
 from .quicken import quicken
@@ -46,8 +46,10 @@ def resolve(config: TrainConfig, data: Data, device: torch.device) -> tuple[Trai
     array = None if isinstance(data.train, Stream) else data.train.array()
     name = resolve_name(config.model.name)
     model_cfg = _model_cfg(name)
-    usual = model_cfg["input_size"][-1]
-    size = config.data.img_size or (array.shape[1] if array is not None else side_for(data.train, usual))
+    side = typical_side(data.train) if config.data.img_size is None else None
+    size = config.data.img_size or (
+        array.shape[1] if array is not None else side_for(side, model_cfg["input_size"][-1])
+    )
     grey = array is not None and array.shape[3] == 1 and not config.model.pretrained
     channels = 1 if grey else 3
     mean, std = config.data.mean, config.data.std
@@ -58,8 +60,9 @@ def resolve(config: TrainConfig, data: Data, device: torch.device) -> tuple[Trai
         raise ConfigError(f"data.mean and data.std have {len(mean)} and {len(std)} numbers for {channels} channels")
     gpu = device.type == "cuda"
     precision = config.engine.precision
-    train = limit_pictures(data.train, config.data.train_limit)
-    batch, rate = batch_for(config, train.length if isinstance(train, Stream) else len(train))
+    pictures = data.train.length if isinstance(data.train, Stream) else len(data.train)
+    pictures = min(pictures, config.data.train_limit or pictures) if pictures is not None else None
+    batch, rate = batch_for(config, pictures)
     resolved = overlay(
         config,
         {
@@ -72,7 +75,7 @@ def resolve(config: TrainConfig, data: Data, device: torch.device) -> tuple[Trai
     )
     shape = Shape(classes=data.classes, in_chans=channels, img_size=size, mean=mean, std=std)
     shape.shorter = size if array is not None else _shorter(resolved, shape)  # arrays are taken whole
-    shape.notes += notes_on(config, resolved, train)
+    shape.notes += notes_on(config, resolved, side=side, pictures=pictures)
     return resolved, shape
 
 

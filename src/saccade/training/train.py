@@ -1,8 +1,6 @@
 """Train a model from its settings, or go on with a run."""
 
 import json
-import os
-import platform
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -22,6 +20,7 @@ from ..data.picture import count_bad
 from ..data.source import Stream
 from ..runs import Run, RunError, free_name, save_model, write_text
 from .console import Console
+from .elastic import begun_before, mark
 from .lock import held_alone
 from .loop import Loop, TrainingError
 from .parallel import World, join_world, local_device, whole, whole_state
@@ -123,7 +122,7 @@ def train(
     ) | dict(settings or {})
     if resume is not None and out is not None and Path(out) != Path(resume):
         raise ConfigError(f"out={out} was given with resume={resume}; a run that goes on stays in its folder")
-    resume = resume or _elastic(out)
+    resume = resume or begun_before(out)
     if resume is None:
         config, run = configure(recipe, given), None
     else:
@@ -281,7 +280,7 @@ def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overw
         try:
             name = f"{config.model.name}-{config.recipe or 'own'}-seed{config.seed}"
             path = Run.create(out or free_name(Path("runs"), name), config, overwrite=overwrite).path
-            _mark_elastic(Run(path))
+            mark(Run(path))
         except (RunError, OSError) as refusal:
             error = str(refusal)
     path, error = world.gather((path, error))[0]
@@ -321,7 +320,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
             "steps": loop.step,
             "seconds": sum(r["seconds"] for r in run.metrics()),
             "parameters": sum(p.numel() for p in model.parameters()),
-            "validation": {"pictures": len(answers.labels), "fingerprint": parts.data.val.fingerprint()},
+            "validation": {"pictures": len(answers.labels), "fingerprint": parts.identity["validation"][1]},
             "data": parts.data.name,
             "classes": list(parts.shape.classes),
             "bad_pictures": loop.feed.bad | parts.validation.bad,
@@ -394,35 +393,3 @@ def _refuse_other_readers(begun: TrainConfig, now: TrainConfig, data: Data) -> N
             f"data.workers={now.data.workers} was given and the run was begun with {begun.data.workers}; the order of "
             "a stream depends on them, so a run that goes on keeps them"
         )
-
-
-def _elastic(out: str | Path | None) -> Path | None:
-    """Return the run to go on with when torchrun started this process again after one of them died.
-
-    It is one that the same torchrun began: an older run in that place is refused again, as it was the first time.
-    """
-    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0 or out is None:
-        return None
-    run = Run(Path(out).expanduser())
-    with suppress(OSError):
-        mark = _elastic_file(run).read_text(encoding="utf-8")
-        follows = os.environ.get("GROUP_RANK", "0") != "0"  # on another machine than the process that wrote it
-        return run.path if follows or mark == _elastic_name() else None
-    return None
-
-
-def _mark_elastic(run: Run) -> None:
-    """Write down which torchrun began a run."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        run.states.mkdir(parents=True, exist_ok=True)
-        write_text(_elastic_file(run), _elastic_name())
-
-
-def _elastic_file(run: Run) -> Path:
-    return run.states / ".torchrun"
-
-
-def _elastic_name() -> str:
-    """Return what all processes of one torchrun have in common, and those of another have not."""
-    name = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    return name if name != "none" else f"{platform.node()} {os.getppid()}"

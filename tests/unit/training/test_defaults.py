@@ -23,8 +23,8 @@ def folder(root, *, side, count=6, classes=2):
 def test_a_model_for_small_pictures_is_trained_at_their_own_size(tmp_path, side, chosen):
     data = open_data(str(folder(tmp_path, side=side))).train
     assert typical_side(data) == side
-    assert side_for(data, 32) == chosen
-    assert side_for(data, 224) == 224
+    assert side_for(typical_side(data), 32) == chosen
+    assert side_for(typical_side(data), 224) == 224
 
 
 def test_unreadable_pictures_do_not_count_and_none_at_all_leave_the_usual_size(tmp_path):
@@ -36,7 +36,7 @@ def test_unreadable_pictures_do_not_count_and_none_at_all_leave_the_usual_size(t
     for file in files:
         file.write_text("no picture")
     assert typical_side(data) is None
-    assert side_for(data, 32) == 32
+    assert side_for(typical_side(data), 32) == 32
 
 
 def test_larger_pictures_get_larger_patches_unless_they_are_given():
