@@ -70,6 +70,7 @@ def test_a_run_on_photographs_says_what_it_chose_and_repeats_it(tmp_path, capsys
     assert "36 training pictures: batches of 16 in place of 256 and a learning rate of 0.0005" in told
     config = Run(run.path).config()
     assert (config.data.img_size, config.model.options["patch"], config.optim.batch_size) == (96, 4, 16)
+    train(resume=run.path, settings=tiny, quiet=True)  # given as the first time: no change
     again = train(recipe=str(run.path / "config.yaml"), out=tmp_path / "again", quiet=True)
     assert_same_end(again.path, run.path)
 
