@@ -30,9 +30,9 @@ from torch import Tensor, nn
 
 import saccade
 from saccade import plugins
-from saccade.building import Shape
+from saccade.data.spec import InputSpec
 from saccade.deployment.bundle import Bundle, ExportError
-from saccade.deployment.graph import Asked, trace, write_onnx, write_program
+from saccade.deployment.graph import WithPreprocessing, trace, write_onnx, write_program
 from saccade.deployment.predictor import OnnxPredictor, ProgramPredictor
 from saccade.deployment.verify import TOLERANCE, compare, gather
 
@@ -120,9 +120,9 @@ def measure(name: str) -> dict[str, Any]:
 
 def at_sizes(model: nn.Module, side: int, sizes: tuple[tuple[int, int], ...]) -> dict[str, Any]:
     """Export a model both ways and compare at every size."""
-    asked, any_size = Asked(model, MEAN, STD).eval(), len(sizes) > 1
-    shape = Shape(tuple(map(str, range(1000))), 3, side, MEAN, STD)
-    bundle = Bundle.of(model, shape, name="model", any_size=any_size)
+    spec = InputSpec(tuple(map(str, range(1000))), 3, side, MEAN, STD)
+    asked, any_size = WithPreprocessing(model, spec).eval(), len(sizes) > 1
+    bundle = Bundle.of(model, spec, name="model", any_size=any_size)
     program = trace(asked, channels=3, img_size=side, any_size=any_size)
     found: dict[str, Any] = {"parameters": bundle.parameters, "same": 1.0, "scale": 0.0}
     with tempfile.TemporaryDirectory() as folder:
@@ -132,7 +132,7 @@ def at_sizes(model: nn.Module, side: int, sizes: tuple[tuple[int, int], ...]) ->
         ):
             path = Path(folder) / f"model.{form}"
             write(program, path, bundle)
-            parity = compare(asked.logits, opener(path).logits, pictures(shape), sizes)
+            parity = compare(asked.outputs, opener(path).outputs, pictures(spec), sizes, spec)
             found[form] = parity.difference
             found["scale"], found["same"] = max(found["scale"], parity.scale), min(found["same"], parity.same)
             path.unlink()
@@ -161,9 +161,9 @@ def stirred(model: nn.Module, side: int) -> nn.Module:
     return model.eval()
 
 
-def pictures(shape: Shape) -> Tensor:
+def pictures(spec: InputSpec) -> Tensor:
     """Return photographs of clothes and coloured clouds in turn, uint8 10, 3, S, S."""
-    clothes = gather("", shape, data="", limit=5).pictures
+    clothes = gather("", spec, data="", limit=5).pictures
     small = torch.rand(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     clouds = F.interpolate(small, clothes.shape[-2:], mode="bicubic").mul(255).clamp(0, 255).to(torch.uint8)
     return torch.stack([clothes, clouds], 1).flatten(0, 1)

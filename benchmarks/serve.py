@@ -236,10 +236,10 @@ def in_process(run, batch_size, seconds=4):
 
     predictor = open_predictor(run)
     pictures = torch.zeros(batch_size, predictor.channels, predictor.img_size, predictor.img_size, dtype=torch.uint8)
-    predictor.shares(pictures)
+    predictor.rows(pictures)
     began, count = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
-        predictor.shares(pictures)
+        predictor.rows(pictures)
         count += batch_size
     return count / (time.perf_counter() - began)
 

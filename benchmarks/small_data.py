@@ -34,10 +34,11 @@ from saccade.config import TrainConfig
 from saccade.data.open import Data, open_data
 from saccade.data.source import ArraySource, FileSource
 from saccade.runs import Run
+from saccade.tasks.opening import choose_task
 from saccade.training.console import Console
 from saccade.training.loop import Loop
 from saccade.training.parallel import Alone, local_device
-from saccade.training.setup import assemble, limit_pictures, resolve
+from saccade.training.setup import assemble, limit_samples, resolve
 from saccade.training.train import configure
 
 
@@ -58,11 +59,11 @@ def main() -> None:
     device = local_device(args.device)
     data = open_data(args.data)
     args.crop = args.crop or ("resized" if isinstance(data.train, FileSource) else "pad")
-    config, shape = resolve(settings(args), data, device)
+    config, spec = resolve(settings(args), choose_task("classify"), data, device)
     with tempfile.TemporaryDirectory() as folder:
         sides = {
-            "saccade": Ours(config, data, shape, device, Path(folder)),
-            "timm": Theirs(config, data, shape, device, args),
+            "saccade": Ours(config, data, spec, device, Path(folder)),
+            "timm": Theirs(config, data, spec, device, args),
         }
         speeds: dict[str, list[float]] = {name: [] for name in sides}
         first: dict[str, float] = {}
@@ -106,8 +107,8 @@ def settings(args: argparse.Namespace) -> TrainConfig:
 class Ours:
     """The training loop of saccade, epochs without validation."""
 
-    def __init__(self, config: TrainConfig, data: Data, shape: Any, device: torch.device, folder: Path) -> None:
-        parts = assemble(config, data, shape, world=Alone(), device=device)
+    def __init__(self, config: TrainConfig, data: Data, spec: Any, device: torch.device, folder: Path) -> None:
+        parts = assemble(config, choose_task("classify"), data, spec, world=Alone(), device=device)
         run = Run.create(folder / "run", config)
         self.loop = Loop(config, run, parts, world=Alone(), device=device, console=Console(quiet=True))
 
@@ -121,20 +122,20 @@ class Theirs:
     """timm's loader and the loop of its training script."""
 
     def __init__(
-        self, config: TrainConfig, data: Data, shape: Any, device: torch.device, args: argparse.Namespace
+        self, config: TrainConfig, data: Data, spec: Any, device: torch.device, args: argparse.Namespace
     ) -> None:
         self.device, self.config = device, config
-        self.model = build_model(config.model, shape, seed=0).to(device)
+        self.model = build_model(config.model, spec, seed=0).to(device)
         if config.engine.channels_last and device.type == "cuda":
             self.model = self.model.to(memory_format=torch.channels_last)
         self.average = ModelEmaV3(self.model, decay=config.keep.ema)
         self.optimizer = create_optimizer_v2(self.model, "adamw", lr=1e-3, weight_decay=0.05)
         self.called = torch.compile(self.model) if args.compile else self.model
         gpu = device.type == "cuda"
-        self.mixup = Mixup(0.2, 1.0, prob=0.5, label_smoothing=0.1, num_classes=len(shape.classes))
+        self.mixup = Mixup(0.2, 1.0, prob=0.5, label_smoothing=0.1, num_classes=len(spec.outputs))
         self.loader = create_loader(
-            files(data, args.pictures) if isinstance(data.train, FileSource) else Pictures(data, args, shape.in_chans),
-            (shape.in_chans, shape.img_size, shape.img_size),
+            files(data, args.pictures) if isinstance(data.train, FileSource) else Pictures(data, args, spec.in_chans),
+            (spec.in_chans, spec.img_size, spec.img_size),
             args.batch_size,
             is_training=True,
             use_prefetcher=gpu,
@@ -145,8 +146,8 @@ class Theirs:
             interpolation="bicubic",
             hflip=0.5,
             auto_augment="rand-m7-n1-mstd0.5",
-            mean=shape.mean,
-            std=shape.std,
+            mean=spec.mean,
+            std=spec.std,
             num_workers=args.peer_workers,
             device=device,
             persistent_workers=args.peer_workers > 0,
@@ -178,7 +179,7 @@ class Theirs:
 
 def files(data: Data, limit: int) -> torch.utils.data.Dataset[Any]:
     """Return timm's own dataset of a folder, with the files that ours trains on."""
-    train = limit_pictures(data.train, limit)
+    train = limit_samples(data.train, limit)
     assert isinstance(train, FileSource)
     used = {str(train.raw(index)) for index in range(len(train))}
     top = os.path.commonpath([os.path.dirname(os.path.dirname(path)) for path in used])
@@ -192,7 +193,7 @@ class Pictures(torch.utils.data.Dataset[Any]):
     """The same pictures as PIL images, as timm's transforms want them."""
 
     def __init__(self, data: Data, args: argparse.Namespace, channels: int) -> None:
-        train = limit_pictures(data.train, args.pictures)
+        train = limit_samples(data.train, args.pictures)
         assert isinstance(train, ArraySource)
         self.pictures, self.labels = train.images, train.labels
         self.mode = "L" if channels == 1 else "RGB"
@@ -213,7 +214,12 @@ def print_table(
     place = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}"
     cores = len(os.sched_getaffinity(0))
     print(f"{place}, {cores} cores, torch {torch.__version__}, timm {timm.__version__}")
-    size = sum(p.numel() for p in build_model(config.model, resolve(config, data, device)[1], seed=0).parameters())
+    size = sum(
+        p.numel()
+        for p in build_model(
+            config.model, resolve(config, choose_task("classify"), data, device)[1], seed=0
+        ).parameters()
+    )
     print(
         f"{config.model.name} ({size / 1e6:.2f} M parameters), {data.name}, {config.data.img_size} px, "
         f"crop {args.crop}, batch {args.batch_size}, {config.engine.precision}{', compiled' if args.compile else ''}, "

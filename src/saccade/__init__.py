@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .data.spec import InputSpec
 from .models import CheckpointError, LoadReport, list_backbones, load_official
 from .plugins import (
     ContextBroadcast,
@@ -15,7 +16,7 @@ from .plugins import (
     attach,
     attached,
 )
-from .tasks import Classify, Distillation, RelativeLocalization, TokenLabelling
+from .tasks import Classify, Distillation, Multilabel, Regress, RelativeLocalization, TokenLabelling
 
 if TYPE_CHECKING:
     from .building import load_model
@@ -58,7 +59,10 @@ __all__ = [
     "ExtraBlock",
     "Handle",
     "HostError",
+    "InputSpec",
     "LoadReport",
+    "Multilabel",
+    "Regress",
     "RelativeLocalization",
     "SecondOrderHead",
     "SqueezeExcite",

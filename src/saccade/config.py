@@ -141,6 +141,7 @@ class TrainConfig:
 
     seed: int = 0
     recipe: str | None = None  # the recipe the settings began from
+    task: str | None = None  # "classify", "multilabel:loss=asymmetric", ...; None: what the data's layout says
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)

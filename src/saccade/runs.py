@@ -14,17 +14,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from .building import load_model, save_model
 from .config import ConfigError, DataConfig, TrainConfig, overlay, read_yaml, to_yaml
 from .files import explained, write_text
-
-__all__ = ["Run", "RunError", "free_name", "load_model", "require_apart", "save_model", "write_text"]
+from .scores import Scores, read_scores, scores_before
 
 # Everything that training, comparing, evaluating, explaining and exporting put into a run's folder; nothing else is
 # ever removed from one.
 OWN = re.compile(
     r"config\.yaml|metrics\.(jsonl|csv)|(summary|cost|bad_pictures)\.json|report\.html"
-    r"|(model|predictions)\.safetensors|\.DS_Store|\.[^/]+\.part(/.*)?"
+    r"|(model|predictions|scores)\.safetensors|\.DS_Store|\.[^/]+\.part(/.*)?"
     r"|state(/(\.lock|\.torchrun|\.?(damaged-)?step-[\d.]+(part)?(/(state\.json|shard-\d+-of-\d+\.safetensors))?))?"
     r"|tensorboard(/events\.out\.[^/]+)?"
     r"|evaluation(-\d+)?(/evaluation\.(json|html))?"
@@ -51,6 +49,7 @@ class Run:
         self.metrics_file = path / "metrics.jsonl"
         self.weights = path / "model.safetensors"
         self.states = path / "state"
+        self.scores_file = path / "scores.safetensors"
         self.predictions_file = path / "predictions.safetensors"
         self.bad_file = path / "bad_pictures.json"
         self.report = path / "report.html"
@@ -189,6 +188,16 @@ class Run:
             return load_file(self.predictions_file)
         except SafetensorError as error:
             raise RunError(f"{self.predictions_file} is damaged ({error}); write it again: {self._resume}") from None
+
+    def scores(self) -> Scores:
+        """Return what every validation sample scored, with the metrics' meanings."""
+        if not self.scores_file.exists():
+            kept = {name: value.numpy() for name, value in self.predictions().items()}
+            return scores_before(kept, len(self.summary()["classes"]))
+        try:
+            return read_scores(self.scores_file)
+        except ValueError as error:
+            raise RunError(f"{error}; write it again: {self._resume}") from None
 
     @property
     def _resume(self) -> str:

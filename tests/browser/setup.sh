@@ -4,7 +4,8 @@
 cd "$(dirname "$0")" || exit 1
 if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver npm ||
+        npm=$(command -v npm >/dev/null || echo npm) # Debian's conflicts with one from elsewhere
+        apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver $npm ||
             echo "chromium could not be installed; the tests of the page are skipped" >&2
     else
         echo "install chromium and its driver (Debian: apt-get install chromium chromium-driver), then run this again" >&2

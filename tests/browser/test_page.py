@@ -1,7 +1,13 @@
 """The page, driven in a real browser."""
 
+import base64
+
 import pytest
 
+from saccade.deployment.app import create_app
+from saccade.deployment.browse import RunIndex
+from saccade.deployment.serve import _open
+from support.exports import COLUMNS, colourful, trained_run
 from support.serving import BAD_NAME, Brightness, make_app, picture, running
 
 pytest.importorskip("selenium")
@@ -179,3 +185,61 @@ def test_a_token_is_asked_for_once(browser):
         browser.get(address)
         page.until(lambda: page.all("#first option"))
         assert not page.one("#token-form").is_displayed()
+
+
+@pytest.fixture(scope="module")
+def other_tasks(tmp_path_factory):
+    """A server of two runs that are trained for other tasks than classes, and one of their images."""
+    folder = tmp_path_factory.mktemp("tasks")
+    files = colourful(folder / "images")
+    runs = [trained_run(folder / name, folder / "images" / f"{name}.csv") for name in ("labels", "numbers")]
+    app = create_app([_open(run, device="cpu", trust=False) for run in runs], runs=RunIndex(runs=runs))
+    with running(app) as address:
+        yield address, files[7].read_bytes()
+
+
+def test_numbers_are_shown_without_bars(browser, axe, other_tasks, tmp_path):
+    from support.page import Page
+
+    address, image = other_tasks
+    page = Page(browser, address)
+    page.open()
+    page.one("#first option:nth-child(2)").click()
+    page.give(image)
+    (answer,) = page.answered()
+    assert [one.text for one in page.all(".shares .name")] == list(COLUMNS)
+    values = [float(one.text) for one in page.all(".shares .share")]
+    assert values[1] < 0 < values[0]
+    assert not page.all(".shares .track")
+    assert "%" not in answer
+    assert f"numbers: brightness {values[0]:g}, -redness {values[1]:g}" in page.text("#status")
+    assert page.all(".view")
+    assert "mean absolute error" in page.text("#run-list")
+    assert "deviations" in page.text("#run-list")
+    assert page.faults(axe) == []
+    assert page.browser.save_screenshot(str(tmp_path / "numbers.png"))
+    assert page.console() == []
+
+
+def test_labels_that_are_said_are_marked(browser, axe, other_tasks):
+    from support.page import Page
+
+    address, image = other_tasks
+    page = Page(browser, address)
+    page.open()
+    page.give(image)
+    page.answered()
+    asked = page.browser.execute_async_script(
+        "const done = arguments[arguments.length - 1], data = new FormData();"
+        "data.append('file', new Blob([Uint8Array.from(atob(arguments[0]), (c) => c.charCodeAt(0))],"
+        "{type: 'image/png'})); fetch('/predict', {method: 'POST', body: data}).then((r) => r.json()).then(done)",
+        base64.b64encode(image).decode(),
+    )
+    assert len(page.all(".shares .track")) == len(asked["rows"]) == 3
+    assert len(page.all(".shares .mark")) == len(page.all(".shares li.said")) == len(asked["answer"])
+    for row, shown in zip(asked["rows"], page.all(".shares li"), strict=True):
+        assert row["name"] in shown.text
+        assert ("✓" in shown.text) == (row["name"] in asked["answer"])
+    assert "mean average precision" in page.text("#run-list")
+    assert page.faults(axe) == []
+    assert page.console() == []

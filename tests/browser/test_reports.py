@@ -5,6 +5,9 @@ import re
 
 import pytest
 
+import saccade
+from support.lists import write_images, write_list
+from support.training import tiny
 from support.written import beside, faults, pdf, rows, write_pages
 
 pytest.importorskip("selenium")
@@ -16,6 +19,22 @@ LEFT = "\ue012"  # the key
 @pytest.fixture(scope="session")
 def written(tmp_path_factory):
     return write_pages(tmp_path_factory.mktemp("written"))
+
+
+@pytest.fixture(scope="session")
+def of_tasks(tmp_path_factory):
+    """Evaluate and explain runs with several labels and with numbers."""
+    root, pages = tmp_path_factory.mktemp("tasks"), {}
+    images = write_images(root, train=24, val=10)
+    for task, columns in {"multilabel": ("labels",), "regress": ("level", "red")}.items():
+        data, runs = write_list(root / f"{task}.csv", images, columns), [root / task / name for name in ("one", "two")]
+        for seed, run in enumerate(runs):
+            settings = tiny(seed=seed, data__img_size=16)
+            saccade.train(str(data), task=task, epochs=1, out=run, settings=settings, quiet=True)
+        found = saccade.evaluate(runs, robust=True, resamples=100, out=root / task / "evaluation", quiet=True)
+        shown = saccade.explain(runs[0], root / "images" / "030.png", against=runs[1]).save(root / task / "explanation")
+        pages |= {f"{task}-evaluation": found.page, f"{task}-explanation": shown}
+    return pages
 
 
 @pytest.fixture
@@ -200,3 +219,37 @@ def test_explanation_page_tells_the_numbers_beside_it(opened, written, name):
     assert files
     assert all((written[name].parent / file).stat().st_size for file in files)
     assert len(page.all("figure.shown img")) == len(files) * len(numbers["pictures"])
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (320, "dark")])
+@pytest.mark.parametrize("what", ["evaluation", "explanation"])
+@pytest.mark.parametrize("task", ["multilabel", "regress"])
+def test_pages_of_other_tasks_fit_their_window_too(opened, of_tasks, axe, task, what, width, scheme):
+    page = opened(of_tasks[f"{task}-{what}"], width=width, scheme=scheme)
+    assert faults(page) == []
+    assert page.faults(axe) == []
+
+
+@pytest.mark.parametrize(("task", "title"), [("multilabel", "Mean average precision"), ("regress", "R squared")])
+def test_evaluation_page_of_another_task_tells_the_numbers_of_its_file(opened, of_tasks, task, title):
+    found = beside(of_tasks[f"{task}-evaluation"], "evaluation.json")
+    page = opened(of_tasks[f"{task}-evaluation"])
+    seen = {row[0]: row[1:] for row in rows(page, "10 pictures")}
+    name = next(name for name, spec in found["metrics"].items() if spec["words"].lower() == title.lower())
+    for cell, run in zip(seen[title], found["runs"], strict=True):
+        one = run["metrics"][name]
+        share = found["metrics"][name]["share"]
+        wanted = [f"{100 * one[end]:.2f}%" if share else f"{one[end]:.4g}" for end in ("value", "low", "high")]
+        assert [cell.split()[part] for part in (0, 1, 3)] == wanted
+
+
+@pytest.mark.parametrize(("task", "head"), [("multilabel", "Label"), ("regress", "Column")])
+def test_explanation_page_of_another_task_tells_its_answer(opened, of_tasks, task, head):
+    said = beside(of_tasks[f"{task}-explanation"], "numbers.json")["pictures"][0]["said"]
+    page = opened(of_tasks[f"{task}-explanation"])
+    seen = {row[0]: row[-1] for row in rows(page, "What one answers")}
+    if task == "regress":
+        assert seen == {name: f"{value:.4g}" for name, value in said["values"].items()}
+    else:
+        assert seen == {one["label"]: f"{one['share']:.1%}" for one in said["labels"]}
+    assert page.one("th[scope=col]").text == head

@@ -8,9 +8,9 @@ import timm
 import torch
 
 from saccade import plugins
-from saccade.building import Shape
+from saccade.data.spec import InputSpec
 from saccade.deployment.bundle import Bundle
-from saccade.deployment.graph import Asked, trace, write_onnx, write_program
+from saccade.deployment.graph import WithPreprocessing, trace, write_onnx, write_program
 from saccade.deployment.predictor import OnnxPredictor, ProgramPredictor
 from saccade.deployment.verify import compare
 from saccade.plugins import ContextBroadcast, ExtraBlock, SecondOrderHead, SqueezeExcite, UniformHead, attach
@@ -55,15 +55,16 @@ def stirred(model):
 
 def assert_exports_alike(model, tmp_path, *, img_size, sizes):
     """Export a model both ways and compare at every size, with one picture and with five."""
-    asked = Asked(model, MEAN, STD).eval()
+    spec = InputSpec(("a",) * 5, 3, img_size, MEAN, STD)
+    asked = WithPreprocessing(model, spec).eval()
     any_size = len(sizes) > 1
     program = trace(asked, channels=3, img_size=img_size, any_size=any_size)
-    bundle = Bundle.of(model, Shape(("a",) * 5, 3, img_size, MEAN, STD), name="model", any_size=any_size)
+    bundle = Bundle.of(model, spec, name="model", any_size=any_size)
     write_onnx(program, tmp_path / "model.onnx", bundle)
     write_program(program, tmp_path / "model.pt2", bundle)
     photographs = torch.stack([torch.tensor(pixels(n, img_size, img_size)).permute(2, 0, 1) for n in range(10)])
     for opened in (OnnxPredictor(tmp_path / "model.onnx"), ProgramPredictor(tmp_path / "model.pt2", trust=True)):
-        parity = compare(asked.logits, opened.logits, photographs, sizes)
+        parity = compare(asked.outputs, opened.outputs, photographs, sizes, spec)
         assert parity.difference < 1e-4, opened.kind
         assert parity.same == 1.0
         assert parity.scale > 1e-3  # logits that are all nothing would agree
@@ -101,8 +102,9 @@ def test_every_plugin_is_among_those_exported():
 
 def test_exported_files_hold_no_paths_of_the_machine(tmp_path):
     model = timm.create_model("vit_tiny_patch16_224", num_classes=5, img_size=32, patch_size=16, embed_dim=24, depth=1)
-    program = trace(Asked(model, MEAN, STD).eval(), channels=3, img_size=32, any_size=False)
-    bundle = Bundle.of(model, Shape(("a",) * 5, 3, 32, MEAN, STD), name="model")
+    spec = InputSpec(("a",) * 5, 3, 32, MEAN, STD)
+    program = trace(WithPreprocessing(model, spec).eval(), channels=3, img_size=32, any_size=False)
+    bundle = Bundle.of(model, spec, name="model")
     write_onnx(program, tmp_path / "model.onnx", bundle)
     write_program(program, tmp_path / "model.pt2", bundle)
     contents = {"onnx": (tmp_path / "model.onnx").read_bytes()}

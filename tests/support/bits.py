@@ -18,6 +18,7 @@ VIT = {
     "model.name": "vit_tiny_patch16_224",
     "model.options": {"embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 4},
 }
+UNMIXED = {"augment.mixup": 0.0, "augment.cutmix": 0.0}
 PLAIN = {"schedule.epochs": 2, "augment.crop": "pad", "augment.repeats": 1}
 
 
@@ -61,7 +62,11 @@ SETTINGS: dict[str, tuple[Callable[[Path], Any], dict[str, Any], int]] = {
     "shards": (shards, {"schedule.epochs": 2, "augment.repeats": 1, "data.workers": 2, "data.buffer": 16}, 1),
     "stream_held_out": (one_shard_held_out, {"schedule.epochs": 2, "augment.repeats": 1, "data.val_share": 0.12}, 1),
     "drloc": (folder, {**VIT, "schedule.epochs": 2, "model.plugins": ["broadcast", "drloc:schedule=constant"]}, 1),
-    "token_label": (folder, {**PLAIN, "augment.mixup": 0.0, "augment.cutmix": 0.0, "model.plugins": ["token_label"]}, 1),
+    "token_label": (
+        folder,
+        {**PLAIN, "augment.mixup": 0.0, "augment.cutmix": 0.0, "model.plugins": ["token_label"]},
+        1,
+    ),
     "two_processes": (
         folder,
         {

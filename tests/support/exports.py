@@ -5,12 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from torch import Tensor
 
-from saccade.building import Shape, build_model, save_model
+import saccade
+from saccade.building import build_model
 from saccade.config import ModelConfig
+from saccade.data.spec import InputSpec
 from saccade.deployment.bundle import KEY, Bundle
 from saccade.deployment.predictor import Predictor
+from saccade.weights import save_model
+from support.training import tiny
 
 CLASSES = ("red", "green", "blue")
 TINY = {"depth": 1, "embed_dim": 24, "num_heads": 2, "patch_size": 8}
@@ -20,10 +25,37 @@ def tiny_run(folder: Path, *, name: str = "vit_tiny_patch16_224", img_size: int 
     """Write what a finished run leaves of a model with weights that were never trained."""
     config.setdefault("options", TINY if name.startswith("vit") else {})
     settings = ModelConfig(name=name, **config)
-    shape = Shape(CLASSES, 3, img_size, [0.5, 0.4, 0.3], [0.2, 0.25, 0.3], img_size + 4)
+    spec = InputSpec(CLASSES, 3, img_size, [0.5, 0.4, 0.3], [0.2, 0.25, 0.3], img_size + 4)
     folder.mkdir(parents=True, exist_ok=True)
-    model = build_model(settings, shape, seed=3)
-    save_model(folder / "model.safetensors", model.state_dict(), settings, shape)
+    model = build_model(settings, spec, seed=3)
+    save_model(folder / "model.safetensors", model.state_dict(), settings, spec)
+    return folder
+
+
+COLUMNS = ("brightness", "-redness")  # of numbers, one of them named like a formula
+
+
+def colourful(folder: Path, *, count: int = 24) -> list[Path]:
+    """Write images that have red, green and blue or not, and beside them `labels.csv` and `numbers.csv` on them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files, labels, numbers = [], ["path,labels"], [",".join(("path", *COLUMNS))]
+    for index in range(count):
+        pixels = np.random.default_rng(index).integers(0, 60, (20, 24, 3), dtype=np.uint8)
+        has = [bool(index >> bit & 1) for bit in range(3)]
+        pixels += np.array([150 * one for one in has], dtype=np.uint8)
+        files.append(folder / f"{index:02d}.png")
+        Image.fromarray(pixels).save(files[-1])
+        labels.append(f"{files[-1].name},{'|'.join(name for name, one in zip(CLASSES, has, strict=True) if one)}")
+        numbers.append(f"{files[-1].name},{pixels.mean():.3f},{pixels[..., 0].mean() - 200:.3f}")
+    (folder / "labels.csv").write_text("\n".join(labels))
+    (folder / "numbers.csv").write_text("\n".join(numbers))
+    return files
+
+
+def trained_run(folder: Path, listed: Path) -> Path:
+    """Train a model so small that it takes a second on a list that `colourful` wrote; its columns say the task."""
+    settings = tiny(data__img_size=16, data__workers=0)
+    saccade.train(str(listed), epochs=1, out=folder, settings=settings, quiet=True)
     return folder
 
 
@@ -60,7 +92,7 @@ class Colours(Predictor):
         super().__init__("colours", "run", bundle=replace(BUNDLE, img_size=img_size))
         self.batches: list[int] = []
 
-    def logits(self, pictures: Tensor) -> np.ndarray:
+    def outputs(self, pictures: Tensor) -> np.ndarray:
         """Return the mean of each channel over 16."""
         self.batches.append(len(pictures))
         return pictures.float().mean((2, 3)).numpy() / 16

@@ -14,14 +14,15 @@ from types import SimpleNamespace
 import numpy as np
 from PIL import Image
 
-from saccade.data.loader import Framing
+from saccade.data.spec import InputSpec
 from saccade.deployment.app import Settings, create_app
-from saccade.deployment.browse import Shelf
+from saccade.deployment.browse import RunIndex
 from saccade.deployment.explaining import Explainer
 from saccade.deployment.limits import Limits
 from saccade.deployment.serve import make_server, run_server
 from saccade.explanation.view import Figure, View
 from saccade.report import line_chart
+from saccade.tasks import Classify
 
 ROOT = Path(__file__).parents[2]
 CLASSES = tuple(f"level {level}" for level in range(8))
@@ -31,17 +32,18 @@ BAD_NAME = '<img src=x onerror="document.title=1">'
 class Brightness:
     """Answers the class of a picture's brightness; sleeps as a model would compute."""
 
-    kind, model, channels, img_size = "run", None, 3, 16
+    kind, task, model, channels, img_size = "run", Classify, None, 3, 16
 
     def __init__(self, name="brightness", *, seconds=0.0, classes=CLASSES):
         self.name, self.seconds, self.classes = name, seconds, classes
-        self.framing = Framing(16, channels=3)
+        self.spec = InputSpec(classes, 3, 16, [0.5] * 3, [0.5] * 3)
+        self.framing = self.spec.framing
         self.batches = []
         self.begun = threading.Event()
         self.go = threading.Event()  # a test may hold the model up
         self.go.set()
 
-    def shares(self, pictures):
+    def rows(self, pictures):
         self.begun.set()
         assert self.go.wait(30)
         self.batches.append(len(pictures))
@@ -53,7 +55,7 @@ class Brightness:
 
     def about(self):
         about = {"name": self.name, "kind": self.kind, "img_size": 16, "parameters": 1, "plugins": []}
-        return {**about, "classes": list(self.classes)}
+        return {**about, "task": "classify", "outputs": list(self.classes), "classes": list(self.classes)}
 
 
 def explain(target, images, *, views=None, device="cpu", layers=6):
@@ -76,7 +78,8 @@ def explain(target, images, *, views=None, device="cpu", layers=6):
         View("slots", "Slots", "Which places share a slot.", absent="This model has no slots."),
     ]
     answer = [(BAD_NAME, 0.5)]
-    picture = SimpleNamespace(name="picture", pixels=pixels, answer=answer, views=found)
+    rows = [(BAD_NAME, "50.0%", 0.5)]
+    picture = SimpleNamespace(name="picture", pixels=pixels, answer=answer, rows=rows, views=found)
     return SimpleNamespace(pictures=[picture])
 
 
@@ -91,7 +94,7 @@ def make_app(*predictors, explained=True, browse=(), **settings):
     """Return an application around brightness models."""
     limits = Limits(**settings.pop("limits", {}))
     models = [(one, Explainer(one, function=explain) if explained else None) for one in predictors or [Brightness()]]
-    return create_app(models, settings=Settings(**{"limits": limits, **settings}), shelf=Shelf(browse))
+    return create_app(models, settings=Settings(**{"limits": limits, **settings}), runs=RunIndex(browse))
 
 
 @contextlib.contextmanager

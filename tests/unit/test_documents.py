@@ -18,6 +18,7 @@ DOCUMENTS = (
     "docs/evaluate.md",
     "docs/export.md",
     "docs/models.md",
+    "docs/architecture.md",
 )
 EXAMPLES = [
     (name, index, code)

@@ -6,11 +6,11 @@ import shutil
 import pytest
 import torch
 
-from saccade.building import save_tensors
 from saccade.config import ConfigError, TrainConfig, overlay, to_yaml
 from saccade.files import WriteError, write_text
 from saccade.runs import Run, RunError
 from saccade.training.state import save_state, set_aside
+from saccade.weights import save_tensors
 from support.pictures import class_folders
 
 
@@ -33,6 +33,7 @@ def finished_run(path):
     for name in (
         "model.safetensors",
         "predictions.safetensors",
+        "scores.safetensors",
         "summary.json",
         "cost.json",
         "bad_pictures.json",

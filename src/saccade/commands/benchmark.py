@@ -19,8 +19,9 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> None:
     """Print images per second and peak memory of model and peer, for inference and training."""
-    from ..building import open_device, resolve_name
+    from ..building import resolve_name
     from ..evaluation.speed import MODES, Setting, as_markdown, race
+    from ..loading import open_device
     from ..ranges import require_number
 
     args.model, args.peer = resolve_name(args.model), resolve_name(args.peer)

@@ -17,6 +17,7 @@ def flags(parser: ArgumentParser) -> None:
         help="base, broadcast, drloc:weight=0.3+lr=0.003, NAME:=model=glnet_stl, ...; repeatable",
     )
     parser.add_argument("--seeds", default="5", help="how many, or which: 3 or 0,1,7")
+    parser.add_argument("--task", default=None, help="as for train; by the data's layout if not given")
     parser.add_argument("--model", default=None, help="of all arms that do not name another")
     parser.add_argument("--recipe", default=None, help="a recipe's name or a YAML file; `small` if not given")
     parser.add_argument("--epochs", type=int, default=None, help="passes over the pictures")
@@ -25,7 +26,9 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--img-size", type=int, default=None, help="side of the images")
     parser.add_argument("--budget", default=None, help="time for all of it, such as 30m: seeds and epochs are fitted")
     parser.add_argument("--out", default=None, help="the comparison's folder; one under runs/ named by what is asked")
-    parser.add_argument("--metric", default="top1", help="top1, loss, macro_top1, or a number that runs end with")
+    parser.add_argument(
+        "--metric", default=None, help="one that the task measures; the one that runs are judged by if not given"
+    )
     parser.add_argument("--margin", type=float, default=None, help="a difference too small to matter, such as 0.005")
     parser.add_argument("--parallel", type=int, default=None, help="runs side by side; one a GPU if not given")
     parser.add_argument("--device", default=None, help="cpu, cuda, cuda:1, ...; all GPUs if there are any")
@@ -47,7 +50,7 @@ def run(args: Namespace) -> int:
     from ..ranges import require_number
     from ..training.loop import Interrupted
 
-    short = ("model", "recipe", "epochs", "batch_size", "lr", "img_size")
+    short = ("task", "model", "recipe", "epochs", "batch_size", "lr", "img_size")
     names = (*short, "budget", "out", "metric", "margin", "parallel", "device")
     given: dict[str, Any] = {name: args[name] for name in (*names, "seeds_fixed", "overwrite", "quiet")}
     try:

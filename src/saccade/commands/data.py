@@ -15,6 +15,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "data", nargs="?", default="", help="folder, list, archive or shards; nothing: the embedded set"
     )
+    parser.add_argument("--task", default=None, help="as for train; by the data's layout if not given")
     parser.add_argument("--val", default=None, help="the validation pictures, if the set has none of its own")
     parser.add_argument("--min-side", type=int, default=16, help="a shorter side is tiny")
     parser.add_argument("--max-pixels", type=int, default=178_956_970, help="more pixels are huge")
@@ -24,8 +25,15 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Print the report on a set; the exit status is 1 if something serious was found."""
-    from ..data.check import check_data
+    from functools import partial
 
+    from ..data.check import check_data
+    from ..tasks.opening import choose_task, read_by_layout
+
+    read_targets = read_by_layout
+    if args.task is not None:
+        choice = choose_task(args.task)
+        read_targets = partial(choice.kind.read_table, options=choice.options)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading pictures", total=None)
         report = check_data(
@@ -35,14 +43,16 @@ def run(args: Namespace) -> int:
             max_pixels=args.max_pixels,
             workers=args.workers,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
+            read_targets=read_targets,
         )
     if args.json:
         print(json.dumps(report.to_dict(), indent=2))
         return 0 if report.ok else 1
     console = Console(highlight=False)
     total = " + ".join(f"{count} {split}" for split, count in report.pictures.items())
-    console.print(f"{report.name}: {total} pictures, {len(report.classes)} classes", markup=False)
-    console.print(f"  the largest class has {report.imbalance:.3g} times the pictures of the smallest")
+    console.print(f"{report.name}: {total} pictures, {len(report.classes)} {report.noun}", markup=False)
+    if report.imbalance > 1:
+        console.print(f"  the most frequent of them has {report.imbalance:.3g} times the pictures of the rarest")
     for line in (*report.notes, *(f"fewer than ten pictures: {name}" for name in report.small_classes[:10])):
         console.print(f"  {line}", markup=False)
     traits = ", ".join(f"{count} {name}" for name, count in report.traits.items() if count)

@@ -7,18 +7,28 @@ from jsonargparse import ArgumentParser, Namespace
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Measure finished models: accuracy, calibration, and with --robust what throws them off; each with an interval."""
+    """Measure finished models by their task's metrics, with intervals, and with --robust what throws them off."""
     parser.add_argument(
         "runs", nargs="+", help="a run's folder, its model.safetensors or a timm model's name; several: side by side"
     )
     parser.add_argument(
         "--data", default=None, help="pictures to ask about; the runs' own validation pictures if not given"
     )
-    parser.add_argument("--robust", action="store_true", help="occlude, corrupt and attack the pictures as well")
-    parser.add_argument("--limit", type=int, default=None, help="ask about so many pictures, evenly by class")
-    parser.add_argument("--labels", default=None, help="ReaL's real.json, or a JSON object from class to class")
     parser.add_argument(
-        "--subset", default=None, help="a text file of the classes to choose from, one a line (ImageNet-A)"
+        "--robust",
+        action="store_true",
+        help="occlude and corrupt the pictures as well, and attack those of classifiers",
+    )
+    parser.add_argument(
+        "--limit", type=int, default=None, help="ask about so many pictures, evenly by class, label or number"
+    )
+    parser.add_argument(
+        "--labels", default=None, help="of classifiers: ReaL's real.json, or a JSON object from class to class"
+    )
+    parser.add_argument(
+        "--subset",
+        default=None,
+        help="of classifiers: a file of the classes to choose from, one a line (ImageNet-A)",
     )
     parser.add_argument(
         "--epsilon", action="append", type=float, default=None, help="of the attacks, in 255ths; repeatable; 1 and 4"

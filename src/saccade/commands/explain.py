@@ -49,6 +49,6 @@ def run(args: Namespace) -> None:
         line.update("writing the page")
         page = explanation.save(out, overwrite=args.overwrite)
     for picture in explanation.pictures:
-        best = ", ".join(f"{name} {share:.1%}" for name, share in picture.answer[:3])
+        best = ", ".join(f"{name} {text}" for name, text, _ in picture.rows[:3])
         console.print(f"{picture.name}: {best or 'no answer for the whole picture'}", markup=False, highlight=False)
     print(page)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from ..deployment.exported import ExportedFile
+    from ..tasks import MetricSpec
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -44,31 +45,49 @@ def run(args: Namespace) -> None:
     out = Console(highlight=False, soft_wrap=True)
     if not out.is_terminal:
         out.width = 1000  # in a file or a pipe nothing is cut
-    known = "" if done.accuracy is None else f": eager top-1 {done.accuracy:.2%}"
+    known = "" if done.score is None else f": eager {done.metric.words} {done.metric.show(done.score)}"
     out.print(f"{done.bundle.name}, judged by {done.pictures} {done.origin}{known}", markup=False)
-    out.print(as_table(done.files))
+    out.print(as_table(done.files, done.metric))
     for note in done.notes:
         out.print(note, markup=False)
     out.print(f"written to {done.folder}", markup=False)
 
 
-def as_table(files: "Sequence[ExportedFile]") -> Table:
+def as_table(files: "Sequence[ExportedFile]", metric: "MetricSpec") -> Table:
     """Return what was measured, narrow enough for 80 columns."""
     table = Table(box=None, pad_edge=False)
     table.add_column("file", no_wrap=True)
-    for column in ("MiB", "off by", "same", "top-1", "lost", "95%", "ms", "eager"):
+    for column in ("MiB", "off by", "same", metric.name, "lost", "95%", "ms", "eager"):
         table.add_column(column, justify="right", no_wrap=True)
     for file in files:
-        loss = file.loss
         table.add_row(
             file.path.name,
             f"{file.mib:.1f}",
             f"{file.parity.difference:.1e}",
             f"{file.parity.same:.0%}",
-            "-" if file.accuracy is None else f"{file.accuracy:.1%}",
-            "-" if loss is None else f"{loss.value:+.2%}",
-            "-" if loss is None else f"{100 * loss.low:+.2f} to {100 * loss.high:+.2f}",
+            *_scored(file, metric),
             f"{1e3 * file.seconds:.1f}",
             f"{1e3 * file.eager_seconds:.1f}",
         )
     return table
+
+
+def _scored(file: "ExportedFile", metric: "MetricSpec") -> tuple[str, str, str]:
+    """Return what a file reached in a metric, what it lost, and the interval of that."""
+    if file.score is None or file.loss is None:
+        return "-" if file.score is None else _shown(file.score, metric), "-", "-"
+    value, low, high = file.loss.value, file.loss.low, file.loss.high
+    if metric.share:
+        told = "-" if low is None or high is None else f"{100 * low:+.2f} to {100 * high:+.2f}"
+        return _shown(file.score, metric), f"{value:+.2%}", told
+    told = "-" if low is None or high is None else f"{_short(low)} to {_short(high)}"
+    return _shown(file.score, metric), _short(value), told
+
+
+def _shown(score: float, metric: "MetricSpec") -> str:
+    return f"{score:.1%}" if metric.share else f"{score:.3g}"
+
+
+def _short(value: float) -> str:
+    """Return a small number in six letters."""
+    return f"{value:.2g}" if abs(value) >= 0.01 or not value else f"{value:.0e}"

@@ -16,6 +16,11 @@ def flags(parser: ArgumentParser) -> None:
         default=None,
         help="a folder of class folders, a list, an array file, shards; nothing: a set inside",
     )
+    parser.add_argument(
+        "--task",
+        default=None,
+        help="classify, multilabel, regress, ..., multilabel:loss=asymmetric; by the data's layout if not given",
+    )
     parser.add_argument("--model", default=None, help="a model's name, ours or timm's")
     parser.add_argument("--plugin", action="append", default=None, help="broadcast, drloc:weight=0.3, ...; repeatable")
     parser.add_argument("--recipe", default=None, help="a recipe's name or a YAML file; `small` if not given")
@@ -48,7 +53,7 @@ def run(args: Namespace) -> int:
     from ..training.train import configure, gather_settings
     from ..training.train import train as run_training
 
-    flags = ("data", "model", "epochs", "batch_size", "lr", "img_size", "seed", "device", "workers")
+    flags = ("data", "task", "model", "epochs", "batch_size", "lr", "img_size", "seed", "device", "workers")
     given: dict[str, Any] = {name: args[name] for name in flags}
     given["plugins"] = [part for text in args.plugin or [] for part in text.split("+")]
     settings = parse_settings(args["set"] or [])

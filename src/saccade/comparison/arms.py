@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..building import PLUGINS, parse_plugin
+from ..building import parse_plugin
 from ..config import ConfigError, TrainConfig, flatten, overlay, read_value
+from ..plugins import PLUGINS
 from ..training.train import configure
 
 BASE = "base"

@@ -8,7 +8,7 @@ import torch
 
 from ..config import TrainConfig, flatten
 from .arms import changed
-from .footing import Footing
+from .snapshot import ArmSnapshot
 
 LOOKED = 200_000  # places of an epoch whose draws are looked up
 
@@ -31,19 +31,19 @@ class Check:
         return f"{self.what}: {'equal' if self.equal else 'differs'}{', ' if self.told else ''}{self.told}"
 
 
-def check_all(reference: Footing, arm: Footing) -> tuple[Check, ...]:
+def check_all(reference: ArmSnapshot, arm: ArmSnapshot) -> tuple[Check, ...]:
     """Return every check of an arm against the reference, for runs of one seed."""
     return tuple(check(reference, arm) for check in CHECKS)
 
 
-def _because(reference: Footing, arm: Footing, *names: str) -> str:
+def _because(reference: ArmSnapshot, arm: ArmSnapshot, *names: str) -> str:
     """Return which of these settings explain a difference; a name that ends with a dot stands for its group."""
     found = changed(reference.config, arm.config)
     told = [f"{n} = {b!r}, not {a!r}" for n, (a, b) in found.items() if n.startswith(names)]
     return f"because {'; '.join(told)}" if told else "and no setting explains it"
 
 
-def _training_pictures(reference: Footing, arm: Footing) -> Check:
+def _training_pictures(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     equal = reference.train == arm.train
     told = f"{arm.train.count:,} pictures, fingerprint {arm.train.fingerprint[:12]}"
     if not equal:
@@ -52,13 +52,13 @@ def _training_pictures(reference: Footing, arm: Footing) -> Check:
     return Check("training pictures", equal, told)
 
 
-def _validation_pictures(reference: Footing, arm: Footing) -> Check:
+def _validation_pictures(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     equal = reference.val == arm.val
     told = f"{arm.val.count:,} pictures, fingerprint {arm.val.fingerprint[:12]}"
     return Check("validation pictures", equal, told if equal else _because(reference, arm, "data.", "seed"))
 
 
-def _order(reference: Footing, arm: Footing) -> Check:
+def _order(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     names = ("data.", "augment.repeats", "seed", "optim.batch_size")
     if not reference.order or not arm.order:
         equal = reference.train == arm.train and reference.config.data.workers == arm.config.data.workers
@@ -70,14 +70,14 @@ def _order(reference: Footing, arm: Footing) -> Check:
     return Check("order of the pictures", equal, told if equal else _because(reference, arm, *names))
 
 
-def _batches(reference: Footing, arm: Footing) -> Check:
+def _batches(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     equal = (reference.batch_size, reference.steps) == (arm.batch_size, arm.steps)
     told = f"{arm.batch_size} pictures a step, {arm.steps:,} step{'' if arm.steps == 1 else 's'} an epoch"
     names = ("optim.batch_size", "data.")
     return Check("batches", equal, told if equal else f"{told}, {_because(reference, arm, *names)}")
 
 
-def _draws(reference: Footing, arm: Footing) -> Check:
+def _draws(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     """A picture's draws must not depend on where in the epoch it comes: they are compared picture by picture."""
     names = ("seed", "augment.repeats", "data.")
     if not reference.keys or not arm.keys:
@@ -97,13 +97,13 @@ def _draws(reference: Footing, arm: Footing) -> Check:
     return Check("augmentation draws", equal, told if equal else _because(reference, arm, *names))
 
 
-def _drawn(footing: Footing, epoch: int) -> dict[tuple[int, int], int]:
-    index, copies, keys = (x[epoch][:LOOKED].tolist() for x in (footing.order, footing.copies, footing.keys))
+def _drawn(snapshot: ArmSnapshot, epoch: int) -> dict[tuple[int, int], int]:
+    index, copies, keys = (x[epoch][:LOOKED].tolist() for x in (snapshot.order, snapshot.copies, snapshot.keys))
     return dict(zip(zip(index, copies, strict=True), keys, strict=True))
 
 
 def _same_settings(what: str, *names: str, told: Callable[[TrainConfig], str] = lambda _: "") -> Any:
-    def check(reference: Footing, arm: Footing) -> Check:
+    def check(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
         first, second = flatten(reference.config), flatten(arm.config)
         equal = all(first[name] == second[name] for name in first if name.startswith(names))
         return Check(what, equal, told(arm.config) if equal else _because(reference, arm, *names))
@@ -111,7 +111,7 @@ def _same_settings(what: str, *names: str, told: Callable[[TrainConfig], str] = 
     return check
 
 
-def _weights(reference: Footing, arm: Footing) -> Check:
+def _weights(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     first, second = reference.weights, arm.weights
     shared = [name for name in first if name in second and first[name][0] == second[name][0]]
     differ = [name for name in shared if first[name] != second[name]]
@@ -129,9 +129,9 @@ def _weights(reference: Footing, arm: Footing) -> Check:
     return Check("initial weights", not (differ or only_first or only_second), told)
 
 
-def _schedule(reference: Footing, arm: Footing) -> Check:
-    epochs = [footing.config.schedule.epochs for footing in (reference, arm)]
-    steps = [count * footing.steps for count, footing in zip(epochs, (reference, arm), strict=True)]
+def _schedule(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
+    epochs = [snapshot.config.schedule.epochs for snapshot in (reference, arm)]
+    steps = [count * snapshot.steps for count, snapshot in zip(epochs, (reference, arm), strict=True)]
     equal = reference.config.schedule == arm.config.schedule and steps[0] == steps[1]
     told = f"{epochs[1]} epochs, {steps[1]:,} steps"
     if not equal:
@@ -144,7 +144,7 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:2]) + (", ..." if len(names) > 2 else "")
 
 
-CHECKS: tuple[Callable[[Footing, Footing], Check], ...] = (
+CHECKS: tuple[Callable[[ArmSnapshot, ArmSnapshot], Check], ...] = (
     _training_pictures,
     _validation_pictures,
     _order,

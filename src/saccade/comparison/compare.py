@@ -18,9 +18,9 @@ from .arms import parse_arms
 from .budget import parse_duration
 from .conclude import conclude
 from .folder import MACHINE, Folder, is_finished, slug
-from .measure import Question, ask
 from .plan import Plan
 from .planning import Planner
+from .question import Wish
 from .result import Comparison
 from .schedule import make_slots, run_jobs, visible_gpus
 from .watch import Watch
@@ -34,6 +34,7 @@ def compare(
     *,
     arms: Sequence[str],
     seeds: int | Sequence[int] = 5,
+    task: str | None = None,
     model: str | None = None,
     recipe: str | None = None,
     epochs: int | None = None,
@@ -42,7 +43,7 @@ def compare(
     img_size: int | None = None,
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
-    metric: str = "top1",
+    metric: str | None = None,
     larger_is_better: bool | None = None,
     margin: float | None = None,
     budget: str | float | None = None,
@@ -62,6 +63,8 @@ def compare(
         data: a folder of class folders, a list, an array file, shards (see `open_data`); nothing is the embedded set.
         arms: "base", plug-ins and settings: "broadcast", "drloc:weight=0.3+lr=0.003", "name:=model=glnet_stl".
         seeds: how many, or which.
+        task: "classify", "multilabel", "regress", ..., with options as in "multilabel:loss=asymmetric"; what the data's
+            layout says if not given.
         model: of all arms, unless they say otherwise.
         recipe: likewise.
         epochs: likewise.
@@ -70,8 +73,9 @@ def compare(
         img_size: likewise.
         out: the comparison's folder; one under `runs` named by what is asked if not given.
         settings: of all arms, by dotted name.
-        metric: top1, loss, macro_top1, or a number that runs end with.
-        larger_is_better: needed for metrics whose name does not say so.
+        metric: one that the task measures, or any number that runs end with; the one that runs are judged by if not
+            given.
+        larger_is_better: needed for numbers that the task does not describe.
         margin: a difference too small to matter, for the verdict "no difference".
         budget: time that all of it may take, such as "30m": seeds and epochs are reduced to fit.
         parallel: runs side by side, each in a process of its own; one a GPU by default, and one on a CPU.
@@ -84,18 +88,19 @@ def compare(
     Returns:
         What was found; also written to the folder as result.json, result.md (with the plan) and report.html.
     """
-    planner, question = _prepare(locals())
+    planner = _prepare(locals())
     with planner.folder.lock():
         ready = planner.plan(keep=True)
         console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True)
         console.print(str(ready.plan), highlight=False, markup=False)
         jobs = [job for job in ready.jobs if not is_finished(job.path)]
-        watch = Watch(total=len(jobs), seconds=ready.plan.seconds, quiet=quiet)
+        primary = ready.question.metrics.get(ready.question.primary)
+        watch = Watch(total=len(jobs), seconds=ready.plan.seconds, metric=primary, quiet=quiet)
         try:
             outcomes = run_jobs(jobs, planner.slots, watch)
         except Interrupted as stopped:  # told of the whole comparison, which is what is gone on with
             raise Interrupted(stopped.number, planner.folder.path) from None
-        result = conclude(ready, outcomes, question, planner.folder)
+        result = conclude(ready, outcomes, planner.folder)
         planner.folder.result_file.write_text(result.to_json(), encoding="utf-8")
         planner.folder.markdown_file.write_text(as_markdown(result, plan=True), encoding="utf-8")
         _report(result, ready.validation)
@@ -119,15 +124,14 @@ def plan_comparison(data: str | None = None, *, arms: Sequence[str], **options: 
     unknown = [name for name in options if name not in defaults]
     if unknown:
         raise TypeError(f"{unknown[0]!r} was given; the arguments are those of compare: {', '.join(defaults)}")
-    planner, _ = _prepare({"data": data, "arms": arms, **defaults, **options})
-    return planner.plan(keep=False).plan
+    return _prepare({"data": data, "arms": arms, **defaults, **options}).plan(keep=False).plan
 
 
-def _prepare(given: Mapping[str, Any]) -> tuple[Planner, Question]:
+def _prepare(given: Mapping[str, Any]) -> Planner:
     """Check what was asked and find the folder it belongs to."""
-    question = ask(
-        given["metric"],
-        given["larger_is_better"],
+    wish = Wish(
+        metric=given["metric"],
+        larger=given["larger_is_better"],
         margin=given["margin"],
         fixed=given["seeds_fixed"],
         paired=given["paired"],
@@ -148,7 +152,7 @@ def _prepare(given: Mapping[str, Any]) -> tuple[Planner, Question]:
     require_apart(out, DataConfig(path=given["data"] or "", val=shared.get("data.val")))
     device = given["device"] or str(shared.get("engine.device", "auto"))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    planner = Planner(
+    return Planner(
         arms=arms,
         seeds=seeds,
         recipe=given["recipe"],
@@ -156,14 +160,15 @@ def _prepare(given: Mapping[str, Any]) -> tuple[Planner, Question]:
         request=request,
         folder=Folder(out),
         slots=make_slots(given["parallel"], device, gpus=visible_gpus(), cores=cores),
+        wish=wish,
         overwrite=given["overwrite"],
     )
-    return planner, question
 
 
 def _shared(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of all arms by dotted name."""
     flags = {
+        "task": given["task"],
         "data.path": given["data"],
         "model.name": given["model"],
         "schedule.epochs": given["epochs"],

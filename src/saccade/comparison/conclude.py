@@ -8,7 +8,7 @@ from typing import Any
 from .effect import find_unaffected
 from .evidence import read_evidence
 from .folder import Folder
-from .measure import Measure, Question
+from .measure import Measure
 from .plan import PlannedArm
 from .planning import Ready
 from .result import ArmResult, Comparison
@@ -16,18 +16,15 @@ from .verdict import judge
 from .worker import Outcome
 
 
-def conclude(
-    ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], question: Question, folder: Folder
-) -> Comparison:
+def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: Folder) -> Comparison:
     """Say what the finished runs show.
 
     Args:
-        ready: the plan and its jobs.
+        ready: the plan, its jobs and what is asked.
         outcomes: how the jobs ended that were run now.
-        question: what is asked.
         folder: of the comparison.
     """
-    plan = ready.plan
+    plan, question = ready.plan, ready.question
     runs = {arm.name: ready.finished(arm.name) for arm in plan.arms}
     failures = {arm.name: _failures(ready, arm.name, outcomes) for arm in plan.arms}
     measure = Measure({name: read_evidence(found) for name, found in runs.items()}, question)
@@ -47,7 +44,7 @@ def conclude(
         except ValueError as error:
             notes.append(f"{name}: {error}")
     judged = judge(differences, margin=question.margin) if differences else {}
-    classes, source = ready.classes, ready.validation
+    outputs, source = ready.outputs, ready.validation
     other: dict[str, dict[str, Any]] = {}
     for name in judged:
         for number, difference in measure.others(reference or "", name).items():
@@ -60,11 +57,16 @@ def conclude(
         arms=tuple(_arm_result(arm, runs[arm.name], failures[arm.name], measure) for arm in plan.arms),
         differences=judged,
         other=other,
-        classes={name: measure.classes(reference or "", name, classes) for name in judged},
+        classes={name: measure.classes(reference or "", name, outputs) for name in judged},
         disagreements={name: measure.disagreements(reference or "", name, source) for name in judged},
         costs={arm.name: measure.cost(reference, arm.name, arm) for arm in plan.arms},
         notes=(*notes, *measure.notes),
         unaffected=unaffected,
+        primary=question.primary,
+        metrics=measure.metrics,
+        binary=measure.binary,
+        class_metric=measure.class_metric,
+        picture_metric=measure.picture_metric,
     )
 
 

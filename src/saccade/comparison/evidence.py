@@ -1,4 +1,4 @@
-"""What the finished runs of an arm say: answers picture by picture, and numbers seed by seed."""
+"""What the finished runs of an arm say: scores sample by sample, and numbers seed by seed."""
 
 import hashlib
 import json
@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from ..runs import Run, RunError
+from ..scores import Scores
+from ..tasks.metric import MetricSpec
 from .worker import COST
 
 NOT_SCORES = {"epochs", "steps", "seconds", "parameters"}
-SMALLER = ("loss", "ece", "error", "nll", "brier", "seconds", "memory")
-LARGER = ("top1", "top5", "acc", "accuracy", "auc", "map", "ap", "f1", "miou", "recall", "precision")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Evidence:
     runs: Mapping[int, Path]
     summaries: Mapping[int, dict[str, Any]]
     records: Mapping[int, list[dict[str, Any]]]
-    answers: Mapping[int, dict[str, np.ndarray]]
+    samples: Mapping[int, Scores]
     memory: int | None
     digests: Mapping[int, str] = field(default_factory=dict)
 
@@ -32,6 +32,15 @@ class Evidence:
     def seeds(self) -> tuple[int, ...]:
         """The seeds that finished."""
         return tuple(self.runs)
+
+    @property
+    def metrics(self) -> dict[str, MetricSpec]:
+        """What the runs' columns mean, by name."""
+        return {name: spec for scores in self.samples.values() for name, spec in scores.metrics.items()}
+
+    def has(self, column: str) -> bool:
+        """Whether every run scored its samples in a column."""
+        return all(column in scores.columns for scores in self.samples.values())
 
     def fingerprint(self, seed: int) -> str:
         """Return which validation pictures a run answered."""
@@ -61,33 +70,42 @@ class Evidence:
         steps = records[-1]["step"] - first if records else 0
         return sum(record["seconds"] for record in counted) / steps if steps else None
 
-    def curve(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return seconds of training and accuracy after each epoch that was validated, from chance at the start on."""
-        seconds, found = 0.0, [(0.0, 1 / len(self.summaries[seed]["classes"]))]
+    def curve(self, metric: str, seed: int, *, chance: float | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return seconds of training and a metric after each epoch that was validated.
+
+        Args:
+            metric: its name.
+            seed: of the run.
+            chance: what it is before training; None if that is not known.
+        """
+        seconds, found = 0.0, [] if chance is None else [(0.0, chance)]
         for record in self.records[seed]:
             seconds += record["seconds"]
-            found += [(seconds, record["val_top1"])] if "val_top1" in record else []
-        times, accuracies = zip(*found, strict=True)
-        return np.array(times), np.array(accuracies)
+            value = record.get(f"val_{metric}")
+            found += [(seconds, float(value))] if isinstance(value, int | float) else []
+        return np.array([at for at, _ in found]), np.array([value for _, value in found])
 
 
 def read_evidence(runs: Mapping[int, Path]) -> Evidence:
     """Read finished runs, by seed."""
     opened = {seed: Run.open(path) for seed, path in runs.items()}
-    answers: dict[int, dict[str, np.ndarray]] = {}
-    digests: dict[int, str] = {}
-    for seed, run in opened.items():
-        found = {name: value.numpy() for name, value in sorted(run.predictions().items())}
-        answers[seed] = {name: found[name] for name in ("place", "label", "correct", "loss") if name in found}
-        digests[seed] = hashlib.sha256(b"".join(value.tobytes() for value in found.values())).hexdigest()
+    samples = {seed: run.scores() for seed, run in opened.items()}
     return Evidence(
         runs=dict(runs),
         summaries={seed: run.summary() for seed, run in opened.items()},
         records={seed: run.metrics() for seed, run in opened.items()},
-        answers=answers,
+        samples=samples,
         memory=max((m for path in runs.values() if (m := _memory(path)) is not None), default=None),
-        digests=digests,
+        digests={seed: _digest(run, samples[seed]) for seed, run in opened.items()},
     )
+
+
+def _digest(run: Run, scores: Scores) -> str:
+    """Return what stands for a run's answers to the bit: all that was kept of them, or else their scores."""
+    kept: Mapping[str, np.ndarray] = scores.columns
+    if run.predictions_file.exists():
+        kept = {name: value.numpy() for name, value in run.predictions().items()}
+    return hashlib.sha256(b"".join(kept[name].tobytes() for name in sorted(kept))).hexdigest()
 
 
 def _memory(path: Path) -> int | None:
@@ -112,30 +130,19 @@ def same_pictures(arms: Mapping[str, Evidence]) -> bool:
 
 
 def common_places(arms: Mapping[str, Evidence]) -> np.ndarray:
-    """Return the pictures that every run answered, in order; one that a run could not read is left out."""
+    """Return the samples that every run answered, in order; one that a run could not read is left out."""
     found: np.ndarray | None = None
     for arm in arms.values():
-        for answer in arm.answers.values():
-            places = answer["place"]
-            found = places if found is None else np.intersect1d(found, places)
+        for scores in arm.samples.values():
+            found = scores.places if found is None else np.intersect1d(found, scores.places)
     return np.empty(0, np.int64) if found is None else np.sort(found)
 
 
-def per_picture(arm: Evidence, field: str, seeds: tuple[int, ...], places: np.ndarray) -> np.ndarray:
-    """Return scores of an arm, seeds x pictures, float64."""
+def per_sample(arm: Evidence, column: str, seeds: tuple[int, ...], places: np.ndarray) -> np.ndarray:
+    """Return the records of an arm in a column, seeds x samples x ..."""
     rows = []
     for seed in seeds:
-        answer = arm.answers[seed]
-        order = np.argsort(answer["place"])
-        rows.append(answer[field][order[np.searchsorted(answer["place"], places, sorter=order)]])
-    return np.stack(rows).astype(np.float64)
-
-
-def larger_is_better(metric: str, told: bool | None = None) -> bool | None:
-    """Return which way a metric is better, by its name if it was not told; None if the name does not say."""
-    if told is not None:
-        return told
-    words = metric.lower().split("_")
-    if any(word in SMALLER for word in words):
-        return False
-    return True if any(word in LARGER for word in words) else None
+        scores = arm.samples[seed]
+        order = np.argsort(scores.places)
+        rows.append(scores.columns[column][order[np.searchsorted(scores.places, places, sorter=order)]])
+    return np.stack(rows)

@@ -12,7 +12,8 @@ from typing import Any
 
 from ..config import TrainConfig, flatten
 from ..data.held_out import some
-from ..runs import Run, RunError, write_text
+from ..files import write_text
+from ..runs import Run, RunError
 from ..training.state import list_states
 
 FORMAT = 1
@@ -111,6 +112,8 @@ class Folder:
 def config_hash(config: TrainConfig) -> str:
     """Return ten letters that stand for what is trained, without the seed and the machine."""
     leaves = {k: v for k, v in flatten(config).items() if k not in MACHINE and k not in ("seed", "recipe")}
+    if leaves["task"] is None:  # a task that was not told is no part of what tells runs apart
+        del leaves["task"]
     return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()[:10]
 
 
@@ -122,7 +125,7 @@ def slug(name: str) -> str:
 def is_finished(path: Path) -> bool:
     """Whether a run is there with everything a comparison needs."""
     run = Run(path)
-    return run.finished() and run.predictions_file.exists()
+    return run.finished() and (run.scores_file.exists() or run.predictions_file.exists())
 
 
 def resumable(path: Path) -> Run | None:

@@ -1,52 +1,22 @@
 """From finished runs to what a comparison found."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from .evidence import Evidence, common_places, larger_is_better, per_picture, same_pictures
+from ..data.source import Source
+from ..tasks.metric import GROUP, MetricSpec
+from .evidence import Evidence, common_places, per_sample, same_pictures
 from .exact import holm
-from .paired import Difference, paired_difference, unpaired_difference
+from .findings import ClassDifference, Cost, Disagreement
+from .paired import Difference, paired_difference, right_or_wrong, unpaired_difference
 from .plan import PlannedArm
-from .result import ClassDifference, Cost, Disagreement
+from .question import Question, find_metric
 from .scores import paired_scores, ratio_interval
-from .statistic import macro_difference
+from .statistic import macro_difference, statistic_difference
 
-FIELDS = {"top1": "correct", "loss": "loss"}  # metrics that every picture has
 SHOWN = 10  # pictures an arm, gains and losses each
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked of the runs.
-
-    Attributes:
-        metric: top1, loss, macro_top1, or any number that runs end with.
-        larger: whether more of it is better.
-        margin: a difference too small to matter.
-        fixed: whether these very trainings are meant, not others.
-        paired: whether runs of one seed belong together.
-        level: confidence of the intervals.
-    """
-
-    metric: str = "top1"
-    larger: bool = True
-    margin: float | None = None
-    fixed: bool = False
-    paired: bool = True
-    level: float = 0.95
-
-
-def ask(metric: str, told: bool | None, **others: Any) -> Question:
-    """Return a question after checking which way its metric is better."""
-    larger = larger_is_better(metric, told)
-    if larger is None:
-        raise ValueError(
-            f"metric={metric!r} was given, and its name does not say whether more is better; tell it: larger_is_better"
-        )
-    return Question(metric=metric, larger=larger, **others)
 
 
 class Measure:
@@ -55,17 +25,34 @@ class Measure:
     Args:
         arms: finished runs of each, by name.
         question: what is asked.
+
+    Attributes:
+        metrics: what is known of the runs' numbers, by name.
+        places: samples that every run answered; empty where seeds have samples of their own.
+        groups: of these samples, such as their classes; None where there are none.
+        class_metric: what groups are compared in; None where no metric is a mean over samples.
+        picture_metric: what single samples are compared in; likewise.
+        notes: what has to be said beside the numbers.
     """
 
     def __init__(self, arms: Mapping[str, Evidence], question: Question) -> None:
         self.arms, self.question = arms, question
+        self.metrics = {name: spec for arm in arms.values() for name, spec in arm.metrics.items()}
+        self.metrics |= question.metrics
         self.same = same_pictures(arms)
         self.places = common_places(arms) if self.same else np.empty(0, np.int64)
-        self.labels = np.empty(0, np.int64)
-        if len(self.places):
+        self.groups: np.ndarray | None = None
+        if len(self.places) and self._have(GROUP):
             one = next(arm for arm in arms.values() if arm.seeds)
-            self.labels = per_picture(one, "label", one.seeds[:1], self.places)[0].astype(np.int64)
+            self.groups = per_sample(one, GROUP, one.seeds[:1], self.places)[0].astype(np.int64)
+        self.class_metric = self._first_mean(question.primary, question.metric, *self.metrics)
+        self.picture_metric = self._first_mean(question.metric, question.primary, *self.metrics)
         self.notes: list[str] = []
+
+    @property
+    def binary(self) -> tuple[str, ...]:
+        """Names of the metrics whose scores are all 0 or 1: right or wrong."""
+        return tuple(name for name, spec in self.metrics.items() if self._have(spec.column) and self._binary(spec))
 
     def seeds(self, reference: str, arm: str) -> tuple[int, ...]:
         """Return the seeds that finished in both arms."""
@@ -78,33 +65,34 @@ class Measure:
             reference: name of the arm compared with.
             arm: name of the other.
         """
-        question, seeds = self.question, self.seeds(reference, arm)
-        shared: dict[str, Any] = {
-            "level": question.level,
-            "larger_is_better": question.larger,
-            "margin": question.margin,
-        }
-        if not self._by_picture():
-            return paired_scores(*(self._series(name, question.metric, seeds) for name in (reference, arm)), **shared)
-        if question.metric == "macro_top1":
-            return macro_difference(*self._pair(reference, arm, "correct", seeds), self.labels, **shared)
-        field = FIELDS[question.metric]
-        if not question.paired or (len(seeds) < 2 and not question.fixed):
-            if question.paired:
-                self.notes.append(f"{arm}: fewer than two seeds finished in both arms, so that seeds are not paired")
-            own = [per_picture(self.arms[n], field, self.arms[n].seeds, self.places) for n in (reference, arm)]
-            return unpaired_difference(*own, **shared)
-        pair = self._pair(reference, arm, field, seeds)
-        return paired_difference(*pair, seeds="fixed" if question.fixed else "random", **shared)
+        question, seeds, spec = self.question, self.seeds(reference, arm), self._by_sample()
+        told = self._told(question.metric, question.larger, margin=question.margin)
+        if spec is None:
+            return paired_scores(*(self._series(name, question.metric, seeds) for name in (reference, arm)), **told)
+        paired = question.paired and (question.fixed or len(seeds) >= 2)
+        if question.paired and not paired:
+            self.notes.append(f"{arm}: fewer than two seeds finished in both arms, so that seeds are not paired")
+        how: Any = "fixed" if question.fixed and paired else "random"
+        first, second = (
+            self._records(name, spec, seeds if paired else self.arms[name].seeds) for name in (reference, arm)
+        )
+        if spec.statistic is not None:
+            return statistic_difference(first, second, spec.statistic, seeds=how, paired=paired, **told)
+        if spec.by_group:
+            return macro_difference(first, second, self.groups, seeds=how, paired=paired, **told)
+        return (
+            paired_difference(first, second, seeds=how, **told)
+            if paired
+            else unpaired_difference(first, second, **told)
+        )
 
     def score(self, arm: str, seed: int) -> float:
         """Return what a run scored in what is asked."""
-        if self._by_picture() and self.question.metric in FIELDS:
-            return float(per_picture(self.arms[arm], FIELDS[self.question.metric], (seed,), self.places).mean())
-        if self._by_picture():
-            correct = per_picture(self.arms[arm], "correct", (seed,), self.places)[0]
-            return float(np.mean([correct[self.labels == label].mean() for label in np.unique(self.labels)]))
-        return self.arms[arm].score(self.question.metric, seed)
+        spec = self._by_sample()
+        if spec is None:
+            return self.arms[arm].score(self.question.metric, seed)
+        columns = {spec.column: per_sample(self.arms[arm], spec.column, (seed,), self.places)[0]}
+        return spec.combine(columns if self.groups is None else {**columns, GROUP: self.groups})
 
     def others(self, reference: str, arm: str) -> dict[str, Difference]:
         """Return the differences of all other numbers that runs ended with, over seeds."""
@@ -114,47 +102,54 @@ class Measure:
         names = [set(self.arms[name].scores(seed)) for name in (reference, arm) for seed in seeds]
         found = {}
         for metric in sorted(set.intersection(*names)):
-            larger = larger_is_better(metric)
-            if metric in (self.question.metric, f"val_{self.question.metric}") or larger is None:
+            spec = find_metric(self.metrics, metric)
+            if metric in (self.question.metric, f"val_{self.question.metric}") or spec is None:
                 continue
             pair = [self._series(name, metric, seeds) for name in (reference, arm)]
             if np.isfinite(pair).all():
-                found[metric] = paired_scores(*pair, level=self.question.level, larger_is_better=larger)
+                found[metric] = paired_scores(*pair, **self._told(metric, spec.larger_is_better))
         return found
 
     def classes(self, reference: str, arm: str, names: tuple[str, ...]) -> tuple[ClassDifference, ...]:
-        """Return the differences of accuracy class by class, the largest first; classes of one picture are left out."""
+        """Return the differences class by class, the largest first; classes of one picture are left out.
+
+        Args:
+            reference: name of the arm compared with.
+            arm: name of the other.
+            names: of the classes, by their number.
+        """
         seeds = self.seeds(reference, arm)
-        if not len(self.places) or len(seeds) < (1 if self.question.fixed else 2):
+        if self.groups is None or self.class_metric is None or len(seeds) < (1 if self.question.fixed else 2):
             return ()
-        first, second = self._pair(reference, arm, "correct", seeds)
-        counted = [(label, self.labels == label) for label in range(len(names))]
-        counted = [(label, mine) for label, mine in counted if mine.sum() >= 2]
+        spec = self.metrics[self.class_metric]
+        first, second = (self._records(name, spec, seeds) for name in (reference, arm))
+        counted = [(group, self.groups == group) for group in range(len(names))]
+        counted = [(group, mine) for group, mine in counted if mine.sum() >= 2]
         how: Any = "fixed" if self.question.fixed else "random"
-        found = [paired_difference(first[:, m], second[:, m], seeds=how, level=self.question.level) for _, m in counted]
+        told = self._told(spec.name, spec.larger_is_better)
+        found = [paired_difference(first[:, m], second[:, m], seeds=how, **told) for _, m in counted]
         corrected = holm([difference.p_value for difference in found])
         rows = [
             ClassDifference(
-                names[label], int(m.sum()), float(first[:, m].mean()), float(second[:, m].mean()), difference, float(p)
+                names[group], int(m.sum()), float(first[:, m].mean()), float(second[:, m].mean()), difference, float(p)
             )
-            for (label, m), difference, p in zip(counted, found, corrected, strict=True)
+            for (group, m), difference, p in zip(counted, found, corrected, strict=True)
         ]
         return tuple(sorted(rows, key=lambda row: -abs(row.difference.mean)))
 
-    def disagreements(self, reference: str, arm: str, source: Any) -> tuple[Disagreement, ...]:
-        """Return the pictures on which the arms differ most, over all their trainings.
+    def disagreements(self, reference: str, arm: str, source: Source) -> tuple[Disagreement, ...]:
+        """Return the pictures on which the arms differ most, over all their trainings, gains first.
 
         Args:
             reference: name of the arm compared with.
             arm: name of the other.
             source: the validation pictures.
         """
-        if not len(self.places):
+        if not len(self.places) or self.picture_metric is None:
             return ()
-        rates = [
-            per_picture(self.arms[n], "correct", self.arms[n].seeds, self.places).mean(0) for n in (reference, arm)
-        ]
-        gain = rates[1] - rates[0]
+        spec = self.metrics[self.picture_metric]
+        means = [self._records(name, spec, self.arms[name].seeds).mean(0) for name in (reference, arm)]
+        gain = np.nan_to_num(means[1] - means[0]) * (1 if spec.larger_is_better else -1)
         order = np.argsort(-gain, kind="stable")
         best = [place for place in order[:SHOWN] if gain[place] > 0]
         worst = [place for place in order[::-1][:SHOWN] if gain[place] < 0]
@@ -162,9 +157,9 @@ class Measure:
             Disagreement(
                 int(self.places[column]),
                 source.name(int(self.places[column])),
-                source.classes[self.labels[column]],
-                float(rates[0][column]),
-                float(rates[1][column]),
+                source.targets.describe(int(self.places[column])),
+                float(means[0][column]),
+                float(means[1][column]),
             )
             for column in [*best, *worst]
         )
@@ -196,22 +191,57 @@ class Measure:
     def _at_equal_time(
         self, reference: str, name: str, seeds: tuple[int, ...]
     ) -> tuple[float | None, Difference | None]:
-        """Read every run's accuracy where the shortest one ended, between the epochs by a straight line."""
-        pair = [[self.arms[arm].curve(seed) for seed in seeds] for arm in (reference, name)]
-        if len(seeds) < 2:
+        """Read every run's primary metric where the shortest one ended, between the epochs by a straight line."""
+        spec = self.metrics.get(self.question.primary)
+        if len(seeds) < 2 or spec is None:
+            return None, None
+        pair = [
+            [self.arms[arm].curve(spec.name, seed, chance=spec.chance) for seed in seeds] for arm in (reference, name)
+        ]
+        if not all(len(seconds) for arm in pair for seconds, _ in arm):
             return None, None
         until = min(float(seconds[-1]) for arm in pair for seconds, _ in arm)
+        if until < max(float(seconds[0]) for arm in pair for seconds, _ in arm):
+            return None, None  # a run was not validated yet, and what it was before is not known
         first, second = ([float(np.interp(until, *curve)) for curve in arm] for arm in pair)
-        return until, paired_scores(first, second, level=self.question.level)
+        return until, paired_scores(first, second, **self._told(spec.name, spec.larger_is_better))
 
-    def _by_picture(self) -> bool:
-        return bool(len(self.places)) and self.question.metric in (*FIELDS, "macro_top1")
+    def _by_sample(self) -> MetricSpec | None:
+        """Return the metric asked for, if all runs scored their samples in it."""
+        spec = self.metrics.get(self.question.metric)
+        if spec is None or not len(self.places) or not self._have(spec.column):
+            return None
+        return None if spec.by_group and self.groups is None else spec
 
-    def _pair(self, reference: str, arm: str, field: str, seeds: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    def _have(self, column: str) -> bool:
+        return all(arm.has(column) for arm in self.arms.values()) and any(arm.seeds for arm in self.arms.values())
+
+    def _first_mean(self, *names: str) -> str | None:
+        """Return the first of these metrics that is a plain mean of a number a sample."""
+        for name in names:
+            spec = self.metrics.get(name)
+            if spec is not None and spec.statistic is None and not spec.by_group and self._have(spec.column):
+                return name
+        return None
+
+    def _binary(self, spec: MetricSpec) -> bool:
+        return spec.statistic is None and all(right_or_wrong(column) for column in self._columns(spec.column))
+
+    def _columns(self, name: str) -> Iterator[np.ndarray]:
+        return (scores.columns[name] for arm in self.arms.values() for scores in arm.samples.values())
+
+    def _records(self, arm: str, spec: MetricSpec, seeds: tuple[int, ...]) -> np.ndarray:
+        """Return an arm's records, seeds x samples x ...; float64 where they are one number a sample."""
         if not seeds:
-            raise ValueError(f"no seed finished in both {reference} and {arm}")
-        first, second = (per_picture(self.arms[name], field, seeds, self.places) for name in (reference, arm))
-        return first, second
+            raise ValueError(f"no seed of {arm} finished that can be compared")
+        found = per_sample(self.arms[arm], spec.column, seeds, self.places)
+        return found if spec.statistic is not None else found.astype(np.float64)
 
     def _series(self, arm: str, metric: str, seeds: tuple[int, ...]) -> list[float]:
         return [self.arms[arm].score(metric, seed) for seed in seeds]
+
+    def _told(self, metric: str, larger: bool, **more: Any) -> dict[str, Any]:
+        """Return how a difference of a metric is judged and told."""
+        spec = find_metric(self.metrics, metric)
+        unit = {} if spec is None else {"share": spec.share, "unit": spec.unit}
+        return {"level": self.question.level, "larger_is_better": larger, **unit, **more}

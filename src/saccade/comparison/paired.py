@@ -6,11 +6,11 @@ from typing import Any, Literal
 import numpy as np
 
 from .anova import fixed_spread, mean_squares, paired_spread, unpaired_spread
+from .decision import Verdict, decide
 from .exact import mcnemar, sign_flip
 from .inputs import check_level, read_scores
 from .power import seeds_needed
 from .spread import Spread
-from .verdict import Verdict, decide
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,11 @@ class Difference:
         mcnemar_per_seed: the same for each seed alone, S; empty when seeds are not paired.
         design: "paired", "unpaired" or "fixed" (these very trainings only).
         larger_is_better: whether a higher score is the better one.
-        right_or_wrong: whether all scores were 0 or 1, so that differences are told in percentage points.
+        right_or_wrong: whether all scores were 0 or 1.
         margin: a difference too small to matter, if one was told.
         spread: where the uncertainty comes from.
+        share: whether scores are shares of one, so that differences are told in percentage points.
+        unit: of other scores; empty for none.
     """
 
     mean: float
@@ -58,6 +60,8 @@ class Difference:
     right_or_wrong: bool
     margin: float | None
     spread: Spread = field(repr=False)
+    share: bool = False
+    unit: str = ""
 
     def interval(self, level: float) -> tuple[float, float]:
         """Return the interval at another level."""
@@ -90,6 +94,8 @@ def paired_difference(
     level: float = 0.95,
     larger_is_better: bool = True,
     margin: float | None = None,
+    share: bool | None = None,
+    unit: str = "",
 ) -> Difference:
     """Return b - a: how much the second arm scores above the first, over trainings and pictures together.
 
@@ -102,6 +108,8 @@ def paired_difference(
         level: confidence of the interval.
         larger_is_better: False for errors and losses; it turns the verdict, never the sign of the difference.
         margin: a difference too small to matter, for the verdict "no difference".
+        share: whether differences are told in percentage points; None does so where all scores are 0 or 1.
+        unit: that other differences are told in.
     """
     if seeds not in ("random", "fixed"):
         raise ValueError(f'seeds={seeds!r} was given; "random" (a sample of trainings) or "fixed" (these weights only)')
@@ -113,6 +121,8 @@ def paired_difference(
         larger_is_better=larger_is_better,
         margin=margin,
         right_or_wrong=right_or_wrong(first, second),
+        share=share,
+        unit=unit,
     )
 
 
@@ -124,6 +134,8 @@ def from_differences(
     larger_is_better: bool = True,
     margin: float | None = None,
     right_or_wrong: bool = False,
+    share: bool | None = None,
+    unit: str = "",
 ) -> Difference:
     """Return the result for differences b - a that were already taken, S, P."""
     S, P = differences.shape
@@ -144,11 +156,20 @@ def from_differences(
         larger_is_better=larger_is_better,
         right_or_wrong=right_or_wrong,
         margin=margin,
+        share=share,
+        unit=unit,
     )
 
 
 def unpaired_difference(
-    a: Any, b: Any, *, level: float = 0.95, larger_is_better: bool = True, margin: float | None = None
+    a: Any,
+    b: Any,
+    *,
+    level: float = 0.95,
+    larger_is_better: bool = True,
+    margin: float | None = None,
+    share: bool | None = None,
+    unit: str = "",
 ) -> Difference:
     """Return b - a for arms trained with different seeds, or different numbers of them, on the same test pictures.
 
@@ -158,6 +179,8 @@ def unpaired_difference(
         level: confidence of the interval.
         larger_is_better: False for errors and losses.
         margin: a difference too small to matter.
+        share: whether differences are told in percentage points; None does so where all scores are 0 or 1.
+        unit: that other differences are told in.
     """
     first, second = read_scores(a, b, same_seeds=False)
     spread = unpaired_spread(first, second)
@@ -176,10 +199,21 @@ def unpaired_difference(
         larger_is_better=larger_is_better,
         right_or_wrong=right_or_wrong(first, second),
         margin=margin,
+        share=share,
+        unit=unit,
     )
 
 
-def summarize(mean: float, spread: Spread, *, level: float, margin: float | None, **known: Any) -> Difference:
+def summarize(
+    mean: float,
+    spread: Spread,
+    *,
+    level: float,
+    margin: float | None,
+    right_or_wrong: bool,
+    share: bool | None = None,
+    **known: Any,
+) -> Difference:
     """Return the result that follows from a mean and its spread."""
     check_level(level)
     if margin is not None and not margin > 0:
@@ -202,6 +236,8 @@ def summarize(mean: float, spread: Spread, *, level: float, margin: float | None
         seed_se=float(np.sqrt(spread.seed)),
         picture_se=float(np.sqrt(spread.picture)),
         spread=spread,
+        right_or_wrong=right_or_wrong,
+        share=right_or_wrong if share is None else share,
         **known,
     )
 

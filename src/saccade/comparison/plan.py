@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..tasks.metric import MetricSpec
 from .budget import Pace, say_duration
 from .checks import Check
 from .power import plan_detectable
@@ -67,8 +68,9 @@ class Plan:
         seconds: that the rest is expected to take; None if not known.
         estimate: how that was found.
         budget: what the time given allowed, in words.
-        detectable: smallest true difference of accuracy that will probably be found; None with one seed.
-        detectable_how: what that assumes.
+        detectable: smallest true difference of a share, such as accuracy, that will probably be found; None with one
+            seed, or where that is not known before runs are finished.
+        detectable_how: what that assumes, or why it is not known.
     """
 
     data: str
@@ -145,6 +147,8 @@ class Plan:
             else:
                 told = f"Smallest difference it will see: about {100 * self.detectable:.1f} points {on}"
                 lines.append(f"{told} ({DETECTABLE}; {self.detectable_how}).")
+        elif self.detectable_how:
+            lines.append(f"Smallest difference it will see: {self.detectable_how}.")
         return lines
 
 
@@ -152,21 +156,27 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def foresee(*, seeds: int, pictures: int, arms: int, accuracies: Sequence[float] = ()) -> tuple[float | None, str]:
+def estimate_detectable(
+    metric: MetricSpec, *, seeds: int, pictures: int, arms: int, scores: Sequence[float] = ()
+) -> tuple[float | None, str]:
     """Return the smallest difference a comparison will probably find, and what that assumes.
 
     Args:
+        metric: that runs are judged by; only of a share of right answers this can be said before any run.
         seeds: of each arm.
         pictures: to validate on.
         arms: compared with the reference.
-        accuracies: of finished runs of the reference, if there are any.
+        scores: of finished runs of the reference, if there are any.
     """
     if seeds < 2 or pictures < 2:
         return None, ""
-    known = sum(accuracies) / len(accuracies) if accuracies else ASSUMED_ACCURACY
+    if not metric.share or metric.statistic is not None or metric.by_group:
+        return None, f"how {metric.words} varies is not known before runs are finished"
+    known = sum(scores) / len(scores) if scores else ASSUMED_ACCURACY
     accuracy = min(max(known, 1 / pictures), 1 - 1 / pictures)
-    told = f"an accuracy of {accuracy:.0%} as in {_count(len(accuracies), 'finished run')}" if accuracies else ""
-    told = told or f"if the accuracy is about {accuracy:.0%}"
+    article = "an" if metric.words[0] in "aeiou" else "a"
+    told = f"{article} {metric.words} of {accuracy:.0%} as in {_count(len(scores), 'finished run')}" if scores else ""
+    told = told or f"if the {metric.words} is about {accuracy:.0%}"
     told += "; arms that vary by half a point from seed to seed"
     if arms > 1:
         told += f"; corrected for {arms} arms"

@@ -16,9 +16,10 @@ from .arms import Arm, changed, reference_of
 from .budget import RULE, BudgetError, Pace, fit_budget, makespan, say_duration
 from .checks import check_all
 from .folder import Folder, config_hash, is_finished
-from .footing import Footing, Library, stand
-from .plan import Plan, PlannedArm, foresee
+from .plan import Plan, PlannedArm, estimate_detectable
+from .question import Question, Wish, ask
 from .schedule import Job, Slot, time_probe
+from .snapshot import ArmSnapshot, DataCache, inspect_arm
 from .worker import pace_of
 
 
@@ -29,15 +30,17 @@ class Ready:
     Attributes:
         plan: what was found.
         jobs: every run of every distinct arm, seed by seed, so that a stop leaves whole pairs.
-        classes: names of the classes.
+        outputs: names of the classes, or of what else the models answer with.
         validation: the pictures that the first seed validates on.
+        question: what is asked of the runs.
         notes: for the result.
     """
 
     plan: Plan
     jobs: tuple[Job, ...]
-    classes: tuple[str, ...]
+    outputs: tuple[str, ...]
     validation: Source
+    question: Question
     notes: tuple[str, ...] = ()
 
     def finished(self, name: str) -> dict[int, Path]:
@@ -57,6 +60,7 @@ class Planner:
         request: all of that as JSON holds it, to be written down.
         folder: of the comparison.
         slots: where runs go.
+        wish: what is asked of the runs.
         overwrite: let this take the place of another comparison in the folder.
     """
 
@@ -70,9 +74,10 @@ class Planner:
         request: Mapping[str, Any],
         folder: Folder,
         slots: Sequence[Slot],
+        wish: Wish,
         overwrite: bool = False,
     ) -> None:
-        self.arms, self.seeds = tuple(arms), tuple(seeds)
+        self.arms, self.seeds, self.wish = tuple(arms), tuple(seeds), wish
         self.request, self.folder, self.slots, self.overwrite = dict(request), folder, list(slots), overwrite
         if any("optim.lr" in arm.settings for arm in arms):  # then no arm's batches or rate are fitted to the pictures
             shared = {"optim.least_steps": None, **shared}
@@ -80,7 +85,7 @@ class Planner:
         self.configs = {name: overlay(config, {"seed": self.seeds[0]}) for name, config in configs.items()}
         self.asked = {name: config.schedule.epochs for name, config in self.configs.items()}
         self.reference = reference_of(arms).name
-        self.library = Library()
+        self.cache = DataCache()
         self.failed: dict[str, str] = {}
         self.paces: dict[str, Pace] = {}
         self.notes: list[str] = []
@@ -93,21 +98,23 @@ class Planner:
         """
         before = self.folder.claim(self.request, overwrite=self.overwrite)
         known = (self.folder.record() or {}).get("pictures", {})
-        data = self.library.open(self.configs[self.reference])
+        _, data = self.cache.open(self.configs[self.reference])
         twins = self._twins()
-        footings = self._stand(twins)
+        snapshots = self._inspect(twins)
+        base = self._base(snapshots)
+        question = ask(self.wish, base.metrics, base.primary)
         told, fit = self._fit(before, twins)
-        footings = {
-            name: replace(f, config=overlay(f.config, {"schedule.epochs": self.configs[name].schedule.epochs}))
-            for name, f in footings.items()
+        snapshots = {
+            name: replace(one, config=overlay(one.config, {"schedule.epochs": self.configs[name].schedule.epochs}))
+            for name, one in snapshots.items()
         }
-        pictures = self._unchanged(footings, known)
+        pictures = self._unchanged(snapshots, known)
         if keep:
             arms = {**before.get("request", {}).get("arms", {}), **self.request["arms"]}
             self.folder.write({**self.request, "arms": arms}, {"fit": fit, "pictures": pictures})
         jobs = self._jobs(twins)
-        plan = self._describe(data.name, twins, footings, jobs, told)
-        return Ready(plan, jobs, data.classes, data.val, tuple(dict.fromkeys(self.notes)))
+        plan = self._describe(data.name, twins, snapshots, jobs, told)
+        return Ready(plan, jobs, data.outputs, data.val, question, tuple(dict.fromkeys(self.notes)))
 
     def _twins(self) -> dict[str, str]:
         """Return for every arm the first one that has the same settings: itself, or an earlier one."""
@@ -115,28 +122,32 @@ class Planner:
         order = [self.reference, *(name for name in self.configs if name != self.reference)]
         return {name: first.setdefault(config_hash(self.configs[name]), name) for name in order}
 
-    def _stand(self, twins: Mapping[str, str]) -> dict[str, Footing]:
+    def _inspect(self, twins: Mapping[str, str]) -> dict[str, ArmSnapshot]:
         """Build every distinct arm; one that cannot be built is noted and left out."""
-        footings: dict[str, Footing] = {}
+        snapshots: dict[str, ArmSnapshot] = {}
         device = torch.device(self._kind())
         for name in dict.fromkeys(twins.values()):
             try:
-                footings[name] = stand(self.configs[name], self.library, device)
+                snapshots[name] = inspect_arm(self.configs[name], self.cache, device)
             except Exception as error:  # whatever an arm's model or plug-in does, the others can be compared
                 self.failed[name] = str(error) or type(error).__name__
-        if not footings:
+        if not snapshots:
             raise ConfigError(f"no arm can be built; {self.reference}: {self.failed[self.reference]}")
-        base = footings.get(self.reference) or next(iter(footings.values()))
-        for name, footing in footings.items():
-            if footing.val != base.val:
-                settings = [n for n in changed(base.config, footing.config) if n.startswith("data.")]
+        base = self._base(snapshots)
+        for name, one in snapshots.items():
+            if one.val != base.val:
+                settings = [n for n in changed(base.config, one.config) if n.startswith(("data.", "task"))]
                 raise ConfigError(
-                    f"arm {name!r} validates on other pictures than {self.reference!r} ({footing.val.count:,} of "
-                    f"fingerprint {footing.val.fingerprint[:12]} against {base.val.count:,} of "
+                    f"arm {name!r} validates on other pictures than {self.reference!r} ({one.val.count:,} of "
+                    f"fingerprint {one.val.fingerprint[:12]} against {base.val.count:,} of "
                     f"{base.val.fingerprint[:12]}), because of {', '.join(settings) or 'its data'}; only answers to "
                     "the same pictures can be compared. Change the training pictures alone, or make two comparisons"
                 )
-        return footings
+        return snapshots
+
+    def _base(self, snapshots: Mapping[str, ArmSnapshot]) -> ArmSnapshot:
+        """Return the reference, or the first arm that could be built."""
+        return snapshots.get(self.reference) or next(iter(snapshots.values()))
 
     def _kind(self) -> str:
         if any("CUDA_VISIBLE_DEVICES" in slot.environment for slot in self.slots):
@@ -184,15 +195,15 @@ class Planner:
         told = f"{say_duration(budget)} allows {fit['told'] or 'all that was asked'} (rule: {RULE})"
         return told, fit
 
-    def _unchanged(self, footings: Mapping[str, Footing], known: Mapping[str, Any]) -> dict[str, Any]:
+    def _unchanged(self, snapshots: Mapping[str, ArmSnapshot], known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fingerprints of the arms' pictures; refuse to mix runs from before and after a change of them."""
         pictures = dict(known)
-        for name, footing in footings.items():
+        for name, one in snapshots.items():
             key = f"{config_hash(self.configs[name])}/seed-{self.seeds[0]}"
-            found = {"train": footing.train.fingerprint, "val": footing.val.fingerprint}
+            found = {"train": one.train.fingerprint, "val": one.val.fingerprint}
             if pictures.setdefault(key, found) != found:
                 raise RunError(
-                    f"the pictures of {footing.config.data.path or 'the embedded set'} are others than when the "
+                    f"the pictures of {one.config.data.path or 'the embedded set'} are others than when the "
                     f"comparison in {self.folder.path} was begun; its runs cannot be compared with new ones. Name "
                     "another folder by --out, or put the pictures back"
                 )
@@ -214,7 +225,7 @@ class Planner:
         self,
         data: str,
         twins: Mapping[str, str],
-        footings: Mapping[str, Footing],
+        snapshots: Mapping[str, ArmSnapshot],
         jobs: Sequence[Job],
         told: str,
     ) -> Plan:
@@ -222,15 +233,21 @@ class Planner:
         paces = self._paces(list(dict.fromkeys(job.arm for job in rest)))
         known = all(job.arm in paces for job in rest)
         seconds = [paces[job.arm].seconds(job.config.schedule.epochs) for job in rest] if known else []
-        done = [Run(j.path).summary()["val_top1"] for j in jobs if j.arm == self.reference and is_finished(j.path)]
-        base = footings.get(self.reference) or next(iter(footings.values()))
-        others = len({name for name in footings if name != self.reference})
-        detectable, how = foresee(seeds=len(self.seeds), pictures=base.val.count, arms=max(others, 1), accuracies=done)
-        seen = {self.library.validation(self._config(self.reference, seed)) for seed in self.seeds[:2]}
+        base = self._base(snapshots)
+        metric = next(one for one in base.metrics if one.name == base.primary)
+        done = [Run(job.path).summary() for job in jobs if job.arm == self.reference and is_finished(job.path)]
+        detectable, how = estimate_detectable(
+            metric,
+            seeds=len(self.seeds),
+            pictures=base.val.count,
+            arms=max(len({name for name in snapshots if name != self.reference}), 1),
+            scores=[summary[f"val_{metric.name}"] for summary in done],
+        )
+        seen = {self.cache.validation(self._config(self.reference, seed)) for seed in self.seeds[:2]}
         return Plan(
             data=data,
             reference=self.reference,
-            arms=tuple(self._planned(arm, twins[arm.name], footings, base, paces) for arm in self.arms),
+            arms=tuple(self._planned(arm, twins[arm.name], snapshots, base, paces) for arm in self.arms),
             seeds=self.seeds,
             pictures=base.val.count,
             same_pictures=len(seen) == 1,
@@ -245,20 +262,20 @@ class Planner:
         )
 
     def _planned(
-        self, arm: Arm, twin: str, footings: Mapping[str, Footing], base: Footing, paces: Mapping[str, Pace]
+        self, arm: Arm, twin: str, snapshots: Mapping[str, ArmSnapshot], base: ArmSnapshot, paces: Mapping[str, Pace]
     ) -> PlannedArm:
-        footing, own = footings.get(twin), self.configs[arm.name]
-        is_base = footing is base
+        snapshot, own = snapshots.get(twin), self.configs[arm.name]
+        is_base = snapshot is base
         return PlannedArm(
             name=arm.name,
             text=arm.text,
             changes=changed(self.configs[self.reference], own),
-            checks=() if footing is None or is_base else check_all(base, footing),
+            checks=() if snapshot is None or is_base else check_all(base, snapshot),
             identical_to=None if twin == arm.name else twin,
             failed=self.failed.get(twin),
             epochs=own.schedule.epochs,
             pace=paces.get(twin),
-            parameters=None if footing is None else footing.parameters,
-            macs=None if footing is None else footing.macs,
-            notes=() if footing is None else footing.notes,
+            parameters=None if snapshot is None else snapshot.parameters,
+            macs=None if snapshot is None else snapshot.macs,
+            notes=() if snapshot is None else snapshot.notes,
         )

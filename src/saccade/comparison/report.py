@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from ..data.source import Source
+from ..files import write_text
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, paragraph, render_page, table
-from ..runs import Run, write_text
+from ..runs import Run
+from .findings import Findings
 from .report_costs import cost_section
 from .report_parts import Records, class_section, curve_section, interval_section, picture_section
 from .report_record import failure_section, repeat_section, setting_section
 from .report_words import NAME, plain_verdict, summary
-from .result import Comparison
 
 HOW = (
     (
@@ -21,11 +22,11 @@ HOW = (
         "Training begins from chance: two trainings of the very same arm end differently. So each is trained several "
         "times, each time from another seed, and arms are compared seed by seed.",
     ),
-    ("Points", "One point is one picture in a hundred: from 90% to 91% is one point."),
+    ("Points", "One point is one {of} in a hundred: from 90% to 91% is one point."),
     (
         "Interval",
         "What the true difference may be, given these trainings and these pictures. If it does not hold zero, "
-        "the difference is not put down to chance. It is cut at 100 points, all that there can be.",
+        "the difference is not put down to chance.{cut}",
     ),
     (
         "Cannot tell",
@@ -36,7 +37,7 @@ HOW = (
 )
 
 
-def write_report(result: Comparison, source: Source | None = None) -> Path:
+def write_report(result: Findings, source: Source | None = None) -> Path:
     """Write report.html into a comparison's folder.
 
     Args:
@@ -49,7 +50,7 @@ def write_report(result: Comparison, source: Source | None = None) -> Path:
 
 
 def render_report(
-    result: Comparison,
+    result: Findings,
     *,
     source: Source | None = None,
     records: Records | None = None,
@@ -82,7 +83,7 @@ def render_report(
     )
 
 
-def read_records(result: Comparison) -> Records:
+def read_records(result: Findings) -> Records:
     """Return what the runs measured, by arm and seed; a run that cannot be read is left out."""
     found: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for arm in result.arms:
@@ -94,7 +95,7 @@ def read_records(result: Comparison) -> Records:
     return found
 
 
-def read_request(result: Comparison) -> dict[str, Any] | None:
+def read_request(result: Findings) -> dict[str, Any] | None:
     """Return what was asked, from comparison.json; None if that cannot be read."""
     try:
         request = json.loads((result.path / "comparison.json").read_text(encoding="utf-8"))["request"]
@@ -103,7 +104,7 @@ def read_request(result: Comparison) -> dict[str, Any] | None:
     return dict(request)
 
 
-def _lead(result: Comparison) -> Html:
+def _lead(result: Findings) -> Html:
     plan = result.plan
     rows = [
         [
@@ -124,16 +125,21 @@ def _lead(result: Comparison) -> Html:
     return join(
         paragraph(summary(result), class_="lead"),
         table(["Arm", "Verdict", "In words"], rows, caption=caption) if rows else None,
-        _how(),
+        _how(result),
         tag("ul", *notes, class_="note") if notes else None,
     )
 
 
-def _kind(result: Comparison, name: str) -> str:
+def _kind(result: Findings, name: str) -> str:
     return "failed" if result.arm(name).status == "failed" else result.verdict(name).kind
 
 
-def _how() -> Html:
+def _how(result: Findings) -> Html:
     """Return the box that explains the words."""
-    lines = [tag("p", tag("strong", word), f": {told}", style="max-width: none") for word, told in HOW]
+    spec = result.spec(result.metric)
+    share = spec is not None and spec.share
+    of = "picture" if result.metric in result.binary else "part"
+    cut = " It is cut at 100 points, all that there can be." if share else ""
+    told = [(word, text.format(of=of, cut=cut)) for word, text in HOW if share or word != "Points"]
+    lines = [tag("p", tag("strong", word), f": {text}", style="max-width: none") for word, text in told]
     return tag("div", tag("div", paragraph(tag("strong", "How to read this")), *lines), class_="facts")

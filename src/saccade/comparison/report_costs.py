@@ -7,12 +7,12 @@ from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, paragraph, table
 from ..report.rows import Interval, interval_chart
 from .budget import say_duration
-from .report_words import NAME, points, scaled, unit
-from .result import Comparison, Cost
+from .findings import Cost, Findings
+from .report_words import NAME, scaled, unit, words
 
 
-def cost_section(result: Comparison) -> Section:
-    """Return what the arms cost beside what they gain, and accuracy at equal time."""
+def cost_section(result: Findings) -> Section:
+    """Return what the arms cost beside what they gain, and what they reach at equal time."""
     head = ["Arm", "Parameters", "Multiply-adds", "ms a step", "Time of a step against the reference"]
     rows = [[shorten(name, NAME), *_cost(cost)] for name, cost in result.costs.items()]
     caption = "What each arm costs; multiply-adds are those of one picture, each two FLOPs"
@@ -23,7 +23,7 @@ def cost_section(result: Comparison) -> Section:
     return Section("costs", "Cost against gain", join(_gain_chart(result), numbers, _equal_time(result)))
 
 
-def _gain_chart(result: Comparison) -> Html | None:
+def _gain_chart(result: Findings) -> Html | None:
     places, d = [], None
     for name, judged in result.differences.items():
         ratio = result.costs[name].step_ratio if name in result.costs else None
@@ -55,26 +55,28 @@ def _cost(cost: Cost) -> list[str]:
     ]
 
 
-def _equal_time(result: Comparison) -> Html | None:
-    rows = []
+def _equal_time(result: Findings) -> Html | None:
+    rows, told, metric = [], "", words(result, result.primary)
     for name, cost in result.costs.items():
         d = cost.at_equal_time
         if d is not None and cost.equal_seconds is not None:
+            told = unit(d)
             when = f"after {say_duration(cost.equal_seconds)}"
-            rows.append(Interval(name, points(d.low), points(d.mean), points(d.high), when))
+            rows.append(Interval(name, scaled(d, d.low), scaled(d, d.mean), scaled(d, d.high), when))
     if not rows:
         return None
     about = (
-        "An arm that takes longer a step has had more time. Here accuracy is read when each has trained equally long, "
+        f"An arm that takes longer a step has had more time. Here {metric} is read when each has trained equally long, "
         "by a straight line between epochs. The longer run is not at the end of its schedule there, so this "
         "understates what a schedule of that length would give. Intervals are over seeds alone."
     )
+    told = f", in{told}" if told else ""
     chart = interval_chart(
         rows,
-        title=f"Difference in accuracy from {shorten(result.reference, NAME)} at equal time, in points",
+        title=f"Difference in {metric} from {shorten(result.reference, NAME)} at equal time{told}",
         x_label="Difference",
         name_label="Arm",
         value_label="Seen, and what it may be",
         remark_label="When",
     )
-    return join(tag("h3", "Accuracy at equal time"), paragraph(about), chart)
+    return join(tag("h3", f"{metric[:1].upper()}{metric[1:]} at equal time"), paragraph(about), chart)

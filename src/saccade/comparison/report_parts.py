@@ -11,9 +11,9 @@ from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, fold, grid, paragraph, table
 from ..report.picture import encode_picture
 from ..report.rows import Interval, interval_chart
+from .findings import ClassDifference, Disagreement, Findings
 from .paired import Difference
-from .report_words import NAME, better, bounded, nothing_found, points, scaled, score, smallest, unit
-from .result import ClassDifference, Comparison, Disagreement
+from .report_words import NAME, better, bounded, nothing_found, scaled, score, show, smallest, unit, words
 
 CLASSES = 12  # shown at once
 ENDS = 5  # worst and best shown where there are more
@@ -24,7 +24,7 @@ TOO_FEW = "with so few seeds or pictures it would miss even the largest differen
 Records = Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]
 
 
-def interval_section(result: Comparison) -> Section:
+def interval_section(result: Findings) -> Section:
     """Return every arm's difference with its interval, and the scores behind it."""
     rows, smaller, lost = [], [], []
     for name, judged in result.differences.items():
@@ -38,7 +38,7 @@ def interval_section(result: Comparison) -> Section:
         told = "No arm could be compared with the reference."
         return Section("intervals", "The differences", join(paragraph(told, class_="note"), _scores(result)))
     d = next(iter(result.differences.values())).difference
-    words = f"Difference in {result.metric} from {shorten(result.reference, NAME)}{' in' if unit(d) else ''}{unit(d)}"
+    title = f"Difference in {result.metric} from {shorten(result.reference, NAME)}{' in' if unit(d) else ''}{unit(d)}"
     below, never = (", ".join(shorten(name, NAME) for name in names) for names in (smaller, lost))
     about = paragraph(
         f"The dot is what was seen, the line what the true difference may be ({d.level:.0%} interval, corrected for "
@@ -49,7 +49,7 @@ def interval_section(result: Comparison) -> Section:
     )
     chart = interval_chart(
         rows,
-        title=words,
+        title=title,
         x_label="Difference",
         name_label="Arm",
         value_label="Seen, and what it may be",
@@ -58,7 +58,7 @@ def interval_section(result: Comparison) -> Section:
     return Section("intervals", "The differences", join(about, chart, _scores(result), _others(result)))
 
 
-def _scores(result: Comparison) -> Html:
+def _scores(result: Findings) -> Html:
     rows = []
     for arm in result.arms:
         judged = result.differences.get(arm.identical_to or arm.name)
@@ -70,9 +70,9 @@ def _scores(result: Comparison) -> Html:
     return table(head, rows, caption=caption, numeric=(1, 2, 4))
 
 
-def _others(result: Comparison) -> Html | None:
+def _others(result: Findings) -> Html | None:
     rows = [
-        [metric, shorten(name, NAME), f"{d.mean:+.4g}", _ends(metric, d), f"{d.p_value:.2g}"]
+        [metric, shorten(name, NAME), f"{d.mean:+.4g}", _ends(result, metric, d), f"{d.p_value:.2g}"]
         for metric, arms in result.other.items()
         for name, d in arms.items()
     ]
@@ -83,25 +83,26 @@ def _others(result: Comparison) -> Html | None:
     return fold("Other numbers", table(head, rows, caption=caption, numeric=(2, 3, 4)))
 
 
-def _ends(metric: str, d: Difference) -> str:
-    return f"{bounded(metric, d.low):+.4g} to {bounded(metric, d.high):+.4g}"
+def _ends(result: Findings, metric: str, d: Difference) -> str:
+    return f"{bounded(result, metric, d.low):+.4g} to {bounded(result, metric, d.high):+.4g}"
 
 
-def curve_section(result: Comparison, records: Records) -> Section:
+def curve_section(result: Findings, records: Records) -> Section:
     """Return how the arms learned, by epoch and by time."""
     distinct = [arm.name for arm in result.arms if arm.identical_to is None]
     found = {name: [list(one) for one in records.get(name, {}).values() if one] for name in distinct}
-    fields = dict.fromkeys(["val_top1", f"val_{result.metric}"])
     charts = []
-    for field in fields:
-        label = "right answers" if field == "val_top1" else field.removeprefix("val_")
+    for metric in dict.fromkeys([result.primary or result.metric, result.metric]):
+        field, spec = f"val_{metric}", result.spec(metric)
+        right = metric == result.primary and metric in result.binary
+        label = "right answers" if right else words(result, metric)
         for x_label, x in (("epoch", _epochs), ("seconds of training", _seconds)):
             curves = {name: _curve(runs, field, x) for name, runs in found.items()}
             curves = {name: curve for name, curve in curves.items() if curve}
             if curves:
-                charts.append(
-                    _curve_chart(curves, f"{label.capitalize()} in validation, by {x_label}", x_label, label, field)
-                )
+                title = f"{label[:1].upper()}{label[1:]} in validation, by {x_label}"
+                percent = spec is not None and spec.share
+                charts.append(_curve_chart(curves, title, x_label, label, percent=percent))
     if not charts:
         return Section("curves", "Learning curves", paragraph("The runs' curves were not at hand.", class_="note"))
     about = (
@@ -111,14 +112,14 @@ def curve_section(result: Comparison, records: Records) -> Section:
     return Section("curves", "Learning curves", join(paragraph(about), grid(*charts)))
 
 
-def _curve_chart(curves: Mapping[str, Sequence[Sequence[float]]], title: str, x: str, y: str, field: str) -> Html:
+def _curve_chart(curves: Mapping[str, Sequence[Sequence[float]]], title: str, x: str, y: str, *, percent: bool) -> Html:
     return line_chart(
         {name: [(at, mean) for at, mean, _, _ in curve] for name, curve in curves.items()},
         bands={name: [(at, low, high) for at, _, low, high in curve] for name, curve in curves.items()},
         title=title,
         x_label=x,
         y_label=y,
-        percent=field == "val_top1",
+        percent=percent,
     )
 
 
@@ -146,14 +147,16 @@ def _curve(
     return curve
 
 
-def class_section(result: Comparison) -> Section | None:
+def class_section(result: Findings) -> Section | None:
     """Return each arm's differences class by class, the worst first."""
     parts = []
     for name, found in result.classes.items():
         rows = sorted(found, key=lambda row: row.difference.mean)
         if not rows:
             continue
-        title = f"{shorten(name, NAME)} against {shorten(result.reference, NAME)}, points of accuracy"
+        told = words(result, result.class_metric)
+        told = f"{unit(rows[0].difference).strip()} of {told}" if unit(rows[0].difference) else told
+        title = f"{shorten(name, NAME)} against {shorten(result.reference, NAME)}, {told}"
         parts.append(tag("h3", shorten(name, NAME)))
         if len(rows) <= CLASSES:
             parts.append(_class_chart(rows, f"{title}, worst first"))
@@ -167,9 +170,10 @@ def class_section(result: Comparison) -> Section | None:
         return None
     about = (
         "Each interval speaks of its class alone: with many classes some lie beside zero by luck. A class is marked "
-        "clear if its difference stands after correction for the number of classes. Intervals end at 100 points, all "
-        "that there can be: one that wide says nothing."
+        "clear if its difference stands after correction for the number of classes."
     )
+    if any(row.difference.share for found in result.classes.values() for row in found):
+        about += " Intervals end at 100 points, all that there can be: one that wide says nothing."
     return Section("classes", "Class by class", join(paragraph(about), *parts))
 
 
@@ -178,8 +182,9 @@ def _class_chart(rows: Sequence[ClassDifference], title: str) -> Html:
     for row in rows:
         d = row.difference
         clear = "; clear" if row.p_holm < 1 - d.level else ""
-        remark = f"{row.reference:.1%} → {row.arm:.1%} of {row.pictures:,}{clear}"
-        drawn.append(Interval(row.name, points(d.low), points(d.mean), points(d.high), remark))
+        before, after = (f"{x:.1%}" if d.share else f"{x:.4g}" for x in (row.reference, row.arm))
+        remark = f"{before} → {after} of {row.pictures:,}{clear}"
+        drawn.append(Interval(row.name, scaled(d, d.low), scaled(d, d.mean), scaled(d, d.high), remark))
     return interval_chart(
         drawn,
         title=title,
@@ -190,51 +195,57 @@ def _class_chart(rows: Sequence[ClassDifference], title: str) -> Html:
     )
 
 
-def picture_section(result: Comparison, source: Source | None) -> Section | None:
+def picture_section(result: Findings, source: Source | None) -> Section | None:
     """Return the pictures on which arms disagree.
 
     Args:
         result: of the comparison.
         source: the validation pictures; None where they cannot be had, and names alone are told.
     """
-    parts = []
-    for name, found in result.disagreements.items():
-        gains = [one for one in found if one.arm > one.reference][:PICTURES]
-        losses = [one for one in found if one.arm < one.reference][:PICTURES]
-        for told, some in (("more", gains), ("less", losses)):
+    parts, right = [], result.picture_metric in result.binary
+    told = ("is right more often", "is right less often") if right else ("is better", "is worse")
+    for name in result.disagreements:
+        for way, some in zip(told, result.gains_and_losses(name), strict=True):
             if some:
-                title = f"{shorten(name, NAME)} is right {told} often than {shorten(result.reference, NAME)}"
-                items = [_picture(result, name, one, source) for one in some]
+                title = f"{shorten(name, NAME)} {way} than {shorten(result.reference, NAME)}"
+                items = [_picture(result, name, one, source) for one in some[:PICTURES]]
                 parts += [tag("h3", title), tag("ol", *items, class_="pictures")]
     if not parts:
         return None
-    about = "The validation pictures with the largest differences, and how many of the trainings get each right."
+    about = "The validation pictures with the largest differences, and "
+    about += (
+        "how many of the trainings get each right."
+        if right
+        else f"the {words(result, result.picture_metric)} of each, a mean of trainings."
+    )
     return Section("pictures", "Pictures they disagree on", join(paragraph(about), *parts))
 
 
-def _picture(result: Comparison, name: str, one: Disagreement, source: Source | None) -> Html:
+def _picture(result: Findings, name: str, one: Disagreement, source: Source | None) -> Html:
     pixels = None if source is None else _read(source, one)
     image = None if pixels is None else encode_picture(pixels, alt=f"{shorten(one.name, 120)}: {one.label}")
     return tag(
         "li",
         None if image is None else tag("div", image, class_="frame"),
         paragraph(tag("strong", shorten(one.label, NAME))),
-        paragraph(
-            f"{shorten(result.reference, NAME)}: {_times(one.reference, len(result.arm(result.reference).seeds))}"
-        ),
-        paragraph(f"{shorten(name, NAME)}: {_times(one.arm, len(result.arm(name).seeds))}"),
+        paragraph(f"{shorten(result.reference, NAME)}: {_scored(result, result.reference, one.reference)}"),
+        paragraph(f"{shorten(name, NAME)}: {_scored(result, name, one.arm)}"),
         paragraph(shorten(one.name, 120), class_="name"),
     )
 
 
-def _times(share: float, seeds: int) -> str:
-    return f"right in {round(share * seeds)} of {seeds}" if seeds else f"right in {share:.0%}"
+def _scored(result: Findings, name: str, mean: float) -> str:
+    """Return how an arm did on a picture."""
+    if result.picture_metric not in result.binary:
+        return show(result, result.picture_metric, mean)
+    seeds = len(result.arm(name).seeds)
+    return f"right in {round(mean * seeds)} of {seeds}" if seeds else f"right in {mean:.0%}"
 
 
 def _read(source: Source, one: Disagreement) -> np.ndarray | None:
     """Read a picture if it is still the one that was answered."""
     try:
-        if source.name(one.place) != one.name or source.classes[source.labels[one.place]] != one.label:
+        if source.name(one.place) != one.name or source.targets.describe(one.place) != one.label:
             return None
         return source.read(one.place)
     except (OSError, ValueError, IndexError):

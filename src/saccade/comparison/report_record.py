@@ -10,16 +10,16 @@ import yaml
 
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, fold, paragraph, table
-from .evidence import larger_is_better
+from .findings import Findings
 from .plan import PlannedArm
 from .report_words import NAME, score
-from .result import Comparison
+from .writing import as_json
 
 RAW = 300_000  # characters of result.json
 REASON = 600
 
 
-def setting_section(result: Comparison) -> Section:
+def setting_section(result: Findings) -> Section:
     """Return what differs between the arms, and what does not."""
     plan = result.plan
     rows = []
@@ -34,7 +34,7 @@ def setting_section(result: Comparison) -> Section:
     return Section("settings", "What differs, what is equal", join(changed, _checks(result), *notes))
 
 
-def _notes(result: Comparison) -> list[str]:
+def _notes(result: Findings) -> list[str]:
     """Return what building the arms had to say, each once."""
     told: dict[str, list[str]] = {}
     for arm in result.plan.arms:
@@ -52,7 +52,7 @@ def _unchanged(arm: PlannedArm, reference: str) -> str:
     return "could not be built" if arm.failed is not None else "the same settings"
 
 
-def _checks(result: Comparison) -> Html:
+def _checks(result: Findings) -> Html:
     """Return each check once where it holds for all arms, and for each arm where it does not."""
     checked = [arm for arm in result.plan.arms if arm.checks]
     rows = []
@@ -70,7 +70,7 @@ def _checks(result: Comparison) -> Html:
     return table(["What", "In the arms", "How"], rows, caption=f"What is held equal, {about}")
 
 
-def failure_section(result: Comparison) -> Section | None:
+def failure_section(result: Findings) -> Section | None:
     """Return the arms and seeds that failed, with their reasons; None if there are none."""
     rows = [
         [shorten(arm.name, NAME), "all" if seed < 0 else str(seed), shorten(reason, REASON)]
@@ -84,7 +84,7 @@ def failure_section(result: Comparison) -> Section | None:
     return Section("failures", "What failed", join(paragraph(told), failed))
 
 
-def repeat_section(result: Comparison, request: Mapping[str, Any] | None) -> Section:
+def repeat_section(result: Findings, request: Mapping[str, Any] | None) -> Section:
     """Return how to repeat the comparison, and all its numbers.
 
     Args:
@@ -102,13 +102,13 @@ def repeat_section(result: Comparison, request: Mapping[str, Any] | None) -> Sec
         parts.append(fold("What was asked (comparison.json)", tag("pre", tag("code", asked))))
     parts.append(fold("Every run", _runs(result)))
     parts.append(fold("The plan as printed", tag("pre", tag("code", str(result.plan)))))
-    raw = result.to_json()
+    raw = as_json(result)
     whole = raw if len(raw) <= RAW else raw[:RAW] + "\n… the rest is in result.json"
     parts.append(fold("All numbers (result.json)", tag("pre", tag("code", whole))))
     return Section("repeat", "To repeat it", join(*parts))
 
 
-def repeat_command(result: Comparison, request: Mapping[str, Any]) -> str:
+def repeat_command(result: Findings, request: Mapping[str, Any]) -> str:
     """Return the command that asks the same again in another folder."""
     words = ["saccade", "compare", *([str(request["data"])] if request.get("data") else [])]
     for name, text in request["arms"].items():
@@ -117,30 +117,30 @@ def repeat_command(result: Comparison, request: Mapping[str, Any]) -> str:
     words += ["--seeds", str(len(seeds)) if seeds == list(range(len(seeds))) else ",".join(map(str, seeds))]
     words += ["--recipe", str(request["recipe"])] if request.get("recipe") else []
     for name, value in request["settings"].items():
-        words += ["--set", f"{name}={_written(value)}"]
+        words += ["--task", str(value)] if name == "task" else ["--set", f"{name}={_written(value)}"]
     words += ["--budget", f"{request['budget']:.0f}s"] if request.get("budget") is not None else []
-    words += ["--metric", result.metric] if result.metric != "top1" else []
+    words += ["--metric", result.metric] if result.metric != result.primary else []
     differences = [judged.difference for judged in result.differences.values()]
     words += ["--margin", f"{differences[0].margin:g}"] if differences and differences[0].margin is not None else []
     words += ["--seeds-fixed"] if any(d.design == "fixed" for d in differences) else []
     return shlex.join([*words, "--out", f"{result.path}-again"])
 
 
-def _only_python(result: Comparison, request: Mapping[str, Any]) -> list[str]:
+def _only_python(result: Findings, request: Mapping[str, Any]) -> list[str]:
     """Return what was asked and has no flag."""
-    found, seeds = [], request["seeds"]
+    found, seeds, spec = [], request["seeds"], result.spec(result.metric)
     if len(seeds) == 1 and seeds != [0]:
         found.append(f"seeds={seeds}")
     for name, judged in result.differences.items():
         too_few = any(note.startswith(f"{name}: fewer than two seeds") for note in result.notes)
         if judged.difference.design == "unpaired" and not too_few:
             found.append("paired=False")
-        if judged.difference.larger_is_better != larger_is_better(result.metric):
+        if spec is None or judged.difference.larger_is_better != spec.larger_is_better:
             found.append(f"larger_is_better={judged.difference.larger_is_better}")
     return list(dict.fromkeys(found))
 
 
-def _runs(result: Comparison) -> Html:
+def _runs(result: Findings) -> Html:
     rows = [
         [shorten(arm.name, NAME), str(seed), score(result, value), _inside(arm.runs.get(seed), result.path)]
         for arm in result.arms

@@ -4,19 +4,31 @@ import math
 from collections.abc import Sequence
 
 from ..report.markup import shorten
+from .decision import out_of_reach
+from .findings import Findings
 from .paired import Difference
-from .result import Comparison
-from .verdict import Judgement, out_of_reach
+from .verdict import Judgement
 
 NAME = 80  # characters of an arm's or a class' name
-SHARES = ("top1", "top5", "macro_top1")
 
 
-def score(result: Comparison, value: float | None) -> str:
+def score(result: Findings, value: float | None) -> str:
     """Return a score of an arm as text."""
+    return show(result, result.metric, value)
+
+
+def show(result: Findings, metric: str | None, value: float | None) -> str:
+    """Return a value of a metric as text."""
     if value is None or not math.isfinite(value):
         return "none"
-    return f"{100 * value:.2f}%" if result.metric in SHARES else f"{value:.4g}"
+    spec = result.spec(metric)
+    return f"{value:.4g}" if spec is None else spec.show(value)
+
+
+def words(result: Findings, metric: str | None) -> str:
+    """Return what people call a metric; its name where nothing is known of it."""
+    spec = result.spec(metric)
+    return spec.words if spec is not None else metric or "score"
 
 
 def points(share: float) -> float:
@@ -24,33 +36,34 @@ def points(share: float) -> float:
     return min(max(round(100 * share, 2) + 0.0, -100.0), 100.0)  # + 0.0: no minus zero
 
 
-def bounded(metric: str, value: float) -> float:
+def bounded(result: Findings, metric: str, value: float) -> float:
     """Return an end of an interval of another number, at most 1 where the number is a share."""
-    return min(max(value, -1.0), 1.0) if metric.removeprefix("val_") in (*SHARES, "ece") else value
+    spec = result.spec(metric)
+    return min(max(value, -1.0), 1.0) if spec is not None and spec.share else value
 
 
 def scaled(difference: Difference, value: float) -> float:
-    """Return a difference in the unit it is told in: percentage points for right and wrong answers."""
-    return points(value) if difference.right_or_wrong else value
+    """Return a difference in the unit it is told in: percentage points for shares."""
+    return points(value) if difference.share else value
 
 
 def unit(difference: Difference) -> str:
     """Return the name of that unit, with a space before it; nothing where it has none."""
-    return " points" if difference.right_or_wrong else ""
+    return " points" if difference.share else f" {difference.unit}" if difference.unit else ""
 
 
 def size(difference: Difference, value: float) -> str:
     """Return how large a difference is, without its sign."""
     if not math.isfinite(value):
         return "unknown"
-    if difference.right_or_wrong and abs(value) > 1:
+    if difference.share and abs(value) > 1:
         return "100"
-    return f"{100 * abs(value):.2f}" if difference.right_or_wrong else f"{abs(value):.4g}"
+    return f"{100 * abs(value):.2f}" if difference.share else f"{abs(value):.4g}"
 
 
 def nothing_found(difference: Difference) -> bool:
     """Whether the smallest difference an experiment finds is larger than any that there can be."""
-    return difference.right_or_wrong and difference.detectable > 1
+    return difference.share and difference.detectable > 1
 
 
 def smallest(difference: Difference) -> str:
@@ -65,7 +78,7 @@ def signed(difference: Difference, value: float) -> str:
     """Return a difference with its sign."""
     if not math.isfinite(value):
         return "unknown"
-    return f"{scaled(difference, value):+.2f}" if difference.right_or_wrong else f"{value + 0.0:+.4g}"
+    return f"{scaled(difference, value):+.2f}" if difference.share else f"{value + 0.0:+.4g}"
 
 
 def better(difference: Difference) -> str:
@@ -73,7 +86,7 @@ def better(difference: Difference) -> str:
     return "right" if difference.larger_is_better else "left"
 
 
-def summary(result: Comparison) -> str:
+def summary(result: Findings) -> str:
     """Return one sentence on all arms."""
     kinds: dict[str, list[str]] = {"helps": [], "hurts": [], "no difference": [], "cannot tell": [], "failed": []}
     for arm in result.arms:
@@ -91,7 +104,7 @@ def summary(result: Comparison) -> str:
     return f"Compared with {shorten(result.reference, NAME)}: {'; '.join(parts) or 'there is no other arm'}."
 
 
-def plain_verdict(result: Comparison, name: str) -> str:
+def plain_verdict(result: Findings, name: str) -> str:
     """Return what follows for an arm, in everyday words."""
     arm = result.arm(name)
     if arm.status == "failed":
@@ -104,9 +117,9 @@ def plain_verdict(result: Comparison, name: str) -> str:
     return same + _decided(result, judged) + _about(judged.difference)
 
 
-def _decided(result: Comparison, judged: Judgement) -> str:
+def _decided(result: Findings, judged: Judgement) -> str:
     d, kind = judged.difference, judged.verdict.kind
-    seen, low, high = _seen(result, d), _side(d, judged.low), _side(d, judged.high)
+    seen, low, high = _seen(result, d), _side(result, d, judged.low), _side(result, d, judged.high)
     if kind in ("helps", "hurts"):
         return f"{seen}. Chance alone would hardly show that; the true difference is probably between {low} and {high}."
     if kind == "no difference":
@@ -129,22 +142,33 @@ def _advice(judged: Judgement) -> str:
     return f" To find a difference {wanted}{points}, train about {more} more seed{'s' if more > 1 else ''} of each arm."
 
 
-def _seen(result: Comparison, d: Difference) -> str:
-    if d.right_or_wrong:
-        among = "Of 100 pictures" if result.metric == "top1" else "Of 100 pictures, every class counted alike"
-        return f"{among}, {_side(d, d.mean)} {'is' if size(d, d.mean) == '1.00' else 'are'} right"
+def _seen(result: Findings, d: Difference) -> str:
+    if _counts_pictures(result, d):
+        spec = result.spec(result.metric)
+        among = (
+            "Of 100 pictures, every class counted alike" if spec is not None and spec.by_group else "Of 100 pictures"
+        )
+        return f"{among}, {_side(result, d, d.mean)} {'is' if size(d, d.mean) == '1.00' else 'are'} right"
+    name = words(result, result.metric)
     if not math.isfinite(d.mean):
-        return f"Its {result.metric} is not a number"
+        return f"Its {name} is not a number"
     way = "higher" if d.mean > 0 else "lower"
-    return f"Its {result.metric} is {size(d, d.mean)} {way}"
+    return f"Its {name} is {size(d, d.mean)}{unit(d)} {way}"
 
 
-def _side(d: Difference, value: float) -> str:
+def _side(result: Findings, d: Difference, value: float) -> str:
     if not math.isfinite(value):
         return "unknown"
-    if not d.right_or_wrong:
-        return signed(d, value)
+    if not _counts_pictures(result, d):
+        return f"{signed(d, value)}{unit(d)}"
     return f"{size(d, value)} {'fewer' if scaled(d, value) < 0 else 'more'}"
+
+
+def _counts_pictures(result: Findings, d: Difference) -> bool:
+    """Whether a difference counts right answers, by the scores that runs are judged by."""
+    own, judged = result.spec(result.metric), result.spec(result.primary)
+    same = own is not None and judged is not None and own.column == judged.column
+    return d.right_or_wrong and d.share and same
 
 
 def _about(d: Difference) -> str:

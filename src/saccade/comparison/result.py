@@ -1,183 +1,27 @@
-"""What a comparison found."""
+"""What a comparison returns: its findings, which can be read and written."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from .effect import Unaffected
-from .paired import Difference
-from .plan import Plan
-from .scores import Ratio
-from .verdict import Judgement, Verdict
+from .findings import ArmResult, ClassDifference, Cost, Disagreement, Findings
+from .writing import as_dict, as_json, as_markdown, verdict_lines
+
+__all__ = ["ArmResult", "ClassDifference", "Comparison", "Cost", "Disagreement"]
 
 
-@dataclass(frozen=True)
-class ArmResult:
-    """One arm as it was run.
-
-    Attributes:
-        name: of the arm.
-        text: how it was written.
-        status: "finished"; "partly failed" if only some of its seeds finished; "failed" if none did.
-        seeds: that finished.
-        scores: one a finished seed: the metric, averaged over pictures.
-        mean: of the scores; None without any.
-        runs: folder of every finished seed's run.
-        failures: reason of every seed that did not finish, by seed; -1 stands for all of them.
-        identical_to: an arm with the very same settings, whose runs these are.
-    """
-
-    name: str
-    text: str
-    status: Literal["finished", "partly failed", "failed"]
-    seeds: tuple[int, ...]
-    scores: tuple[float, ...]
-    mean: float | None
-    runs: Mapping[int, Path]
-    failures: Mapping[int, str]
-    identical_to: str | None = None
-
-
-@dataclass(frozen=True)
-class ClassDifference:
-    """How an arm does on one class, against the reference.
-
-    Attributes:
-        name: of the class.
-        pictures: of it.
-        reference: mean score of the reference.
-        arm: mean score of the arm.
-        difference: with its interval, for this class alone.
-        p_holm: its p-value, corrected for the number of classes.
-    """
-
-    name: str
-    pictures: int
-    reference: float
-    arm: float
-    difference: Difference
-    p_holm: float
-
-
-@dataclass(frozen=True)
-class Disagreement:
-    """A picture that one arm gets right more often than the reference, or less often.
-
-    Attributes:
-        place: in the validation set.
-        name: of the picture.
-        label: name of its class.
-        reference: share of the reference's trainings that are right.
-        arm: share of the arm's trainings that are right.
-    """
-
-    place: int
-    name: str
-    label: str
-    reference: float
-    arm: float
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What an arm costs.
-
-    Attributes:
-        parameters: of the model.
-        macs: multiply-adds of one picture; None where not counted.
-        seconds_per_step: mean over seeds, without the first epoch where there are several; None without a run.
-        step_ratio: seconds a step over those of the reference, paired by seed; None with fewer than two seeds.
-        seconds: of training, mean over seeds.
-        peak_memory: bytes on the GPU, the largest of the seeds; None where not recorded.
-        equal_seconds: the shortest run of this arm and the reference.
-        at_equal_time: difference of accuracy when each has trained that long, over seeds; None if not known.
-    """
-
-    parameters: int | None
-    macs: int | None
-    seconds_per_step: float | None
-    step_ratio: Ratio | None
-    seconds: float | None
-    peak_memory: int | None
-    equal_seconds: float | None
-    at_equal_time: Difference | None
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Everything a comparison found; the runs it comes from are ordinary run folders.
-
-    Attributes:
-        path: of its folder.
-        plan: what was held equal and what was expected.
-        metric: what is compared.
-        reference: the arm that others are compared with.
-        arms: all of them, in the order given.
-        differences: each arm against the reference, judged together; arms that failed or are identical are not in it.
-        other: the same for other numbers that the runs ended with: metric to arm to its difference, over seeds.
-        classes: each arm's differences class by class.
-        disagreements: each arm's pictures with the largest differences, gains first.
-        costs: of each arm.
-        notes: what has to be said beside the numbers.
-        unaffected: arms that came out like another one to the bit; the notes tell of them too.
-    """
-
-    path: Path
-    plan: Plan
-    metric: str
-    reference: str
-    arms: tuple[ArmResult, ...]
-    differences: Mapping[str, Judgement]
-    other: Mapping[str, Mapping[str, Difference]]
-    classes: Mapping[str, tuple[ClassDifference, ...]]
-    disagreements: Mapping[str, tuple[Disagreement, ...]]
-    costs: Mapping[str, Cost]
-    notes: tuple[str, ...] = ()
-    unaffected: tuple[Unaffected, ...] = ()
-
-    def arm(self, name: str) -> ArmResult:
-        """Return an arm by its name."""
-        for arm in self.arms:
-            if arm.name == name:
-                return arm
-        raise KeyError(f"there is no arm {name!r}; there are {', '.join(arm.name for arm in self.arms)}")
-
-    def verdict(self, name: str) -> Verdict:
-        """Return what follows for an arm, in words."""
-        arm = self.arm(name)
-        if name in self.differences:
-            return self.differences[name].verdict
-        if name == self.reference:
-            return Verdict("no difference", "the reference that the other arms are compared with")
-        if arm.identical_to is not None and arm.status != "failed":
-            if arm.identical_to == self.reference:
-                return Verdict("no difference", f"identical to {arm.identical_to}: the same settings, the same runs")
-            return self.verdict(arm.identical_to)
-        if arm.failures:
-            reasons = "; ".join(dict.fromkeys(arm.failures.values()))
-            return Verdict("cannot tell", f"{len(arm.seeds)} seeds finished, the others failed: {reasons}")
-        return Verdict("cannot tell", "there is nothing to compare it with")
+class Comparison(Findings):
+    """What a comparison found, with how it is written down; its attributes are those of `Findings`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON holds it."""
-        from .writing import as_dict
-
         return as_dict(self)
 
     def to_json(self) -> str:
         """Return everything as JSON."""
-        from .writing import as_json
-
         return as_json(self)
 
     def to_markdown(self) -> str:
         """Return what a reader wants to know first, as Markdown."""
-        from .writing import as_markdown
-
         return as_markdown(self)
 
     def __str__(self) -> str:
-        from .writing import verdict_lines
-
         return "\n".join(verdict_lines(self))

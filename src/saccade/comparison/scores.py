@@ -12,7 +12,14 @@ from .spread import Spread
 
 
 def paired_scores(
-    a: Any, b: Any, *, level: float = 0.95, larger_is_better: bool = True, margin: float | None = None
+    a: Any,
+    b: Any,
+    *,
+    level: float = 0.95,
+    larger_is_better: bool = True,
+    margin: float | None = None,
+    share: bool = False,
+    unit: str = "",
 ) -> Difference:
     """Return b - a for one number a seed, such as mIoU, AP or ECE: a t interval over seeds.
 
@@ -24,6 +31,8 @@ def paired_scores(
         level: confidence of the interval.
         larger_is_better: False for errors such as ECE.
         margin: a difference too small to matter.
+        share: whether differences are told in percentage points.
+        unit: that other differences are told in.
     """
     first, second = read_series(a, b)
     differences = second - first
@@ -42,6 +51,8 @@ def paired_scores(
         larger_is_better=larger_is_better,
         right_or_wrong=False,
         margin=margin,
+        share=share,
+        unit=unit,
     )
 
 

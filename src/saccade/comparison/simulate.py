@@ -1,9 +1,14 @@
 """Experiments whose true difference is known, to check that the statistics do what they promise."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from scipy import special, stats
 
 from .anova import MeanSquares
+
+Simulated = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(80)
 
@@ -143,3 +148,108 @@ def _answers(
 
 def _mean_answer(level: float, spread: float) -> float:
     return float(WEIGHTS @ special.expit(level + spread * NODES) / WEIGHTS.sum())
+
+
+def confusions(
+    seeds: int,
+    samples: int,
+    *,
+    effect: float,
+    seed_sd: float,
+    taste_sd: float,
+    rng: np.random.Generator,
+    quality: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Simulate segmentations of the same samples by two arms: counted pixels of four classes, the last ones rare.
+
+    A pixel of a class is found with a probability whose logit is the sum of a level, the sample's difficulty, the arm's
+    taste for the sample, the training's quality and chance; the harder a sample, the more pixels are taken for a class
+    wrongly.
+
+    Args:
+        seeds: trainings of each arm.
+        samples: how many.
+        effect: added to the second arm's logit.
+        seed_sd: of a training's quality, in logits.
+        taste_sd: of an arm's taste for samples, in logits.
+        rng: where chance comes from.
+        quality: of the trainings of both arms, S, instead of drawn ones.
+
+    Returns:
+        Records of both arms, S, N, 4, 3: pixels found, said and there, of each class.
+    """
+    areas = (rng.random((samples, 4)) < (0.9, 0.6, 0.3, 0.15)) * rng.gamma(1.5, 60, (samples, 4))
+    there = np.broadcast_to(areas.astype(np.int64), (seeds, samples, 4))
+    difficulty = rng.standard_normal((samples, 1)) + 0.5 * rng.standard_normal((samples, 4))
+    found = []
+    for level in (1.0, 1.0 + effect):
+        logits = level + difficulty + taste_sd * rng.standard_normal((samples, 4))
+        drawn = seed_sd * rng.standard_normal(seeds) if quality is None else quality
+        share = special.expit(logits + drawn[:, None, None] + 0.3 * rng.standard_normal((seeds, samples, 4)))
+        hits = rng.binomial(there, share)
+        found.append(np.stack([hits, hits + rng.binomial(30, (1 - share) / 2), there], axis=-1))
+    return found[0], found[1]
+
+
+def mean_iou(records: np.ndarray) -> float:
+    """Return the mean over classes of pixels found by pixels said or there, of records N, classes, 3."""
+    hits, said, there = records.sum(0).T
+    used = said + there > 0
+    return float(np.mean(hits[used] / (said + there - hits)[used]))
+
+
+def ranked_labels(
+    seeds: int,
+    samples: int,
+    *,
+    effect: float,
+    seed_sd: float,
+    taste_sd: float,
+    rng: np.random.Generator,
+    quality: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Simulate shares of four labels, which half to a twelfth of the samples have, by two arms on the same samples.
+
+    Arguments as for `confusions`; a training's quality is how far apart it holds samples with and without a label.
+
+    Returns:
+        Records of both arms, S, N, 2, 4: shares and labels.
+    """
+    labels = (rng.random((samples, 4)) < (0.5, 0.3, 0.15, 0.08)).astype(np.float32)
+    difficulty = rng.standard_normal((samples, 4))
+    found = []
+    for level in (1.5, 1.5 + effect):
+        taste = difficulty + taste_sd * rng.standard_normal((samples, 4))
+        drawn = seed_sd * rng.standard_normal(seeds) if quality is None else quality
+        apart = (level + drawn)[:, None, None] * (labels - 0.5)
+        shares = special.expit(apart + taste + 0.5 * rng.standard_normal((seeds, samples, 4)))
+        found.append(np.stack([shares, np.broadcast_to(labels, shares.shape)], axis=2).astype(np.float32))
+    return found[0], found[1]
+
+
+def true_difference(
+    simulated: Simulated,
+    statistic: Callable[[np.ndarray], float],
+    *,
+    seed_sd: float,
+    rounds: int = 10,
+    **model: Any,
+) -> float:
+    """Return the difference of a statistic over all trainings and all samples, nearly.
+
+    Args:
+        simulated: `confusions` or `ranked_labels`.
+        statistic: of a training's records.
+        seed_sd: of a training's quality.
+        rounds: of 20,000 samples each, which together stand for all.
+        model: what else the simulation takes.
+    """
+    quality = seed_sd * special.ndtri((np.arange(9) + 0.5) / 9)  # equally likely ones
+    quality *= seed_sd / quality.std() if seed_sd else 1.0
+    found = []
+    for number in range(rounds):
+        rng = np.random.default_rng(number)
+        arms = simulated(len(quality), 20_000, seed_sd=seed_sd, quality=quality, rng=rng, **model)
+        first, second = (np.mean([statistic(records) for records in arm]) for arm in arms)
+        found.append(second - first)
+    return float(np.mean(found))

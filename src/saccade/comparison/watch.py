@@ -9,6 +9,7 @@ import rich.console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from ..runs import Run
+from ..tasks.metric import MetricSpec
 from .budget import say_duration
 from .worker import Outcome
 
@@ -21,12 +22,15 @@ class Watch:
     Args:
         total: runs to do.
         seconds: all of it is expected to take; None if nobody knows.
+        metric: that runs are judged by, to be told of each that finished; None tells none.
         quiet: say nothing.
     """
 
-    def __init__(self, *, total: int, seconds: float | None = None, quiet: bool = False) -> None:
+    def __init__(
+        self, *, total: int, seconds: float | None = None, metric: MetricSpec | None = None, quiet: bool = False
+    ) -> None:
         self.out = rich.console.Console(stderr=True, quiet=quiet)
-        self.total, self.expected = total, seconds
+        self.total, self.expected, self.metric = total, seconds, metric
         self.ended = 0
         self.running: dict[str, tuple[Path, int]] = {}
         self.begun: dict[str, float] = {}
@@ -73,10 +77,14 @@ class Watch:
         self.ended += 1
         took = say_duration(time.monotonic() - self.begun[str(job)])
         if outcome.kind == "finished":
-            told, style = f"accuracy {Run(path).summary()['val_top1']:.2%}, {took}", None
+            told, style = f"{self._score(path)}{took}", None
         else:
             told, style = f"failed: {outcome.reason}", "yellow"
         self.say(f"{self.ended:>{len(str(self.total))}}/{self.total} {job}: {told}", style=style)
+
+    def _score(self, path: Path) -> str:
+        value = None if self.metric is None else Run(path).summary().get(f"val_{self.metric.name}")
+        return "" if self.metric is None or value is None else f"{self.metric.words} {self.metric.show(value)}, "
 
     def _tick(self) -> None:
         while not self.over.wait(TICK):

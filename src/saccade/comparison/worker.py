@@ -17,7 +17,8 @@ import torch
 
 from ..config import TrainConfig, overlay
 from ..data.source import Stream
-from ..runs import Run, write_text
+from ..files import write_text
+from ..runs import Run
 from ..training.console import Console
 from ..training.loop import Interrupted, Loop, TrainingError
 from ..training.parallel import Alone, local_device
@@ -25,7 +26,7 @@ from ..training.setup import assemble, resolve
 from ..training.train import train_config
 from .budget import Pace
 from .folder import hold, is_finished, resumable
-from .footing import Library
+from .snapshot import DataCache
 
 PROBED = {"cpu": 2, "cuda": 20}  # steps of a probe's epoch, of which it runs two
 PROBED_PICTURES = 512  # validation pictures of a probe
@@ -98,19 +99,19 @@ def probe(config: TrainConfig) -> Pace:
     """
     begun = time.monotonic()
     device = local_device(config.engine.device)
-    data = Library().open(config)
+    choice, data = DataCache().open(config)
     few, batch_size = PROBED.get(device.type, 2), config.optim.batch_size
     settings = {"schedule.epochs": 2, "keep.evaluate_every": 1000, "schedule.patience": None, "data.train_limit": None}
     every, limit = config.keep.evaluate_every, config.data.train_limit
     length = data.train.length or batch_size if isinstance(data.train, Stream) else len(data.train)
     steps = max(min(length, limit or length) // batch_size, 1)
-    config, shape = resolve(overlay(config, settings), data, device)
+    config, spec = resolve(overlay(config, settings), choice, data, device)
     pictures = len(data.val)
     short = replace(data, val=data.val.subset(range(min(pictures, PROBED_PICTURES))))
     if not isinstance(data.train, Stream):
         short = replace(short, train=data.train.subset(range(min(length, few * batch_size))))
     with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
-        parts = assemble(config, short, shape, world=Alone(), device=device)
+        parts = assemble(config, choice, short, spec, world=Alone(), device=device)
         parts.feed.steps = min(parts.feed.steps, few)
         run = Run.create(Path(folder) / "probe", config)
         loop = Loop(config, run, parts, world=Alone(), device=device, console=Console(quiet=True))

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..tasks.metric import MetricSpec
 from .budget import say_duration
-from .report_words import bounded, nothing_found, points, score, signed, size
-from .result import Comparison, Cost
+from .findings import Cost, Findings
+from .report_words import bounded, nothing_found, scaled, score, show, signed, size, words
 
 CLASSES = 5  # shown of an arm
 PICTURES = 6
@@ -21,20 +22,22 @@ NOTHING = (
 HIDDEN = {"spread"}  # what only the statistics' own code can use
 
 
-def as_dict(result: Comparison) -> dict[str, Any]:
+def as_dict(result: Findings) -> dict[str, Any]:
     """Return a comparison as plain mappings, lists, texts and numbers."""
     found = plain(result)
     found["verdicts"] = {arm.name: plain(result.verdict(arm.name)) for arm in result.arms}
     return {"format": 1, **found}
 
 
-def as_json(result: Comparison) -> str:
+def as_json(result: Findings) -> str:
     """Return a comparison as JSON; numbers that are none are null."""
     return json.dumps(as_dict(result), indent=1, ensure_ascii=False, allow_nan=False)
 
 
 def plain(value: Any) -> Any:
     """Return a value as JSON holds it."""
+    if isinstance(value, MetricSpec):
+        return value.to_dict()
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: plain(getattr(value, item.name)) for item in fields(value) if item.name not in HIDDEN}
     if isinstance(value, Mapping):
@@ -50,13 +53,13 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def verdict_lines(result: Comparison) -> list[str]:
+def verdict_lines(result: Findings) -> list[str]:
     """Return a line for every arm: its name and what follows."""
     names = [arm.name for arm in result.arms if arm.name != result.reference]
     return [f"{name}: {result.verdict(name)}" for name in names]
 
 
-def as_markdown(result: Comparison, *, plan: bool = False) -> str:
+def as_markdown(result: Findings, *, plan: bool = False) -> str:
     """Return what a reader wants to know first, then the rest.
 
     Args:
@@ -74,7 +77,7 @@ def as_markdown(result: Comparison, *, plan: bool = False) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _scores(result: Comparison) -> str:
+def _scores(result: Findings) -> str:
     rows = []
     for arm in result.arms:
         judged = result.differences.get(arm.identical_to or arm.name)
@@ -95,10 +98,10 @@ def _scores(result: Comparison) -> str:
     return _table(head, rows) + (f"\n\n{NOTHING}" if lost else "")
 
 
-def _costs(result: Comparison) -> str:
+def _costs(result: Findings) -> str:
     head = ["arm", "parameters", "multiply-adds", "ms a step", "against the reference", "trained for", "GPU memory"]
     rows = [[f"`{name}`", *_cost(cost), _equal_time(cost)] for name, cost in result.costs.items()]
-    return _table([*head, "accuracy at equal time"], rows)
+    return _table([*head, f"{words(result, result.primary)} at equal time"], rows)
 
 
 def _cost(cost: Cost) -> list[str]:
@@ -117,43 +120,52 @@ def _equal_time(cost: Cost) -> str:
     d = cost.at_equal_time
     if d is None or cost.equal_seconds is None:
         return "-"
-    change = f"{points(d.mean):+.2f} [{points(d.low):+.2f}, {points(d.high):+.2f}]"
+    change = f"{signed(d, d.mean)} [{signed(d, d.low)}, {signed(d, d.high)}]"
     return f"{change} after {say_duration(cost.equal_seconds)}"
 
 
-def _others(result: Comparison) -> str:
+def _others(result: Findings) -> str:
     rows = []
     for metric, arms in result.other.items():
         for name, d in arms.items():
-            change = " ".join((f"{d.mean:+.4g}", f"[{bounded(metric, d.low):+.4g}, {bounded(metric, d.high):+.4g}]"))
+            low, high = (bounded(result, metric, end) for end in (d.low, d.high))
+            change = f"{d.mean:+.4g} [{low:+.4g}, {high:+.4g}]"
             rows.append([metric, f"`{name}`", change, f"{d.p_value:.2g}"])
     return "Intervals over seeds alone, not corrected for their number.\n\n" + _table(
         ["number", "arm", "difference", "p"], rows
     )
 
 
-def _classes(result: Comparison) -> str:
+def _classes(result: Findings) -> str:
     rows = []
     for name, found in result.classes.items():
         for row in found[:CLASSES]:
             d = row.difference
-            change = f"{points(d.mean):+.1f} [{points(d.low):+.1f}, {points(d.high):+.1f}]"
-            shares = [f"{100 * row.reference:.1f}", f"{100 * row.arm:.1f}"]
-            rows.append([f"`{name}`", row.name, f"{row.pictures:,}", *shares, change, f"{row.p_holm:.2g}"])
-    head = ["arm", "class", "pictures", "reference %", "arm %", "difference", "p (Holm over classes)"]
+            digits = "+.1f" if d.share else "+.4g"
+            mean, low, high = (format(scaled(d, value), digits) for value in (d.mean, d.low, d.high))
+            means = [f"{100 * x:.1f}" if d.share else f"{x:.4g}" for x in (row.reference, row.arm)]
+            change = f"{mean} [{low}, {high}]"
+            rows.append([f"`{name}`", row.name, f"{row.pictures:,}", *means, change, f"{row.p_holm:.2g}"])
+    spec = result.spec(result.class_metric)
+    unit = " %" if spec is None or spec.share else f" {spec.words}"
+    head = ["arm", "class", "pictures", f"reference{unit}", f"arm{unit}", "difference", "p (Holm over classes)"]
     return f"Largest differences, at most {CLASSES} an arm.\n\n" + _table(head, rows)
 
 
-def _pictures(result: Comparison) -> str:
+def _pictures(result: Findings) -> str:
     rows = []
-    for name, found in result.disagreements.items():
-        gains = [one for one in found if one.arm > one.reference][: PICTURES // 2]
-        losses = [one for one in found if one.arm < one.reference][: PICTURES // 2]
-        for one in [*gains, *losses]:
-            rows.append([f"`{name}`", one.name, one.label, f"{one.reference:.0%}", f"{one.arm:.0%}"])
-    return "Share of trainings that get a picture right.\n\n" + _table(
-        ["arm", "picture", "class", "reference", "arm"], rows
+    metric, right = result.picture_metric, result.picture_metric in result.binary
+    for name in result.disagreements:
+        gains, losses = result.gains_and_losses(name)
+        for one in [*gains[: PICTURES // 2], *losses[: PICTURES // 2]]:
+            means = [f"{x:.0%}" if right else show(result, metric, x) for x in (one.reference, one.arm)]
+            rows.append([f"`{name}`", one.name, one.label, *means])
+    told = words(result, metric)
+    about = (
+        "Share of trainings that get a picture right" if right else f"{told[:1].upper()}{told[1:]}, a mean of trainings"
     )
+    truth = "class" if right else "right answer"
+    return f"{about}.\n\n" + _table(["arm", "picture", truth, "reference", "arm"], rows)
 
 
 def _bold(line: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from .picture import decode
+from .reader import ReadOptions, register_reader
 from .source import ArraySource
 from .split import Splits
 
@@ -25,27 +26,54 @@ FASHION = (
 )
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IDX = re.compile(r"(.*?)(train|t10k|test)-(images|labels)[.-]idx[13]-ubyte(\.gz)?")
+STRIPS = {"data_batch_1.png", "train_lables.json"}  # of the npm package, spelt so
 TEST_NOTE = "there is no validation split: the test pictures are used as one"
 
 
-def open_known_arrays(folder: Path) -> Splits | None:
-    """Open a folder that holds MNIST's or CIFAR's files; None if it does not."""
+@register_reader("arrays")
+class ArrayReader:
+    """The folder of MNIST's or CIFAR's files."""
+
+    rank = 60
+
+    def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
+        """Whether it is one."""
+        return path.is_dir() and is_known(path)
+
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
+        """Open it."""
+        return open_known_arrays(path)
+
+
+def is_known(folder: Path) -> bool:
+    """Tell whether a folder holds MNIST's or CIFAR's files, by their names."""
     names = {path.name for path in folder.iterdir()}
-    if any(IDX.fullmatch(name) for name in names):
+    layouts = (
+        {"data_batch_1.bin", "test_batch.bin"},
+        {"train.bin", "test.bin"},
+        STRIPS,
+        {"data_batch_1", "batches.meta"},
+    )
+    pickled = {"train", "test"} <= names and (folder / "meta").is_file()
+    return pickled or any(map(IDX.fullmatch, names)) or any(layout <= names for layout in layouts)
+
+
+def open_known_arrays(folder: Path) -> Splits:
+    """Open a folder that holds MNIST's or CIFAR's files."""
+    names = {path.name for path in folder.iterdir()}
+    if any(map(IDX.fullmatch, names)):
         return _open_idx(folder, names)
     if {"data_batch_1.bin", "test_batch.bin"} <= names:
         return _open_cifar10(folder)
     if {"train.bin", "test.bin"} <= names:
         return _open_cifar100(folder)
-    if {"data_batch_1.png", "train_lables.json"} <= names:
+    if names >= STRIPS:
         return _open_strips(folder)
-    if {"data_batch_1", "batches.meta"} <= names or ({"train", "test"} <= names and (folder / "meta").is_file()):
-        raise ValueError(
-            f"{folder} holds CIFAR as Python pickles, which can run code when read and are not opened here; take the "
-            "binary version (cifar-10-binary.tar.gz, cifar-100-binary.tar.gz: data_batch_1.bin or train.bin), or save "
-            "x_train, y_train, x_test and y_test with numpy.savez"
-        )
-    return None
+    raise ValueError(
+        f"{folder} holds CIFAR as Python pickles, which can run code when read and are not opened here; take the "
+        "binary version (cifar-10-binary.tar.gz, cifar-100-binary.tar.gz: data_batch_1.bin or train.bin), or save "
+        "x_train, y_train, x_test and y_test with numpy.savez"
+    )
 
 
 def read_idx(path: Path) -> np.ndarray:

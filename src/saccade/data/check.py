@@ -14,6 +14,7 @@ from .depth import DIM
 from .open import open_data
 from .picture import EXTENSIONS, MAX_PIXELS, BadPicture, Header, decode, header
 from .source import Source, Stream
+from .table import ReadTargets, read_classes
 
 FAULTS = ("unreadable", "truncated", "misnamed", "huge", "range", "dim", "tiny")  # of a picture by itself
 KINDS = (*FAULTS, "duplicate", "two labels", "in both splits")
@@ -44,6 +45,8 @@ class DataReport:
 
     Args:
         name: of the set.
+        task: that its targets are for.
+        noun: what the outputs of that task are called.
         pictures: how many there are in each split.
         classes: how many training pictures each class has.
         imbalance: the largest class over the smallest.
@@ -55,6 +58,8 @@ class DataReport:
     """
 
     name: str
+    task: str
+    noun: str
     pictures: dict[str, int]
     classes: dict[str, int]
     imbalance: float
@@ -87,6 +92,7 @@ def check_data(
     max_pixels: int = MAX_PIXELS,
     workers: int = 4,
     progress: Callable[[int, int], None] | None = None,
+    read_targets: ReadTargets = read_classes,
 ) -> DataReport:
     """Read every picture of a set once and report on it.
 
@@ -97,8 +103,9 @@ def check_data(
         max_pixels: a picture with more is huge and not decoded.
         workers: how many threads read.
         progress: called with how many pictures are done and how many there are.
+        read_targets: what the task makes of a list's columns; by default one class a sample.
     """
-    data = open_data(spec, val=val)
+    data = open_data(spec, val=val, read_targets=read_targets)
     train = data.train.indexed() if isinstance(data.train, Stream) else data.train
     splits = {"train": train, "val": data.val}
     looks: list[Look] = []
@@ -114,10 +121,12 @@ def check_data(
     sides = [side for look in looks for side in look.shape[:2]]
     return DataReport(
         name=data.name,
+        task=train.task,
+        noun=train.targets.noun,
         pictures={split: len(source) for split, source in splits.items()},
-        classes={name: int(count) for name, count in zip(data.classes, counts, strict=True)},
+        classes={name: int(count) for name, count in zip(data.outputs, counts, strict=True)},
         imbalance=float(counts.max() / max(counts.min(), 1)),
-        small_classes=tuple(name for name, n in zip(data.classes, counts, strict=True) if n < SMALL_CLASS),
+        small_classes=tuple(name for name, n in zip(data.outputs, counts, strict=True) if n < SMALL_CLASS),
         traits=_traits(looks),
         sides=(min(sides, default=0), max(sides, default=0)),
         findings=tuple(sorted(findings, key=lambda finding: (KINDS.index(finding.kind), finding.name))),
@@ -197,10 +206,10 @@ def _repeated(looks: list[Look], splits: dict[str, Source]) -> Iterator[Finding]
         if len(group) == 1:
             continue
         names = [splits[look.split].name(look.number) for look in group]
-        labels = {int(splits[look.split].labels[look.number]) for look in group}
+        labels = {splits[look.split].targets.describe(look.number) for look in group}
         same = f"the same picture: {', '.join(names[1:])}"
         if len(labels) > 1:
-            classes = ", ".join(sorted(splits["train"].classes[label] for label in labels))
+            classes = ", ".join(sorted(labels))
             yield Finding("two labels", names[0], f"{same}; their classes are {classes}", serious=True)
         if len({look.split for look in group}) > 1:
             yield Finding("in both splits", names[0], f"{same}; some train and some validate", serious=True)

@@ -1,11 +1,28 @@
 """The set that comes with the package: a class-balanced part of Fashion-MNIST (MIT licence)."""
 
 from importlib import resources
+from pathlib import Path
 
 import numpy as np
 
+from .reader import ReadOptions, register_reader
 from .source import ArraySource
 from .split import Splits
+
+
+@register_reader("embedded")
+class EmbeddedReader:
+    """The set that comes with the package."""
+
+    rank = 10
+
+    def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
+        """Whether it is one."""
+        return spec in ("", "embedded")
+
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
+        """Open it."""
+        return open_embedded()
 
 
 def open_embedded() -> Splits:

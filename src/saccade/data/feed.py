@@ -1,25 +1,31 @@
 """What hands a training loop its batches: as little as possible from the host, the rest made on the device."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from .augment import Augment
 from .draws import key
 from .order import Order
 
-PICTURES = 0x91C7  # keeps the draws of pictures apart from others of the same seed and epoch
+PICTURES = 0x91C7  # keeps the draws of samples apart from others of the same seed and epoch
+
+Batch = dict[str, Tensor]  # one process's part of a batch on the device, by name; samples on the first axis of each
 
 
-class Inputs(NamedTuple):
-    """One process's part of a batch before augmentation, on the device."""
+class Expand(Protocol):
+    """What makes a training batch of one as it was read: augmentation, for images."""
 
-    what: Tensor  # the pictures, uint8 B, C, H, W, or their places in a resident set, int64 B
-    labels: Tensor  # int64, B
-    keys: Tensor  # int64, B: their draws
+    def __call__(self, batch: Batch, *, strong: bool) -> Batch:
+        """Return the batch that is trained on."""
+
+    def plain(self, batch: Batch) -> Batch:
+        """Return the batch as a model is asked about it, nothing left to chance."""
+
+    def after_framing(self) -> Any:
+        """Return the same for samples whose random crop was done when they were read."""
 
 
 class Feed(ABC):
@@ -27,24 +33,34 @@ class Feed(ABC):
 
     Attributes:
         steps: batches of an epoch.
-        bad: pictures that could not be read so far, name and reason.
-        notes: what a user should know of how the pictures are read.
+        names: of what a batch holds as it was read, in its order; known once a batch was.
+        order: of the samples; None for a stream, whose readers make it.
+        expand: makes of a batch as it was read what is trained on; on the device, without waiting for it.
+        bad: samples that could not be read so far, name and reason.
+        notes: what a user should know of how the samples are read.
     """
 
     steps: int
-    augment: Augment
+    names: tuple[str, ...] = ()
+    order: Order | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, expand: Expand) -> None:
+        self.expanding = expand
         self.bad: dict[str, str] = {}
         self.notes: list[str] = []
 
     @abstractmethod
-    def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Inputs]:
-        """Yield the inputs of an epoch's steps from `start` on."""
+    def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches of an epoch's steps from `start` on: of every sample its `key` and its parts."""
 
-    def expand(self, inputs: Inputs, *, strong: bool) -> tuple[Tensor, Tensor]:
-        """Return augmented images and targets; on the device, without waiting for it."""
-        return self.augment(inputs.what, inputs.labels, inputs.keys, strong=strong)
+    def expand(self, batch: Batch, *, strong: bool) -> Batch:
+        """Return what is trained on; on the device, without waiting for it."""
+        return self.expanding(batch, strong=strong)
+
+    def _named(self, batch: Batch) -> Batch:
+        """Take note of what a batch holds; every one of a feed holds the same."""
+        self.names = tuple(batch)
+        return batch
 
     def close(self) -> None:  # noqa: B027, most feeds have nothing to stop
         """Stop what reads ahead."""
@@ -54,43 +70,48 @@ class ResidentFeed(Feed):
     """A set that lies on the device as a whole; a batch costs the host a few numbers.
 
     Args:
-        pictures: uint8, N, C, H, W, on the device.
-        labels: int64, N, on the device.
+        columns: parts of all samples by name, N, ..., on the device.
         order: of the batches.
-        augment: makes images of them.
+        expand: makes of a batch what is trained on.
         rank: of this process.
         world: how many processes share a batch.
     """
 
     def __init__(
-        self, pictures: Tensor, labels: Tensor, *, order: Order, augment: Augment, rank: int = 0, world: int = 1
+        self, columns: Mapping[str, Tensor], *, order: Order, expand: Expand, rank: int = 0, world: int = 1
     ) -> None:
-        super().__init__()
-        self.pictures, self.labels = pictures, labels
-        self.order, self.augment = order, augment
+        super().__init__(expand)
+        self.columns, self.order = dict(columns), order
         self.rank, self.world = rank, world
         self.steps = order.steps
 
-    def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Inputs]:
+    @property
+    def device(self) -> torch.device:
+        """Where the set lies."""
+        return next(iter(self.columns.values())).device
+
+    def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
         """Yield places in the set and draws."""
+        assert self.order is not None
         index, copies = self.order.epoch(epoch)
-        keys = picture_keys(self.order.seed, epoch, index, copies)
+        keys = sample_keys(self.order.seed, epoch, index, copies)
         index = self._readable(index, keys)
-        index, keys = index.to(self.pictures.device), keys.to(self.pictures.device)
+        index, keys = index.to(self.device), keys.to(self.device)
         for places in self.order.batches(start=start, rank=self.rank, world=self.world):
-            yield Inputs(index[places], self.labels[index[places]], keys[places])
+            yield self._named({"index": index[places], "key": keys[places]})
 
     def _readable(self, index: Tensor, keys: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the places with others instead of those that hold no picture."""
+        """Return the places with others instead of those that hold no sample."""
         return index
 
-    def expand(self, inputs: Inputs, *, strong: bool) -> tuple[Tensor, Tensor]:
-        """Return augmented images and targets."""
-        return super().expand(inputs._replace(what=self.pictures[inputs.what]), strong=strong)
+    def expand(self, batch: Batch, *, strong: bool) -> Batch:
+        """Return what is trained on."""
+        samples = {name: column[batch["index"]] for name, column in self.columns.items()}
+        return super().expand({**samples, "key": batch["key"]}, strong=strong)
 
 
-def picture_keys(seed: int, epoch: int, index: Tensor, copies: Tensor) -> Tensor:
-    """Return the keys of pictures' draws in an epoch, int64."""
+def sample_keys(seed: int, epoch: int, index: Tensor, copies: Tensor) -> Tensor:
+    """Return the keys of samples' draws in an epoch, int64."""
     keys = key(seed, epoch, PICTURES, index, copies)
     assert isinstance(keys, Tensor)
     return keys

@@ -10,8 +10,24 @@ import numpy as np
 
 from .held_out import some
 from .picture import EXTENSIONS
+from .reader import ReadOptions, register_reader
 from .source import FileSource
 from .split import TEST, TRAIN, VAL, Splits, choose_split
+
+
+@register_reader("folder")
+class FolderReader:
+    """A folder of class folders."""
+
+    rank = 90
+
+    def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
+        """Whether it is one."""
+        return path.is_dir()
+
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
+        """Open it."""
+        return open_folder(path)
 
 
 def open_folder(root: Path) -> Splits:

@@ -35,13 +35,16 @@ def choose_held_out(keys: np.ndarray, labels: np.ndarray, *, share: float) -> np
     return held
 
 
-def held_out_notes(
-    held: np.ndarray, labels: np.ndarray, classes: Sequence[str], *, share: float, seed: int
-) -> tuple[str, ...]:
-    """Return what the log should say about the choice."""
+def held_out_notes(held: np.ndarray, alone: Sequence[str], *, share: float, seed: int) -> tuple[str, ...]:
+    """Return what the log should say about the choice.
+
+    Args:
+        held: which samples are held out, N bool.
+        alone: outputs of which there is one sample.
+        share: that was asked for.
+        seed: of the choice.
+    """
     note = f"{held.sum()} of {len(held)} pictures are held out for validation (share {share:g}, seed {seed})"
-    counts = np.bincount(labels, minlength=len(classes))
-    alone = [name for name, count in zip(classes, counts, strict=True) if count == 1]
     return (note, *([f"classes with one picture, which stays in training: {some(alone)}"] if alone else []))
 
 

@@ -9,14 +9,61 @@ from typing import Any
 import numpy as np
 
 from .held_out import identity, some
-from .lists import import_extra
 from .picture import BadPicture, decode
+from .reader import ReadOptions, holds, register_reader
 from .shuffle import random_of, shuffled
-from .source import Sample, Source, Stream, check_labels
+from .source import Sample, Source, Stream
 from .split import TEST, TRAIN, VAL, Splits, choose_split
+from .table import import_extra
+from .targets import ClassTargets
 
 IMAGES = ("image", "img", "picture", "pixel_values", "jpg", "png")
 LABELS = ("label", "labels", "fine_label", "class", "target", "cls")
+
+
+@register_reader("hub")
+class HubReader:
+    """A set of Hugging Face by name: `hf:NAME[:CONFIG]`, or streamed: `hf-stream:NAME`."""
+
+    rank = 20
+
+    def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
+        """Whether it is one."""
+        return spec.startswith(("hf:", "hf-stream:"))
+
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
+        """Open it."""
+        return open_hub(spec, buffer=options.buffer)
+
+
+@register_reader("saved")
+class SavedReader:
+    """A folder that `datasets` saved."""
+
+    rank = 30
+
+    def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
+        """Whether it is one."""
+        return (path / "dataset_dict.json").exists() or (path / "state.json").exists()
+
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
+        """Open it."""
+        return open_saved(path)
+
+
+@register_reader("parquet")
+class ParquetReader:
+    """A folder of Parquet files that hold images."""
+
+    rank = 70
+
+    def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
+        """Whether it is one."""
+        return path.is_dir() and holds(path, "*.parquet")
+
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
+        """Open it."""
+        return open_parquet(path)
 
 
 class HubSource(Source):
@@ -31,8 +78,7 @@ class HubSource(Source):
     def __init__(self, dataset: Any, *, prefix: str, classes: Sequence[str] | None = None) -> None:
         image, label = _columns(dataset, prefix)
         own, labels = _labels(dataset, label)
-        self.classes = tuple(classes or own)
-        self.labels = check_labels(labels, count=len(dataset), classes=self.classes, where=prefix)
+        self.targets = ClassTargets.of(labels, tuple(classes or own), count=len(dataset), where=prefix)
         self.prefix = prefix
         self.image = image
         self.rows = np.arange(len(dataset))
@@ -54,7 +100,7 @@ class HubSource(Source):
         """Return the source of some of the pictures."""
         keep = np.asarray(indices, dtype=np.int64)
         part = copy.copy(self)
-        part.labels, part.rows = self.labels[keep], self.rows[keep]
+        part.targets, part.rows = self.targets.subset(keep), self.rows[keep]
         return part
 
 
@@ -75,7 +121,7 @@ class HubStream(Stream):
                 f"{prefix}: the column {self.label!r} does not name its classes, which a stream cannot find out; use "
                 "hf:NAME without streaming"
             )
-        self.classes = tuple(names)
+        super().__init__(names)
         self.prefix = prefix
         self.buffer = buffer
         self.dataset = _undecoded(dataset, self.image)
@@ -95,7 +141,7 @@ class HubStream(Stream):
             try:
                 label = _checked(row[self.label], self.classes, name)
                 picture = decode(_encoded(row[self.image], name), name=name, at_least=self.at_least)
-                yield Sample(picture, label, name, identity(name))
+                yield Sample({"image": picture}, label, name, identity(name))
             except BadPicture as bad:
                 yield bad
 

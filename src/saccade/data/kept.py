@@ -1,5 +1,6 @@
 """Pictures of files decoded once and kept in memory, where they are few enough; what is trained stays the same bits."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -7,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .augment import Augment
-from .feed import Inputs, ResidentFeed
-from .loader import TRIES, Framing, gone, note_bad, replacement
+from .feed import Batch, Expand, ResidentFeed
+from .framing import Encoder, Framing
+from .loader import TRIES, note_bad, replacement, too_many_bad
 from .order import Order
 from .picture import BadPicture
 from .source import Source
@@ -20,18 +21,19 @@ SAMPLED = 16  # pictures that tell how large all of them are
 
 
 class KeptFeed(ResidentFeed):
-    """A set of files whose framing leaves nothing to chance: framed before the first step, resident from then on.
+    """A set of files whose framing leaves nothing to chance: encoded before the first step, resident from then on.
 
     A batch is the same as if its files were read for it, those instead of unreadable ones included.
 
     Args:
-        source: the pictures.
+        source: the samples.
         order: of the batches.
-        augment: makes images of them.
-        framing: makes them square.
+        expand: makes of a batch what is trained on.
+        encode: makes of a sample what is kept, always of one shape.
+        size: bytes of all that, for the note.
         device: where they are kept.
         threads: that read.
-        bad_limit: share of the set at which unreadable pictures stop training.
+        bad_limit: share of the set at which unreadable samples stop training.
         rank: of this process.
         world: how many processes share a batch.
     """
@@ -41,44 +43,54 @@ class KeptFeed(ResidentFeed):
         source: Source,
         *,
         order: Order,
-        augment: Augment,
-        framing: Framing,
+        expand: Expand,
+        encode: Encoder,
+        size: int,
         device: torch.device,
         threads: int,
         bad_limit: float,
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        nothing = torch.empty(0, dtype=torch.uint8, device=device)
-        labels = torch.from_numpy(source.labels).to(device)
-        super().__init__(nothing, labels, order=order, augment=augment, rank=rank, world=world)
-        self.source, self.framing, self.threads = source, framing, threads
+        super().__init__({}, order=order, expand=expand, rank=rank, world=world)
+        self.source, self.encode, self.threads, self.place = source, encode, threads, device
         self.allowed = bad_limit * len(source)
         self.unreadable: dict[int, BadPicture] = {}
-        self.notes = [kept_note(len(source), framed_bytes(len(source), framing))]
+        self.notes = [kept_note(len(source), size)]
 
-    def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Inputs]:
+    @property
+    def device(self) -> torch.device:
+        """Where the samples are kept."""
+        return self.place
+
+    def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
         """Yield places in the set and draws."""
-        if not len(self.pictures):
+        if not self.columns:
             self._read()
         yield from super().epoch(epoch, start=start)
 
     def _read(self) -> None:
-        side = self.framing.img_size
-        pictures = torch.zeros(len(self.source), self.framing.channels, side, side, dtype=torch.uint8)
+        columns: dict[str, Tensor] = {}
+        made = threading.Lock()
 
         def read(index: int) -> BadPicture | None:
             try:
-                pictures[index] = self.framing(self.source.read(index))
+                sample = self.encode(self.source.sample(index))
             except BadPicture as error:
                 return error
+            with made:
+                for name, part in sample.items():
+                    if name not in columns:
+                        columns[name] = torch.zeros(len(self.source), *part.shape, dtype=part.dtype)
+            for name, part in sample.items():
+                columns[name][index] = part
             return None
 
         found = enumerate(in_threads(read, range(len(self.source)), self.threads))
         self.unreadable = {index: error for index, error in found if error is not None}
         bad = [(error.name, error.reason) for error in self.unreadable.values()]
         note_bad(self.bad, bad, self.allowed, of=len(self.source))
-        self.pictures = pictures.to(self.pictures.device)
+        self.columns = {name: column.to(self.place) for name, column in columns.items()}
 
     def _readable(self, index: Tensor, keys: Tensor) -> Tensor:
         if not self.unreadable:
@@ -91,7 +103,7 @@ class KeptFeed(ResidentFeed):
                 last = self.unreadable[places[place]]
                 places[place] = replacement(words[place], attempt, len(self.source))
             else:
-                raise gone(last.name, last.reason)
+                raise too_many_bad(last.name, last.reason)
         return torch.tensor(places)
 
 
@@ -108,7 +120,7 @@ class Kept(Source):
 
     def __init__(self, source: Source, *, limit: float, threads: int) -> None:
         self.source, self.limit, self.threads = source, limit, threads
-        self.classes, self.labels, self.lost = source.classes, source.labels, source.lost
+        self.targets, self.lost = source.targets, source.lost
         self.pictures: dict[int, np.ndarray] | None = None
 
     def ready(self) -> None:

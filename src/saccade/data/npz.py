@@ -11,6 +11,7 @@ import numpy as np
 
 from .held_out import some
 from .picture import decode
+from .reader import ReadOptions, register_reader
 from .source import ArraySource
 from .split import TEST, TRAIN, VAL, Splits
 
@@ -18,6 +19,21 @@ PICTURES = ("x", "images", "image", "data", "pixels")
 LABELS = ("y", "labels", "label", "targets", "target")
 CLASSES = ("classes", "class_names", "label_names")
 ROLES = {**dict.fromkeys(TRAIN, "train"), **dict.fromkeys(VAL, "val"), **dict.fromkeys(TEST, "test")}
+
+
+@register_reader("npz")
+class NpzReader:
+    """NumPy archives: a file, several separated by commas, or a folder of them."""
+
+    rank = 50
+
+    def matches(self, spec: str, path: Path) -> bool:
+        """Whether it is one."""
+        return bool(_archives(spec, path))
+
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
+        """Open it."""
+        return open_npz(_archives(spec, path))
 
 
 def open_npz(paths: Sequence[Path]) -> Splits:
@@ -49,6 +65,14 @@ def open_npz(paths: Sequence[Path]) -> Splits:
         notes = ("there is no validation split: the test pictures are used as one",)
         return Splits(sources["train"], sources["test"], notes)
     return Splits(sources["train"])
+
+
+def _archives(spec: str, path: Path) -> list[Path]:
+    """Return the archives that a spec names; none if it names something else."""
+    if path.is_dir():
+        return sorted(path.glob("*.npz"))
+    parts = [path] if path.is_file() else [Path(part.strip()).expanduser() for part in spec.split(",")]
+    return parts if all(part.suffix.lower() == ".npz" and part.is_file() for part in parts) else []
 
 
 def _read(

@@ -12,11 +12,32 @@ import numpy as np
 
 from .held_out import choose_held_out, held_out_notes, identity
 from .picture import BadPicture, decode
+from .reader import ReadOptions, holds, register_reader
 from .samples import Entry, Usual, number_classes, shard_entries, usual_shard
 from .shuffle import random_of, shuffled
-from .source import Names, Sample, Source, Stream, check_labels
+from .source import Names, Sample, Source, Stream
 from .split import Splits, choose_split
 from .tar import read_member
+from .targets import ClassTargets
+
+
+@register_reader("shards")
+class ShardReader:
+    """Tar shards: a folder, a file or a pattern."""
+
+    rank = 40
+
+    def matches(self, spec: str, path: Path) -> bool:
+        """Whether it is one."""
+        return (
+            _is_pattern(spec)
+            or (path.suffix.lower() == ".tar" and path.is_file())
+            or (path.is_dir() and holds(path, "*.tar"))
+        )
+
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:
+        """Open it."""
+        return open_shards(spec if _is_pattern(spec) else str(path), buffer=options.buffer)
 
 
 class ShardStream(Stream):
@@ -44,8 +65,8 @@ class ShardStream(Stream):
     ) -> None:
         if buffer < 1:
             raise ValueError(f"buffer={buffer} was given; it holds at least one sample")
+        super().__init__(classes)
         self.shards = list(shards)
-        self.classes = tuple(classes)
         self.buffer = buffer
         self.without = without
         self.length = length
@@ -75,11 +96,11 @@ class ShardStream(Stream):
         """Split off validation pictures by name and seed; the headers of all shards are read once."""
         source = self.indexed()
         keys = np.array([identity(source.name(index), seed) for index in range(len(source))], dtype=np.int64)
-        held = choose_held_out(keys, source.labels, share=share)
+        held = choose_held_out(keys, source.targets.strata(), share=share)
         left = copy.copy(self)
         left.without = np.sort([identity(source.name(int(index))) for index in np.flatnonzero(held)])
         left.length = int((~held).sum())
-        notes = held_out_notes(held, source.labels, self.classes, share=share, seed=seed)
+        notes = held_out_notes(held, source.targets.alone(), share=share, seed=seed)
         return left, source.subset(np.flatnonzero(held)), notes
 
     def _loaded(self, entries: Iterator[Entry | BadPicture], skip: int) -> Iterator[Entry | BadPicture]:
@@ -113,7 +134,7 @@ class ShardStream(Stream):
         try:
             data = self._read(entry) if entry.data is None else entry.data
             picture = decode(data, name=entry.name, at_least=self.at_least)
-            return Sample(picture, entry.label, entry.name, identity(entry.name))
+            return Sample({"image": picture}, entry.label, entry.name, identity(entry.name))
         except BadPicture as bad:
             return bad
         except OSError as error:
@@ -143,8 +164,7 @@ class ShardSource(Source):
         self.shards = list(shards)
         self.names = Names(names)
         self.places = places
-        self.labels = check_labels(labels, count=len(names), classes=classes, where="shards")
-        self.classes = tuple(classes)
+        self.targets = ClassTargets.of(labels, classes, count=len(names), where="shards")
 
     def name(self, index: int) -> str:
         """Return the shard's name and the picture's name inside it."""
@@ -167,7 +187,7 @@ class ShardSource(Source):
         keep = np.asarray(indices, dtype=np.int64)
         part = copy.copy(self)
         part.names = Names([self.names[int(index)] for index in keep])
-        part.places, part.labels, part.lost = self.places[keep], self.labels[keep], ()
+        part.places, part.targets, part.lost = self.places[keep], self.targets.subset(keep), ()
         return part
 
 
@@ -223,6 +243,10 @@ def _find(spec: str) -> tuple[dict[str, list[Path]], tuple[str, ...]]:
     if not names:
         raise FileNotFoundError(f"no shards match {spec!r}; give a folder or a pattern such as shards/train-*.tar")
     return {"train": [Path(name) for name in names]}, ()
+
+
+def _is_pattern(spec: str) -> bool:
+    return spec.endswith(".tar") and bool(set(spec) & set("*?[{"))
 
 
 def _braces(pattern: str) -> list[str]:

@@ -1,94 +1,136 @@
-"""What pictures come from: a source gives them by index, a stream one after another."""
+"""What samples come from: a source gives them by index, a stream one after another."""
 
 import copy
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from .held_out import choose_held_out, held_out_notes, identity, some
+from .held_out import choose_held_out, held_out_notes, identity
 from .picture import BadPicture, decode
+from .targets import ClassTargets, Targets
 
 
-class Pictures(ABC):
+class Sample(NamedTuple):
+    """What is answered, and what the answer should be."""
+
+    inputs: Mapping[str, Any]  # by name: image, H, W, C uint8; text
+    target: Any  # as the task reads it; None where it is not known
+    name: str  # what the log calls it; the same wherever the set lies
+    key: int = 0  # int64; of a stream, the same for the same sample in every epoch
+
+
+class Samples(ABC):
     """What sources and streams have in common.
 
     Attributes:
-        classes: names of the classes.
+        outputs: names of what a model answers with: classes, labels, columns of numbers.
         at_least: lets large JPEGs be decoded smaller; see `decode`.
     """
 
-    classes: tuple[str, ...]
     at_least: int | None = None
 
+    @property
+    @abstractmethod
+    def outputs(self) -> tuple[str, ...]:
+        """Names of what a model answers with: classes, labels, columns of numbers."""
+
+    @property
+    @abstractmethod
+    def task(self) -> str:
+        """Name of the task that the set's targets are for."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The outputs, of a set whose samples have one class each."""
+        return self.outputs
+
     def decoded(self, *, at_least: int) -> Self:
-        """Return the same pictures, large JPEGs decoded smaller but with at least so many pixels on the short side."""
+        """Return the same samples, large JPEGs decoded smaller but with at least so many pixels on the short side."""
         other = copy.copy(self)
         other.at_least = at_least
         return other
 
 
-class Source(Pictures):
-    """Pictures with labels, by index.
+class Source(Samples):
+    """Samples by index.
 
     It holds no open files, so that loaders' processes can have copies.
 
     Attributes:
-        labels: class index of every picture, N int64.
+        targets: what each sample is to be answered with.
         lost: what was found to be missing when the set was listed.
     """
 
-    labels: np.ndarray
+    targets: Targets
     lost: tuple[BadPicture, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.targets)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of what a model answers with."""
+        return self.targets.outputs
+
+    @property
+    def task(self) -> str:
+        """Name of the task that the targets are for."""
+        return self.targets.task
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The targets' rows: class indices, N int64, of a set whose samples have one class each."""
+        return self.targets.rows
 
     @abstractmethod
     def name(self, index: int) -> str:
-        """Return what the log calls a picture; the same wherever the set lies."""
+        """Return what the log calls a sample; the same wherever the set lies."""
 
     @abstractmethod
     def read(self, index: int) -> np.ndarray:
-        """Return a picture, H, W, 3 uint8 (H, W, 1 from grey arrays), or raise BadPicture."""
+        """Return a sample's image, H, W, 3 uint8 (H, W, 1 from grey arrays), or raise BadPicture."""
 
     @abstractmethod
     def subset(self, indices: Sequence[int] | np.ndarray) -> "Source":
-        """Return the source of some of the pictures, in the order given."""
+        """Return the source of some of the samples, in the order given."""
+
+    def sample(self, index: int) -> Sample:
+        """Return all of a sample, or raise BadPicture."""
+        return Sample({"image": self.read(index)}, self.targets.read(index), self.name(index))
 
     def hold_out(self, *, share: float, seed: int) -> tuple["Source", "Source", tuple[str, ...]]:
-        """Split off validation pictures by name and seed; return both parts and remarks."""
+        """Split off validation samples by name and seed; return both parts and remarks."""
         keys = np.array([identity(self.name(index), seed) for index in range(len(self))], dtype=np.int64)
-        held = choose_held_out(keys, self.labels, share=share)
+        held = choose_held_out(keys, self.targets.strata(), share=share)
         return (
             self.subset(np.flatnonzero(~held)),
             self.subset(np.flatnonzero(held)),
-            held_out_notes(held, self.labels, self.classes, share=share, seed=seed),
+            held_out_notes(held, self.targets.alone(), share=share, seed=seed),
         )
 
     def ready(self) -> None:
         """Do once what makes reading fast, before there are processes that read."""
 
     def raw(self, index: int) -> Path | bytes | None:  # noqa: ARG002
-        """Return the encoded picture, a file or its bytes; None where there is none."""
+        """Return the encoded image, a file or its bytes; None where there is none."""
         return None
 
     def array(self) -> np.ndarray | None:
-        """Return all pictures, N, H, W, C uint8, if they are in memory at one size, else None."""
+        """Return all images, N, H, W, C uint8, if they are in memory at one size, else None."""
         return None
 
     def counts(self) -> np.ndarray:
-        """Return how many pictures each class has."""
-        return np.bincount(self.labels, minlength=len(self.classes))
+        """Return how many samples speak of each output."""
+        return self.targets.counts()
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of names, labels, classes and, in memory, pixels; where the set lies does not matter."""
+        """Return the SHA-256 of names, targets and, in memory, pixels; where the set lies does not matter."""
         digest = hashlib.sha256()
-        digest.update("\0".join(self.classes).encode())
-        digest.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
+        self.targets.update(digest)
         for index in range(len(self)):
             digest.update(self.name(index).encode() + b"\0")
         pixels = self.array()
@@ -98,39 +140,30 @@ class Source(Pictures):
                 digest.update(np.ascontiguousarray(picture).data)
         return digest.hexdigest()
 
-    def renamed(self, classes: tuple[str, ...]) -> Self:
-        """Return the source with its labels counted in another list of classes, which has all of its own."""
-        new = {name: index for index, name in enumerate(classes)}
-        used = [name for name, count in zip(self.classes, self.counts(), strict=True) if count]
-        unknown = [name for name in used if name not in new]
-        if unknown:
-            raise ValueError(
-                f"the validation pictures have classes that the training pictures lack: {some(unknown)}; the training "
-                f"classes are {some(list(classes))}. Rename them, or take them out"
-            )
-        lookup = np.array([new.get(name, -1) for name in self.classes], dtype=np.int64)
+    def aligned(self, outputs: tuple[str, ...]) -> Self:
+        """Return the source with its targets in terms of other outputs, which have all of its own."""
         other = copy.copy(self)
-        other.classes, other.labels = classes, lookup[self.labels]
+        other.targets = self.targets.aligned(outputs)
         return other
 
 
 class ArraySource(Source):
-    """Pictures in memory.
+    """Images in memory.
 
     Args:
         images: N, H, W, C uint8 with one or three channels, or N, H, W.
-        labels: class indices, N.
-        classes: names of the classes.
-        prefix: the first part of the pictures' names; the second is their number.
-        ids: numbers of the pictures, N; their positions by default.
+        targets: what they are to be answered with; of one class each, the class indices, N.
+        classes: names of the classes, where class indices were given.
+        prefix: the first part of the samples' names; the second is their number.
+        ids: numbers of the samples, N; their positions by default.
     """
 
     def __init__(
         self,
         images: np.ndarray,
-        labels: np.ndarray,
+        targets: Targets | np.ndarray,
         *,
-        classes: Sequence[str],
+        classes: Sequence[str] = (),
         prefix: str = "picture",
         ids: np.ndarray | None = None,
     ) -> None:
@@ -140,54 +173,50 @@ class ArraySource(Source):
                 f"{prefix}: images of type {images.dtype} and shape {images.shape} were given; they are uint8 of shape "
                 "(N, H, W, 3), (N, H, W, 1) or (N, H, W)"
             )
-        self.labels = check_labels(labels, count=len(images), classes=classes, where=prefix)
+        self.targets = as_targets(targets, classes, count=len(images), where=prefix)
         self.images = images
-        self.classes = tuple(classes)
         self.prefix = prefix
         self.ids = np.arange(len(images)) if ids is None else np.asarray(ids, dtype=np.int64)
 
     def name(self, index: int) -> str:
-        """Return prefix and number of a picture."""
+        """Return prefix and number of a sample."""
         return f"{self.prefix}[{self.ids[index]}]"
 
     def read(self, index: int) -> np.ndarray:
-        """Return a picture, H, W, C; it is the array's own memory."""
+        """Return an image, H, W, C; it is the array's own memory."""
         return self.images[index]
 
     def array(self) -> np.ndarray:
-        """Return all pictures, N, H, W, C."""
+        """Return all images, N, H, W, C."""
         return self.images
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> "ArraySource":
-        """Return the source of some of the pictures."""
+        """Return the source of some of the samples."""
         keep = np.asarray(indices, dtype=np.int64)
-        return ArraySource(
-            self.images[keep], self.labels[keep], classes=self.classes, prefix=self.prefix, ids=self.ids[keep]
-        )
+        return ArraySource(self.images[keep], self.targets.subset(keep), prefix=self.prefix, ids=self.ids[keep])
 
 
 class FileSource(Source):
-    """Pictures in files.
+    """Images in files.
 
     Args:
         root: the folder that names are relative to.
         names: paths below the root, with forward slashes.
-        labels: class indices, N.
-        classes: names of the classes.
+        targets: what they are to be answered with; of one class each, the class indices, N.
+        classes: names of the classes, where class indices were given.
     """
 
     def __init__(
         self,
         root: Path,
         names: "Sequence[str] | Names",
-        labels: np.ndarray,
+        targets: Targets | np.ndarray,
         *,
-        classes: Sequence[str],
+        classes: Sequence[str] = (),
     ) -> None:
         self.root = root
         self.names = names if isinstance(names, Names) else Names(names)
-        self.labels = check_labels(labels, count=len(self.names), classes=classes, where=str(root))
-        self.classes = tuple(classes)
+        self.targets = as_targets(targets, classes, count=len(self.names), where=str(root))
 
     def name(self, index: int) -> str:
         """Return the path below the root."""
@@ -195,19 +224,28 @@ class FileSource(Source):
         return self.names[index].encode(errors="backslashreplace").decode()
 
     def raw(self, index: int) -> Path:
-        """Return the path of a picture's file."""
+        """Return the path of an image's file."""
         return self.root / self.names[index]
 
     def read(self, index: int) -> np.ndarray:
-        """Decode a picture's file."""
+        """Decode an image's file."""
         return decode(self.raw(index), name=self.name(index), at_least=self.at_least)
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> "FileSource":
-        """Return the source of some of the pictures."""
+        """Return the source of some of the samples."""
         keep = np.asarray(indices, dtype=np.int64)
         part = copy.copy(self)
-        part.names, part.labels = Names([self.names[int(index)] for index in keep]), self.labels[keep]
+        part.names, part.targets = Names([self.names[int(index)] for index in keep]), self.targets.subset(keep)
         return part
+
+
+def as_targets(targets: Targets | np.ndarray, classes: Sequence[str], *, count: int, where: str) -> Targets:
+    """Return targets, made of class indices where these were given."""
+    if not isinstance(targets, Targets):
+        return ClassTargets.of(targets, classes, count=count, where=where)
+    if len(targets) != count:
+        raise ValueError(f"{where}: {len(targets)} targets were given for {count} samples; give one each")
+    return targets
 
 
 class Names:
@@ -229,25 +267,32 @@ class Names:
         return self._text[ends[0] : ends[1]].decode(errors="surrogateescape")
 
 
-class Sample(NamedTuple):
-    """A picture of a stream."""
+class Stream(Samples):
+    """Samples one after another, for sets too large to hold or to list.
 
-    picture: np.ndarray  # H, W, 3 uint8
-    label: int
-    name: str
-    key: int  # int64, the same for the same picture in every epoch
-
-
-class Stream(Pictures):
-    """Pictures with labels one after another, for sets too large to hold or to list.
+    Args:
+        outputs: names of what a model answers with.
 
     Attributes:
-        length: how many pictures an epoch has over all readers; None if that is not known.
+        length: how many samples an epoch has over all readers; None if that is not known.
         lost: what was found to be missing, if the set was listed.
     """
 
     length: int | None = None
     lost: tuple[BadPicture, ...] = ()
+
+    def __init__(self, outputs: Sequence[str]) -> None:
+        self._outputs = tuple(outputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of what a model answers with."""
+        return self._outputs
+
+    @property
+    def task(self) -> str:
+        """Name of the task that the targets are for: one class a sample, unless a stream says otherwise."""
+        return ClassTargets.task
 
     @abstractmethod
     def samples(
@@ -272,21 +317,3 @@ class Stream(Pictures):
     def hold_out(self, *, share: float, seed: int) -> tuple["Stream", Source, tuple[str, ...]]:  # noqa: ARG002
         """Return the stream without some pictures, those pictures by index, and remarks."""
         raise ValueError("no pictures can be held out of this stream; give validation pictures of their own")
-
-
-def check_labels(labels: np.ndarray, *, count: int, classes: Sequence[str], where: str) -> np.ndarray:
-    """Return labels as int64, or say what is wrong with them."""
-    labels = np.asarray(labels)
-    if labels.size == 0:
-        labels = labels.astype(np.int64)
-    if labels.shape != (count,) or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"{where}: labels of type {labels.dtype} and shape {labels.shape} were given for {count} pictures; "
-            "they are one whole number a picture"
-        )
-    if count and (labels.min() < 0 or labels.max() >= len(classes)):
-        raise ValueError(
-            f"{where}: labels from {labels.min()} to {labels.max()} were given for {len(classes)} classes; "
-            f"they count from 0 to {len(classes) - 1}"
-        )
-    return labels.astype(np.int64)

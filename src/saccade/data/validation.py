@@ -1,4 +1,4 @@
-"""Validation pictures in order, each once, over all processes."""
+"""Validation samples in order, each once, over all processes."""
 
 import warnings
 from collections.abc import Iterator
@@ -9,22 +9,26 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from .loader import Framing, settle
+from .feed import Batch
+from .framing import Encoded, Encoder, Framing
+from .loader import init_worker
 from .picture import BadPicture
 from .source import Source
 
 
 class Validation:
-    """The validation pictures of one process.
+    """The validation samples of one process.
 
     Args:
-        source: the pictures.
-        framing: makes them square; not used on arrays, which are resized where their side differs.
+        source: the samples.
+        encode: makes of a sample what a batch holds.
+        framing: of the images, by which those in memory are resized where their side differs; None reads these like
+            files.
         batch_size: of the batches.
         device: where the batches go.
         workers: processes that read files.
-        keep: hold the framed pictures in memory once they were read.
-        rank: of this process, which takes every world-th picture.
+        keep: hold the encoded samples in memory once they were read.
+        rank: of this process, which takes every world-th sample.
         world: how many processes there are.
     """
 
@@ -32,7 +36,8 @@ class Validation:
         self,
         source: Source,
         *,
-        framing: Framing,
+        encode: Encoder,
+        framing: Framing | None,
         batch_size: int,
         device: torch.device,
         workers: int = 0,
@@ -42,54 +47,60 @@ class Validation:
     ) -> None:
         self.source, self.batch_size, self.device = source, batch_size, device
         self.places = torch.arange(rank, len(source), world)
-        self.labels = torch.from_numpy(source.labels)
         self.bad: dict[str, str] = {bad.name: bad.reason for bad in source.lost}
-        self.keep, self.kept = keep, list[tuple[Tensor, Tensor]]()  # pictures and places of every batch
+        self.keep, self.kept = keep, list[Batch]()
         array = source.array()
-        if array is not None:
-            pictures = torch.from_numpy(array[self.places.numpy()]).permute(0, 3, 1, 2).contiguous()
-            self.pictures: Tensor | None = _resize(pictures, framing).to(device)
+        self.columns: Batch | None = None
+        if array is not None and framing is not None and source.targets.in_rows:
+            own = self.places.numpy()
+            pictures = torch.from_numpy(array[own]).permute(0, 3, 1, 2).contiguous()
+            targets = torch.from_numpy(source.targets.rows[own])
+            self.columns = {"image": _resize(pictures, framing).to(device), "target": targets.to(device)}
         else:
-            self.pictures = None
+            reading = _Reading(source, encode, self.places.tolist())
             self.loader: DataLoader[Any] = DataLoader(
-                _Reading(source, framing, self.places.tolist()),
+                reading,
                 batch_size=batch_size,
                 num_workers=workers,
-                collate_fn=_collate,
+                collate_fn=reading.collate,
                 persistent_workers=workers > 0,
-                worker_init_fn=settle if workers else None,
+                worker_init_fn=init_worker if workers else None,
             )
 
     def __len__(self) -> int:
         return len(self.places)
 
-    def batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield pictures, uint8 B, C, H, W, labels, and places in the source; a bad picture is left out and named."""
-        if self.pictures is not None:
+    def batches(self) -> Iterator[Batch]:
+        """Yield batches on the device, with the samples' `place` in the source; a bad sample is left out and named."""
+        if self.columns is not None:
             for begin in range(0, len(self.places), self.batch_size):
-                places = self.places[begin : begin + self.batch_size]
-                yield self.pictures[begin : begin + self.batch_size], self.labels[places].to(self.device), places
+                part = slice(begin, begin + self.batch_size)
+                yield {**{name: column[part] for name, column in self.columns.items()}, "place": self.places[part]}
             return
         if self.kept:
-            for pictures, places in self.kept:
-                yield pictures.to(self.device), self.labels[places].to(self.device), places
+            for batch in self.kept:
+                yield self._placed(batch)
             return
-        read: list[tuple[Tensor, Tensor]] = []
-        for pictures, places, bad in self.loader:
+        read: list[Batch] = []
+        for batch, bad in self.loader:
             for name, reason in bad:
                 if name not in self.bad:
                     self.bad[name] = reason
                     warnings.warn(f"{name} cannot be read and is not counted: {reason}", stacklevel=2)
-            if len(places):
-                read += [(pictures, places)] if self.keep else []
-                yield pictures.to(self.device), self.labels[places].to(self.device), places
+            if batch is not None:
+                read += [batch] if self.keep else []
+                yield self._placed(batch)
         if self.keep:
             self.kept = read
             self.close()
 
+    def _placed(self, batch: Batch) -> Batch:
+        """Return a batch on the device; places stay where the host reads them."""
+        return {name: part if name == "place" else part.to(self.device) for name, part in batch.items()}
+
     def close(self) -> None:
         """End the processes that read; they begin anew when there is more to read."""
-        if self.pictures is None:
+        if self.columns is None:
             self.loader._iterator = None
 
 
@@ -104,22 +115,23 @@ def _resize(pictures: Tensor, framing: Framing) -> Tensor:
 
 
 class _Reading(Dataset[Any]):
-    def __init__(self, source: Source, framing: Framing, places: list[int]) -> None:
-        self.source, self.framing, self.places = source, framing, places
+    def __init__(self, source: Source, encode: Encoder, places: list[int]) -> None:
+        self.source, self.encode, self.places = source, encode, places
 
     def __len__(self) -> int:
         return len(self.places)
 
-    def __getitem__(self, item: int) -> tuple[Tensor, int] | tuple[str, str]:
+    def __getitem__(self, item: int) -> tuple[Encoded | None, int, tuple[str, str] | None]:
         place = self.places[item]
         try:
-            return self.framing(self.source.read(place)), place
+            return self.encode(self.source.sample(place)), place, None
         except BadPicture as error:
-            return error.name, error.reason
+            return None, place, (error.name, error.reason)
 
-
-def _collate(items: list[Any]) -> tuple[Tensor, Tensor, list[tuple[str, str]]]:
-    good = [item for item in items if isinstance(item[0], Tensor)]
-    bad = [item for item in items if not isinstance(item[0], Tensor)]
-    pictures = torch.stack([picture for picture, _ in good]) if good else torch.empty(0)
-    return pictures, torch.tensor([place for _, place in good], dtype=torch.int64), bad
+    def collate(self, items: list[Any]) -> tuple[Batch | None, list[tuple[str, str]]]:
+        good = [(sample, place) for sample, place, _ in items if sample is not None]
+        bad = [reason for _, _, reason in items if reason is not None]
+        if not good:
+            return None, bad
+        places = torch.tensor([place for _, place in good], dtype=torch.int64)
+        return {**self.encode.collate([sample for sample, _ in good]), "place": places}, bad

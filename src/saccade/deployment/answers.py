@@ -34,7 +34,7 @@ class Tally:
 
 
 def write_predictions(
-    predictions: Iterable[Prediction],
+    predictions: Predictions,
     *,
     out: str | Path | None = None,
     form: str | None = None,
@@ -50,21 +50,20 @@ def write_predictions(
         predictions: of `predict`, with `keep` if they are to be drawn.
         out: a file, which takes the place of one that is there once all is written; None or "-" for standard output.
         form: "csv" or "jsonl"; by the file's ending if not given.
-        top: how many classes the table has columns for; no more than the model has.
+        top: how many parts of an answer the table has columns for, where there are many; no more than the model has.
         draw: a folder for pictures with the answers drawn on them; without `out` these are all that is written.
         each: is told of every prediction once it is written.
     """
     form, path = check_output(out, form=form)
-    if isinstance(predictions, Predictions):
-        top = min(top, len(predictions.classes))
-    predictions = _begun(predictions)
+    task, spec = predictions.task, predictions.spec
+    begun = _begun(predictions)
     tally = Tally(path=path)
     with ExitStack() as stack:
         writers: list[Writer] = [] if draw is None else [DrawWriter(draw)]
         if out is not None or draw is None:
             file = stack.enter_context(output(path))
-            writers.append(JsonWriter(file) if form == "jsonl" else CsvWriter(file, top=top))
-        for prediction in predictions:
+            writers.append(JsonWriter(file, task) if form == "jsonl" else CsvWriter(file, task, spec, top=top))
+        for prediction in begun:
             for writer in writers:
                 writer(prediction)
             tally.asked, tally.bad = tally.asked + 1, tally.bad + (prediction.problem is not None)

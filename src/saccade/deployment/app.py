@@ -14,12 +14,13 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
 from .batching import Batcher, ClientGone
-from .browse import Shelf
+from .browse import RunIndex
 from .decoding import Decoder
-from .explaining import Explainer, to_json
+from .explaining import Explainer
 from .guard import Guard
 from .limits import Limits, Refusal, Room, Uploads
 from .metrics import Gauge, Metrics
+from .plain import to_json
 from .predictor import Predictor
 from .schema import BODY, EXPLAINED, PREDICTED, REFUSALS
 from .static import FILES, read_files
@@ -29,11 +30,13 @@ HUNG_UP = 499  # nobody reads it; it is for the counts
 OPEN = ("/health", "/ready", "/openapi.json")
 CLOSED = ("/predict", "/explain", "/model", "/metrics", "/runs")
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-MOST = 1000  # classes in an answer
+MOST = 1000  # parts of an answer, such as classes
 NAMED = 20  # models that a refusal names
 
 Which = Annotated[str | None, Query(max_length=400, description="a model that /model lists, by its number or name")]
-Top = Annotated[int | None, Query(ge=1, le=MOST, description="how many classes; 5 if not given")]
+Top = Annotated[
+    int | None, Query(ge=1, le=MOST, description="how many classes or other parts of an answer; 5 if not given")
+]
 Views = Annotated[str | None, Query(max_length=400, description="keys of views, separated by commas; all if not given")]
 
 
@@ -74,7 +77,7 @@ class Served:
     ) -> None:
         self.name, self.predictor, self.explainer = name, predictor, explainer
         self.batcher = Batcher(
-            predictor.shares,
+            predictor.rows,
             batch_size=settings.batch_size,
             wait_ms=settings.wait_ms,
             queue=settings.queue,
@@ -85,26 +88,31 @@ class Served:
         """Return what is worth knowing of it."""
         return {**self.predictor.about(), "name": self.name, "explain": self.explainer is not None}
 
-    def answer(self, shares: np.ndarray, top: int) -> dict[str, Any]:
-        """Return the likeliest classes."""
-        order = np.argsort(-shares, kind="stable")[:top]
-        rows = [{"class": self.predictor.classes[i], "index": int(i), "share": to_json(shares[i])} for i in order]
-        return {"model": self.name, "answer": rows[0]["class"], "share": rows[0]["share"], "classes": rows}
+    def answer(self, row: np.ndarray, top: int) -> dict[str, Any]:
+        """Return what the model says to a picture: what the task's programs rely on, and rows for any page."""
+        task = self.predictor.task
+        answer = task.describe(row, self.predictor.spec, top=top)
+        rows = [
+            {"name": name, "text": text, "share": share, "said": name in answer.said}
+            for name, text, share in answer.rows
+        ]
+        told = {"model": self.name, "task": task.name, "text": answer.text, **answer.record, "rows": rows}
+        return to_json(told)
 
 
-class Desk:
+class ServerState:
     """What the handlers share.
 
     Args:
         predictors: the models, with what explains each, or None.
         settings: of the server.
-        shelf: runs to browse.
+        runs: to browse.
     """
 
     def __init__(
-        self, predictors: Sequence[tuple[Predictor, Explainer | None]], *, settings: Settings, shelf: Shelf
+        self, predictors: Sequence[tuple[Predictor, Explainer | None]], *, settings: Settings, runs: RunIndex
     ) -> None:
-        self.settings, self.shelf, self.metrics = settings, shelf, Metrics()
+        self.settings, self.runs, self.metrics = settings, runs, Metrics()
         self.uploads, self.decoder = Uploads(settings.limits), Decoder(settings.limits)
         self.models: list[Served] = []
         self.draining = False
@@ -150,27 +158,27 @@ def create_app(
     predictors: Sequence[tuple[Predictor, Explainer | None]],
     *,
     settings: Settings | None = None,
-    shelf: Shelf | None = None,
+    runs: RunIndex | None = None,
 ) -> FastAPI:
-    """Return the application; `app.state.desk` is what its handlers share.
+    """Return the application; `app.state.server` is what its handlers share.
 
     Args:
         predictors: the models, with what explains each, or None.
         settings: of the server.
-        shelf: runs to browse.
+        runs: to browse.
     """
-    desk = Desk(predictors, settings=settings or Settings(), shelf=shelf or Shelf())
+    state = ServerState(predictors, settings=settings or Settings(), runs=runs or RunIndex())
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
-        for one in desk.models:
+        for one in state.models:
             one.batcher.start()
         yield
-        for one in desk.models:
+        for one in state.models:
             await one.batcher.stop()
             if one.explainer is not None:
                 one.explainer.close()
-        desk.decoder.close()
+        state.decoder.close()
 
     app = FastAPI(
         title="saccade",
@@ -179,70 +187,70 @@ def create_app(
         redoc_url=None,
         lifespan=life,
     )
-    app.state.desk = desk
-    _add_questions(app, desk)
-    _add_facts(app, desk)
+    app.state.server = state
+    _add_questions(app, state)
+    _add_facts(app, state)
     _add_page(app)
-    _add_refusals(app, desk)
+    _add_refusals(app, state)
     app.add_middleware(
         Guard,
-        metrics=desk.metrics,
+        metrics=state.metrics,
         paths=(*OPEN, *CLOSED, *FILES),
         free=(*OPEN, *FILES),
-        token=desk.settings.token,
-        hosts=desk.settings.hosts,
-        stopping=lambda: desk.draining,
+        token=state.settings.token,
+        hosts=state.settings.hosts,
+        stopping=lambda: state.draining,
     )
     return app
 
 
-def _add_questions(app: FastAPI, desk: Desk) -> None:
+def _add_questions(app: FastAPI, state: ServerState) -> None:
     @app.post("/predict", openapi_extra=BODY, responses={200: PREDICTED, **REFUSALS})
     async def predict(request: Request, model: Which = None, top: Top = None) -> Response:
         """Say what is in a picture. Requests that come together share a forward pass."""
-        with desk.uploads.room() as room:
-            form, served, options = await desk.take(request, room, {"model": model, "top": top})
+        with state.uploads.room() as room:
+            form, served, options = await state.take(request, room, {"model": model, "top": top})
             with served.batcher.coming():
-                picture = await desk.decoder(form.picture, served.predictor.framing)
-        shares = await served.batcher.submit(picture, gone=request.is_disconnected)
-        return JSONResponse(served.answer(shares, options["top"] or 5))
+                picture = await state.decoder(form.picture, served.predictor.framing)
+        row = await served.batcher.submit(picture, gone=request.is_disconnected)
+        return JSONResponse(served.answer(row, options["top"] or 5))
 
     @app.post("/explain", openapi_extra=BODY, responses={200: EXPLAINED, **REFUSALS})
     async def explain(request: Request, model: Which = None, views: Views = None) -> Response:
         """Show what a model did with a picture: views with their figures, as data URIs and HTML."""
-        with desk.uploads.room() as room:
-            form, served, options = await desk.take(request, room, {"model": model, "views": views})
+        with state.uploads.room() as room:
+            form, served, options = await state.take(request, room, {"model": model, "views": views})
             if served.explainer is None:
                 raise Refusal(
                     422, f"{served.name} is a {served.predictor.kind}, which cannot be looked into; ask a run"
                 )
             served.explainer.check()
-            pixels = await desk.decoder(form.picture, lambda pixels: pixels)
+            pixels = await state.decoder(form.picture, lambda pixels: pixels)
         keys = [key.strip() for key in (options["views"] or "").split(",") if key.strip()] or None
         explained = await served.explainer.explain(pixels, views=keys, gone=request.is_disconnected)
         return JSONResponse({"model": served.name, **explained})
 
 
-def _add_facts(app: FastAPI, desk: Desk) -> None:
+def _add_facts(app: FastAPI, state: ServerState) -> None:
     @app.get("/health")
     async def health() -> JSONResponse:
         """Answer 200 while pictures are answered."""
-        alive = all(one.batcher.alive for one in desk.models)
+        alive = all(one.batcher.alive for one in state.models)
         return JSONResponse({"status": "ok" if alive else "a worker has ended"}, 200 if alive else 503)
 
     @app.get("/ready")
     async def ready() -> JSONResponse:
         """Answer 200 if further requests are welcome: not while the server stops, nor while a queue is full."""
-        full = any(len(one.batcher) >= one.batcher.limit for one in desk.models)
-        state = "stopping" if desk.draining else "busy" if full else "ready"
-        headers = {} if state == "ready" else {"Retry-After": "1"}
-        return JSONResponse({"status": state}, 200 if state == "ready" else 503, headers)
+        full = any(len(one.batcher) >= one.batcher.limit for one in state.models)
+        status = "stopping" if state.draining else "busy" if full else "ready"
+        headers = {} if status == "ready" else {"Retry-After": "1"}
+        return JSONResponse({"status": status}, 200 if status == "ready" else 503, headers)
 
     @app.get("/model")
     async def model() -> JSONResponse:
         """List the models and what is taken."""
-        limits = desk.settings.limits
-        models = [{"index": index, **one.about()} for index, one in enumerate(desk.models)]
+        limits = state.settings.limits
+        models = [{"index": index, **one.about()} for index, one in enumerate(state.models)]
         return JSONResponse(
             {"models": models, "limits": {"max_bytes": limits.max_bytes, "max_pixels": limits.max_pixels}}
         )
@@ -250,7 +258,7 @@ def _add_facts(app: FastAPI, desk: Desk) -> None:
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> PlainTextResponse:
         """Return counts as Prometheus reads them."""
-        return PlainTextResponse(desk.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return PlainTextResponse(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     looking = asyncio.Lock()  # one search of the disk at a time, however many ask
 
@@ -258,13 +266,13 @@ def _add_facts(app: FastAPI, desk: Desk) -> None:
     async def runs() -> JSONResponse:
         """List the runs and comparisons that can be browsed."""
         async with looking:
-            items = await asyncio.to_thread(desk.shelf.items)
+            items = await asyncio.to_thread(state.runs.items)
         return JSONResponse({"runs": [item._asdict() for item in items]})
 
     @app.get("/reports/{key}", responses={404: {"description": "There is no such report."}})
     async def report(key: str) -> Response:
         """Return the report of a run or comparison by the id /runs gives."""
-        page = await asyncio.to_thread(desk.shelf.report, key)
+        page = await asyncio.to_thread(state.runs.report, key)
         if page is None:
             raise Refusal(404, "there is no such report; /runs lists those there are")
         return Response(page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
@@ -279,7 +287,7 @@ def _add_page(app: FastAPI) -> None:
         app.router.routes.append(Route(path, file, include_in_schema=False))
 
 
-def _add_refusals(app: FastAPI, desk: Desk) -> None:
+def _add_refusals(app: FastAPI, state: ServerState) -> None:
     @app.exception_handler(Refusal)
     async def refuse(_: Request, refusal: Refusal) -> JSONResponse:
         headers = None if refusal.retry_after is None else {"Retry-After": str(refusal.retry_after)}
@@ -293,7 +301,7 @@ def _add_refusals(app: FastAPI, desk: Desk) -> None:
     @app.exception_handler(ClientGone)
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, _: Exception) -> Response:
-        desk.metrics.gone.add(request.url.path)
+        state.metrics.gone.add(request.url.path)
         return Response(status_code=HUNG_UP)
 
 

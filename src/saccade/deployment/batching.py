@@ -33,7 +33,7 @@ class Batcher:
     While one is computed the next gathers.
 
     Args:
-        answer: maps pictures, B, C, S, S uint8, to shares, B, K; called from a thread of its own.
+        answer: maps pictures, B, C, S, S uint8, to answers, a row each; called from a thread of its own.
         batch_size: pictures of a batch at most.
         wait_ms: milliseconds a picture waits for others at most, when the model is free.
         queue: pictures that may wait; a further one is refused.
@@ -87,7 +87,7 @@ class Batcher:
             self._arrived.set()  # a batch need not wait for one that was refused
 
     async def submit(self, picture: Tensor, *, gone: Gone | None = None) -> np.ndarray:
-        """Return the shares of a picture.
+        """Return the answer to a picture.
 
         Args:
             picture: C, S, S uint8.
@@ -143,13 +143,13 @@ class Batcher:
             self.on_batch(len(batch))
         pictures = torch.stack([one.picture for one in batch])
         try:
-            shares = await asyncio.get_running_loop().run_in_executor(self._thread, self.answer, pictures)
+            rows = await asyncio.get_running_loop().run_in_executor(self._thread, self.answer, pictures)
         except Exception as error:  # whatever it is belongs to those who asked; the worker lives on
             for one in batch:
                 if not one.answer.done():
                     one.answer.set_exception(error)
             return
-        for one, row in zip(batch, shares, strict=True):
+        for one, row in zip(batch, rows, strict=True):
             if not one.answer.done():
                 one.answer.set_result(row)
 

@@ -7,6 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..data.spec import InputSpec
+from ..tasks.opening import find_task
+from .plain import to_json
+
 DEPTH = 4
 MOST_FOLDERS = 5000
 MOST_ITEMS = 500
@@ -25,7 +29,7 @@ class Item(NamedTuple):
     facts: dict[str, Any]
 
 
-class Shelf:
+class RunIndex:
     """What there is to browse.
 
     Args:
@@ -96,8 +100,24 @@ def _item(path: Path, name: str) -> Item:
         facts = {"arms": list(arms)} if isinstance(arms, dict) else {}
         return Item(key, "comparison", name, (path / "result.json").is_file(), has_report, facts)
     summary = _record(path / "summary.json")
-    facts = {fact: summary[fact] for fact in ("val_top1", "epochs", "data", "parameters") if fact in summary}
-    return Item(key, "run", name, bool(summary), has_report, facts)
+    facts = {fact: summary[fact] for fact in ("epochs", "data", "parameters") if fact in summary} | _score(summary)
+    return Item(key, "run", name, bool(summary), has_report, to_json(facts))
+
+
+def _score(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return what a run reached in the metric that it is judged by: the value as its files name it, and in words."""
+    outputs = summary.get("classes")
+    spec = InputSpec(tuple(outputs) if isinstance(outputs, list) else (), 3, 1, [], [])
+    try:
+        kind = find_task(str(summary.get("task", spec.task)))
+        metric = kind.metric(str(summary.get("primary", kind.primary)), spec)
+    except (ValueError, KeyError, NotImplementedError):  # of a task that is not known here, or gives no such number
+        return {}
+    value = None if metric is None else summary.get(f"val_{metric.name}")
+    if metric is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return {}
+    told = {"name": metric.name, "words": metric.words, "share": metric.share, "text": metric.show(value)}
+    return {f"val_{metric.name}": value, "score": {**told, "value": value}}
 
 
 def _record(file: Path) -> dict[str, Any]:

@@ -1,16 +1,19 @@
-"""What an exported model carries besides its graph: classes, framing and versions; and how it is read safely."""
+"""What an exported model carries besides its graph: its task, framing and versions; and how it is read safely."""
 
 import json
 import zipfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from torch import nn
 
-from ..building import Shape
+from ..config import ConfigError
+from ..data.spec import InputSpec
+from ..tasks import Task
+from ..tasks.opening import find_task
 
 KEY = "saccade"  # of ONNX's metadata
 MEMBER = "extra/saccade.json"  # of a torch.export package, behind the archive's own folder
@@ -28,7 +31,7 @@ class Bundle:
 
     Args:
         name: of the model.
-        classes: their names, in the order of the logits.
+        outputs: names of what it answers with, in their order: classes, labels, columns of numbers.
         img_size: side of the square pictures it was made for.
         channels: of the pictures, RGB or grey.
         mean: of each channel, 0 to 1; subtracted inside the graph.
@@ -40,10 +43,12 @@ class Bundle:
         parameters: how many the model has.
         plugins: what is attached to it.
         versions: of what wrote it.
+        task: name of the task it answers.
+        extra: what the task needs besides to read the raw answers: thresholds, the scale of numbers.
     """
 
     name: str
-    classes: tuple[str, ...]
+    outputs: tuple[str, ...]
     img_size: int
     channels: int
     mean: tuple[float, ...]
@@ -55,35 +60,68 @@ class Bundle:
     parameters: int = 0
     plugins: tuple[str, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
+    task: str = InputSpec.task
+    extra: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: nn.Module, shape: Shape, *, name: str, plugins: tuple[str, ...] = (), **more: Any) -> "Bundle":
-        """Return what a model and its pictures' shape say."""
+    def of(
+        cls, model: nn.Module, spec: InputSpec, *, name: str, plugins: tuple[str, ...] = (), **more: Any
+    ) -> "Bundle":
+        """Return what a model and its spec say."""
         return cls(
             name=name,
-            classes=tuple(shape.classes),
-            img_size=shape.img_size,
-            channels=shape.in_chans,
-            mean=tuple(shape.mean),
-            std=tuple(shape.std),
-            shorter=shape.shorter,
+            outputs=tuple(spec.outputs),
+            img_size=spec.img_size,
+            channels=spec.in_chans,
+            mean=tuple(spec.mean),
+            std=tuple(spec.std),
+            shorter=spec.shorter,
             parameters=sum(p.numel() for p in model.parameters()),
             plugins=plugins,
+            task=spec.task,
+            extra=dict(spec.extra),
             **more,
         )
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The outputs, of a task whose samples have one class each."""
+        return self.outputs
+
+    @property
+    def kind(self) -> type[Task]:
+        """The task that it answers."""
+        return find_task(self.task)
+
+    @property
+    def spec(self) -> InputSpec:
+        """What goes into the model and what comes out of it."""
+        mean, std = list(self.mean), list(self.std)
+        shared: dict[str, Any] = {"shorter": self.shorter, "task": self.task, "extra": dict(self.extra)}
+        return InputSpec(self.outputs, self.channels, self.img_size, mean, std, **shared)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON holds it, the outputs also under the name that the task's readers know them by."""
+        told = asdict(self) | {"versions": dict(self.versions)}
+        return told | {self.kind.outputs_key: list(self.outputs)}
+
     def to_json(self) -> str:
         """Return it as one line of JSON."""
-        return json.dumps(asdict(self) | {"versions": dict(self.versions)})
+        return json.dumps(self.to_dict())
 
     @classmethod
     def from_json(cls, text: str, *, source: str) -> "Bundle":
         """Read what `to_json` wrote; a file from elsewhere may say anything, so every field is looked at."""
         try:
             given = json.loads(text)
-            bundle = cls(**{name: _tupled(value) for name, value in given.items() if name in BUNDLE_FIELDS})
+            kind = _known_task(given.get("task", cls.task), source)
+            told = {name: _tupled(value) for name, value in given.items() if name in BUNDLE_FIELDS}
+            told |= {"outputs": _tupled(_named_outputs(given, kind)), "extra": given.get("extra", {})}
+            bundle = cls(**told)
             bundle._check()
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except ExportError:
+            raise
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise ExportError(
                 f"{source}: its description is damaged ({str(error)[:200]}); export the run again"
             ) from None
@@ -97,18 +135,40 @@ class Bundle:
             raise ValueError(f"img_size {self.img_size}, channels {self.channels}")
         if self.shorter is not None and (type(self.shorter) is not int or not self.img_size <= self.shorter <= 65536):
             raise ValueError(f"shorter {self.shorter!r}")
-        if not all(isinstance(part, tuple) for part in (self.classes, self.plugins, self.mean, self.std)):
-            raise ValueError("classes, plugins, mean and std are lists")
-        if not self.classes or not all(isinstance(name, str) for name in (*self.classes, *self.plugins, self.name)):
-            raise ValueError("classes and names are text")
+        if not all(isinstance(part, tuple) for part in (self.outputs, self.plugins, self.mean, self.std)):
+            raise ValueError("outputs, plugins, mean and std are lists")
+        if not self.outputs or not all(isinstance(name, str) for name in (*self.outputs, *self.plugins, self.name)):
+            raise ValueError("outputs and names are text")
         numbers = (*self.mean, *self.std)
         if len(numbers) != 2 * self.channels or not all(isinstance(value, int | float) for value in numbers):
             raise ValueError("mean and std are numbers, one a channel")
         if self.interpolation != "bicubic":
             raise ValueError(f"interpolation {self.interpolation!r} is not known to this version")
+        if not isinstance(self.extra, dict):
+            raise ValueError("extra holds values by name")
+        self.kind.check_spec(self.spec)
 
 
 BUNDLE_FIELDS = tuple(field.name for field in fields(Bundle))
+
+
+def _known_task(name: Any, source: str) -> type[Task]:
+    if not isinstance(name, str):
+        raise ValueError("task is a name")
+    try:
+        return find_task(name)
+    except ConfigError as error:
+        raise ExportError(
+            f"{source} is for a task that is not known here: {error}; install the package that has it"
+        ) from None
+
+
+def _named_outputs(given: dict[str, Any], kind: type[Task]) -> Any:
+    """Return the names of the outputs; earlier versions wrote them under the task's own word alone."""
+    told = [given[key] for key in ("outputs", kind.outputs_key) if key in given]
+    if not told or any(names != told[0] for names in told):
+        raise ValueError(f"outputs are named once, or the same again as {kind.outputs_key}")
+    return told[0]
 
 
 def _tupled(value: Any) -> Any:
@@ -148,13 +208,14 @@ def safe_onnx_bytes(path: Path) -> tuple[bytes, Bundle]:
             f"{path} takes weights from other files, which a file of `saccade export` never does; it is not opened"
         )
     told = {entry.key: entry.value for entry in model.metadata_props}.get(KEY)
+    bundle = None if told is None else Bundle.from_json(told, source=str(path))
     names = [value.name for value in model.graph.input], [value.name for value in model.graph.output]
-    if told is None or names != (["image"], ["logits"]):
+    if bundle is None or names != (["image"], [bundle.kind.output]):
         raise ExportError(
-            f"{path} was not written by saccade: it says nothing of its classes and of how pictures are framed. "
+            f"{path} was not written by saccade: it says nothing of what it answers and of how pictures are framed. "
             "Make one with: saccade export RUN"
         )
-    return data, Bundle.from_json(told, source=str(path))
+    return data, bundle
 
 
 def _tensors(graph: Any) -> Iterator[Any]:

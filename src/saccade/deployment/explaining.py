@@ -1,7 +1,6 @@
 """A model's views of one picture, as JSON can carry them."""
 
 import asyncio
-import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +11,7 @@ from ..explanation.view import Figure, View
 from ..report import png_uri
 from .batching import ClientGone, Gone
 from .limits import Refusal
+from .plain import to_json
 
 LARGEST, SMALLEST = 448, 168  # pixels of a figure's longer side
 
@@ -75,6 +75,7 @@ class Explainer:
         return {
             "picture": _uri(explained.pixels),
             "classes": [{"class": name, "share": to_json(share)} for name, share in explained.answer],
+            "rows": [{"name": name, "text": text, "share": to_json(share)} for name, text, share in explained.rows],
             "views": [_view(view) for view in explained.views],
         }
 
@@ -104,18 +105,3 @@ def _figure(figure: Figure) -> dict[str, Any]:
 
 def _uri(pixels: np.ndarray | None) -> str | None:
     return None if pixels is None else png_uri(pixels, largest=LARGEST, smallest=SMALLEST)
-
-
-def to_json(value: Any) -> Any:
-    """Return what JSON has a word for; numbers that are not finite are nothing."""
-    if isinstance(value, dict):
-        return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return to_json(value.tolist())
-    if isinstance(value, (list, tuple)):
-        return [to_json(item) for item in value]
-    if isinstance(value, np.generic):
-        return to_json(value.item())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, (str, int, bool)) else str(value)

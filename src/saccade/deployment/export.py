@@ -15,12 +15,13 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from ..building import Shape, open_model
-from ..runs import write_text
+from ..data.spec import InputSpec
+from ..files import write_text
+from ..loading import open_model
 from ..targets import find_target
 from .bundle import Bundle, ExportError, require_onnxruntime
 from .exported import Exported, ExportedFile
-from .graph import Asked, trace, write_onnx, write_program
+from .graph import WithPreprocessing, trace, write_onnx, write_program
 from .judge import Judge
 from .predictor import plugin_names
 from .quantize import halved, write_int8
@@ -53,8 +54,8 @@ def export(
         int8: a version with 8-bit weights as well; ONNX only.
         data: the set whose validation pictures are the judges; the run's own if not given.
         val: that set's validation pictures, if it has none of its own.
-        limit: how many pictures to judge the accuracy by.
-        tolerance: the largest difference of a logit that is allowed, times the largest logit if that is over one.
+        limit: how many pictures to judge by what is lost.
+        tolerance: the largest difference of an output that is allowed, times the largest output if that is over one.
         progress: is told what is being done.
 
     Returns:
@@ -62,14 +63,15 @@ def export(
     """
     _check(formats, half=half, int8=int8, limit=limit)
     target = find_target(target)
-    model, shape = open_model(target)
+    loaded = open_model(target)
+    model, spec = loaded.model, loaded.spec
     folder = _folder(target, out)
     progress("gathering pictures")
-    evidence = gather(target, shape, data=data, val=val, limit=limit)
-    asked = Asked(model, shape.mean, shape.std).eval()
-    judge = Judge(asked.logits, evidence, tolerance)
+    evidence = gather(target, spec, data=data, val=val, limit=limit)
+    asked = WithPreprocessing(model, spec).eval()
+    judge = Judge(asked.outputs, evidence, spec, tolerance=tolerance)
     with _drafts(folder) as drafts:
-        work = _Export(asked, shape, _describe(model, shape, _name(target)), (folder, drafts), judge, progress)
+        work = _Export(asked, spec, _describe(model, spec, _name(target)), (folder, drafts), judge, progress)
         for form in dict.fromkeys(formats):
             work.plain(form)
         if half:
@@ -82,7 +84,8 @@ def export(
         files=tuple(work.files),
         pictures=len(evidence.pictures),
         origin=evidence.origin,
-        accuracy=judge.accuracy,
+        metric=judge.metric,
+        score=judge.score,
         notes=tuple(work.notes),
     )
     write_text(folder / CARD, json.dumps(done.to_dict(), indent=2, allow_nan=False) + "\n")
@@ -94,14 +97,14 @@ class _Export:
 
     def __init__(
         self,
-        asked: Asked,
-        shape: Shape,
+        asked: WithPreprocessing,
+        spec: InputSpec,
         bundle: Bundle,
         places: tuple[Path, Path],
         judge: Judge,
         progress: Callable[[str], None],
     ) -> None:
-        self.asked, self.shape, self.bundle = asked, shape, bundle
+        self.asked, self.spec, self.bundle = asked, spec, bundle
         (self.folder, self.drafts), self.judge, self.progress = places, judge, progress
         self.traced: dict[str, ExportedProgram] = {}  # by precision
         self.files: list[ExportedFile] = []
@@ -118,7 +121,7 @@ class _Export:
                     raise
                 self.traced.clear()
                 self.bundle = replace(self.bundle, any_size=False)
-                self.notes.append(f"pictures of {self.shape.img_size} x {self.shape.img_size} only: {error}")
+                self.notes.append(f"pictures of {self.spec.img_size} x {self.spec.img_size} only: {error}")
         self._write(form, f"model.{form}", self.bundle)
 
     def half(self) -> None:
@@ -133,7 +136,7 @@ class _Export:
     def _write(self, form: str, name: str, bundle: Bundle) -> None:
         if bundle.precision not in self.traced:
             self.progress(f"tracing {bundle.name} in {bundle.precision}")
-            asked = halved(self.asked.model, self.shape) if bundle.precision == "float16" else self.asked
+            asked = halved(self.asked.model, self.spec) if bundle.precision == "float16" else self.asked
             self.traced[bundle.precision] = trace(
                 asked, channels=bundle.channels, img_size=bundle.img_size, any_size=bundle.any_size
             )
@@ -165,10 +168,10 @@ def _drafts(folder: Path) -> Iterator[Path]:
         shutil.rmtree(drafts, ignore_errors=True)
 
 
-def _describe(model: nn.Module, shape: Shape, name: str) -> Bundle:
+def _describe(model: nn.Module, spec: InputSpec, name: str) -> Bundle:
     versions = {"saccade": version("saccade"), "torch": str(torch.__version__), "python": platform.python_version()}
     return Bundle.of(
-        model, shape, name=name, plugins=plugin_names(model), any_size=True, versions=tuple(versions.items())
+        model, spec, name=name, plugins=plugin_names(model), any_size=True, versions=tuple(versions.items())
     )
 
 

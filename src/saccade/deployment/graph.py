@@ -1,9 +1,9 @@
-"""From a module to a graph that other programs run: bytes of pictures in, logits out, everything else inside."""
+"""From a module to a graph that other programs run: bytes of pictures in, raw answers out, everything else inside."""
 
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,46 +13,49 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from ..tasks.classify import read_logits
+from ..data.spec import InputSpec
+from ..tasks.opening import find_task
 from .bundle import INSTALL, KEY, MEMBER, Bundle, ExportError
 
 TRACED = (96, 128)  # a size no window, patch or stride of ours divides in the same way twice
 NOISY = ("torch.onnx", "onnxscript", "onnx_ir", "torch.export", "torch._export", "torch.fx", "torch._dynamo")
 
 
-class Asked(nn.Module):
-    """A classifier with its preprocessing inside.
+class WithPreprocessing(nn.Module):
+    """A model and its task, with the preprocessing inside.
 
     Args:
-        model: maps normalised images to logits.
-        mean: of each channel, 0 to 1.
-        std: of each channel.
+        model: maps normalised images to what its task reads.
+        spec: what goes in and comes out.
         dtype: the model's precision.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(
-        self, model: nn.Module, mean: Sequence[float], std: Sequence[float], *, dtype: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, model: nn.Module, spec: InputSpec, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.model, self.dtype = model.to(dtype), dtype
-        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+        self.task, self.dtype = find_task(spec.task).build(model.to(dtype), spec), dtype
+        self.register_buffer("mean", torch.tensor(spec.mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(spec.std).view(-1, 1, 1), persistent=False)
+
+    @property
+    def model(self) -> nn.Module:
+        """The model itself."""
+        return self.task.model
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return logits, B, K float32, of pictures, uint8 B, C, H, W."""
+        """Return raw answers, B, ... float32, to pictures, uint8 B, C, H, W."""
         images = (image.float() / 255 - self.mean) / self.std
-        return read_logits(self.model(images.to(self.dtype))).float()
+        return self.task({"image": images.to(self.dtype)})["output"].float()
 
-    def logits(self, pictures: Tensor) -> np.ndarray:
-        """Return the logits of pictures as a predictor does."""
+    def outputs(self, pictures: Tensor) -> np.ndarray:
+        """Return the raw answers to pictures as a predictor does."""
         with torch.inference_mode():
             return self(pictures).numpy()
 
 
-def trace(asked: Asked, *, channels: int, img_size: int, any_size: bool) -> ExportedProgram:
+def trace(asked: WithPreprocessing, *, channels: int, img_size: int, any_size: bool) -> ExportedProgram:
     """Return a module's graph, for any number of pictures.
 
     Args:
@@ -93,7 +96,12 @@ def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
             # Its rewriter takes what is within 1e-8 of zero for zero, and drops the eps of a denominator with it:
             # constants are folded here, and the rest is left to onnxruntime.
             written = torch.onnx.export(
-                program, dynamo=True, input_names=["image"], output_names=["logits"], verbose=False, optimize=False
+                program,
+                dynamo=True,
+                input_names=["image"],
+                output_names=[bundle.kind.output],
+                verbose=False,
+                optimize=False,
             )
         except Exception as error:
             raise ExportError(f"the graph of {bundle.name} cannot be said in ONNX: {shortened(error)}") from error
@@ -108,7 +116,10 @@ def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
             node.metadata_props.clear()  # traces of this machine, a third of a small file
             node.doc_string = None
     model.metadata_props[KEY] = bundle.to_json()
-    model.producer_name, model.doc_string = "saccade", f"{bundle.name}: uint8 B, C, H, W pictures to logits"
+    model.producer_name, model.doc_string = (
+        "saccade",
+        f"{bundle.name}: uint8 B, C, H, W pictures to {bundle.kind.output}",
+    )
     written.save(str(path), external_data=False)
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ..data.spec import InputSpec
 from .bundle import Bundle, ExportError
 from .exported import ExportedFile
 from .predictor import OnnxPredictor, ProgramPredictor
-from .verify import Answer, Evidence, Parity, compare, correct, paired_loss, race, sizes_to_try
+from .score import lost, measure, primary_metric
+from .verify import Evidence, Parity, Raw, compare, race, sizes_to_try
 
 
 class Judge:
@@ -18,17 +20,19 @@ class Judge:
     Args:
         eager: answers as the original does.
         evidence: real pictures.
-        tolerance: the largest difference of a logit that is allowed, times the largest logit if that is over one.
+        spec: of the original, whose task reads the answers.
+        tolerance: the largest difference of an output that is allowed, times the largest output if that is over one.
     """
 
-    def __init__(self, eager: Answer, evidence: Evidence, tolerance: float) -> None:
-        self.eager, self.evidence, self.tolerance = eager, evidence, tolerance
-        self.right = correct(eager, evidence)
+    def __init__(self, eager: Raw, evidence: Evidence, spec: InputSpec, *, tolerance: float) -> None:
+        self.eager, self.evidence, self.spec, self.tolerance = eager, evidence, spec, tolerance
+        self.metric = primary_metric(spec)
+        self.measured = measure(eager, evidence, spec)
 
     @property
-    def accuracy(self) -> float | None:
-        """Of the original, where the pictures have labels."""
-        return None if self.right is None else float(self.right.mean())
+    def score(self) -> float | None:
+        """Of the original, where the pictures' targets are known."""
+        return None if self.measured is None else self.measured.value
 
     def measure(self, form: str, path: Path, bundle: Bundle) -> ExportedFile:
         """Return what was measured of a file, or raise if it must not be kept.
@@ -39,9 +43,9 @@ class Judge:
             bundle: what it says of itself.
         """
         opened = OnnxPredictor(path) if form == "onnx" else ProgramPredictor(path, trust=True)
-        parity = self._parity(form, opened.logits, bundle)
-        right = correct(opened.logits, self.evidence)
-        eager_seconds, seconds = race([self.eager, opened.logits], self.evidence.pictures[:5])
+        parity = self._parity(form, opened.outputs, bundle)
+        measured = measure(opened.outputs, self.evidence, self.spec)
+        eager_seconds, seconds = race([self.eager, opened.outputs], self.evidence.pictures[:5])
         return ExportedFile(
             path=path,
             format=form,
@@ -49,24 +53,25 @@ class Judge:
             mib=path.stat().st_size / 2**20,
             sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
             parity=parity,
-            accuracy=None if right is None else float(right.mean()),
-            loss=None if right is None or self.right is None else paired_loss(self.right, right),
+            score=None if measured is None else measured.value,
+            loss=None if measured is None or self.measured is None else lost(self.measured, measured),
             seconds=seconds,
             eager_seconds=eager_seconds,
         )
 
-    def _parity(self, form: str, answer: Answer, bundle: Bundle) -> Parity:
+    def _parity(self, form: str, answer: Raw, bundle: Bundle) -> Parity:
         sizes = sizes_to_try(bundle.img_size, any_size=bundle.any_size)
         try:
-            parity = compare(self.eager, answer, self.evidence.pictures, sizes)
+            parity = compare(self.eager, answer, self.evidence.pictures, sizes, self.spec)
         except ExportError:
             raise
         except Exception as error:  # of the runtime, at a size or number of pictures the graph was not made for
             raise ExportError(f"the exported {form} fails where the original answers: {str(error)[:300]}") from error
         if bundle.precision == "float32" and not parity.within(self.tolerance):
             raise ExportError(
-                f"the exported {form} differs from the original by up to {parity.difference:.3g} in a logit, more than "
-                f"{self.tolerance:g} (times the largest logit, {parity.scale:.3g}), at {_sizes(sizes)}; it was not kept"
+                f"the exported {form} differs from the original by up to {parity.difference:.3g} in an output, more "
+                f"than {self.tolerance:g} (times the largest output, {parity.scale:.3g}), at "
+                f"{_sizes(sizes)}; it was not kept"
             )
         if not np.isfinite(parity.difference):
             raise ExportError(f"the {bundle.precision} version gives numbers that are not finite; it was not kept")

@@ -13,6 +13,8 @@ from PIL import Image
 from torch import Tensor
 
 from ..data.picture import MAX_PIXELS, BadPicture, decode
+from ..data.spec import InputSpec
+from ..tasks import Answer, Task
 from .paths import find_paths
 from .predictor import Predictor, open_predictor
 
@@ -26,15 +28,21 @@ class Prediction:
 
     Args:
         name: of the file, as it was found.
-        answers: the likeliest classes with their shares, likeliest first; empty for a bad file.
+        answer: what it says; None for a bad file.
         problem: why a file could not be asked about, in plain words; None for a good one.
         picture: its pixels, H, W, 3 uint8, at most 640 a side, if they were to be kept.
     """
 
     name: str
-    answers: tuple[tuple[str, float], ...]
+    answer: Answer | None
     problem: str | None = None
     picture: np.ndarray | None = None
+
+    @property
+    def answers(self) -> tuple[tuple[str, float], ...]:
+        """The parts of the answer that have a share, such as the likeliest classes, likeliest first."""
+        rows = () if self.answer is None else self.answer.rows
+        return tuple((name, share) for name, _, share in rows if share is not None)
 
 
 class Predictions(Iterator[Prediction]):
@@ -42,11 +50,17 @@ class Predictions(Iterator[Prediction]):
 
     Args:
         stream: makes them.
-        classes: that the model knows.
+        task: what is answered.
+        spec: of the model.
     """
 
-    def __init__(self, stream: Generator[Prediction, None, None], classes: tuple[str, ...]) -> None:
-        self.stream, self.classes = stream, classes
+    def __init__(self, stream: Generator[Prediction, None, None], task: type[Task], spec: InputSpec) -> None:
+        self.stream, self.task, self.spec = stream, task, spec
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The outputs, of a task whose samples have one class each."""
+        return self.spec.outputs
 
     def __next__(self) -> Prediction:
         """Return the next one."""
@@ -78,7 +92,7 @@ def predict(
         target: a run's folder, a file that `saccade export` wrote, the name of a timm model, or an open predictor.
         pictures: files, folders, or "-" for a list on standard input; one or several.
         batch_size: pictures asked together.
-        top: how many classes to name.
+        top: how many parts of an answer to name, where there are many, such as classes.
         workers: threads that read and decode.
         device: cpu, cuda, cuda:1, ...
         null: names on standard input end with a zero byte.
@@ -94,7 +108,7 @@ def predict(
     reader = _Reader(predictor, keep=keep, max_pixels=max_pixels)
     paths = find_paths(given, null=null)
     stream = _stream(predictor, reader, paths, batch_size=batch_size, top=top, workers=workers)
-    return Predictions(stream, tuple(predictor.classes))
+    return Predictions(stream, predictor.task, predictor.spec)
 
 
 def _stream(
@@ -115,16 +129,10 @@ def _stream(
 
 def _ask(predictor: Predictor, batch: list[Read], top: int) -> Iterator[Prediction]:
     framed = [picture for _, picture, _, _ in batch if picture is not None]
-    shares = iter(predictor.shares(torch.stack(framed)) if framed else ())
+    rows = iter(predictor.rows(torch.stack(framed)) if framed else ())
     for name, picture, whole, problem in batch:
-        answers = () if picture is None else likeliest(next(shares), predictor.classes, top)
-        yield Prediction(name, answers, problem, whole)
-
-
-def likeliest(shares: np.ndarray, classes: tuple[str, ...], top: int) -> tuple[tuple[str, float], ...]:
-    """Return the classes with the largest shares, K, largest first; of equal ones the first."""
-    order = np.argsort(-shares, kind="stable")[:top]
-    return tuple((classes[index], float(shares[index])) for index in order)
+        answer = None if picture is None else predictor.task.describe(next(rows), predictor.spec, top=top)
+        yield Prediction(name, answer, problem, whole)
 
 
 class _Reader:

@@ -9,58 +9,68 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..building import Shape, open_device, open_model
 from ..data.augment import Normalize
-from ..data.loader import Framing
+from ..data.spec import InputSpec
+from ..loading import LoadedModel, open_model
 from ..plugins import attached
 from ..targets import find_target
-from ..tasks.classify import read_logits
+from ..tasks import Task
 from .bundle import Bundle, ExportError, read_program_bundle, require_onnxruntime, safe_onnx_bytes
 
 
 class Predictor(ABC):
-    """What answers pictures with shares of classes.
+    """What answers pictures, whatever its task.
 
     Attributes:
         name: what was opened.
-        kind: "run", "onnx", "program" or "timm".
-        classes: their names, in the order of the shares.
+        kind: "run", "timm", "module", "onnx" or "program".
+        spec: what goes in and comes out.
+        task: what is answered.
         img_size: side of the square pictures.
         channels: of the pictures, 3 or 1.
         framing: makes such a picture of a decoded one.
         model: the module behind it, None where there is none.
-        shape: of the model's pictures, None where there is no module.
     """
 
     model: nn.Module | None = None
-    shape: Shape | None = None
 
     def __init__(self, name: str, kind: str, *, bundle: Bundle) -> None:
         self.name, self.kind, self.bundle = name, kind, bundle
-        self.classes, self.img_size, self.channels = bundle.classes, bundle.img_size, bundle.channels
-        self.framing = Framing(bundle.img_size, shorter=bundle.shorter, channels=bundle.channels)
+        self.spec: InputSpec = bundle.spec
+        self.task: type[Task] = bundle.kind
+        self.img_size, self.channels, self.framing = bundle.img_size, bundle.channels, self.spec.framing
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The outputs, of a task whose samples have one class each."""
+        return self.spec.outputs
 
     @abstractmethod
-    def logits(self, pictures: Tensor) -> np.ndarray:
-        """Return the logits, B, K float32, of framed pictures, uint8 B, C, H, W; may be called from many threads."""
+    def outputs(self, pictures: Tensor) -> np.ndarray:
+        """Return the raw answers, B, ... float32, to framed pictures, uint8 B, C, H, W; from any thread."""
 
-    def shares(self, pictures: Tensor) -> np.ndarray:
-        """Return shares of classes that sum to one, B, K float32, of framed pictures, uint8 B, C, S, S.
+    def rows(self, pictures: Tensor) -> np.ndarray:
+        """Return the answers as people and programs want them, to framed pictures, uint8 B, C, S, S; from any thread.
 
-        May be called from many threads.
+        One row a picture, as `predictor.task.describe` takes it: shares of classes that sum to one, shares of labels,
+        numbers in their own units.
         """
-        logits = self.logits(self.check(pictures)).astype(np.float64)
-        if logits.shape != (len(pictures), len(self.classes)):
-            raise ExportError(f"{self.name} gives {logits.shape[-1]} logits for {len(self.classes)} classes")
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
+        raw = self.outputs(self.check(pictures))
+        try:
+            if raw.shape[:1] != (len(pictures),):
+                raise ValueError(f"it gives an answer of shape {raw.shape} to {len(pictures)} pictures")
+            return self.task.read_output(raw, self.spec)
+        except ValueError as error:
+            raise ExportError(f"{self.name}: {error}") from None
 
     def about(self) -> dict[str, Any]:
         """Return what is worth knowing of it, ready for JSON."""
         return {
             "name": self.name,
             "kind": self.kind,
-            "classes": list(self.classes),
+            "task": self.task.name,
+            "outputs": list(self.spec.outputs),
+            self.task.outputs_key: list(self.spec.outputs),
             "img_size": self.img_size,
             "parameters": self.bundle.parameters,
             "plugins": list(self.bundle.plugins),
@@ -82,27 +92,21 @@ class TorchPredictor(Predictor):
     """A module that answers.
 
     Args:
-        model: maps normalised images to logits, in evaluation mode.
-        shape: of its pictures.
-        name: to call it by.
-        kind: what it came from.
-        device: where it runs.
+        loaded: the model, on the device where it is to run.
     """
 
-    def __init__(
-        self, model: nn.Module, shape: Shape, *, name: str, kind: str = "run", device: str | torch.device = "cpu"
-    ) -> None:
-        super().__init__(name, kind, bundle=Bundle.of(model, shape, name=name, plugins=plugin_names(model)))
-        self.device = open_device(str(device))
-        self.model, self.shape = model.to(self.device).eval(), shape
-        self.normalize = Normalize(shape.mean, shape.std, device=self.device)
+    def __init__(self, loaded: LoadedModel) -> None:
+        bundle = Bundle.of(loaded.model, loaded.spec, name=loaded.name, plugins=plugin_names(loaded.model))
+        super().__init__(loaded.name, loaded.origin, bundle=bundle)
+        self.model, self.device = loaded.model, loaded.device
+        self.normalize = Normalize(loaded.spec.mean, loaded.spec.std, device=self.device)
+        self._asked = self.task.build(loaded.model, loaded.spec).to(self.device).eval()
         self._lock = threading.Lock()  # modules may keep what they computed for a size; one thread at a time
 
-    def logits(self, pictures: Tensor) -> np.ndarray:
-        """Return the logits of pictures."""
-        assert self.model is not None
+    def outputs(self, pictures: Tensor) -> np.ndarray:
+        """Return the raw answers to pictures."""
         with self._lock, torch.inference_mode():
-            return read_logits(self.model(self.normalize(pictures.to(self.device)))).float().cpu().numpy()
+            return self._asked({"image": self.normalize(pictures.to(self.device))})["output"].float().cpu().numpy()
 
 
 class OnnxPredictor(Predictor):
@@ -128,10 +132,10 @@ class OnnxPredictor(Predictor):
                 f"{path} cannot be opened by onnxruntime {runtime.__version__}: {str(error)[:300]}; export it again"
             ) from None
 
-    def logits(self, pictures: Tensor) -> np.ndarray:
-        """Return the logits of pictures; onnxruntime takes calls from many threads."""
-        (logits,) = self.session.run(["logits"], {"image": pictures.cpu().numpy()})
-        return np.asarray(logits, dtype=np.float32)
+    def outputs(self, pictures: Tensor) -> np.ndarray:
+        """Return the raw answers to pictures; onnxruntime takes calls from many threads."""
+        (raw,) = self.session.run([self.task.output], {"image": pictures.cpu().numpy()})
+        return np.asarray(raw, dtype=np.float32)
 
 
 class ProgramPredictor(Predictor):
@@ -157,8 +161,8 @@ class ProgramPredictor(Predictor):
         self.program = torch.export.load(str(path)).module()
         self._lock = threading.Lock()
 
-    def logits(self, pictures: Tensor) -> np.ndarray:
-        """Return the logits of pictures."""
+    def outputs(self, pictures: Tensor) -> np.ndarray:
+        """Return the raw answers to pictures."""
         with self._lock, torch.inference_mode():
             return self.program(pictures).float().numpy()
 
@@ -182,9 +186,7 @@ def open_predictor(target: str | Path, *, device: str = "cpu", trust: bool = Fal
             else ProgramPredictor(path, device=device, trust=trust)
         )
     opened = find_target(target, allowed="a run's folder, a .onnx file that `saccade export` wrote")
-    model, shape = open_model(opened)
-    name = path.resolve().name if path.exists() else opened
-    return TorchPredictor(model, shape, name=name, kind="run" if path.exists() else "timm", device=device)
+    return TorchPredictor(open_model(opened, device=device))
 
 
 def plugin_names(model: nn.Module) -> tuple[str, ...]:

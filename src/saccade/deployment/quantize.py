@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..building import Shape
+from ..data.spec import InputSpec
 from .bundle import KEY, Bundle, ExportError
-from .graph import Asked, quietly, shortened
+from .graph import WithPreprocessing, quietly, shortened
 
 
-def halved(model: nn.Module, shape: Shape) -> Asked:
-    """Return a copy of a model in float16, which takes the same bytes and gives float32 logits."""
-    return Asked(copy.deepcopy(model), shape.mean, shape.std, dtype=torch.float16).eval()
+def halved(model: nn.Module, spec: InputSpec) -> WithPreprocessing:
+    """Return a copy of a model in float16, which takes the same bytes and gives float32 answers."""
+    return WithPreprocessing(copy.deepcopy(model), spec, dtype=torch.float16).eval()
 
 
 def write_int8(source: Path, path: Path, bundle: Bundle) -> None:

@@ -32,6 +32,20 @@ _CLASSES = {
         },
     },
 }
+_ROWS = {
+    "type": "array",
+    "description": "the parts of the answer, of any task",
+    "items": {
+        "type": "object",
+        "required": ["name", "text", "share", "said"],
+        "properties": {
+            "name": {"type": "string"},
+            "text": {"type": "string"},
+            "share": {"type": ["number", "null"], "description": "from 0 to 1; null where the part has none"},
+            "said": {"type": "boolean", "description": "whether the part is the answer, and not listed beside it"},
+        },
+    },
+}
 _FIGURE = {
     "type": "object",
     "properties": {
@@ -56,18 +70,26 @@ _VIEW = {
 }
 
 
-def _answer(about: str, properties: dict[str, Any]) -> dict[str, Any]:
-    schema = {"type": "object", "required": list(properties), "properties": properties}
+def _answer(about: str, properties: dict[str, Any], more: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the description of an answer with properties that it always has, and more that it may have."""
+    schema = {"type": "object", "required": list(properties), "properties": properties | (more or {})}
     return {"description": about, "content": {"application/json": {"schema": schema}}}
 
 
 PREDICTED = _answer(
-    "The likeliest classes.",
+    "What the model says; beside these, what the model's task is known for: of classes, the likeliest ones.",
     {
         "model": {"type": "string"},
-        "answer": {"type": "string"},
-        "share": {"type": "number"},
+        "task": {"type": "string", "description": "classify, multilabel, regress, ..."},
+        "text": {"type": "string", "description": "the answer in a few words"},
+        "rows": _ROWS,
+    },
+    {
+        "answer": {"description": "the likeliest class, the labels that are said, or the numbers in words"},
+        "share": {"type": ["number", "null"], "description": "of the likeliest class"},
         "classes": _CLASSES,
+        "labels": {"type": "array", "items": {"type": "object"}, "description": "label, share, threshold, said"},
+        "values": {"type": "object", "description": "numbers by their column"},
     },
 )
 EXPLAINED = _answer(
@@ -75,7 +97,8 @@ EXPLAINED = _answer(
     {
         "model": {"type": "string"},
         "picture": {"type": ["string", "null"], "description": "what the model saw, a PNG as a data URI"},
-        "classes": _CLASSES,
+        "classes": {**_CLASSES, "description": "the parts of the answer that have a share"},
+        "rows": {"type": "array", "items": {"type": "object"}, "description": "name, text and share of all parts"},
         "views": {"type": "array", "items": _VIEW},
     },
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .browse import Shelf
+from .browse import RunIndex
 from .explaining import Explainer
 from .guard import loopback_names
 from .limits import Limits
@@ -85,10 +85,10 @@ def serve(
         hosts=(*(names or ()), *(name.lower() for name in allow_hosts)) if names or allow_hosts else None,
         limits=limits,
     )
-    shelf = Shelf(browse, [path for path in paths if Path(path).is_dir()])
+    runs = RunIndex(browse, [path for path in paths if Path(path).is_dir()])
     with _listen(host, port) as listener:
         models = [_open(path, device=device, trust=trust) for path in paths]
-        app = create_app(models, settings=settings, shelf=shelf)
+        app = create_app(models, settings=settings, runs=runs)
         _announce(listener, app, open_to_all=names is None and settings.token is None)
         run_server(app, listener)
 
@@ -101,7 +101,7 @@ def make_server(app: "FastAPI") -> "uvicorn.Server":
 
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            app.state.desk.draining = True
+            app.state.server.draining = True
             super().handle_exit(sig, frame)
 
     config = uvicorn.Config(
@@ -156,13 +156,13 @@ def _listen(host: str, port: int) -> socket.socket:
 def _open(target: str | Path, *, device: str, trust: bool) -> tuple[Predictor, Explainer | None]:
     predictor = open_predictor(target, device=device, trust=trust)
     blank = torch.zeros(1, predictor.channels, predictor.img_size, predictor.img_size, dtype=torch.uint8)
-    predictor.shares(blank)  # what is slow the first time, or fails, does so before anyone asks
+    predictor.rows(blank)  # what is slow the first time, or fails, does so before anyone asks
     return predictor, None if predictor.model is None else Explainer(target, device=device)
 
 
 def _announce(listener: socket.socket, app: "FastAPI", *, open_to_all: bool) -> None:
     host, port = listener.getsockname()[:2]
-    names = ", ".join(one.name for one in app.state.desk.models)
+    names = ", ".join(one.name for one in app.state.server.models)
     shown = f"[{host}]" if ":" in host else host
     if open_to_all:
         print(

@@ -12,18 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..building import Shape
-from ..data.open import open_configured, open_data
+from ..config import DataConfig, TrainConfig
+from ..data.feed import Batch
+from ..data.open import open_data
 from ..data.picture import BadPicture
 from ..data.source import Source
+from ..data.spec import InputSpec
 from ..runs import Run, RunError
+from ..tasks.opening import find_task, open_samples
 from .bundle import ExportError
 
-Answer = Callable[[Tensor], np.ndarray]  # uint8 B, C, H, W to logits B, K
+Raw = Callable[[Tensor], np.ndarray]  # uint8 B, C, H, W to raw answers B, ...
 TOLERANCE = 1e-4
 BATCHES = (1, 5)
-SEVERAL = 10  # pictures whose logits are compared at every size
-AT_ONCE = 32  # pictures asked together for the accuracy
+SEVERAL = 10  # pictures whose raw answers are compared at every size
 
 
 @dataclass(frozen=True)
@@ -32,22 +34,23 @@ class Evidence:
 
     Args:
         pictures: framed, uint8 N, C, S, S.
-        labels: N int64, where the classes are the model's.
+        targets: what they should be answered with, by name as a batch of the task has them; None where that is not
+            known in terms of the model's outputs.
         origin: where they come from, in words.
     """
 
     pictures: Tensor
-    labels: np.ndarray | None
+    targets: Batch | None
     origin: str
 
 
 @dataclass(frozen=True)
 class Parity:
-    """How far the logits of an exported model are from the eager one's.
+    """How far the raw answers of an exported model are from the eager one's.
 
     Args:
-        difference: the largest absolute one.
-        scale: the largest absolute eager logit.
+        difference: the largest absolute one of an output.
+        scale: the largest absolute eager output.
         same: share of the pictures with the same answer.
         sizes: that were compared, height and width.
     """
@@ -58,55 +61,63 @@ class Parity:
     sizes: tuple[tuple[int, int], ...]
 
     def within(self, tolerance: float) -> bool:
-        """Whether the difference is allowed; large logits are rounded more coarsely, so their size counts."""
+        """Whether the difference is allowed; large numbers are rounded more coarsely, so their size counts."""
         return self.difference <= tolerance * max(1.0, self.scale)  # also False for nan
 
 
-@dataclass(frozen=True)
-class Loss:
-    """Accuracy lost, as a share: positive is worse; with its 95% interval over pictures."""
-
-    value: float
-    low: float
-    high: float
-
-
 def gather(
-    target: str | Path, shape: Shape, *, data: str | None = None, val: str | None = None, limit: int = 500
+    target: str | Path, spec: InputSpec, *, data: str | None = None, val: str | None = None, limit: int = 500
 ) -> Evidence:
     """Find real pictures: those named, else the run's validation pictures, else the embedded ones.
 
     Args:
         target: what is exported, perhaps a run.
-        shape: of its pictures.
-        data: a set of pictures, as `saccade train` takes it; its validation pictures are used.
-        val: that set's validation pictures, if it has none of its own.
+        spec: what goes into it and comes out of it.
+        data: a set of samples, as `saccade train` takes it; its validation samples are used.
+        val: that set's validation samples, if it has none of its own.
         limit: at most so many, spread over the set.
     """
+    config = _config(target)
     if data is not None:
-        return _evidence(open_data(data, val=val).val, shape, f"validation pictures of {data}", limit)
+        text = (config.task if config is not None else None) or spec.task
+        opened = open_samples(text, DataConfig(path=data, val=val))[1]
+        return _evidence(opened.val, spec, f"validation pictures of {data}", limit)
+    if config is not None:
+        try:
+            opened = open_samples(config.task or spec.task, config.data)[1]
+            return _evidence(opened.val, spec, f"validation pictures of the run ({opened.name})", limit)
+        except (OSError, ValueError, ImportError):
+            pass  # its data is elsewhere now: parity can be judged by any picture, what is lost cannot
+    return _evidence(open_data("").val, spec, "embedded pictures", limit)
+
+
+def _config(target: str | Path) -> TrainConfig | None:
+    """Return the settings of a run; None where it is none, or they cannot be read."""
     try:
-        opened = open_configured(Run.open(target).config().data)
-        return _evidence(opened.val, shape, f"validation pictures of the run ({opened.name})", limit)
-    except (RunError, OSError, ValueError, ImportError):
-        # No run, or its data is elsewhere now: parity can be judged by any picture, accuracy cannot.
-        return _evidence(open_data("").val, shape, "embedded pictures", limit)
+        return Run.open(target).config()
+    except (RunError, OSError, ValueError):
+        return None
 
 
-def _evidence(source: Source, shape: Shape, origin: str, limit: int) -> Evidence:
-    framing = shape.framing
-    known = set(source.classes) == set(shape.classes)
-    source = source.renamed(tuple(shape.classes)) if known else source  # in the order of the logits
-    pictures, labels = [], []
+def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evidence:
+    encode, framing = find_task(spec.task).encoder(spec), spec.framing
+    known = source.task == spec.task and set(source.outputs) == set(spec.outputs)
+    source = source.aligned(tuple(spec.outputs)) if known else source  # in the order of the model's outputs
+    pictures, samples = [], []
     for index in np.unique(np.linspace(0, len(source) - 1, min(limit, len(source))).round().astype(int)):
         try:
-            pictures.append(framing(source.read(int(index))))
-            labels.append(int(source.labels[index]))
+            if known:
+                samples.append(encode(source.sample(int(index))))
+            else:
+                pictures.append(framing(source.read(int(index))))
         except BadPicture:
             continue
-    if not pictures:
+    if not pictures and not samples:
         raise ExportError(f"none of the {origin} can be read; name others by --data")
-    return Evidence(torch.stack(pictures), np.array(labels) if known else None, origin)
+    if not known:
+        return Evidence(torch.stack(pictures), None, origin)
+    batch = encode.collate(samples)
+    return Evidence(batch.pop("image"), batch, origin)
 
 
 def sizes_to_try(img_size: int, *, any_size: bool) -> tuple[tuple[int, int], ...]:
@@ -116,8 +127,17 @@ def sizes_to_try(img_size: int, *, any_size: bool) -> tuple[tuple[int, int], ...
     return (img_size, img_size), (max(32, img_size * 3 // 4), max(48, img_size)), (img_size + 13, img_size + 32)
 
 
-def compare(eager: Answer, exported: Answer, pictures: Tensor, sizes: Sequence[tuple[int, int]]) -> Parity:
-    """Ask both the same, at every size, one picture at a time and five, and return how they differ."""
+def compare(eager: Raw, exported: Raw, pictures: Tensor, sizes: Sequence[tuple[int, int]], spec: InputSpec) -> Parity:
+    """Ask both the same, at every size, one picture at a time and five, and return how they differ.
+
+    Args:
+        eager: the original.
+        exported: what is compared with it.
+        pictures: uint8 N, C, S, S; the first few are asked about.
+        sizes: height and width of each.
+        spec: of the model, whose task says which answers are the same.
+    """
+    same = find_task(spec.task).same
     worst, scale, equal, asked = 0.0, 0.0, 0, 0
     for size in sizes:
         resized = _resize(pictures[:SEVERAL], size)
@@ -126,11 +146,11 @@ def compare(eager: Answer, exported: Answer, pictures: Tensor, sizes: Sequence[t
             for part in parts:
                 want, got = eager(part), exported(part)
                 if want.shape != got.shape:
-                    raise ExportError(f"logits of shape {got.shape} came back where {want.shape} were due")
+                    raise ExportError(f"an answer of shape {got.shape} came back where {want.shape} was due")
                 difference = float(np.abs(want - got).max())
                 worst = difference if math.isnan(difference) else max(worst, difference)
                 scale = max(scale, float(np.abs(want).max()))
-                equal, asked = equal + int((want.argmax(1) == got.argmax(1)).sum()), asked + len(part)
+                equal, asked = equal + int(same(want, got, spec).sum()), asked + len(part)
                 if math.isnan(worst):
                     return Parity(worst, scale, equal / asked, tuple(sizes))
     return Parity(worst, scale, equal / asked, tuple(sizes))
@@ -143,28 +163,7 @@ def _resize(pictures: Tensor, size: tuple[int, int]) -> Tensor:
     return resized.round_().clamp_(0, 255).to(torch.uint8)
 
 
-def correct(answer: Answer, evidence: Evidence) -> np.ndarray | None:
-    """Return which pictures are answered rightly, N bool; None without labels."""
-    if evidence.labels is None:
-        return None
-    answers = [answer(part).argmax(1) for part in evidence.pictures.split(AT_ONCE)]
-    return np.concatenate(answers) == evidence.labels
-
-
-def paired_loss(eager: np.ndarray, exported: np.ndarray) -> Loss:
-    """Return the accuracy lost on the same pictures, with the interval of Bonett and Price (2012).
-
-    It stays honest where both answer alike: no difference in 500 pictures is not a difference of nothing.
-    """
-    count = len(eager)
-    lost, won = int((eager & ~exported).sum()), int((~eager & exported).sum())
-    worse, better = (lost + 1) / (count + 2), (won + 1) / (count + 2)
-    middle = worse - better
-    half = 1.959964 * math.sqrt((worse + better - middle**2) / (count + 2))
-    return Loss((lost - won) / count, max(-1.0, middle - half), min(1.0, middle + half))
-
-
-def race(answers: Sequence[Answer], pictures: Tensor, *, rounds: int = 5) -> list[float]:
+def race(answers: Sequence[Raw], pictures: Tensor, *, rounds: int = 5) -> list[float]:
     """Return seconds a picture for each, the median of rounds taken in turn so that all meet the same machine."""
     seconds: list[list[float]] = [[] for _ in answers]
     for number in range(rounds + 1):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,9 @@ from typing import Any, Protocol, TextIO
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from ..data.spec import InputSpec
+from ..tasks import Answer, Task
+from .plain import to_json
 from .predict import Prediction
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what makes a spreadsheet run a cell
@@ -26,52 +30,60 @@ class Writer(Protocol):
 
 
 class CsvWriter:
-    """A table: name, class, share, then the next classes, then what is wrong with a bad file.
+    """A table: the name, what the task makes columns of, then what is wrong with a bad file.
 
-    A name or class that a spreadsheet would run as a formula gets an apostrophe before it, the usual remedy; JSON lines
-    hold names as they are.
+    A text that a spreadsheet would run as a formula gets an apostrophe before it, the usual remedy; JSON lines hold
+    names as they are.
 
     Args:
         file: to write to.
-        top: how many classes there are columns for.
+        task: what is answered.
+        spec: of the model.
+        top: how many parts of an answer there are columns for, where there are many.
     """
 
-    def __init__(self, file: TextIO, *, top: int) -> None:
-        self.top, self.rows = top, csv.writer(file)  # its \\r\\n makes it quote both letters in names
-        more = [part for n in range(2, top + 1) for part in (f"class_{n}", f"share_{n}")]
-        self.rows.writerow(["name", "class", "share", *more, "problem"])
+    def __init__(self, file: TextIO, task: type[Task], spec: InputSpec, *, top: int) -> None:
+        self.task, self.spec, self.top = task, spec, top
+        self.rows = csv.writer(file)  # its \\r\\n makes it quote both letters in names
+        head = task.table_head(spec, top=top)
+        self.blank = [""] * len(head)
+        self.rows.writerow(["name", *map(_cell, head), "problem"])
 
     def __call__(self, prediction: Prediction) -> None:
         """Write one row."""
-        cells: list[str] = []
-        for name, share in prediction.answers[: self.top]:
-            cells += [harmless(plain(name)), f"{share:.6g}"]
-        cells += [""] * (2 * self.top - len(cells))
-        self.rows.writerow([harmless(plain(prediction.name)), *cells, plain(prediction.problem or "")])
+        answer = prediction.answer
+        cells = self.blank if answer is None else self.task.table_row(answer, self.spec, top=self.top)
+        self.rows.writerow([_cell(prediction.name), *map(_cell, cells), plain(prediction.problem or "")])
+
+
+def _cell(value: str | float) -> str:
+    """Return a text that no spreadsheet runs, or a number."""
+    return harmless(plain(value)) if isinstance(value, str) else f"{value:.6g}"
 
 
 class JsonWriter:
-    """One JSON object a line: {"name", "answers": [{"class", "share"}]} or {"name", "problem"}.
+    """One JSON object a line: {"name", and what the task says of an answer} or {"name", "problem"}.
 
     Args:
         file: to write to.
+        task: what is answered.
     """
 
-    def __init__(self, file: TextIO) -> None:
-        self.file = file
+    def __init__(self, file: TextIO, task: type[Task]) -> None:
+        self.file, self.task = file, task
 
     def __call__(self, prediction: Prediction) -> None:
         """Write one line."""
         told: dict[str, Any] = {"name": prediction.name}  # ASCII in the file: odd bytes of a name stay as \udcXX
-        if prediction.problem is None:
-            told["answers"] = [{"class": name, "share": round(share, 6)} for name, share in prediction.answers]
+        if prediction.answer is not None:
+            told |= to_json(self.task.line_record(prediction.answer))
         else:
             told["problem"] = prediction.problem
         self.file.write(json.dumps(told) + "\n")
 
 
 class DrawWriter:
-    """A PNG a picture, named after it and its number, with the answers and their shares drawn below it.
+    """A PNG a picture, named after it and its number, with the answer's parts and their shares drawn below it.
 
     Args:
         folder: to write to; made if it is not there.
@@ -87,22 +99,22 @@ class DrawWriter:
     def __call__(self, prediction: Prediction) -> None:
         """Draw one picture; a bad file gives none."""
         number, self.count = self.count, self.count + 1
-        if prediction.picture is None or not prediction.answers:
+        if prediction.picture is None or prediction.answer is None:
             return
         # The number keeps pictures of one name in different folders apart.
         stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(plain(prediction.name)).stem)[:80]
         path = self.folder / f"{number:07d}_{stem}.png"
         draft = path.with_name(f".{path.name}.part")
-        draw(prediction.picture, prediction.answers, side=self.side).save(draft, format="PNG")
+        draw(prediction.picture, prediction.answer, side=self.side).save(draft, format="PNG")
         os.replace(draft, path)
 
 
-def draw(picture: np.ndarray, answers: tuple[tuple[str, float], ...], *, side: int = 640) -> Image.Image:
-    """Return a picture with the answers in words and bars below it.
+def draw(picture: np.ndarray, answer: Answer, *, side: int = 640) -> Image.Image:
+    """Return a picture with the parts of an answer below it, in words, and with a bar where a part has a share.
 
     Args:
         picture: H, W, 3 uint8.
-        answers: classes and shares, likeliest first.
+        answer: what is drawn.
         side: the longer side is brought to at most this.
     """
     image = Image.fromarray(picture)
@@ -112,15 +124,17 @@ def draw(picture: np.ndarray, answers: tuple[tuple[str, float], ...], *, side: i
     line = max(12, image.width // 30)
     font, width = ImageFont.load_default(size=line), max(image.width, 12 * line)
     step = round(1.6 * line)
-    sheet = Image.new("RGB", (width, image.height + step * len(answers) + line // 2), "white")
+    sheet = Image.new("RGB", (width, image.height + step * len(answer.rows) + line // 2), "white")
     sheet.paste(image, ((width - image.width) // 2, 0))
     pen = ImageDraw.Draw(sheet)
-    for place, (name, share) in enumerate(answers):
+    for place, (name, text, share) in enumerate(answer.rows):
         top = image.height + line // 4 + place * step
-        pen.rectangle((0, top, round(share * (width - 1)), top + step - 3), fill="#9ec5e8" if place == 0 else "#dde8f2")
-        number = f"{share:.1%}"
-        taken = pen.textlength(number, font=font)
-        pen.text((width - taken - line / 3, top + line / 6), number, fill="black", font=font)
+        if share is not None and math.isfinite(share):
+            bar = (0, top, round(share * (width - 1)), top + step - 3)
+            pen.rectangle(bar, fill="#9ec5e8" if name in answer.said else "#dde8f2")
+        text = _fitted(pen, text, font, width / 2) if text else ""
+        taken = pen.textlength(text, font=font)
+        pen.text((width - taken - line / 3, top + line / 6), text, fill="black", font=font)
         pen.text((line / 3, top + line / 6), _fitted(pen, name, font, width - taken - line), fill="black", font=font)
     return sheet
 

@@ -1,18 +1,19 @@
 """What numbers may be, over other pictures of the same kind: resampled pictures, the same for all models."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.stats import binomtest
 
 from ..report.tally import wilson
+from .statistic import Statistic, mean_of, over_all
 
 LEVEL = 0.95
 RESAMPLES = 2000
+RECORDS = 500_000  # that a number which is made of all of them reads over its resamples
+FEWEST = 200  # resamples of such a number at least
 BLOCK = 20_000_000  # counts held at a time
-
-Statistic = Callable[[np.ndarray], np.ndarray]  # how often each picture counts, R, N -> R values
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,92 @@ class Difference:
     p_value: float | None = None
     gained: int | None = None
     lost: int | None = None
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """A number of all pictures and of every resample of them.
+
+    Args:
+        value: over all pictures.
+        drawn: over each resample, R.
+        scores: of each picture, N, where the number is their mean and each is a share.
+        counted: whether these are 1 for a right answer and 0 for a wrong one.
+    """
+
+    value: float
+    drawn: np.ndarray
+    scores: np.ndarray | None = None
+    counted: bool = False
+
+    def estimate(self) -> Estimate:
+        """Return the number with its interval."""
+        return estimate(self.value, self.drawn, self.scores)
+
+    def minus(self, other: "Resampled", *, run: str, reference: str, metric: str) -> Difference:
+        """Return how much higher it is than another run's, over the same resamples."""
+        low, high = interval(self.drawn - other.drawn)
+        found = Difference(run, reference, metric, self.value - other.value, low, high)
+        if not (self.counted and other.counted and self.scores is not None and other.scores is not None):
+            return found
+        p_value, gained, lost = mcnemar(self.scores, other.scores)
+        return replace(found, p_value=p_value, gained=gained, lost=lost)
+
+
+def average(numbers: Sequence[Resampled]) -> Resampled:
+    """Return the mean of numbers, resample by resample."""
+    scores = [one.scores for one in numbers if one.scores is not None]
+    return Resampled(
+        value=float(np.mean([one.value for one in numbers])),
+        drawn=np.mean([one.drawn for one in numbers], axis=0),
+        scores=np.mean(scores, axis=0) if len(scores) == len(numbers) else None,
+    )
+
+
+def resample_means(
+    columns: Mapping[str, np.ndarray],
+    statistics: Mapping[str, Statistic],
+    *,
+    count: int,
+    seed: int,
+    resamples: int,
+    shares: Collection[str] = (),
+    counted: Collection[str] = (),
+) -> dict[str, Resampled]:
+    """Return numbers that are means over pictures, and other statistics, over the same resamples.
+
+    Args:
+        columns: by name, of each picture, N.
+        statistics: by name.
+        count: pictures.
+        seed: the same one gives the same resamples.
+        resamples: how many.
+        shares: names of means of shares.
+        counted: names of means that count right answers.
+    """
+    table = np.stack([np.zeros(count), *columns.values()], 1)[:, 1:].astype(np.float64)
+    drawn = resample(count, {"": mean_of(table), **statistics}, seed=seed, resamples=resamples)
+    found = {
+        name: Resampled(
+            float(table[:, place].mean()),
+            drawn[""][:, place],
+            table[:, place] if name in shares else None,
+            counted=name in counted,
+        )
+        for place, name in enumerate(columns)
+    }
+    return found | {name: Resampled(value, drawn[name]) for name, value in over_all(statistics, count).items()}
+
+
+def fewer(count: int, resamples: int, *, condition: bool = False) -> int:
+    """Return how many of the resamples a number is computed for that has to read all its records for each.
+
+    Args:
+        count: records.
+        resamples: of other numbers.
+        condition: whether it is one of the many under conditions.
+    """
+    return min(resamples, FEWEST if condition else max(FEWEST, RECORDS // max(count, 1)))
 
 
 def resample(

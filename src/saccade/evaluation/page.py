@@ -1,20 +1,17 @@
 """The page of an evaluation: runs side by side, each number with what it may be."""
 
-from ..report.chart import line_chart
 from ..report.markup import Html, join, shorten, tag
-from ..report.page import Section, fold, grid, paragraph, render_page, table
+from ..report.page import Section, paragraph, render_page, table
 from ..report.rows import Interval, interval_chart
-from ..report.tally import wilson
-from .bootstrap import Difference
-from .page_numbers import NAME, PLAIN, TITLES, attack_names, cell, metric_title, number_cell, points
-from .page_robust import attack_section, corruption_section, occlusion_section
-from .result import Evaluated, Evaluation
-from .robust import MEAN
-
-WORST = 20  # classes shown at once
+from .bootstrap import Difference, fewer
+from .classes.page import ABOUT, attack_section, calibration_section, class_section, class_sentence
+from .findings import Findings
+from .page_numbers import NAME, cell, change, change_ends, ends, is_sure, number_cell, title
+from .page_robust import corruption_section, occlusion_section
+from .robust import mean_name
 
 
-def render(result: Evaluation) -> str:
+def render(result: Findings) -> str:
     """Return an evaluation as one page that stands alone."""
     robust = bool(result.settings["robust"])
     found: list[Section | None] = [
@@ -22,8 +19,8 @@ def render(result: Evaluation) -> str:
         corruption_section(result) if robust else None,
         occlusion_section(result) if robust else None,
         attack_section(result) if robust else None,
-        _calibration_section(result),
-        _class_section(result),
+        calibration_section(result),
+        class_section(result),
         _method_section(result),
     ]
     names = ", ".join(shorten(name, NAME) for name in result.runs)
@@ -36,17 +33,16 @@ def render(result: Evaluation) -> str:
     )
 
 
-def _lead(result: Evaluation) -> Html:
+def _lead(result: Findings) -> Html:
     names = list(result.runs)
-    metrics = [name for name in [*TITLES, *attack_names(result)] if name in result.run().metrics]
-    rows = [
-        [metric_title(metric), *(cell(result.runs[name].metrics.get(metric), metric) for name in names)]
-        for metric in metrics
+    rows: list[list[Html | str]] = [
+        [title(spec), *(cell(result.runs[name].metrics.get(metric), spec) for name in names)]
+        for metric, spec in result.specs.items()
     ]
     rows.append(["Parameters", *(f"{run.parameters / 1e6:.2f} million" for run in result.runs.values())])
     notes = [tag("li", shorten(note, 400)) for note in result.notes]
     return join(
-        paragraph(_summary(result), class_="lead"),
+        paragraph(class_sentence(result) if result.run().reliability else _sentence(result), class_="lead"),
         table(
             ["Number", *(shorten(name, NAME) for name in names)],
             rows,
@@ -57,126 +53,93 @@ def _lead(result: Evaluation) -> Html:
     )
 
 
-def _summary(result: Evaluation) -> str:
-    first = result.run()
-    top = first.metrics["top1"]
-    told = f"{shorten(first.name, NAME)} is right in {top.value:.1%} of the pictures ({top.low:.1%} to {top.high:.1%})"
-    if MEAN in first.metrics:
-        told += f", and in {first.metrics[MEAN].value:.1%} of them corrupted"
-    told += "."
+def _sentence(result: Findings) -> str:
+    """Return what the first run reaches, and how the others differ."""
+    first, spec, mean = result.run(), result.primary, mean_name(result.primary.name)
+    found = first.metrics[spec.name]
+    told = f"{shorten(first.name, NAME)} reaches {spec.words} of {spec.show(found.value)}"
+    told += f" ({ends(found, spec)})"
+    if mean in first.metrics:
+        told += f", and of {spec.show(first.metrics[mean].value)} on corrupted pictures"
+    told += f". {'Higher' if spec.larger_is_better else 'Lower'} is better."
     for name in list(result.runs)[1:]:
-        found = result.difference(name)
-        sure = "not more than chance gives" if found.low <= 0 <= found.high else "more than chance gives"
-        told += f" {shorten(name, NAME)}: {points(found.value)}, {sure} ({points(found.low)} to {points(found.high)})."
+        told += f" {shorten(name, NAME)}: {_verdict(result.difference(name), result)}."
     return told
 
 
-def _difference_section(result: Evaluation) -> Section | None:
+def _verdict(found: Difference, result: Findings) -> str:
+    spec = result.specs[found.metric]
+    better = "better" if (found.value > 0) == spec.larger_is_better else "worse"
+    sure = f"{better} by more than chance gives" if is_sure(found.low, found.high) else "not more than chance gives"
+    return f"{change(found.value, spec)}, {sure} ({change_ends(found, spec)})"
+
+
+def _difference_section(result: Findings) -> Section | None:
     others = list(result.runs)[1:]
     if not others:
         return None
-    shown = [name for name in [*TITLES, *attack_names(result)] if name not in PLAIN]
-    parts = [
-        paragraph(
-            f"Against {shorten(result.reference, NAME)}, over the same pictures. An interval that does not hold zero "
-            "is more than the choice of pictures explains; another training of the same model may still differ. p is "
-            "McNemar's exact test, not corrected for the number of lines."
-        )
-    ]
-    for name in others:
-        rows = [
-            Interval(metric_title(found.metric), found.low, found.value, found.high, _counts(found))
-            for metric in shown
-            for found in result.differences
-            if found.run == name and found.metric == metric
-        ]
-        parts.append(
-            interval_chart(
-                rows,
-                title=f"{shorten(name, NAME)} minus {shorten(result.reference, NAME)}",
-                x_label="Difference in percentage points",
-                name_label="Number",
-                value_label="Difference, 95% interval",
-                remark_label="Right for one alone",
-                percent=True,
-            )
-        )
-    return Section("differences", "Differences", join(*parts))
-
-
-def _calibration_section(result: Evaluation) -> Section:
-    series = {
-        shorten(run.name, 40): [(b.confidence, b.correct / b.pictures) for b in run.reliability]
-        for run in result.runs.values()
-    }
-    bands = {
-        shorten(run.name, 40): [(b.confidence, *wilson(b.correct, b.pictures)) for b in run.reliability]
-        for run in result.runs.values()
-    }
-    chart = line_chart(
-        series,
-        title="Reliability: share of right answers by confidence",
-        x_label="confidence",
-        y_label="right answers",
-        bands=bands if len(result.runs) <= 2 else {},
-        guide=[(0, 0), (1, 1)],
-        x_range=(0, 1),
-        y_range=(0, 1),
-        percent=True,
-        x_percent=True,
+    counted = any(found.p_value is not None for found in result.differences)
+    about = (
+        f"Against {shorten(result.reference, NAME)}, over the same pictures. An interval that does not hold zero "
+        "is more than the choice of pictures explains; another training of the same model may still differ."
     )
-    tables = [
-        table(
-            ["Mean confidence", "Right", "Pictures"],
-            [[f"{b.confidence:.1%}", f"{b.correct / b.pictures:.1%}", f"{b.pictures:,}"] for b in run.reliability],
-            caption=f"{shorten(run.name, NAME)}: answers in bins of confidence",
-            numeric=(0, 1, 2),
-        )
-        for run in result.runs.values()
-    ]
-    about = "The dashed line is as confident as right; below it a model is too sure. Shaded: 95% interval of a bin."
-    body = grid(chart, tables[0]) if len(tables) == 1 else join(chart, fold("The numbers", grid(*tables)))
-    return Section("calibration", "Calibration", join(paragraph(about), body))
+    about += " p is McNemar's exact test, not corrected for the number of lines." if counted else ""
+    show = _difference_chart if result.primary.share else _difference_table
+    return Section("differences", "Differences", join(paragraph(about), *(show(result, name) for name in others)))
 
 
-def _class_section(result: Evaluation) -> Section | None:
-    first = result.run()
-    seen = sorted((s for s in first.classes if s.pictures), key=lambda s: (s.share, s.name))
-    if not seen:
-        return None
-    by_name = {run.name: {s.name: s for s in run.classes} for run in result.runs.values()}
-
-    def own(run: Evaluated, name: str) -> Html:
-        score = by_name[run.name][name]
-        low, high = score.interval
-        return number_cell(f"{score.share:.1%}", f"{low:.0%} to {high:.0%}")
-
+def _difference_chart(result: Findings, name: str) -> Html:
+    """Return the differences of shares, which have an axis in common."""
     rows = [
-        [shorten(s.name, NAME), f"{s.pictures:,}", *(own(run, s.name) for run in result.runs.values())] for s in seen
+        Interval(title(spec), found.low, found.value, found.high, _counts(found))
+        for metric, spec in result.specs.items()
+        for found in result.differences
+        if spec.share and found.run == name and found.metric == metric
     ]
-    header = ["Class", "Pictures", *(shorten(name, NAME) for name in result.runs)]
-    numeric = range(1, len(header))
-    caption = "Accuracy by class with Wilson's 95% interval, the first run's worst first"
-    shown = table(header, rows[:WORST], caption=caption, numeric=numeric)
-    rest = rows[WORST:]
-    more = (
-        fold(f"{len(rest)} more classes", table(header, rest, caption="The others", numeric=numeric)) if rest else None
+    return interval_chart(
+        rows,
+        title=f"{shorten(name, NAME)} minus {shorten(result.reference, NAME)}",
+        x_label="Difference in percentage points",
+        name_label="Number",
+        value_label="Difference, 95% interval",
+        remark_label="Right for one alone",
+        percent=True,
     )
-    return Section("classes", "Accuracy by class", join(shown, more))
 
 
-def _method_section(result: Evaluation) -> Section:
-    settings = result.settings
+def _difference_table(result: Findings, name: str) -> Html:
+    """Return the differences of numbers in several units."""
+    rows: list[list[Html | str]] = []
+    for found in result.differences:
+        if found.run == name and found.metric in result.specs:
+            spec = result.specs[found.metric]
+            told = number_cell(change(found.value, spec), change_ends(found, spec))
+            rows.append([title(spec), told, "higher" if spec.larger_is_better else "lower"])
+    return table(
+        ["Number", "Difference, 95% interval", "Better when"],
+        rows,
+        caption=f"{shorten(name, NAME)} minus {shorten(result.reference, NAME)}",
+        numeric=(1,),
+    )
+
+
+def _method_section(result: Findings) -> Section:
+    resamples = result.settings["resamples"]
+    some, least = (fewer(result.pictures, resamples, condition=one) for one in (False, True))
+    whole = [spec.words for spec in result.specs.values() if spec.statistic is not None]
     lines = [
-        f"Intervals: 95% percentiles over {settings['resamples']:,} resamples of the pictures, the same ones for every "
-        "run and number, so that differences are paired. Where all pictures agree, Wilson's interval.",
+        f"Intervals: 95% percentiles over {resamples:,} resamples of the pictures, the same ones for every run and "
+        "number, so that differences are paired. Where all pictures agree, Wilson's interval.",
+        f"Numbers that are made of all pictures together ({', '.join(whole)}) are computed for the first {some:,} of "
+        f"the resamples, and under conditions for the first {least:,}."
+        if whole and least < resamples
+        else "",
         "They speak about other pictures of the same kind, not about other trainings of the same model.",
-        "ECE: mean distance of confidence from accuracy over 15 bins of equal width. Brier: squared distance of the "
-        "shares from the right answer, 0 to 2. Both, and the log likelihood, are better when lower.",
+        ABOUT if result.run().reliability else "",
         "Corruptions are drawn by seed and picture's name, in bytes; the kinds follow ImageNet-C, the code is its own.",
         f"Pictures: {result.data}, fingerprint {result.fingerprint[:12]}.",
     ]
-    return Section("method", "How it was measured", tag("ul", *(tag("li", line) for line in lines)))
+    return Section("method", "How it was measured", tag("ul", *(tag("li", line) for line in lines if line)))
 
 
 def _counts(found: Difference) -> str:

@@ -1,42 +1,28 @@
 """How an evaluation's page writes its numbers."""
 
+from dataclasses import replace
+
 from ..report.markup import Html, join, tag
-from .bootstrap import Estimate
-from .result import Evaluation
-from .robust import MEAN
+from ..tasks.metric import MetricSpec
+from .bootstrap import Difference, Estimate
 
 NAME = 60  # characters of a run's or a class' name
-TITLES = {
-    "top1": "Accuracy (top 1)",
-    "top5": "Top 5",
-    "mean_class": "Mean over classes",
-    "mcc": "Matthews correlation",
-    "nll": "Negative log likelihood",
-    "brier": "Brier score",
-    "ece": "Calibration error (ECE)",
-    MEAN: "Mean corruption accuracy",
-}
-PLAIN = ("nll", "brier", "mcc")  # not shares of anything
 
 
-def attack_names(result: Evaluation) -> list[str]:
-    """Return the names of the attacks' numbers."""
-    return [name for name in result.run().metrics if name.startswith(("fgsm.", "pgd."))]
-
-
-def metric_title(metric: str) -> str:
+def title(spec: MetricSpec) -> str:
     """Return a number's name for a reader."""
-    kind, _, epsilon = metric.partition(".")
-    return f"{kind.upper()} {epsilon}/255" if kind in ("fgsm", "pgd") else TITLES.get(metric, metric)
+    return spec.words[:1].upper() + spec.words[1:]
 
 
-def cell(found: Estimate | None, metric: str) -> Html:
+def cell(found: Estimate | None, spec: MetricSpec) -> Html:
     """Return a number with its interval for a table."""
-    if found is None:
-        return Html("")
-    if metric in PLAIN:
-        return number_cell(f"{found.value:.3f}", f"{found.low:.3f} to {found.high:.3f}")
-    return number_cell(f"{found.value:.1%}", f"{found.low:.1%} to {found.high:.1%}")
+    return Html("") if found is None else number_cell(spec.show(found.value), ends(found, spec))
+
+
+def ends(found: Estimate, spec: MetricSpec) -> str:
+    """Return both ends of a number's interval; the number itself has told the unit."""
+    bare = replace(spec, unit="")
+    return f"{bare.show(found.low)} to {bare.show(found.high)}"
 
 
 def number_cell(value: str, ends: str) -> Html:
@@ -44,6 +30,19 @@ def number_cell(value: str, ends: str) -> Html:
     return join(tag("b", value), " ", tag("span", ends, class_="remark", style="white-space: nowrap"))
 
 
-def points(share: float) -> str:
-    """Return a difference of shares in percentage points."""
-    return f"{100 * share:+.1f} points"
+def change(value: float, spec: MetricSpec) -> str:
+    """Return a difference, of shares in percentage points."""
+    if spec.share:
+        return f"{100 * value:+.1f} points"
+    return f"{value:+.4g}{f' {spec.unit}' if spec.unit else ''}"
+
+
+def change_ends(found: Difference, spec: MetricSpec) -> str:
+    """Return both ends of a difference's interval."""
+    bare = replace(spec, unit="")
+    return f"{change(found.low, bare)} to {change(found.high, bare)}"
+
+
+def is_sure(low: float, high: float) -> bool:
+    """Tell whether a difference is more than the choice of pictures explains."""
+    return not low <= 0 <= high

@@ -1,103 +1,29 @@
-"""What an evaluation found, and its files."""
+"""An evaluation as JSON, as a table, and as the files of a folder."""
 
 import json
 import math
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..report.tally import Bin, Score
-from ..runs import free_name, write_text
-from .bootstrap import Difference, Estimate
-from .subjects import EvaluationError
+from ..files import write_text
+from ..report.tally import Score
+from ..runs import free_name
+from ..tasks.metric import MetricSpec
+from .findings import Findings
+from .opening import EvaluationError
+from .page import render
+from .robust import mean_name
 
 FILES = ("evaluation.json", "evaluation.html")
 DIGITS = 6
 
 
-@dataclass(frozen=True)
-class Evaluated:
-    """What one model did.
-
-    Args:
-        name: of the run.
-        target: what it was opened by.
-        parameters: of the model.
-        img_size: side of its pictures.
-        metrics: every number by its name.
-        classes: right answers of each class; empty where a picture may have several.
-        reliability: answers in bins of confidence.
-    """
-
-    name: str
-    target: str
-    parameters: int
-    img_size: int
-    metrics: dict[str, Estimate]
-    classes: list[Score]
-    reliability: list[Bin]
-
-
-@dataclass(frozen=True)
-class Example:
-    """A picture under a condition, for the page alone."""
-
-    title: str
-    pixels: Any  # H, W, C uint8
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Runs side by side on the same pictures.
-
-    Args:
-        runs: by name, in the order given; the first is the reference.
-        differences: of every number of the other runs from the reference's.
-        data: name of the pictures.
-        pictures: how many were asked about.
-        fingerprint: of the set they are from.
-        settings: what decides the numbers: seed, limit, attacks, resamples.
-        notes: remarks for the reader.
-        seconds: how long it took.
-        examples: pictures under each condition.
-        page: where `evaluate` wrote it; None if it did not.
-    """
-
-    runs: dict[str, Evaluated]
-    differences: list[Difference]
-    data: str
-    pictures: int
-    fingerprint: str
-    settings: dict[str, Any]
-    notes: tuple[str, ...] = ()
-    seconds: float = 0.0
-    examples: tuple[Example, ...] = field(default=(), repr=False)
-    page: Path | None = None
-
-    @property
-    def reference(self) -> str:
-        """Name of the first run."""
-        return next(iter(self.runs))
-
-    def run(self, name: str | None = None) -> Evaluated:
-        """Return a run by its name, the first if none is given."""
-        if name is not None and name not in self.runs:
-            raise KeyError(f"there is no run {name!r}; there are {', '.join(self.runs)}")
-        return self.runs[name or self.reference]
-
-    def metrics(self, name: str | None = None) -> dict[str, float]:
-        """Return a run's numbers, such as `top1` and `robust.mean_corruption_top1`, the first run's by default."""
-        return {key: found.value for key, found in self.run(name).metrics.items()}
-
-    def difference(self, name: str, metric: str = "top1") -> Difference:
-        """Return how much higher a number is for a run than for the reference."""
-        for found in self.differences:
-            if found.run == name and found.metric == metric:
-                return found
-        raise KeyError(f"there is no difference of {metric!r} between {name!r} and {self.reference!r}")
+class Evaluation(Findings):
+    """Runs side by side on the same pictures: see `Findings`; and how that is written."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the pictures as JSON's types, numbers to six digits."""
@@ -115,6 +41,9 @@ class Evaluation:
         ]
         found = {
             "data": {"name": self.data, "pictures": self.pictures, "fingerprint": self.fingerprint},
+            "task": self.task,
+            "primary": self.primary.name,
+            "metrics": {name: _meaning(spec) for name, spec in self.specs.items()},
             "settings": self.settings,
             "runs": runs,
             "differences": [asdict(difference) for difference in self.differences],
@@ -136,13 +65,14 @@ class Evaluation:
         ]
         for name in names:
             cells = [run.metrics[name] for run in self.runs.values() if name in run.metrics]
-            lines.append(
-                f"| {name} | " + " | ".join(f"{e.value:.4f} ({e.low:.4f} to {e.high:.4f})" for e in cells) + " |"
-            )
+            spec = self.specs.get(name, self.primary)
+            shown = (f"{_digits(e.value, spec)} ({_digits(e.low, spec)} to {_digits(e.high, spec)})" for e in cells)
+            lines.append(f"| {name} | " + " | ".join(shown) + " |")
         for found in self.differences:
-            if found.metric in ("top1", "robust.mean_corruption_top1"):
+            if found.metric in (self.primary.name, mean_name(self.primary.name)):
                 p = "" if found.p_value is None else f", p = {found.p_value:.3g}"
-                told = f"{found.value:+.4f} ({found.low:+.4f} to {found.high:+.4f}{p})"
+                value, low, high = (_digits(x, self.primary, "+") for x in (found.value, found.low, found.high))
+                told = f"{value} ({low} to {high}{p})"
                 lines.append(f"\n{found.run} minus {found.reference}, {found.metric}: {told}")
         return "\n".join([*lines, *(f"\nnote: {note}" for note in self.notes)])
 
@@ -153,8 +83,6 @@ class Evaluation:
             folder: made if it is not there.
             overwrite: replace an evaluation that is there.
         """
-        from .page import render
-
         path = require_free(folder, overwrite=overwrite)
         draft = path.with_name(f".{path.name}.part")
         shutil.rmtree(draft, ignore_errors=True)
@@ -199,6 +127,17 @@ def require_free(folder: str | Path, *, overwrite: bool) -> Path:
     if held and not overwrite:
         raise EvaluationError(f"{path} holds an evaluation; replace it by --overwrite, or name another folder by --out")
     return path
+
+
+def _meaning(spec: MetricSpec) -> dict[str, Any]:
+    """Return what a reader of the numbers needs to know of one."""
+    return {name: getattr(spec, name) for name in ("words", "unit", "share", "larger_is_better")}
+
+
+def _digits(value: float, spec: MetricSpec, sign: str = "") -> str:
+    """Return a number with four digits after the point, or four in all where these would say nothing."""
+    plain = spec.share or not value or 1e-3 <= abs(value) < 1e6
+    return f"{value:{sign}.4f}" if plain else f"{value:{sign}.4g}"
 
 
 def _class_record(score: Score) -> dict[str, Any]:

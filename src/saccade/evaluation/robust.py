@@ -1,4 +1,4 @@
-"""The conditions under which models are asked: corrupted, occluded, attacked pictures."""
+"""The conditions under which models are asked: corrupted and occluded pictures."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -8,13 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .attacks import Attack, fgsm, look, pgd
+from .bootstrap import Resampled, average
 from .corruptions import CORRUPTIONS, SEVERITIES, corrupt
 from .occlusions import CENTRE, DROPPED, PIECES, drop_patches, occlude_centre, shuffle_patches
-from .subjects import Subject
 
-MEAN = "robust.mean_corruption_top1"
-ZERO = "attack.zero_gradient"
 THREADED = 96  # side from which the work on a picture is more than that of handing it to a thread
 
 
@@ -76,64 +73,27 @@ def apply(condition: Condition, pictures: Tensor, words: Sequence[int], *, pool:
     return torch.from_numpy(np.stack(list(across(condition.change, arrays, words)))).permute(0, 3, 1, 2)
 
 
-def attack_batch(
-    subject: Subject,
-    pictures: Tensor,
-    valid: Tensor,
-    *,
-    columns: Tensor,
-    attacks: Sequence[Attack],
-    right: Tensor,
-    words: Sequence[int],
-) -> dict[str, Tensor]:
-    """Attack a batch in full precision.
+def mean_name(metric: str) -> str:
+    """Return the name of a metric's mean over all corruptions."""
+    return f"robust.mean_corruption_{metric}"
+
+
+def add_means(numbers: dict[str, Resampled], metric: str) -> dict[str, Resampled]:
+    """Return numbers with each corruption's mean over severities, and the mean of these, resample by resample.
 
     Args:
-        subject: the model.
-        pictures: uint8 B, C, H, W.
-        valid: the right classes, B, K bool.
-        columns: the logits that are the K classes.
-        attacks: what to try.
-        right: which clean answers are right, B bool; the others stay wrong.
-        words: one a picture, which random starts are functions of.
-
-    Returns:
-        Which answers are right under `fgsm.E` and `pgd.E` for each epsilon, and which right ones have no gradient.
+        numbers: by name, those of conditions among them.
+        metric: that was measured under the conditions.
     """
-
-    def ask(x: Tensor) -> Tensor:
-        return subject.ask(x)[:, columns]
-
-    kept = right.nonzero()[:, 0]
-    found: dict[str, Tensor] = {ZERO: torch.zeros_like(right)}
-    for attack in attacks:
-        found |= {f"{name}.{attack.epsilon:g}": torch.zeros_like(right) for name in ("fgsm", "pgd")}
-    if not len(kept):
-        return found
-    clean, valid = pictures.to(subject.device)[kept].float() / 255, valid[kept]
-    plain, gradient = look(ask, clean, valid)
-    found[ZERO][kept] = gradient.flatten(1).abs().amax(1) == 0
-    worst = plain
-    for attack in sorted(attacks, key=lambda attack: attack.epsilon):
-        once = fgsm(ask, clean, valid, attack, begun=plain, gradient=gradient)
-        found[f"fgsm.{attack.epsilon:g}"][kept] = ~once.wrong
-        begun, own = once.join(worst), [words[int(place)] for place in kept]
-        worst = pgd(ask, clean, valid, attack, begun=begun, words=own)
-        found[f"pgd.{attack.epsilon:g}"][kept] = ~worst.wrong
-    return found
-
-
-def add_means(scores: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return scores with each corruption's mean over severities, and the mean of these, picture by picture."""
-    found = dict(scores)
+    found = dict(numbers)
     means = []
     for name in CORRUPTIONS:
-        parts = [scores[f"corruption.{name}.{s}"] for s in SEVERITIES if f"corruption.{name}.{s}" in scores]
+        parts = [numbers[f"corruption.{name}.{s}"] for s in SEVERITIES if f"corruption.{name}.{s}" in numbers]
         if parts:
-            means.append(np.mean(parts, axis=0))
+            means.append(average(parts))
             found[f"corruption.{name}"] = means[-1]
     if means:
-        found[MEAN] = np.mean(means, axis=0)
+        found[mean_name(metric)] = average(means)
     return found
 
 

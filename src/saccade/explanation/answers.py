@@ -1,14 +1,15 @@
 """What a model answers: for whole pictures, or at every place."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
-from .result import Answer
-from .subject import Subject
+from ..loading import LoadedModel
+from ..tasks import Answer
 
-BEST = 5  # classes of an answer
+BEST = 5  # parts of an answer
 
 
 def read_output(output: Any) -> Any:
@@ -24,25 +25,24 @@ def is_dense(output: Any) -> bool:
 
 
 def find_logits(output: Any, count: int) -> Tensor | None:
-    """Return the logits of classes, B, K; None where a model gives something else."""
+    """Return raw answers for whole pictures, B, K; None where a model gives something else."""
     logits = read_output(output)
     logits = logits[0] if isinstance(logits, tuple) and logits else logits
     return logits if isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == count else None
 
 
-def name_answers(logits: Tensor, subject: Subject) -> list[Answer]:
-    """Return the best classes of every picture with their shares."""
-    classes = subject.shape.classes or tuple(f"class {index}" for index in range(logits.shape[1]))
-    if logits.shape[1] != len(classes):
+def name_answers(output: Tensor, model: LoadedModel) -> list[Answer]:
+    """Return what raw answers, B, K, say to people, by the model's task; classes without names get numbers."""
+    spec, count = model.spec, output.shape[1]
+    if not spec.outputs:
+        spec = replace(spec, outputs=tuple(f"class {index}" for index in range(count)))
+    if model.task.num_outputs(spec) != count:
         raise ValueError(
-            f"{subject.name} answers with {logits.shape[1]} numbers, but {len(classes)} classes are named; give the "
-            "weights of the run whose classes these are, or a shape= with as many names"
+            f"{model.name} answers with {count} numbers, but {len(spec.outputs)} {model.task.outputs_key} are named; "
+            "give the weights of the run whose answers these are, or a shape= with as many names"
         )
-    best = logits.float().softmax(1).topk(min(BEST, len(classes)))
-    return [
-        [(classes[i], share) for i, share in zip(places, shares, strict=True)]
-        for places, shares in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    ]
+    rows = model.task.read_output(output.float().cpu().numpy(), spec)
+    return [model.task.describe(row, spec, top=BEST) for row in rows]
 
 
 class Pooled(nn.Module):

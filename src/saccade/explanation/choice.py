@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from torch import nn
 
+from ..loading import LoadedModel
 from .capture import Captured
-from .result import ExplainedPicture
-from .subject import Subject
+from .explained import ExplainedPicture
 from .view import View
 
 VIEWS = ("gradcam", "attention", "density", "scaling", "nomination", "slots", "slots-training", "cka")
@@ -37,15 +37,23 @@ def check_views(
     return tuple(key for key in known if key in views)
 
 
-def check_classes(subject: Subject, other: Subject, chosen: Sequence[str]) -> None:
-    """Refuse to compare the answers of models that know other classes."""
-    one, two = subject.shape.classes, other.shape.classes
-    if one != two and tuple(chosen) != ("cka",):
-        differ = f"{len(one)} and {len(two)} classes" if len(one) != len(two) else "classes of other names"
-        raise ValueError(
-            f"{subject.name} and {other.name} have {differ} ({', '.join(one[:3])}, ... and {', '.join(two[:3])}, ...), "
-            "so their answers cannot be compared; compare their layers alone by --views cka (views=['cka'] in Python)"
-        )
+def same_question(model: LoadedModel, other: LoadedModel) -> bool:
+    """Tell whether two models answer the same task with the same outputs."""
+    return (model.spec.task, model.spec.outputs) == (other.spec.task, other.spec.outputs)
+
+
+def check_outputs(model: LoadedModel, other: LoadedModel, chosen: Sequence[str]) -> None:
+    """Refuse to compare the answers of models that answer with something else."""
+    if same_question(model, other) or tuple(chosen) == ("cka",):
+        return
+    one, two, noun = model.spec.outputs, other.spec.outputs, model.task.outputs_key
+    differ = f"{len(one)} and {len(two)} {noun}" if len(one) != len(two) else f"{noun} of other names"
+    if model.spec.task != other.spec.task:
+        differ = f"other tasks, {model.spec.task} and {other.spec.task}"
+    raise ValueError(
+        f"{model.name} and {other.name} have {differ} ({', '.join(one[:3])}, ... and {', '.join(two[:3])}, ...), "
+        "so their answers cannot be compared; compare their layers alone by --views cka (views=['cka'] in Python)"
+    )
 
 
 def check_layers(model: nn.Module, layers: Sequence[str] | None) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..layers.numerics import upcast
 from ..plugins.tokens import HostError, find_host
-from .listening import at_rest, listen
+from .listening import eval_mode, listen
 
 FEWEST = 4  # pictures: the unbiased estimate divides by n - 3
 ADVISED = 32
@@ -152,7 +152,7 @@ class _Features:
 
     def grams(self, images: Tensor) -> Tensor:
         """Return the kernels of all layers, L, n, n; a layer that does not keep pictures apart is dropped for good."""
-        with at_rest(self.model), listen(self.modules) as heard:
+        with eval_mode(self.model), listen(self.modules) as heard:
             self.model(images)
         kept, kernels = [], []
         for name, module in zip(self.names, self.modules, strict=True):

@@ -9,21 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..building import Shape
+from ..data.spec import InputSpec
 from ..layers.slots import SlotMixer
+from ..loading import LoadedModel
+from ..tasks import Answer
 from .answers import Pooled, find_logits, is_dense, name_answers
 from .attention import attention_view, density_view
 from .capture import Captured, capture
 from .checkpoints import open_checkpoints
-from .choice import check_classes, check_layers, check_shown, check_views, only, restrict
+from .choice import check_layers, check_outputs, check_shown, check_views, only, restrict, same_question
+from .explained import ExplainedPicture, shares_of
 from .gradcam import gradcam_view
-from .listening import Heard, at_rest, listen
+from .listening import Heard, eval_mode, listen
 from .nomination import nomination_taps, nomination_view
-from .result import Answer, ExplainedPicture, Explanation
+from .opening import open_target
+from .pictures import Picture, read_pictures, read_samples, to_pixels
+from .result import Explanation
 from .scaling import scaling_view
 from .similarity import cka_view
 from .slots import slot_taps, slots_over_checkpoints, slots_view
-from .subject import Picture, Subject, open_subject, read_pictures, read_samples, to_pixels
 from .texts import Text, explain_texts, reads_text
 from .view import View
 
@@ -42,7 +46,7 @@ def explain(
     against: nn.Module | str | Path | None = None,
     data: str | None = None,
     samples: int = 64,
-    shape: Shape | None = None,
+    shape: InputSpec | None = None,
     device: str | None = None,
     tokenizer: Any = None,
     progress: Callable[[str], None] | None = None,
@@ -76,49 +80,48 @@ def explain(
     chosen = check_views(views)
     pictures = read_pictures(images)  # type: ignore[arg-type]
     tell("opening the model")
-    subject = open_subject(model, shape=shape, device=device)
-    if views is None and subject.run is None:
+    loaded = open_target(model, spec=shape, device=device)
+    if views is None and loaded.folder is None:
         chosen = tuple(key for key in chosen if key != "slots-training")  # there was no training to look back on
-    other = None if against is None else open_subject(against, device=device)
-    check_layers(subject.model, layers)
+    other = None if against is None else open_target(against, device=device)
+    check_layers(loaded.model, layers)
     if other is not None:
-        check_classes(subject, other, chosen)
+        check_outputs(loaded, other, chosen)
     many = [picture for _, picture in pictures]
     if data is not None and "cka" in chosen:
         tell("reading pictures")
-        many = read_samples(subject, data, samples)
-    stages = _stages(subject, chosen)
+        many = read_samples(loaded, data, samples)
+    stages = _stages(loaded, chosen)
     explained: list[ExplainedPicture] = []
     for begin in range(0, len(pictures), TOGETHER):
         some = pictures[begin : begin + TOGETHER]
-        explained += _explain(subject, some, chosen, layers=layers, other=other, stages=stages, tell=tell)
+        explained += _explain(loaded, some, chosen, layers=layers, other=other, stages=stages, tell=tell)
     if "cka" in chosen:
         tell("comparing layers")
-        view = _cka(subject, many, other, layers)
+        view = _cka(loaded, many, other, layers)
         explained = [replace(one, views=[*one.views, view]) for one in explained]
     if layers is not None:
         check_shown(explained, layers)
     name = None if other is None else other.name
-    return Explanation(subject.name, explained, name, subject.notes)
+    return Explanation(loaded.name, explained, name, loaded.notes, loaded.task.outputs_key)
 
 
 def _explain(
-    subject: Subject,
+    loaded: LoadedModel,
     pictures: Sequence[tuple[str, np.ndarray]],
     chosen: Sequence[str],
     *,
     layers: Sequence[str] | None,
-    other: Subject | None,
+    other: LoadedModel | None,
     stages: Stages,
     tell: Callable[[str], None],
 ) -> list[ExplainedPicture]:
     """Explain a batch of pictures, all but the similarity of layers."""
-    framed = torch.stack([subject.frame(picture) for _, picture in pictures])
-    images, pixels = subject.normalise(framed), [to_pixels(one) for one in framed]
+    framed = torch.stack([loaded.frame(picture) for _, picture in pictures])
+    images, pixels = loaded.normalize(framed), [to_pixels(one) for one in framed]
     tell("listening to the model")
-    captured, heard = _listen(subject, images)
-    logits = find_logits(captured.output, len(images))
-    answers = [[]] * len(images) if logits is None else name_answers(logits, subject)
+    captured, heard = _listen(loaded, images)
+    answers = _name(loaded, captured, len(images))
     found: dict[str, list[View]] = {}
     for key in chosen:
         tell(f"view: {key}")
@@ -126,33 +129,54 @@ def _explain(
             few = restrict(captured, layers)
             found[key] = density_view(few, len(images)) if key == "density" else attention_view(few, pixels)
         elif key != "cka":
-            found[key] = _make(key, subject, images, pixels, captured=captured, heard=heard, stages=stages)
-    others: list[Answer] = [[]] * len(images)
-    if other is not None and other.shape.classes == subject.shape.classes:
-        second = other.normalise(torch.stack([other.frame(picture) for _, picture in pictures]))
-        logits = find_logits(_listen(other, second)[0].output, len(images))
-        others = others if logits is None else name_answers(logits, other)
+            found[key] = _make(
+                key, loaded, images, pixels, answers=answers, captured=captured, heard=heard, stages=stages
+            )
+    others: list[Answer | None] = [None] * len(images)
+    if other is not None and same_question(loaded, other):
+        second = other.normalize(torch.stack([other.frame(picture) for _, picture in pictures]))
+        others = _name(other, _listen(other, second)[0], len(images))
     return [
-        ExplainedPicture(name, pixels[i], answers[i], [only(found[key][i], layers) for key in found], others[i])
+        ExplainedPicture(
+            name,
+            pixels[i],
+            shares_of(answers[i]),
+            [only(found[key][i], layers) for key in found],
+            shares_of(others[i]),
+            answers[i],
+            others[i],
+        )
         for i, (name, _) in enumerate(pictures)
     ]
 
 
+def _name(model: LoadedModel, captured: Captured, count: int) -> list[Answer | None]:
+    """Return what a model said to each picture; None where it gives no answer for a whole one."""
+    output = find_logits(captured.output, count)
+    return [None] * count if output is None else [*name_answers(output, model)]
+
+
 def _make(
     key: str,
-    subject: Subject,
+    loaded: LoadedModel,
     images: Tensor,
     pixels: Sequence[np.ndarray],
     *,
+    answers: Sequence[Answer | None],
     captured: Captured,
     heard: Heard,
     stages: Stages,
 ) -> list[View]:
-    model = subject.model
+    model = loaded.model
     if key == "gradcam":
-        asked, names = Pooled(model) if is_dense(captured.output) else model, subject.shape.classes or None
+        asked, names = Pooled(model) if is_dense(captured.output) else model, loaded.spec.outputs or None
+        said = next((answer for answer in answers if answer is not None), None)
+        numbers = said is not None and not shares_of(said)
         # One picture at a time: a backward pass keeps all that passed through the network.
-        return [gradcam_view(asked, images[i : i + 1], [picture], classes=names)[0] for i, picture in enumerate(pixels)]
+        return [
+            gradcam_view(asked, images[i : i + 1], [picture], classes=names, numbers=numbers)[0]
+            for i, picture in enumerate(pixels)
+        ]
     if key == "scaling":
         return scaling_view(model, len(pixels))
     if key == "nomination":
@@ -163,42 +187,44 @@ def _make(
     return slots_over_checkpoints(models, images, pixels, note=note)
 
 
-def _stages(subject: Subject, chosen: Sequence[str]) -> Stages:
+def _stages(loaded: LoadedModel, chosen: Sequence[str]) -> Stages:
     """Return a run's models as training went on, where slots are to be followed through it; else the model alone."""
-    alone = [("final weights", subject.model)]
-    if "slots-training" not in chosen or not any(isinstance(module, SlotMixer) for module in subject.model.modules()):
+    alone = [("final weights", loaded.model)]
+    if "slots-training" not in chosen or not any(isinstance(module, SlotMixer) for module in loaded.model.modules()):
         return alone, ""
-    if subject.run is None:
+    if loaded.folder is None:
         return alone, "The model is of no run, so there are its present weights alone."
-    models, note = open_checkpoints(subject.run)
-    return [(name, one.to(subject.device)) for name, one in models], note
+    models, note = open_checkpoints(loaded.folder)
+    return [(name, one.to(loaded.device)) for name, one in models], note
 
 
-def _listen(subject: Subject, images: Tensor) -> tuple[Captured, Heard]:
+def _listen(loaded: LoadedModel, images: Tensor) -> tuple[Captured, Heard]:
     """Run a model once, for its answer, its attention, and what passes the taps of nominations and slots."""
-    model = subject.model
-    with torch.no_grad(), at_rest(model), listen([*nomination_taps(model), *slot_taps(model)]) as heard:
+    model = loaded.model
+    with torch.no_grad(), eval_mode(model), listen([*nomination_taps(model), *slot_taps(model)]) as heard:
         try:
             return capture(model, images), heard
         except (TypeError, ValueError, AttributeError, AssertionError, RuntimeError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             raise ValueError(
-                f"{subject.name} could not be run on pictures of {tuple(images.shape)} ({type(error).__name__}: "
+                f"{loaded.name} could not be run on pictures of {tuple(images.shape)} ({type(error).__name__}: "
                 f"{str(error)[:200]}); a model is explained by calling it with a batch of pictures: if it wants them "
                 "otherwise, say so by shape="
             ) from error
 
 
-def _cka(subject: Subject, read: Sequence[np.ndarray], other: Subject | None, layers: Sequence[str] | None) -> View:
-    first = subject.normalise(torch.stack([subject.frame(picture) for picture in read]))
-    second = None if other is None else other.normalise(torch.stack([other.frame(picture) for picture in read]))
-    names = (subject.name, "" if other is None else other.name)
+def _cka(
+    loaded: LoadedModel, read: Sequence[np.ndarray], other: LoadedModel | None, layers: Sequence[str] | None
+) -> View:
+    first = loaded.normalize(torch.stack([loaded.frame(picture) for picture in read]))
+    second = None if other is None else other.normalize(torch.stack([other.frame(picture) for picture in read]))
+    names = (loaded.name, "" if other is None else other.name)
     if other is not None and names[0] == names[1]:
         names = (f"{names[0]} (first)", f"{names[1]} (second)")
     second_model = None if other is None else other.model
     shared: dict[str, Any] = {"other": second_model, "other_samples": second, "names": names, "layers": layers}
-    return cka_view(subject.model, first, 1, **shared)[0]
+    return cka_view(loaded.model, first, 1, **shared)[0]
 
 
 def _listed(names: Sequence[str]) -> list[str]:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from ..layers.numerics import upcast
 from ..plugins.tokens import Host, HostError, find_host
-from ..tasks.classify import read_logits
+from ..tasks.classification.task import read_logits
 from .draw import enlarge, heat_overlay, montage, scale_heat
-from .listening import at_rest
+from .listening import eval_mode
 from .spots import Spot, hear_maps
 from .terms import WORDS, choose_targets, hear_head, name_class
 from .view import Figure, View
@@ -21,6 +21,10 @@ TITLE = "Where the answer comes from"
 ABOUT = (
     "Grad-CAM: the features at a late layer, weighted by how much the answer would change with each of them. Light "
     "yellow places speak for the class, dark ones do not. Places that speak against it are dark too."
+)
+ABOUT_NUMBER = (
+    "Grad-CAM: the features at a late layer, weighted by how much the number would change with each of them. Light "
+    "yellow places raise it, dark ones do not. Places that lower it are dark too."
 )
 TRIED = 8  # maps that are looked at, from the last one on
 
@@ -51,21 +55,24 @@ def gradcam_view(
     *,
     targets: int | Sequence[int] | None = None,
     classes: Sequence[str] | None = None,
+    numbers: bool = False,
 ) -> list[View]:
     """Return for every picture the places that speak for its class; for a second-order head also part by part.
 
     Args:
-        model: any classifier of pictures.
+        model: any that gives each picture a score for every class or label, or tells numbers.
         images: B, C, H, W as the model takes them.
         pixels: the pictures, each H, W, 3 uint8.
         targets: the class to ask about, one or one for each picture; the best-scored one if not given.
-        classes: names of the classes.
+        classes: names of the classes, or of the columns.
+        numbers: whether the answers are numbers: none of them is the best, so the first is asked about.
     """
+    targets = 0 if numbers and targets is None else targets
     try:
         cams = compute_gradcam(model, images, targets=targets)
     except HostError as error:
         return [View("gradcam", TITLE, ABOUT, absent=f"No Grad-CAM: {error}.") for _ in pixels]
-    return [_view(cams, index, picture, classes) for index, picture in enumerate(pixels)]
+    return [_view(cams, index, picture, classes, numbers=numbers) for index, picture in enumerate(pixels)]
 
 
 def compute_gradcam(model: nn.Module, images: Tensor, *, targets: int | Sequence[int] | None = None) -> Cams:
@@ -83,7 +90,7 @@ def compute_gradcam(model: nn.Module, images: Tensor, *, targets: int | Sequence
     if host.text:
         raise HostError(f"{host.name} reads words, so there are no places of a picture")
     size = (images.shape[2], images.shape[3])
-    with torch.inference_mode(False), torch.enable_grad(), at_rest(model):
+    with torch.inference_mode(False), torch.enable_grad(), eval_mode(model):
         with hear_maps(host, len(images)) as spots, hear_head(model) as call:
             # The gradient flows from the pictures on, whichever parameters are frozen.
             answer = model(images.detach().clone().requires_grad_())
@@ -130,7 +137,7 @@ def _choose(
         try:
             maps = {name: spot.as_map(g[index], host, size) for name, g in answers.items() if g[index] is not None}
         except HostError as error:
-            reason = str(error).partition(";")[0]  # what follows is advice for plug-ins
+            reason = str(error)
             continue
         maps = {name: gradient for name, gradient in maps.items() if bool((gradient != 0).any())}
         if "both" in maps:
@@ -144,7 +151,7 @@ def _choose(
     return max(options, key=lambda option: len(option[1]))  # the first of those with most parts
 
 
-def _view(cams: Cams, index: int, picture: np.ndarray, classes: Sequence[str] | None) -> View:
+def _view(cams: Cams, index: int, picture: np.ndarray, classes: Sequence[str] | None, *, numbers: bool) -> View:
     target = int(cams.targets[index])
     name = name_class(target, classes)
     picture = enlarge(picture)
@@ -152,12 +159,21 @@ def _view(cams: Cams, index: int, picture: np.ndarray, classes: Sequence[str] | 
     for part in cams.heat:
         logit, peak = float(cams.logits[part][index]), float(cams.peak[part][index])
         caption = f"Places that speak for {name!r} in {WORDS[part]}, whose score for it is {logit:.3g}."
+        if numbers:
+            caption = f"Places that raise {name!r} in {WORDS[part]}, {_which(target, classes)}."
         if peak == 0:
             caption += " None was found: the weighted features are negative everywhere."
         drawn = montage([picture, heat_overlay(picture, cams.heat[part][index])])
         key = "gradcam" if part == "both" else f"gradcam-{part}"
-        numbers = {"score": logit, "peak": peak, "grid": list(cams.heat[part].shape[1:])}
-        figures.append(Figure(key, caption, pixels=drawn, numbers=numbers, layer=cams.layer))
-    numbers = {"target": target, "class": name, "layer": cams.layer}
-    about = f"{ABOUT} Read at: {cams.layer}."
-    return View("gradcam", TITLE, about, figures=figures, numbers=numbers)
+        measured = {"score": logit, "peak": peak, "grid": list(cams.heat[part].shape[1:])}
+        figures.append(Figure(key, caption, pixels=drawn, numbers=measured, layer=cams.layer))
+    about = f"{ABOUT_NUMBER if numbers else ABOUT} Read at: {cams.layer}."
+    whole = {"target": target, "class": name, "layer": cams.layer}
+    return View("gradcam", TITLE, about, figures=figures, numbers=whole)
+
+
+def _which(target: int, classes: Sequence[str] | None) -> str:
+    """Return which of a model's numbers was asked about."""
+    if classes is None or len(classes) == 1:
+        return "the number that the model tells"
+    return f"number {target + 1} of the {len(classes)} that the model tells"

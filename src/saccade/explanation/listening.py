@@ -10,7 +10,7 @@ Heard = dict[nn.Module, Tensor]  # the last output of each module listened to
 
 
 @contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Put a model into evaluation mode for a while; every module gets its own mode back."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

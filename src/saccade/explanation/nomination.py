@@ -11,7 +11,7 @@ from ..layers.nominate import CANDIDATES, Nominator, Synergy
 from ..layers.numerics import upcast
 from ..report import Html, grid, line_chart
 from .draw import enlarge, montage, overlay, share_colours, to_grey, upsample
-from .listening import Heard, at_rest, listen
+from .listening import Heard, eval_mode, listen
 from .view import Figure, View
 
 TITLE = "What every place nominates"
@@ -77,7 +77,7 @@ def read_nominations(model: nn.Module, images: Tensor, *, heard: Heard | None = 
     if not found:
         return []
     if heard is None:
-        with at_rest(model), listen(nomination_taps(model)) as heard:
+        with eval_mode(model), listen(nomination_taps(model)) as heard:
             model(images)
     return [_read(model, path, module, heard[module.scores]) for path, module in found if module.scores in heard]
 

@@ -13,12 +13,14 @@ from PIL import Image
 
 from ..report import Html, Section, encode_picture, paragraph, render_page, strip, table, tag
 from ..runs import free_name
-from .result import Answer, ExplainedPicture, Explanation
+from ..tasks import Answer
+from .explained import ExplainedPicture, ExplainedPictures, Rows
 from .view import Figure, View
 
 KIND = "saccade explanation"
 WIDEST = 960  # pixels of a picture on the page
 STEPS = 120  # layers that a row of buttons is made for
+SINGULAR = {"classes": "Class", "labels": "Label", "columns": "Column"}  # of what the parts of answers are called
 
 STYLE = """
 .shown img { max-width: 100%; height: auto; image-rendering: auto; }
@@ -39,8 +41,8 @@ STYLE = """
 """
 
 
-def save_page(explanation: Explanation, folder: Path, *, overwrite: bool = False) -> Path:
-    """Write an explanation into a folder, whole or not at all; see `Explanation.save`."""
+def save_page(explanation: ExplainedPictures, folder: Path, *, overwrite: bool = False) -> Path:
+    """Write an explanation into a folder, whole or not at all; see `ExplainedPictures`."""
     check_free(folder, overwrite=overwrite)
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
@@ -58,7 +60,7 @@ def save_page(explanation: Explanation, folder: Path, *, overwrite: bool = False
     return folder / "index.html"
 
 
-def render(explanation: Explanation) -> str:
+def render(explanation: ExplainedPictures) -> str:
     """Return the page."""
     several = len(explanation.pictures) > 1
     names = _names(explanation.pictures)
@@ -94,25 +96,36 @@ def _steps() -> str:
     return f"{','.join(rules)}{{display:block}}"
 
 
-def _head(explanation: Explanation, picture: ExplainedPicture) -> Html:
+def _head(explanation: ExplainedPictures, picture: ExplainedPicture) -> Html:
     parts = []
     if picture.pixels is not None:
         seen = f"{picture.name}, as the model saw it"
         parts.append(tag("div", encode_picture(picture.pixels, alt=seen, largest=256, smallest=224)))
-    if picture.answer:
-        told = _answer(picture.answer, explanation.model)
+    if picture.rows:
+        told = _answer(picture.rows, explanation.model, explanation.outputs, picture.said)
     else:
         told = paragraph("The model gives no answer for the whole picture; the views are of its features.")
-    other = _answer(picture.other, explanation.against or "the other model") if picture.other else None
+    against = explanation.against or "the other model"
+    other = (
+        _answer(picture.other_rows, against, explanation.outputs, picture.other_said) if picture.other_rows else None
+    )
     return tag("div", *parts, tag("div", told, other), class_="answer")
 
 
-def _answer(answer: Answer, name: str) -> Html:
-    rows = []
-    for label, share in answer:
-        bar = strip(math.nan, share, math.nan, x_range=(0, 1), bar=True)  # no interval: it is one answer
-        rows.append([label, tag("div", bar, class_="share"), f"{share:.1%}"])
-    return table(["Class", "", "Share"], rows, caption=f"What {name} answers", numeric=(2,))
+def _answer(answer: Rows, name: str, outputs: str, said: Answer | None) -> Html:
+    """Return the parts of an answer; those that have a share with a bar for it."""
+    rows: list[list[Html | str]] = []
+    shares = any(share is not None for _, _, share in answer)
+    for label, text, share in answer:
+        bar = Html("")
+        if share is not None:  # no interval: it is one answer
+            bar = tag("div", strip(math.nan, share, math.nan, x_range=(0, 1), bar=True), class_="share")
+        rows.append([label, bar, text] if shares else [label, text])
+    head = [SINGULAR.get(outputs, "Output"), *(["", "Share"] if shares else ["Answer"])]
+    caption = f"What {name} answers"
+    if said is not None and shares and outputs != "classes":  # of classes the first is the answer
+        caption += f": {said.text}"
+    return table(head, rows, caption=caption, numeric=(len(head) - 1,))
 
 
 def _render_view(view: View, scope: str) -> Html:
@@ -152,7 +165,7 @@ def _absent(views: Sequence[View]) -> Html:
     return tag("ul", *rows) if rows else Html("")
 
 
-def _write_pictures(explanation: Explanation, folder: Path) -> dict[tuple[int, str], str]:
+def _write_pictures(explanation: ExplainedPictures, folder: Path) -> dict[tuple[int, str], str]:
     files = {}
     for place, picture in enumerate(explanation.pictures):
         inside = folder / f"picture-{place + 1}"
@@ -172,7 +185,7 @@ def _safe(key: str) -> str:
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "_" for letter in key)
 
 
-def _numbers(explanation: Explanation, files: dict[tuple[int, str], str]) -> dict[str, Any]:
+def _numbers(explanation: ExplainedPictures, files: dict[tuple[int, str], str]) -> dict[str, Any]:
     def figure(place: int, one: Figure) -> dict[str, Any]:
         told = {"file": files.get((place, one.key)), "caption": one.caption, "layer": one.layer, "depth": one.depth}
         return {**{key: value for key, value in told.items() if value is not None}, "numbers": one.numbers}
@@ -182,11 +195,15 @@ def _numbers(explanation: Explanation, files: dict[tuple[int, str], str]) -> dic
             return {"absent": one.absent}
         return {"numbers": one.numbers, "figures": {fig.key: figure(place, fig) for fig in one.figures}}
 
+    def told(picture: ExplainedPicture) -> dict[str, Answer | None]:
+        return {"said": picture.said, "against_said": picture.other_said}
+
     pictures = [
         {
             "name": picture.name,
             "answer": [{"class": name, "share": share} for name, share in picture.answer],
             "against": [{"class": name, "share": share} for name, share in picture.other],
+            **{key: answer.record for key, answer in told(picture).items() if answer is not None},
             "views": {one.key: view(place, one) for one in picture.views},
         }
         for place, picture in enumerate(explanation.pictures)

@@ -12,7 +12,7 @@ from ..layers.cluster import correspondence, kmeans
 from ..layers.numerics import upcast
 from ..layers.slots import SlotMixer
 from .draw import SMALLEST, enlarge, heat_colours, heat_overlay, label_overlay, montage, upsample
-from .listening import Heard, at_rest, listen
+from .listening import Heard, eval_mode, listen
 from .medoids import assign, choose_medoids
 from .view import Figure, View
 
@@ -133,7 +133,7 @@ def read_slots(
     if not found:
         return []
     if heard is None:
-        with at_rest(model), listen(slot_taps(model)) as heard:
+        with eval_mode(model), listen(slot_taps(model)) as heard:
             model(images)
     return [_read(path, mixer, heard[mixer.slots], heard[mixer.features]) for path, mixer in found]
 

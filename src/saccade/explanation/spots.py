@@ -39,7 +39,13 @@ class Spot:
                 raise HostError(f"{self.layer} has {rows} x {columns} cells, which are no places of the picture")
         layout: Any = "NLC" if values.ndim == 3 else "NHWC" if self.channels_last else "NCHW"
         fits = host.grid if host.grid and values.shape[1] - self.prefix == host.grid[0] * host.grid[1] else None
-        return split_tokens(values, layout=layout, prefix_tokens=self.prefix, grid=fits, image_size=size).as_map()
+        try:
+            return split_tokens(values, layout=layout, prefix_tokens=self.prefix, grid=fits, image_size=size).as_map()
+        except HostError:  # its words are advice for plug-ins
+            count = values.shape[1] - self.prefix
+            raise HostError(
+                f"{count} word tokens of a {size[0]}x{size[1]} picture form no grid of near-square cells"
+            ) from None
 
 
 @contextmanager

@@ -6,15 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..building import open_device
+from ..loading import open_device
 from ..plugins.tokens import HostError, find_host
 from ..report.markup import shorten
 from .answers import BEST, find_logits
 from .attention import density_view
 from .capture import capture
 from .choice import TEXT_VIEWS, check_layers, check_views, restrict
-from .listening import at_rest
-from .result import Answer, ExplainedPicture, Explanation
+from .explained import ExplainedPicture, Shares
+from .listening import eval_mode
+from .result import Explanation
 from .scaling import scaling_view
 from .view import View
 from .words import Text, read_text, words_view
@@ -69,10 +70,10 @@ def explain_texts(
             progress(f"text {number + 1}")
         name = shorten(text, NAME) if isinstance(text, str) else f"text {number + 1}"
         inputs = read_text(text, tokenizer, place)
-        with torch.no_grad(), at_rest(model):
+        with torch.no_grad(), eval_mode(model):
             captured = capture(model, inputs) if isinstance(inputs, Tensor) else capture(model, **inputs)
         logits = find_logits(captured.output, 1)
-        answer: Answer = [] if logits is None else _answer(logits[0], classes)
+        answer: Shares = [] if logits is None else _answer(logits[0], classes)
         shown: list[View] = []
         for key in chosen:
             if key == "words":
@@ -88,7 +89,7 @@ def _classes(model: nn.Module) -> list[str] | None:
     return [str(labels[index]) for index in sorted(labels)] if labels else None
 
 
-def _answer(logits: Tensor, classes: Sequence[str] | None) -> Answer:
+def _answer(logits: Tensor, classes: Sequence[str] | None) -> Shares:
     best = logits.float().softmax(0).topk(min(BEST, len(logits)))
     named = classes if classes is not None and len(classes) == len(logits) else None
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ..plugins.tokens import HostError
 from ..report import Html, tag
-from ..tasks.classify import read_logits
-from .listening import at_rest
+from ..tasks.classification.task import read_logits
+from .listening import eval_mode
 from .terms import WORDS, choose_targets, hear_head, name_class
 from .view import Figure, View
 
@@ -121,7 +121,7 @@ def compute_influence(
         leaves.append(output.detach().clone().requires_grad_())
         return leaves[0]
 
-    with torch.inference_mode(False), torch.enable_grad(), at_rest(model), hear_head(model) as call:
+    with torch.inference_mode(False), torch.enable_grad(), eval_mode(model), hear_head(model) as call:
         hook = find_embedding(model).register_forward_hook(cut)
         try:
             answer = model(inputs) if isinstance(inputs, Tensor) else model(**inputs)

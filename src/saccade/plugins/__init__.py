@@ -3,12 +3,14 @@
 from .attach import Handle, attach, attached
 from .broadcast import ContextBroadcast
 from .extra_block import ExtraBlock
+from .registry import PLUGINS, register_plugin
 from .second_order import SecondOrderHead
 from .squeeze import SqueezeExcite
 from .tokens import Host, HostError, Tokens, find_host, read_tokens
 from .uniform import UniformHead
 
 __all__ = [
+    "PLUGINS",
     "ContextBroadcast",
     "ExtraBlock",
     "Handle",
@@ -22,4 +24,5 @@ __all__ = [
     "attached",
     "find_host",
     "read_tokens",
+    "register_plugin",
 ]

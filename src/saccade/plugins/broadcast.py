@@ -7,9 +7,11 @@ from torch import nn
 
 from ..layers.broadcast import Broadcast
 from .context import OnTokens, Part, Position
+from .registry import register_plugin
 from .tokens import Place
 
 
+@register_plugin("broadcast")
 class ContextBroadcast(OnTokens):
     """CB of "Scratching Visual Transformer's Back with Uniform Attention", or with `scale` its CB_S.
 

@@ -8,12 +8,14 @@ from torch.nn import functional as F
 
 from .attach import Handle
 from .context import Members, choose_blocks
+from .registry import register_plugin
 from .tokens import Block, Host, HostError, Place, require_blocks
 
 Kind = Literal["attention", "mlp"]
 KINDS = ("attention", "mlp")
 
 
+@register_plugin("extra_block")
 class ExtraBlock:
     """The experiment of "Scratching Visual Transformer's Back with Uniform Attention", section 3: a single extra layer.
 

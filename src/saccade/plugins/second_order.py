@@ -6,14 +6,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..layers.covpool import Covariance, CrossCovariance
 from ..layers.second_order import Fusion, Pooling, SecondOrder
 from .attach import Handle, attached
 from .context import Members
+from .registry import register_plugin
 from .tokens import CLASS_OUTPUT, Host, HostError
 
 CLASSIFIERS = ("classifier", "score")  # what Hugging Face calls the layer that makes the logits
 
 
+@register_plugin("second_order")
 class SecondOrderHead:
     """Replace a host's classifier by one that reads class token and word tokens.
 
@@ -28,8 +31,12 @@ class SecondOrderHead:
         num_heads: heads of the cross-covariance.
         head_dim: their width; by default 14, 24 or 38 as in SoT-Tiny, -Small and -Base, chosen by the host's width.
         drop_rate: dropout of the second-order representation.
+        class_token: None reads the words alone; "auto" reads the class token too, where the host has one.
         options: other settings of the pooling, such as normalization="svpn_exact" or num_iter=3.
     """
+
+    option_sources = (SecondOrder, CrossCovariance, Covariance)
+    option_hidden = ("dim", "num_prefix_tokens")
 
     def __init__(
         self,
@@ -40,8 +47,11 @@ class SecondOrderHead:
         num_heads: int = 6,
         head_dim: int | None = None,
         drop_rate: float = 0.0,
+        class_token: Literal["auto", "none"] | None = "auto",
         **options: Any,
     ) -> None:
+        if class_token not in ("auto", "none", None):
+            raise ValueError(f"class_token={class_token!r} was given; allowed are 'auto' and None (words alone)")
         SecondOrder(32, 2, fusion=fusion, pooling=pooling, num_heads=num_heads, head_dim=head_dim or 14, **options)
         self.num_classes = num_classes
         self.fusion: Fusion = fusion
@@ -49,6 +59,7 @@ class SecondOrderHead:
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.drop_rate = drop_rate
+        self.words_only = class_token != "auto"
         self.options = options
 
     def install(self, host: Host, handle: Handle) -> None:
@@ -80,7 +91,7 @@ class SecondOrderHead:
             self.num_classes or num_classes,
             fusion=self.fusion,
             pooling=self.pooling,
-            class_token=class_token,
+            class_token=None if self.words_only else class_token,
             num_prefix_tokens=prefix,
             num_heads=self.num_heads,
             head_dim=head_dim,
@@ -91,9 +102,12 @@ class SecondOrderHead:
     def _install_timm(self, host: Host, handle: Handle) -> None:
         model: Any = host.model
         prefix = host.output_prefix
-        words_only = prefix == 0
+        words_only = prefix == 0 or self.words_only
         if words_only and self.pooling in ("fc", None):
-            raise HostError(f"pooling={self.pooling!r} reads the class token alone, and {host.name} has none")
+            raise HostError(
+                f"pooling={self.pooling!r} reads the class token alone, and {host.name} has none, or class_token=None "
+                "leaves it out; choose another pooling"
+            )
         layer = self.build(
             model.num_features, model.num_classes, class_token=None if words_only else "first", prefix=prefix
         )

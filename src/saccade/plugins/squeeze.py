@@ -8,9 +8,11 @@ from torch.nn import functional as F
 
 from ..layers.broadcast import WithMean
 from .context import OnTokens, Part, Position
+from .registry import register_plugin
 from .tokens import Place
 
 
+@register_plugin("squeeze")
 class SqueezeExcite(OnTokens):
     """Every channel scaled by a gate that the mean token decides.
 

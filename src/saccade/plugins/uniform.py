@@ -12,11 +12,13 @@ from torch.nn import functional as F
 from ..layers.broadcast import token_mean
 from .attach import Handle
 from .context import choose_blocks
+from .registry import register_plugin
 from .tokens import Block, Host, HostError, require_blocks
 
 VARIANTS = ("A", "B", "C")
 
 
+@register_plugin("uniform")
 class UniformHead:
     """Give every attention layer a head that looks at all tokens alike.
 

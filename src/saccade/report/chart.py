@@ -79,6 +79,7 @@ def scatter(
     title: str,
     x_label: str,
     y_label: str,
+    guide: Sequence[tuple[float, float]] = (),
     percent: bool = False,
 ) -> Html:
     """Return a figure of points, each group with a colour and a mark of its own.
@@ -88,11 +89,14 @@ def scatter(
         title: the figure's caption.
         x_label: what the x-axis shows.
         y_label: what the y-axis shows.
+        guide: points of a thin line to compare with, such as a diagonal.
         percent: values of y are shares.
     """
     places = [(point.x, point.y) for points in groups.values() for point in points]
-    frame = _Frame.around(places, percent=percent, room=0.06)
+    frame = _Frame.around([*places, *guide], percent=percent, room=0.06)
     body, told = [frame.draw(x_label, y_label)], []
+    if guide:
+        body.append(tag("path", d=frame.path(guide), class_="guide"))
     taken = [(frame.x(x) - 6, frame.x(x) + 6, frame.y(y)) for x, y in places]
     for index, (name, points) in enumerate(groups.items()):
         for point in points:
@@ -105,7 +109,7 @@ def scatter(
                 body.append(_name(frame, shorten(point.label, 24), x, y, taken))
             told.append(f"{what}.")
     alternative = f"{title}. Points of {y_label} by {x_label}. {' '.join(told[:50])}"
-    return _figure(title, join(*body), alternative, _legend(list(groups), lines=False))
+    return _figure(title, join(*body), alternative, _legend(list(groups), lines=False) if len(groups) > 1 else None)
 
 
 def _name(frame: "_Frame", text: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> Html:

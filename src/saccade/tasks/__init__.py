@@ -1,22 +1,37 @@
-"""What a model is trained for: forward and loss in one module."""
+"""What a model is trained for: each task a folder, all of them one contract (`task.py`)."""
 
-from .classify import Classify
-from .distill import Distillation
-from .drloc import RelativeLocalization
-from .label_maps import LabelMaps, make_label_maps, save_label_maps
-from .task import Task
-from .teacher import SoftLabels, TeacherLabels
-from .token_label import TokenLabelling
+from .auxiliary import (
+    Distillation,
+    LabelMaps,
+    RelativeLocalization,
+    SoftLabels,
+    TeacherLabels,
+    TokenLabelling,
+    make_label_maps,
+    save_label_maps,
+)
+from .classification import Classify
+from .metric import Metrics, MetricSpec
+from .multilabel import Multilabel
+from .regression import Regress
+from .task import TASKS, Answer, Task, register_task
 
 __all__ = [
+    "TASKS",
+    "Answer",
     "Classify",
     "Distillation",
     "LabelMaps",
+    "MetricSpec",
+    "Metrics",
+    "Multilabel",
+    "Regress",
     "RelativeLocalization",
     "SoftLabels",
     "Task",
     "TeacherLabels",
     "TokenLabelling",
     "make_label_maps",
+    "register_task",
     "save_label_maps",
 ]

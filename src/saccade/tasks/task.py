@@ -1,9 +1,53 @@
-"""What every task offers the training loop."""
+"""The contract of a task: what it reads, trains for, answers, measures and shows. Everything else knows no task.
 
-from typing import Any
+From data to a batch: `claims`, `read_table`, `encoder`, `expander`. In training: `loss`, `draw`, `set_epoch`, `follow`,
+`weight_of`, `reweigh`. Of answers: `answer`, `metrics`, `metric_specs`, `primary`. For people: `read_output`,
+`describe`, `page`. A task is a model together with all of that; what needs no model is a class method.
+"""
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from ..config import AugmentConfig, DataConfig, LossConfig, TrainConfig
+from ..data.augment import Augment, Follow, keep_targets
+from ..data.feed import Batch, Expand
+from ..data.framing import Encoder, ImageEncoder
+from ..data.open import Data, open_configured
+from ..data.spec import InputSpec
+from ..data.table import Table
+from ..data.targets import Targets
+from ..registry import Registry
+from .metric import Metrics, MetricSpec
+from .page import Page
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """A task without options of its own."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model says to one sample, for people and programs.
+
+    Args:
+        text: in a few words.
+        rows: the parts of the answer: a name, a text, and a share from 0 to 1 where it has one.
+        record: the same as JSON holds it, under the names that programs rely on.
+        said: names of the rows that are the answer, where others are listed beside them.
+    """
+
+    text: str
+    rows: tuple[tuple[str, str, float | None], ...]
+    record: dict[str, Any] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
 
 
 class Task(nn.Module):
@@ -11,27 +55,135 @@ class Task(nn.Module):
 
     Calling it returns a dict with "output" (what the model answered), "loss" (a scalar to call `backward` on, if there
     is anything to compare with) and the loss's named parts, without gradient, for the log.
+
+    Attributes:
+        model: what is trained.
+        name: of the task, by which it was registered.
+        primary: name of the metric that a run is judged by.
+        running: names of what `follow` counts while training.
+        output: what the raw answer is called in an exported graph.
+        outputs_key: what programs know the names of its outputs by, beside "outputs", such as "classes".
+        Options: its options, a dataclass; given as `--task NAME:option=value`.
+        page: what it adds to reports.
     """
 
+    name: ClassVar[str] = ""
+    primary: ClassVar[str] = "loss"
+    running: ClassVar[tuple[str, ...]] = ()
+    output: ClassVar[str] = "output"
+    outputs_key: ClassVar[str] = "outputs"
+    Options: ClassVar[type] = NoOptions
+    page: ClassVar[type[Page]] = Page
+
     model: nn.Module
+    spec: InputSpec | None = None
+
+    # From data to a batch
+
+    @classmethod
+    def claims(cls, table: Table) -> bool:  # noqa: ARG003
+        """Tell whether a table's columns say by themselves that they are for this task."""
+        return False
+
+    @classmethod
+    def read_table(cls, table: Table, options: Any) -> Targets:  # noqa: ARG003
+        """Return what a table's columns say of its rows, or raise ValueError."""
+        raise table.refuse(f"what the task {cls.name} reads; this task reads no lists")
+
+    @classmethod
+    def open(cls, config: DataConfig, options: Any) -> Data:
+        """Open the samples that settings name."""
+        return open_configured(config, partial(cls.read_table, options=options))
+
+    @classmethod
+    def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
+        """Return settings without what makes no sense for the task, and remarks on what was left out."""
+        return config, []
+
+    @classmethod
+    def complete_spec(cls, spec: InputSpec, data: Data) -> None:
+        """Add to a spec what the training samples tell and answers are read by, such as the scale of numbers."""
+
+    @classmethod
+    def check_spec(cls, spec: InputSpec) -> None:
+        """Refuse, by ValueError, what no answer can be read by: the spec of a file from elsewhere may say anything."""
+
+    @classmethod
+    def num_outputs(cls, spec: InputSpec) -> int:
+        """Return how many numbers a model gives for a sample."""
+        return len(spec.outputs)
+
+    @classmethod
+    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:
+        """Return what makes tensors of samples: with `augment` those of training, else without chance."""
+        framing = spec.framing
+        return ImageEncoder(framing if augment is None else type(framing)(**{**vars(framing), "config": augment}))
+
+    @classmethod
+    def mixed_targets(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig) -> Follow:  # noqa: ARG003
+        """Return what targets become where images are mixed; refuses mixing unless a task knows what it means."""
+        return keep_targets
+
+    @classmethod
+    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
+        """Return what makes training batches of batches as they were read."""
+        targets = cls.mixed_targets(spec, augment, loss)
+        return Augment(augment, mean=spec.mean, std=spec.std, img_size=spec.img_size, targets=targets, device=device)
+
+    # In training
+
+    @classmethod
+    def build(
+        cls,
+        model: nn.Module,
+        spec: InputSpec,
+        *,
+        options: Any = None,  # noqa: ARG003
+        loss: LossConfig | None = None,  # noqa: ARG003
+        counts: Tensor | None = None,  # noqa: ARG003
+        total: int | None = None,  # noqa: ARG003
+    ) -> "Task":
+        """Return the task around a model, by settings.
+
+        Args:
+            model: answers with `num_outputs` numbers a sample.
+            spec: what goes in and comes out.
+            options: of the task; the defaults if not given.
+            loss: what is asked of the answers.
+            counts: training samples that speak of each output, where they are known.
+            total: training samples, where they are known.
+        """
+        task = cls(model)
+        task.spec = spec
+        return task
 
     def forward(
         self,
-        images: Tensor,
+        batch: Batch | Tensor,
         targets: Tensor | None = None,
         *,
         generator: torch.Generator | None = None,
-        **step: Any,
+        **draws: Any,
     ) -> dict[str, Tensor]:
         """Run the model and compare.
 
         Args:
-            images: B, C, H, W.
-            targets: what the answer is compared with; None to only answer.
+            batch: by name: `image`, `target`, ...; or images alone, B, C, H, W.
+            targets: with images alone, what the answer is compared with; None to only answer.
             generator: source of the task's own randomness, on the device of the images.
-            step: what `draw` returned, instead of a generator.
+            draws: what `draw` returned, instead of a generator.
         """
+        if isinstance(batch, Tensor):
+            batch = {"image": batch} if targets is None else {"image": batch, "target": targets}
+        return self.loss(batch, generator=generator, **draws)
+
+    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
+        """Return "output" and, for a batch with targets, "loss" and its parts; arguments as for calling the task."""
         raise NotImplementedError
+
+    def ask(self, batch: Batch) -> Any:
+        """Return what the model answers to a batch's inputs."""
+        return self.model(batch["image"])
 
     def draw(
         self,
@@ -42,10 +194,136 @@ class Task(nn.Module):
     ) -> dict[str, Tensor]:
         """Draw what one step of the task needs, to be passed to it by name.
 
-        For a compiled task: `task(images, targets, **task.draw(len(images), device=..., generator=...))`, since
-        torch.compile takes no generator.
+        For a compiled task: `task(batch, **task.draw(size, device=..., generator=...))`, since torch.compile takes no
+        generator.
         """
         return {}
 
     def set_epoch(self, epoch: float, total_epochs: int) -> None:
         """Tell the task how far training is; for those whose loss changes with it."""
+
+    def follow(self, result: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, ...]:  # noqa: ARG002
+        """Return sums over a training batch's samples, one for each name in `running`."""
+        return ()
+
+    def weight_of(self, batch: Batch) -> Tensor | None:  # noqa: ARG002
+        """Return the sum of the samples' weights that the loss is divided by; None where every sample counts as one."""
+        return None
+
+    def reweigh(self, result: dict[str, Tensor], batch: Batch, mean: Tensor | None) -> dict[str, Tensor]:  # noqa: ARG002
+        """Return a part's result with its loss such that the mean over parts, by samples, is the whole batch's loss.
+
+        Args:
+            result: of a part of a batch.
+            batch: that part.
+            mean: weight of a sample in the whole batch, over all processes; None changes nothing.
+        """
+        return result
+
+    # Of answers
+
+    @classmethod
+    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
+        """Return the numbers that answers are judged by."""
+        raise NotImplementedError
+
+    @classmethod
+    def metric(cls, name: str, spec: InputSpec) -> MetricSpec | None:
+        """Return one of these by its name; None if there is none."""
+        return next((one for one in cls.metric_specs(spec) if one.name == name), None)
+
+    def answer(self, batch: Batch) -> dict[str, Tensor]:
+        """Return what the model says to each sample of a batch, "output" among it, in float32."""
+        inputs = {name: value for name, value in batch.items() if name not in ("target", "place")}
+        return self.read(self(inputs)["output"].float(), batch)
+
+    def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:  # noqa: ARG002
+        """Return what a model's raw answer says, ready to be measured; an exported model's answer is read by this too.
+
+        Args:
+            output: raw, B, ...
+            batch: what was asked about, with targets where they are known.
+        """
+        return {"output": output}
+
+    @classmethod
+    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:
+        """Return which of two raw answers, B, ..., people would take for the same, B bool."""
+        return np.array(
+            [
+                cls.describe(a, spec).text == cls.describe(b, spec).text
+                for a, b in zip(cls.read_output(first, spec), cls.read_output(second, spec), strict=True)
+            ]
+        )
+
+    def metrics(self) -> Metrics:
+        """Return what collects measurements of answers."""
+        raise NotImplementedError
+
+    def settle(self, metrics: Metrics) -> None:
+        """Take from the validation answers of a finished run what reading answers needs, into the spec."""
+
+    # For people
+
+    @classmethod
+    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:  # noqa: ARG003
+        """Return raw answers, B, ..., as people and programs want them, such as shares that sum to one."""
+        return output
+
+    @classmethod
+    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
+        """Return what `read_output` gave for one sample in words, rows and names.
+
+        Args:
+            row: of that sample.
+            spec: of the model.
+            top: parts of the answer to name at most, where there are many.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
+        """Return the columns of a table of answers, between the sample's name and what is wrong with it."""
+        raise NotImplementedError
+
+    @classmethod
+    def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:
+        """Return an answer's cells in such a table, texts and numbers."""
+        raise NotImplementedError
+
+    @classmethod
+    def line_record(cls, answer: Answer) -> dict[str, Any]:
+        """Return an answer as a line of JSON holds it, beside the sample's name."""
+        return answer.record
+
+
+TASKS: Registry[type[Task]] = Registry("task", group="saccade.tasks")
+
+
+def register_task(name: str) -> Any:
+    """Return a decorator that registers a task under the name it has on the command line."""
+
+    def put(task: type[Task]) -> type[Task]:
+        task.name = name
+        return TASKS.register(name)(task)
+
+    return put
+
+
+def samples_in(batch: Mapping[str, Tensor]) -> int:
+    """Return how many samples a batch has."""
+    return len(next(iter(batch.values())))
+
+
+def part_of(batch: Mapping[str, Tensor], part: slice) -> Batch:
+    """Return some of a batch's samples."""
+    return {name: value[part] for name, value in batch.items()}
+
+
+def are_numbers(values: Any, count: int) -> bool:
+    """Tell whether something read from a file is a list of so many finite numbers."""
+    return (
+        isinstance(values, list)
+        and len(values) == count
+        and all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+    )

@@ -1,12 +1,15 @@
 """What a user sees while a model trains."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import rich.console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from torch import Tensor
+
+from ..tasks import MetricSpec
 
 REFRESH = 0.5  # seconds; the loss of a GPU is waited for no more often
 
@@ -22,6 +25,8 @@ class Console:
     def __init__(self, *, epochs: int = 1, quiet: bool = False) -> None:
         self.out = rich.console.Console(stderr=True, quiet=quiet)
         self.epochs, self.quiet = epochs, quiet
+        self.metrics: dict[str, MetricSpec] = {}
+        self.primary, self.running = "", tuple[str, ...]()
         self.progress = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=None),
@@ -35,6 +40,16 @@ class Console:
         self.bar = self.progress.add_task("", total=None, epoch="", told="")
         self.looked = self.begun = 0.0
         self.done = self.seen = 0
+
+    def judge_by(self, metrics: Sequence[MetricSpec], primary: str, running: tuple[str, ...]) -> None:
+        """Call numbers by their words.
+
+        Args:
+            metrics: what answers are judged by.
+            primary: name of the one that counts.
+            running: names of what totals count besides the loss.
+        """
+        self.metrics, self.primary, self.running = {one.name: one for one in metrics}, primary, running
 
     def __enter__(self) -> "Console":
         self.progress.start()
@@ -56,22 +71,30 @@ class Console:
         )
 
     def advance(self, totals: Tensor) -> None:
-        """Move the bar by a step; `totals` are the epoch's summed loss, correct answers and pictures so far."""
+        """Move the bar by a step; `totals` are the epoch's summed loss, what the task follows, and samples so far."""
         self.done += 1
         now = time.monotonic()
         if self.progress.disable or now - self.looked < REFRESH:
             return
         self.looked = now
-        loss, correct, count = totals.tolist()
+        loss, *followed, count = totals.tolist()
         rate = count / max(now - self.begun, 1e-9)
-        told = f"loss {loss / count:.3f}  accuracy {correct / count:.1%}  {rate:,.0f} images/s"
-        self.progress.update(self.bar, completed=self.done, told=told)
+        told = [f"loss {loss / count:.3f}"]
+        for name, value in zip(self.running, followed, strict=False):
+            spec = self.metrics.get(name)
+            shown = f"{value / count:.1%}" if spec is not None and spec.share else f"{value / count:.4g}"
+            told.append(f"{spec.words if spec is not None else name} {shown}")
+        told.append(f"{rate:,.0f} images/s")
+        self.progress.update(self.bar, completed=self.done, told="  ".join(told))
 
     def end_epoch(self, record: dict[str, Any]) -> None:
         """Print an epoch's line."""
         parts = [f"epoch {record['epoch']:>{len(str(self.epochs))}}/{self.epochs}", f"loss {record['train_loss']:.4f}"]
-        if "val_top1" in record:
-            parts += [f"val loss {record['val_loss']:.4f}", f"val accuracy {record['val_top1']:.2%}"]
+        if "val_loss" in record:
+            parts += [f"val loss {record['val_loss']:.4f}"]
+        spec = self.metrics.get(self.primary)
+        if spec is not None and f"val_{spec.name}" in record:
+            parts += [f"val {spec.words} {spec.show(record[f'val_{spec.name}'])}"]
         parts += [f"{record['images_per_second']:,.0f} images/s"]
         if record["bad_pictures"]:
             parts += [f"{record['bad_pictures']} pictures left out"]

@@ -5,7 +5,8 @@ import platform
 from contextlib import suppress
 from pathlib import Path
 
-from ..runs import Run, write_text
+from ..files import write_text
+from ..runs import Run
 
 
 def begun_before(out: str | Path | None) -> Path | None:

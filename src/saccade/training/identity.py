@@ -15,7 +15,7 @@ def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str,
         steps: of an epoch.
     """
     return {
-        "classes": list(train.classes),
+        "classes": list(train.outputs),
         "training": [train.length, ""] if isinstance(train, Stream) else [len(train), train.fingerprint()],
         "validation": [len(val), val.fingerprint()],
         "steps": steps,

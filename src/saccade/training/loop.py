@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from ..config import ConfigError, TrainConfig
 from ..data.draws import generator, seed_of
-from ..data.feed import Inputs
+from ..data.feed import Batch
 from ..data.loader import check_bad
 from ..data.order import part
 from ..data.picture import count_bad
 from ..runs import Run
-from ..tasks import Task
+from ..tasks import Metrics, Task
+from ..tasks.task import part_of, samples_in
 from .average import Average
 from .board import Board
 from .compilation import compile_parts
@@ -30,8 +31,7 @@ from .setup import Parts
 from .signals import on_signal
 from .state import State, StateError, save_state, set_aside
 from .surroundings import turn_onednn_on
-from .validate import Answers, validate
-from .weighing import Weighing
+from .validate import validate
 
 NOISE, DRAWS = 0x4015E, 0xD4A5  # keep the draws of layers and of tasks apart from others
 CHECK_EVERY = 10  # steps between looks at what costs a wait for the device or for other processes
@@ -76,7 +76,6 @@ class Loop:
         self.sharded = world.size > 1 and engine.parallel == "fsdp"
         if self.sharded:
             shard(self.task, device, world.size)
-        self.weighing = Weighing(self.task, world)
         self.called: nn.Module = self.task
         self.joined = world.size == 1 or self.sharded
         if engine.compile and self.joined:
@@ -87,13 +86,16 @@ class Loop:
         averaging = ShardedAverage if self.sharded else Average
         self.average = averaging(self.task.model, config.keep.ema) if config.keep.ema else None
         self.names = {id(p): name for name, p in self.task.named_parameters()}
-        self.totals = torch.zeros(3, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
+        kinds = 2 + len(self.task.running)  # loss, what the task follows, samples
+        self.totals = torch.zeros(kinds, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
         self.step = self.epoch = 0  # of the whole run; finished epochs
-        self.best, self.stale = -1.0, 0
+        self.primary = parts.primary
+        self.best: float | None = None
+        self.stale = 0
         self.saved_at, self.seconds = time.monotonic(), 0.0
         self.told_to_stop: int | None = None
         self.board: Board | None = None
-        self.answers: Answers | None = None  # of the last validation, until a step changes the weights
+        self.measured: Metrics | None = None  # of the last validation, until a step changes the weights
         self.replays = {strong: Replay(self._captured(strong)) for strong in (True, False)}
 
     def _may_capture(self) -> bool:
@@ -102,7 +104,7 @@ class Loop:
 
     def _batch_size(self) -> int:
         """Return how many pictures all processes take in a step; a set may be smaller than a batch."""
-        order = getattr(self.feed, "order", None)
+        order = self.feed.order
         size = self.config.optim.batch_size
         size = size if order is None else min(size, order.length)
         if size < 2 * self.world.size and self.world.size > 1:
@@ -126,7 +128,8 @@ class Loop:
                 self._train_epoch()
                 record = self._close_epoch()
         if record and self._stale():
-            self.console.say(f"no better accuracy in {self.config.schedule.patience} validations: stopping early")
+            patience = self.config.schedule.patience
+            self.console.say(f"no better {self.primary.words} in {patience} validations: stopping early")
         return record or (self.run.metrics() or [{}])[-1]
 
     def ended(self) -> bool:
@@ -140,13 +143,14 @@ class Loop:
         first = self.step - self.epoch * self.feed.steps
         begun = time.monotonic() - self.seconds
         self.console.begin_epoch(self.epoch, first, self.feed.steps)
-        for inputs in self.feed.epoch(self.epoch, start=first):
+        for batch in self.feed.epoch(self.epoch, start=first):
             self._prepare()
-            draws = self._draws(len(inputs.labels))
-            if self.graphs and len(inputs.labels) == self.config.optim.batch_size:
-                self.replays[strong]([*inputs, *(tensor for draw in draws for tensor in draw.values())])
+            size = samples_in(batch)
+            draws = self._draws(size)
+            if self.graphs and size == self.config.optim.batch_size:
+                self.replays[strong]([*batch.values(), *(tensor for draw in draws for tensor in draw.values())])
             else:
-                self._step(inputs, draws, strong=strong)
+                self._step(batch, draws, strong=strong)
             self.step += 1
             self.seconds = time.monotonic() - begun
             self.console.advance(self.totals)
@@ -155,7 +159,7 @@ class Loop:
     def _prepare(self) -> None:
         """Set what depends on the step's number alone."""
         turn_onednn_on()
-        self.answers = None
+        self.measured = None
         set_rate(self.optimizer, self._rate(self.step))
         if self.average is not None:
             self.average.prepare(self.step)
@@ -184,32 +188,35 @@ class Loop:
         names = list(self._draws(2)[0])
 
         def step(*tensors: Tensor) -> None:
-            inputs, rest = Inputs(*tensors[:3]), iter(tensors[3:])
-            draws = [{name: next(rest) for name in names} for _ in self._chunks(len(inputs.labels))]
-            self._step(inputs, draws, strong=strong)
+            rest = iter(tensors)
+            batch = {name: next(rest) for name in self.feed.names}
+            draws = [{name: next(rest) for name in names} for _ in self._chunks(samples_in(batch))]
+            self._step(batch, draws, strong=strong)
 
         return step
 
-    def _step(self, inputs: Inputs, draws: list[dict[str, Tensor]], *, strong: bool) -> None:
+    def _step(self, batch: Batch, draws: list[dict[str, Tensor]], *, strong: bool) -> None:
         """Run one batch forward and backward in parts, and change the weights."""
         self.optimizer.zero_grad(set_to_none=True)
-        images, targets = self.feed.expand(inputs, strong=strong)
+        batch = self.feed.expand(batch, strong=strong)
         if self.config.engine.channels_last and self.device.type == "cuda":
-            images = images.contiguous(memory_format=torch.channels_last)
+            batch = {name: _channels_last(value) for name, value in batch.items()}
+        size = samples_in(batch)
         # Each process averages over its own part; gradients are then averaged over processes as if parts were equal.
-        everyone = self.everyone if self.world.size > 1 else len(images)
+        everyone = self.everyone if self.world.size > 1 else size
         if not self.joined:
-            self._join(images[:2], targets[:2])
-        chunks = self._chunks(len(images))
+            self._join(part_of(batch, slice(2)))
+        chunks = self._chunks(size)
         parted = len(chunks) > 1 or self.world.size > 1
-        weight = self.weighing.mean(targets, everyone) if parted else None
+        weight = self._mean_weight(batch, everyone) if parted else None
         for number, (chunk, draw) in enumerate(zip(chunks, draws, strict=True)):
             share = (chunk.stop - chunk.start) * self.world.size / everyone
+            mine = part_of(batch, chunk)
             with self._together(last=number == len(chunks) - 1), self._autocast():
-                answer = self.weighing.weigh(self.called(images[chunk], targets[chunk], **draw), targets[chunk], weight)
-                loss = answer["loss"] * share
+                result = self.task.reweigh(self.called(mine, **draw), mine, weight)
+                loss = result["loss"] * share
                 self.scaler.scale(loss).backward()
-            self._count(answer, inputs.labels[chunk])
+            self._count(result, mine)
         if self.config.optim.clip is not None:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.task.parameters(), self.config.optim.clip)
@@ -218,24 +225,30 @@ class Loop:
         if self.average is not None:
             self.average.update()
 
-    def _join(self, images: Tensor, targets: Tensor) -> None:
-        """Tie the copies of the task together, when there are pictures to try it on."""
+    def _mean_weight(self, batch: Batch, everyone: int) -> Tensor | None:
+        """Return the mean weight of a batch's samples over all processes; None where each counts as one."""
+        weight = self.task.weight_of(batch)
+        return None if weight is None else self.world.total(weight) / everyone
+
+    def _join(self, batch: Batch) -> None:
+        """Tie the copies of the task together, when there are samples to try it on."""
 
         def probe(task: nn.Module) -> None:
             source = generator(self.config.seed, DRAWS, device=self.device)
-            draw = self.task.draw(len(images), device=self.device, generator=source)
+            draw = self.task.draw(samples_in(batch), device=self.device, generator=source)
             with self._autocast():
-                task(images, targets, **draw)["loss"].backward()
+                task(batch, **draw)["loss"].backward()
 
         self.called, self.joined = copy_over(self.task, self.world, device=self.device, probe=probe), True
         if self.config.engine.compile:
             self.called = compile_parts(self.called)
 
     @torch.no_grad()
-    def _count(self, answer: dict[str, Tensor], labels: Tensor) -> None:
-        correct = (answer["output"].argmax(-1) == labels).sum()
-        loss = answer["loss"].detach().double() * len(labels)
-        self.totals += torch.stack([loss, correct.double(), torch.full_like(loss, len(labels))]).to(self.totals)
+    def _count(self, result: dict[str, Tensor], batch: Batch) -> None:
+        size = samples_in(batch)
+        loss = result["loss"].detach().double() * size
+        followed = [value.double() for value in self.task.follow(result, batch)]
+        self.totals += torch.stack([loss, *followed, torch.full_like(loss, size)]).to(self.totals)
 
     def _autocast(self) -> Any:
         return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
@@ -274,7 +287,7 @@ class Loop:
 
     def _close_epoch(self) -> dict[str, Any]:
         """Validate, write the epoch's record and its state."""
-        loss, correct, count = self.world.total(self.totals).tolist()
+        loss, *followed, count = self.world.total(self.totals).tolist()
         self.totals.zero_()
         self.epoch += 1
         record: dict[str, Any] = {
@@ -282,14 +295,13 @@ class Loop:
             "step": self.step,
             "lr": self._rate(self.step - 1),
             "train_loss": loss / count,
-            "train_top1": correct / count,
+            **{f"train_{name}": value / count for name, value in zip(self.task.running, followed, strict=True)},
         }
         last = self.epoch == self.config.schedule.epochs
         if last or self.epoch % self.config.keep.evaluate_every == 0:
-            self.answers = self.evaluate()
-            record |= self.answers.metrics()
-            better = record["val_top1"] > self.best
-            self.best, self.stale = max(self.best, record["val_top1"]), 0 if better else self.stale + 1
+            self.measured = self.evaluate()
+            record |= {f"val_{name}": value for name, value in self.measured.compute().items()}
+            self._judge(record[f"val_{self.primary.name}"])
         self.world.unite(self.feed.bad)
         record |= {"images_per_second": count / max(self.seconds, 1e-9), "seconds": self.seconds}
         record["bad_pictures"] = count_bad(self.feed.bad) + count_bad(self.parts.validation.bad)
@@ -304,26 +316,30 @@ class Loop:
             self.save()
         return record
 
+    def _judge(self, value: float) -> None:
+        """Take note of whether a validation was better than all before."""
+        larger = self.primary.larger_is_better
+        better = self.best is None or (value > self.best if larger else value < self.best)
+        self.best, self.stale = (value, 0) if better else (self.best, self.stale + 1)
+
     def _late(self) -> bool:
         """Whether the last state is so old that losing what came after would hurt."""
         return time.monotonic() - self.saved_at > self.config.keep.every_seconds
 
-    def evaluate(self) -> Any:
-        """Return the answers on the validation pictures, of the averaged weights if there are any."""
+    def evaluate(self) -> Metrics:
+        """Return what is measured on the validation samples, of the averaged weights if there are any."""
         validation = self.parts.validation
         turn_onednn_on()
-        # What a process measured on its own pictures, such as running means, is kept of the first one only.
+        # What a process measured on its own samples, such as running means, is kept of the first one only.
         self.world.follow(self.task.buffers())
-        # Sharded weights come together when the task itself is called.
-        model = _Answering(self.task) if self.sharded else self.task.model
         with (
             self.average.in_place() if self.average is not None else nullcontext(),
             held_whole(self.task) if self.sharded else nullcontext(),
             self._autocast(),
         ):
-            answers = validate(model, validation, self.parts.normalize, self.world)
+            measured = validate(self.task, validation, self.feed.expanding, self.world)
         check_bad(validation.bad, self.config.data.bad_limit * len(validation.source), of=len(validation.source))
-        return answers
+        return measured
 
     def _stale(self) -> bool:
         patience = self.config.schedule.patience
@@ -383,7 +399,9 @@ class Loop:
                 fill(value, state.tensors[f"average.{name}"])
         record = state.record
         self.step, self.epoch, self.seconds = record["step"], record["epoch"], record["seconds"]
-        self.best, self.stale = record["best"], record["stale"]
+        # Earlier versions began with a score below any.
+        self.best = None if record["best"] == -1.0 else record["best"]
+        self.stale = record["stale"]
         if record["scaler"] and self.scaler.is_enabled():  # only where both are in half precision
             self.scaler.load_state_dict(record["scaler"])
         self.feed.bad.update(record["bad"])
@@ -409,12 +427,5 @@ class Loop:
             )
 
 
-class _Answering(nn.Module):
-    """A task's answers alone."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__()
-        self.task = task
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.task(images)["output"]
+def _channels_last(value: Tensor) -> Tensor:
+    return value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value

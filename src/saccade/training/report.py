@@ -4,23 +4,24 @@ import json
 import math
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from ..config import ConfigError, TrainConfig, flatten
-from ..data.open import Data, open_configured
-from ..data.picture import BadPicture
-from ..report.answers import calibration_section, class_section, confusion_section, picture_section
+from ..data.open import Data
+from ..data.spec import InputSpec
+from ..files import write_text
 from ..report.axes import number
 from ..report.chart import line_chart
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, facts, fold, grid, paragraph, render_page, table
-from ..report.tally import Answered, wilson
-from ..runs import Run, RunError, write_text
+from ..runs import Run, RunError
+from ..tasks.opening import choose_task, open_samples
+from ..tasks.page import Page, Shown
 
 # Filled in from the data and the device where they are not given.
 AUTOMATIC = {"data.img_size", "data.mean", "data.std", "data.workers", "engine.compile", "engine.graphs"}
@@ -40,11 +41,11 @@ def write_report(run: Run, data: Data | None = None) -> Path:
 
 
 def rewrite_report(path: str | Path) -> Path:
-    """Write the report of an existing run again, with pictures if its data are still what they were."""
+    """Write the report of an existing run again, with images if its data are still what they were."""
     run = Run.open(path)
     config = run.config()
     try:
-        data = open_configured(config.data)
+        data = open_samples(config.task, config.data)[1]
         same = data.val.fingerprint() == run.summary()["validation"]["fingerprint"]
     except (OSError, ValueError, KeyError):
         same = False
@@ -52,22 +53,14 @@ def rewrite_report(path: str | Path) -> Path:
 
 
 def _render(run: Run, data: Data | None) -> str:
-    config, records = run.config(), run.metrics()
-    summary = run.summary() if (run.path / "summary.json").exists() else {}
-    answered = _answered(run)
-    classes = _classes(summary, data, answered)
-    sections = [_curves(config, records)]
-    if answered is not None and len(answered):
-        sections += [class_section(answered, classes), confusion_section(answered, classes)]
-        sections += [calibration_section(answered), *_pictures(answered, classes, data)]
-    sections += [_left_out(run, summary), _settings(run, config)]
-    name = summary.get("data") or (data.name if data else config.data.path or "fashion_mnist (embedded)")
-    lead = [paragraph(_sentence(config, summary, answered, classes, name), class_="lead")]
-    lead += [facts(_facts(config, records, summary))]
-    if summary:
-        lead += [paragraph(ABOUT_INTERVAL, class_="note")]
+    config = run.config()
+    shown, page = _shown(run, config, data)
+    lead = [paragraph(page.sentence(shown), class_="lead"), facts([*page.facts(shown), *_facts(config, shown)])]
+    if (about := page.about(shown)) is not None:
+        lead.append(about)
+    sections = [_curves(config, shown), *page.sections(shown), _left_out(run, shown.summary), _settings(run, config)]
     return render_page(
-        f"{shorten(config.model.name, 120)} on {shorten(name, 120)}",
+        f"{shorten(config.model.name, 120)} on {shorten(shown.data, 120)}",
         sections,
         kind="Training report",
         lead=join(*lead),
@@ -75,77 +68,40 @@ def _render(run: Run, data: Data | None) -> str:
     )
 
 
-ABOUT_INTERVAL = (
-    "The interval (Wilson) says how far accuracy could be off because these validation pictures were taken and not "
-    "others of the same kind. It says nothing about another seed, nor about pictures of another kind."
-)
-
-
-def _answered(run: Run) -> Answered | None:
-    try:
-        kept = run.predictions()
-    except RunError:
-        return None
-    names = ("place", "label", "prediction", "confidence", "loss")
-    return Answered(*(kept[name].numpy() for name in names))
-
-
-def _classes(summary: dict[str, Any], data: Data | None, answered: Answered | None) -> list[str]:
-    known = summary.get("classes") or (list(data.classes) if data else [])
-    most = (
-        0 if answered is None or not len(answered) else int(max(answered.labels.max(), answered.predictions.max())) + 1
-    )
-    return [str(name) for name in known] + [f"class {index}" for index in range(len(known), most)]
-
-
-def _result(summary: dict[str, Any]) -> tuple[int, int] | None:
-    """Return right answers and pictures."""
-    count = summary.get("validation", {}).get("pictures", 0)
-    share = summary.get("val_top1", math.nan)
-    return (round(share * count), count) if count and math.isfinite(share) else None
-
-
-def _sentence(
-    config: TrainConfig, summary: dict[str, Any], answered: Answered | None, classes: Sequence[str], name: str
-) -> Html:
+def _shown(run: Run, config: TrainConfig, data: Data | None) -> tuple[Shown, type[Page]]:
+    """Return what there is to show of a run, and its task's page."""
+    summary = run.summary() if (run.path / "summary.json").exists() else {}
+    kind = choose_task(config.task or summary.get("task", "classify")).kind
     plugins = f" with {', '.join(config.model.plugins)}" if config.model.plugins else ""
-    model = join(tag("strong", shorten(config.model.name, 120)), shorten(plugins, 200))
-    result = _result(summary)
-    if result is None:
-        return join(
-            model, f" was trained on {shorten(name, 120)}; the run has not come to its end, so there is no result yet."
-        )
-    correct, count = result
-    low, high = wilson(correct, count)
-    told = join(
-        model,
-        f", trained on {shorten(name, 120)}, names the right class for ",
-        tag("strong", f"{correct / count:.1%}"),
-        f" of {count:,} validation pictures of {len(classes):,} classes (95% interval {low:.1%} to {high:.1%}).",
+    scores = predictions = None
+    with suppress(RunError):
+        predictions = {name: value.numpy() for name, value in run.predictions().items()}
+        scores = run.scores()
+    outputs = summary.get("classes") or (list(data.outputs) if data else [])
+    spec = InputSpec(tuple(outputs), 3, 1, [0.0], [1.0], task=kind.name)
+    shown = Shown(
+        model=join(tag("strong", shorten(config.model.name, 120)), shorten(plugins, 200)),
+        data=summary.get("data") or (data.name if data else config.data.path or "fashion_mnist (embedded)"),
+        summary=summary,
+        records=run.metrics(),
+        outputs=outputs,
+        metrics=tuple(scores.metrics.values()) if scores is not None else kind.metric_specs(spec),
+        primary=kind.primary,
+        scores={} if scores is None else scores.columns,
+        predictions=predictions or {},
+        source=None if data is None else data.val,
     )
-    if answered is None or not len(answered):
-        return told
-    commonest = float(np.bincount(answered.labels).max() / len(answered))
-    verdict = "" if low > commonest else " It has not been shown to do better than that."
-    return join(told, f" Always answering the most frequent class would be right in {commonest:.1%}.{verdict}")
+    return shown, kind.page
 
 
-def _facts(
-    config: TrainConfig, records: Sequence[dict[str, Any]], summary: dict[str, Any]
-) -> list[tuple[str, str, str]]:
-    found = []
-    if result := _result(summary):
-        low, high = wilson(*result)
-        found.append(("Accuracy", f"{summary['val_top1']:.2%}", f"95% interval {low:.1%} to {high:.1%}"))
-    if "val_top5" in summary:
-        found.append(("Top-5 accuracy", f"{summary['val_top5']:.2%}", ""))
-    if "val_loss" in summary:
-        found.append(("Validation loss", number(summary["val_loss"]), "cross-entropy"))
-    best = max(
-        (r for r in records if math.isfinite(r.get("val_top1", math.nan))), key=lambda r: r["val_top1"], default=None
-    )
-    if best is not None:
-        last = "it is the last" if best is records[-1] else f"{best['val_top1']:.2%} there; the last is kept"
+def _facts(config: TrainConfig, shown: Shown) -> list[tuple[str, str, str]]:
+    found, records, summary = [], shown.records, shown.summary
+    spec = shown.metric(shown.primary)
+    name = f"val_{shown.primary}"
+    scored = [r for r in records if math.isfinite(r.get(name, math.nan))]
+    if scored and spec is not None:
+        best = (max if spec.larger_is_better else min)(scored, key=lambda r: r[name])
+        last = "it is the last" if best is records[-1] else f"{spec.show(best[name])} there; the last is kept"
         found.append(("Best epoch", f"{best['epoch']}", last))
     if "parameters" in summary:
         found.append(("Parameters", _count(summary["parameters"]), f"{summary['parameters']:,}"))
@@ -159,7 +115,8 @@ def _facts(
     return found
 
 
-def _curves(config: TrainConfig, records: Sequence[dict[str, Any]]) -> Section:
+def _curves(config: TrainConfig, shown: Shown) -> Section:
+    records = shown.records
     if not records:
         return Section("curves", "Curves", paragraph("No epoch was finished.", class_="note"))
 
@@ -170,9 +127,13 @@ def _curves(config: TrainConfig, records: Sequence[dict[str, Any]]) -> Section:
         series = {told: found for told, name in names.items() if (found := points(name))}
         return line_chart(series, title=title, x_label="epoch", y_label=y_label, zero=zero, percent=percent)
 
-    charts = [
-        chart("Loss", "cross-entropy", {"training": "train_loss", "validation": "val_loss"}),
-        chart("Accuracy", "right answers", {"training": "train_top1", "validation": "val_top1"}, percent=True),
+    charts = [chart("Loss", "loss", {"training": "train_loss", "validation": "val_loss"})]
+    for spec in shown.metrics:
+        names = {"training": f"train_{spec.name}", "validation": f"val_{spec.name}"}
+        if spec.name != "loss" and any(points(name) for name in names.values()):
+            unit = f"{spec.words}{f', {spec.unit}' if spec.unit else ''}"
+            charts.append(chart(spec.words[:1].upper() + spec.words[1:], unit, names, percent=spec.share))
+    charts += [
         chart("Learning rate", "at the end of the epoch", {"learning rate": "lr"}, zero=True),
         chart("Speed", "images a second, in training", {"speed": "images_per_second"}, zero=True),
     ]
@@ -186,7 +147,7 @@ def _curves(config: TrainConfig, records: Sequence[dict[str, Any]]) -> Section:
     return Section("curves", "Curves", join(paragraph(about), grid(*charts), _epochs(records)))
 
 
-def _epochs(records: Sequence[dict[str, Any]]) -> Html:
+def _epochs(records: Sequence[Mapping[str, Any]]) -> Html:
     every = -(-len(records) // LISTED)
     names = list(dict.fromkeys(name for record in records for name in record))
     shown = [record for i, record in enumerate(records) if i % every == 0 or i == len(records) - 1]
@@ -195,25 +156,7 @@ def _epochs(records: Sequence[dict[str, Any]]) -> Html:
     return fold("The numbers", table(names, rows, caption=caption, numeric=range(len(names))))
 
 
-def _pictures(answered: Answered, classes: Sequence[str], data: Data | None) -> list[Section]:
-    if data is None:
-        told = "The validation pictures were not at hand when this page was written."
-        return [Section("pictures", "The worst pictures", paragraph(told, class_="note"))]
-    val = data.val
-    if answered.places.max() >= len(val) or not np.array_equal(val.labels[answered.places], answered.labels):
-        told = "The validation pictures are not those of the run any more, so none are shown."
-        return [Section("pictures", "The worst pictures", paragraph(told, class_="note"))]
-
-    def read(place: int) -> np.ndarray | None:
-        try:
-            return val.read(place)
-        except (BadPicture, OSError):
-            return None
-
-    return [picture_section(answered, classes, read=read, name=val.name)]
-
-
-def _left_out(run: Run, summary: dict[str, Any]) -> Section:
+def _left_out(run: Run, summary: Mapping[str, Any]) -> Section:
     bad = summary.get("bad_pictures")
     if bad is None and run.bad_file.exists():
         bad = json.loads(run.bad_file.read_text(encoding="utf-8"))

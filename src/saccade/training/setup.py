@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..building import Shape, build_model, build_task, resolve_name
+from ..building import build_model, build_task, resolve_name
 from ..config import ConfigError, TrainConfig, overlay
-from ..data.augment import Augment, Normalize
 from ..data.feed import Feed, ResidentFeed
 from ..data.kept import LIMIT, Kept, KeptFeed, decoded_bytes, framed_bytes, kept_note
-from ..data.loader import FileFeed, Framing, StreamFeed
+from ..data.loader import FileFeed, StreamFeed
 from ..data.open import Data
 from ..data.order import Order, part
 from ..data.source import Source, Stream
+from ..data.spec import InputSpec
 from ..data.validation import Validation
-from ..tasks import Task
+from ..tasks import MetricSpec, Task
+from ..tasks.opening import TaskChoice
 from .defaults import batch_for, notes_on, options_for, side_for, typical_side
 from .identity import identity_of
 from .parallel import World
@@ -33,16 +34,18 @@ class Parts:
     """What a loop works with."""
 
     data: Data
-    shape: Shape
+    spec: InputSpec
     feed: Feed
     validation: Validation
-    normalize: Normalize
     task: Task
-    identity: dict[str, Any]  # of the pictures
+    metrics: tuple[MetricSpec, ...]  # what answers are judged by
+    primary: MetricSpec  # the one that counts
+    identity: dict[str, Any]  # of the samples
 
 
-def resolve(config: TrainConfig, data: Data, device: torch.device) -> tuple[TrainConfig, Shape]:
-    """Fill in what the settings leave to the data and the device."""
+def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device) -> tuple[TrainConfig, InputSpec]:
+    """Fill in what the settings leave to the task, the data and the device."""
+    config, left = choice.kind.adapt(config)
     array = None if isinstance(data.train, Stream) else data.train.array()
     name = resolve_name(config.model.name)
     model_cfg = _model_cfg(name)
@@ -66,6 +69,7 @@ def resolve(config: TrainConfig, data: Data, device: torch.device) -> tuple[Trai
     resolved = overlay(
         config,
         {
+            "task": config.task or choice.kind.name,
             "data": {"img_size": size, "mean": mean, "std": std, "workers": _workers(config, data)},
             "model": {"name": name, "options": options_for(name, config.model.options, size)},
             "optim": {"batch_size": batch, "lr": rate, "least_steps": None},
@@ -73,39 +77,43 @@ def resolve(config: TrainConfig, data: Data, device: torch.device) -> tuple[Trai
             "engine.compile": gpu if config.engine.compile is None else config.engine.compile,
         },
     )
-    shape = Shape(classes=data.classes, in_chans=channels, img_size=size, mean=mean, std=std)
-    shape.shorter = size if array is not None else _shorter(resolved, shape)  # arrays are taken whole
-    shape.notes += notes_on(config, resolved, side=side, pictures=pictures)
-    return resolved, shape
+    spec = InputSpec(outputs=data.outputs, in_chans=channels, img_size=size, mean=mean, std=std, task=choice.kind.name)
+    spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are taken whole
+    choice.kind.complete_spec(spec, data)
+    spec.notes += [*left, *notes_on(config, resolved, side=side, pictures=pictures)]
+    return resolved, spec
 
 
-def assemble(config: TrainConfig, data: Data, shape: Shape, *, world: World, device: torch.device) -> Parts:
-    """Build the feed, the validation pictures and the task of resolved settings."""
-    train = limit_pictures(data.train, config.data.train_limit)
-    counts = None if isinstance(train, Stream) else torch.from_numpy(train.counts())
-    model: Any = build_model(config.model, shape, seed=config.seed)
+def assemble(
+    config: TrainConfig, choice: TaskChoice, data: Data, spec: InputSpec, *, world: World, device: torch.device
+) -> Parts:
+    """Build the feed, the validation samples and the task of resolved settings."""
+    train = limit_samples(data.train, config.data.train_limit)
+    known = None if isinstance(train, Stream) else train
+    model: Any = build_model(config.model, spec, seed=config.seed)
     if config.engine.grad_checkpointing:
         if not hasattr(model, "set_grad_checkpointing"):
             raise ConfigError(f"engine.grad_checkpointing was asked for and {config.model.name} does not offer it")
         model.set_grad_checkpointing(True)
     if device.type == "cpu":
         quicken(model)
-    task = build_task(model, config.model, config.loss, shape, seed=config.seed, counts=counts)
+    task = build_task(
+        model,
+        choice,
+        config.model,
+        config.loss,
+        spec,
+        seed=config.seed,
+        counts=None if known is None else torch.from_numpy(known.counts()),
+        total=None if known is None else len(known),
+    )
     task = task.to(device)
     if config.engine.channels_last and device.type == "cuda":
         task = task.to(memory_format=torch.channels_last)
-    augment = Augment(
-        config.augment,
-        mean=shape.mean,
-        std=shape.std,
-        num_classes=len(shape.classes),
-        img_size=shape.img_size,
-        smoothing=config.loss.smoothing,
-        device=device,
-    )
-    framing = shape.framing
+    framing = spec.framing
     validation = Validation(
         data.val,
+        encode=choice.kind.encoder(spec),
         framing=framing,
         batch_size=_validation_batch(config, device),
         device=device,
@@ -114,24 +122,28 @@ def assemble(config: TrainConfig, data: Data, shape: Shape, *, world: World, dev
         rank=world.rank,
         world=world.size,
     )
-    feed = _feed(train, config, augment, framing, world=world, device=device)
+    feed = _feed(train, config, choice.kind, spec, world=world, device=device)
     identity = identity_of(train, data.val, steps=feed.steps)
-    return Parts(data, shape, feed, validation, augment.normalize, task, identity)
+    metrics = choice.kind.metric_specs(spec)
+    primary = next(one for one in metrics if one.name == choice.kind.primary)
+    return Parts(data, spec, feed, validation, task, metrics, primary, identity)
 
 
 def _feed(
     train: Source | Stream,
     config: TrainConfig,
-    augment: Augment,
-    framing: Framing,
+    kind: type[Task],
+    spec: InputSpec,
     *,
     world: World,
     device: torch.device,
 ) -> Feed:
-    shared: dict[str, Any] = {"augment": augment, "rank": world.rank, "world": world.size}
-    cropping = replace(framing, config=config.augment)
+    expand = kind.expander(spec, config.augment, config.loss, device=device)
+    shared: dict[str, Any] = {"expand": expand, "rank": world.rank, "world": world.size}
+    cropping = replace(spec.framing, config=config.augment)
+    encode = kind.encoder(spec, config.augment)
     reading: dict[str, Any] = {
-        "framing": cropping,
+        "encode": encode,
         "device": device,
         "workers": config.data.workers or 0,
     }
@@ -150,12 +162,13 @@ def _feed(
         )
     order = Order(length=len(train), batch_size=batch_size, seed=config.seed, repeats=config.augment.repeats)
     array = train.array()
-    if array is not None and config.data.resident != "never" and _fits(array.nbytes, device):
+    resident = array is not None and train.targets.in_rows and config.data.resident != "never"
+    if array is not None and resident and _fits(array.nbytes, device):
         pictures = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
-        if framing.channels == 3 and pictures.shape[1] == 1:
+        if spec.in_chans == 3 and pictures.shape[1] == 1:
             pictures = pictures.expand(-1, 3, -1, -1).contiguous()
-        labels = torch.from_numpy(train.labels).to(device)
-        return ResidentFeed(pictures.to(device), labels, order=order, **shared)
+        targets = torch.from_numpy(train.targets.rows)
+        return ResidentFeed({"image": pictures.to(device), "target": targets.to(device)}, order=order, **shared)
     train = train.decoded(at_least=cropping.least)
     shared |= {"order": order, "bad_limit": config.data.bad_limit}
     limit, threads = _kept_limit(config, world), max(reading["workers"], 1)
@@ -164,7 +177,7 @@ def _feed(
     if config.augment.crop != "resized":
         size = framed_bytes(len(train), cropping)
         if size <= limit and _fits(size, device):
-            return KeptFeed(train, framing=cropping, device=device, threads=threads, **shared)
+            return KeptFeed(train, encode=encode, size=size, device=device, threads=threads, **shared)
         return FileFeed(train, **reading, **shared)
     size = decoded_bytes(train)
     if device.type == "cpu" and size <= limit:
@@ -186,15 +199,16 @@ def _inherits(workers: int) -> bool:
     return not workers or multiprocessing.get_start_method() == "fork"
 
 
-def limit_pictures(train: Source | Stream, limit: int | None) -> Source | Stream:
-    """Return the first so many pictures, as evenly over the classes as they allow."""
+def limit_samples(train: Source | Stream, limit: int | None) -> Source | Stream:
+    """Return the first so many samples, as evenly over the classes, or other strata, as they allow."""
     if limit is None:
         return train
     if isinstance(train, Stream):
         raise ConfigError("data.train_limit was given; a stream cannot be cut by class")
-    rank = np.empty(len(train), dtype=np.int64)  # of a picture among those of its class
-    for label in range(len(train.classes)):
-        places = np.flatnonzero(train.labels == label)
+    strata = train.targets.strata()
+    rank = np.empty(len(train), dtype=np.int64)  # of a sample among those of its stratum
+    for stratum in np.unique(strata):
+        places = np.flatnonzero(strata == stratum)
         rank[places] = np.arange(len(places))
     return train.subset(np.sort(np.argsort(rank, kind="stable")[:limit]))
 
@@ -215,9 +229,9 @@ def _model_cfg(name: str) -> dict[str, Any]:
     return fallback | {key: value for key, value in found.items() if value is not None}
 
 
-def _shorter(config: TrainConfig, shape: Shape) -> int:
+def _shorter(config: TrainConfig, spec: InputSpec) -> int:
     """Return the side pictures are brought to before their middle is taken, as the model's authors did it."""
-    return round(shape.img_size / float(_model_cfg(config.model.name).get("crop_pct") or 1.0))
+    return round(spec.img_size / float(_model_cfg(config.model.name).get("crop_pct") or 1.0))
 
 
 def _workers(config: TrainConfig, data: Data) -> int:

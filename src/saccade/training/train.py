@@ -12,13 +12,17 @@ from typing import Any
 
 import torch
 
-from ..building import parse_plugin, resolve_name, save_tensors
+from ..building import parse_plugin, resolve_name
 from ..config import ConfigError, TrainConfig, flatten, nearest, overlay, read_yaml, to_yaml
 from ..data.loader import check_bad
-from ..data.open import Data, open_configured
+from ..data.open import Data
 from ..data.picture import count_bad
 from ..data.source import Stream
-from ..runs import Run, RunError, free_name, save_model, write_text
+from ..files import write_text
+from ..runs import Run, RunError, free_name
+from ..scores import save_scores
+from ..tasks.opening import choose_task, open_samples
+from ..weights import save_model, save_tensors
 from .console import Console
 from .elastic import begun_before, mark
 from .lock import held_alone
@@ -55,20 +59,29 @@ class Trained:
 
     Attributes:
         path: the run's folder.
-        top1: accuracy on the validation pictures, from 0 to 1.
+        score: on the validation samples, in the metric that counts.
+        metric: name of that metric.
         metrics: the last epoch's record.
         seconds: of training, validation and saving, over all times it was begun.
     """
 
     path: Path
-    top1: float
+    score: float
+    metric: str
     metrics: dict[str, Any]
     seconds: float
+
+    def __getattr__(self, name: str) -> float:
+        """Return a metric of the validation samples by its name, such as `loss`."""
+        if f"val_{name}" in self.__dict__.get("metrics", {}):
+            return float(self.metrics[f"val_{name}"])
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 def train(
     data: str | None = None,
     *,
+    task: str | None = None,
     model: str | None = None,
     plugins: Sequence[str] = (),
     recipe: str | None = None,
@@ -89,6 +102,8 @@ def train(
 
     Args:
         data: a folder of class folders, a list, an array file, shards (see `open_data`); nothing is the embedded set.
+        task: "classify", "multilabel", "regress", ..., with options as in "multilabel:loss=asymmetric"; what the data's
+            layout says if not given.
         model: a model's name, ours or timm's.
         plugins: "broadcast", "second_order", "drloc:weight=0.3", ...
         recipe: a name of `list_recipes()` or a YAML file; "small" if not given.
@@ -110,6 +125,7 @@ def train(
     """
     given = gather_settings(
         data=data,
+        task=task,
         model=model,
         plugins=plugins,
         epochs=epochs,
@@ -134,6 +150,7 @@ def train(
 # Where the short names that people type belong in the tree of settings.
 SHORT = {
     "data": "data.path",
+    "task": "task",
     "model": "model.name",
     "plugins": "model.plugins",
     "epochs": "schedule.epochs",
@@ -175,6 +192,8 @@ def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
     config = overlay(config, {"recipe": name} | dict(given), source="the command")
     for text in config.model.plugins:
         parse_plugin(text)
+    if config.task is not None:
+        choose_task(config.task)
     return config
 
 
@@ -218,18 +237,19 @@ def train_config(
     device = local_device(config.engine.device)
     with surroundings(config, device), join_world(device) as world:
         console = Console(epochs=config.schedule.epochs, quiet=quiet or not world.leads)
-        data = open_configured(config.data)
-        config, shape = resolve(config, data, device)
+        choice, data = open_samples(config.task, config.data)
+        config, spec = resolve(config, choice, data, device)
         resumed = run is not None
         if run is not None:
             _refuse_other_readers(run.config(), config, data)
         else:
             _refuse_without_weights(config)
-        parts = assemble(config, data, shape, world=world, device=device)
+        parts = assemble(config, choice, data, spec, world=world, device=device)
+        console.judge_by(parts.metrics, parts.primary.name, parts.task.running)
         held = parts.validation.source
         check_bad(parts.validation.bad, config.data.bad_limit * len(held), of=len(held))
         run = run or _new_run(config, out, world, overwrite=overwrite)
-        for note in (*data.notes, *shape.notes, *parts.feed.notes):
+        for note in (*data.notes, *spec.notes, *parts.feed.notes):
             console.say(note)
         with held_alone(run, world):
             loop = Loop(config, run, parts, world=world, device=device, console=console)
@@ -303,26 +323,32 @@ def _restore(loop: Loop, run: Run, console: Console) -> None:
 
 
 def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, seconds: float) -> Trained:
-    """Write weights, answers and the summary of a run that came to its end."""
-    answers = loop.answers or loop.evaluate()
-    metrics = answers.metrics()
+    """Write weights, scores, answers and the summary of a run that came to its end."""
+    measured = loop.measured or loop.evaluate()
+    metrics = {f"val_{name}": value for name, value in measured.compute().items()}
+    loop.task.settle(measured)
     weights = dict(whole_state(loop.task.model))
     if loop.average is not None:
         weights |= {name: whole(value) for name, value in loop.average.tensors().items()}
-    trained = Trained(run.path, metrics["val_top1"], record, seconds)
+    primary = parts.primary
+    trained = Trained(run.path, metrics[f"val_{primary.name}"], primary.name, record, seconds)
     if loop.world.leads:
         model = loop.task.model
-        save_tensors(run.predictions_file, answers.tensors())
-        save_model(run.weights, weights, loop.config.model, parts.shape)
+        names = [parts.data.val.name(int(place)) for place in measured.columns["place"]]
+        save_scores(run.scores_file, measured.scores(), measured.columns["place"], names, parts.spec)
+        save_tensors(run.predictions_file, {"place": measured.columns["place"], **measured.predictions()})
+        save_model(run.weights, weights, loop.config.model, parts.spec)
         summary = {
             **metrics,
+            "task": parts.spec.task,
+            "primary": primary.name,
             "epochs": loop.epoch,
             "steps": loop.step,
             "seconds": sum(r["seconds"] for r in run.metrics()),
             "parameters": sum(p.numel() for p in model.parameters()),
-            "validation": {"pictures": len(answers.labels), "fingerprint": parts.identity["validation"][1]},
+            "validation": {"pictures": len(measured), "fingerprint": parts.identity["validation"][1]},
             "data": parts.data.name,
-            "classes": list(parts.shape.classes),
+            "classes": list(parts.spec.outputs),
             "bad_pictures": loop.feed.bad | parts.validation.bad,
         }
         write_text(run.path / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False))
@@ -330,7 +356,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
         loop.console.close(
             f"{loop.config.model.name} on {parts.data.name}",
             {
-                "accuracy": f"{summary['val_top1']:.2%} of {len(answers.labels)} validation pictures",
+                primary.words: f"{primary.show(trained.score)} of {len(measured)} validation pictures",
                 "trained": f"{loop.epoch} epochs, {loop.step} steps, {summary['seconds']:.0f} s",
                 "parameters": f"{summary['parameters']:,}",
                 "pictures left out": str(count_bad(summary["bad_pictures"])),

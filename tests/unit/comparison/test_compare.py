@@ -169,6 +169,18 @@ def test_asking_again_runs_nothing_and_finds_the_same(whole):
     assert again.to_dict()["differences"] == whole.to_dict()["differences"]
 
 
+def test_any_metric_that_pictures_have_scores_of_is_compared_over_pictures(whole):
+    result = compare(**options(whole.path, metric="top5"))
+    found = result.differences[CHANGED].difference
+    assert (found.n_pictures, found.right_or_wrong, found.share) == (1000, True, True)
+    assert set(result.other) == {"val_loss", "val_top1"}
+    assert (result.primary, result.picture_metric, result.class_metric) == ("top1", "top5", "top1")
+    assert set(result.binary) == {"top1", "top5", "macro_top1"}
+    words = (whole.path / "report.html").read_text(encoding="utf-8")
+    assert "Its top-5 accuracy is " in words
+    assert "Of 100 pictures" not in words
+
+
 def test_plan_and_verdicts_are_told_once(whole, capsys):
     again = compare(**options(whole.path, quiet=False))
     printed = capsys.readouterr()

@@ -7,6 +7,7 @@ from scipy import special
 from saccade.comparison import simulate
 from saccade.comparison.anova import fixed_spread, joined_freedom, mean_squares, paired_spread, unpaired_spread
 from saccade.comparison.spread import Spread
+from saccade.comparison.statistic import statistic_difference
 
 EXPERIMENTS = 2000  # a coverage of 95 % then has a standard error of 0.5 points
 NORMAL = [(0.0, 0.0, 0.3), (0.0, 0.3, 0.0), (0.0, 0.3, 0.3), (0.01, 0.2, 0.3), (0.03, 0.2, 0.3), (0.05, 0.0, 0.0)]
@@ -192,3 +193,18 @@ def test_unpaired_arms_raise_few_false_alarms_at_small_levels(freedom):
         for alpha in (0.05, 0.0025):
             alarms = 2 * special.ndtr(-spread.half_width(1 - alpha))
             assert alarms.mean() < 1.05 * alpha + 3 * alarms.std() / np.sqrt(20_000)
+
+
+@pytest.mark.parametrize(("seeds", "samples", "seed_sd"), [(5, 100, 0.15), (5, 150, 0.0)])
+def test_interval_of_a_statistic_that_is_no_mean_covers_as_promised(seeds, samples, seed_sd):
+    rng, model = np.random.default_rng(16), {"effect": 0.3, "seed_sd": seed_sd, "taste_sd": 0.5}
+    truth = simulate.true_difference(simulate.confusions, simulate.mean_iou, rounds=5, **model)
+    held, off = [], []
+    for _ in range(250):  # one standard error of the coverage is 1.4 points
+        found = statistic_difference(
+            *simulate.confusions(seeds, samples, rng=rng, **model), simulate.mean_iou, groups=50
+        )
+        held.append(found.low <= truth <= found.high)
+        off.append(found.mean - truth)
+    assert 0.92 < np.mean(held) < 0.985
+    assert abs(np.mean(off)) < 0.2 * np.std(off)  # what few samples add on average is little beside what they scatter

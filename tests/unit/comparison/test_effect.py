@@ -8,7 +8,7 @@ ANSWERS = {1: "a1", 2: "a2"}
 
 def evidence(losses=LOSSES, answers=ANSWERS):
     records = {seed: [{"train_loss": loss} for loss in found] for seed, found in losses.items()}
-    return Evidence(runs=dict.fromkeys(losses), summaries={}, records=records, answers={}, memory=None, digests=answers)
+    return Evidence(runs=dict.fromkeys(losses), summaries={}, records=records, samples={}, memory=None, digests=answers)
 
 
 def plan(**changes):

@@ -1,10 +1,11 @@
+import hashlib
 import json
 
 import pytest
 
 from saccade.comparison.arms import parse_arm
-from saccade.comparison.folder import Folder, config_hash, hold, resumable
-from saccade.config import overlay
+from saccade.comparison.folder import MACHINE, Folder, config_hash, hold, resumable
+from saccade.config import flatten, overlay
 from saccade.runs import RunError
 
 REQUEST = {"data": "", "settings": {"a": 1}, "arms": {"base": "base"}, "seeds": [0, 1], "budget": None}
@@ -62,6 +63,14 @@ def test_runs_are_found_by_their_settings_under_any_name(tmp_path):
     path.mkdir(parents=True)
     assert folder.run_path("another name", config) == path
     assert folder.run_path("another name", overlay(config, {"optim.lr": 0.5})) != path
+
+
+def test_a_task_tells_runs_apart_only_where_it_was_told():
+    config = parse_arm("base").configure(None, {})
+    named = overlay(config, {"task": "classify"})
+    assert config_hash(named) != config_hash(config)
+    leaves = {k: v for k, v in flatten(config).items() if k not in MACHINE | {"seed", "recipe", "task"}}
+    assert config_hash(config) == hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def test_one_process_at_a_time_and_a_lock_is_let_go_of(tmp_path):

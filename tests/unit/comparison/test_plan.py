@@ -9,13 +9,15 @@ from saccade.comparison.arms import parse_arm
 from saccade.comparison.budget import Pace
 from saccade.comparison.checks import check_all
 from saccade.comparison.compare import plan_comparison
-from saccade.comparison.footing import Library, stand
-from saccade.comparison.plan import foresee
+from saccade.comparison.plan import estimate_detectable
+from saccade.comparison.snapshot import DataCache, inspect_arm
 from saccade.config import ConfigError, overlay
+from saccade.tasks import MetricSpec
 from support.comparisons import SETTINGS, TINY
 from support.trainings import png_folder
 
 CPU = torch.device("cpu")
+ACCURACY = MetricSpec("top1", "accuracy", share=True)
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +28,8 @@ def clock(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def library():
-    return Library()
+def cache():
+    return DataCache()
 
 
 def plan(*arms, out, **options):
@@ -35,9 +37,9 @@ def plan(*arms, out, **options):
     return plan_comparison(arms=["base", *arms], out=out, **options)
 
 
-def look(text, library, seed=0):
+def look(text, cache, seed=0):
     config = parse_arm(text).configure(None, {**SETTINGS, "schedule.epochs": 2, "seed": seed})
-    return stand(config, library, CPU)
+    return inspect_arm(config, cache, CPU)
 
 
 def test_a_plugin_changes_its_setting_and_nothing_else(tmp_path):
@@ -82,8 +84,8 @@ def test_fewer_training_pictures_and_repeats_are_caught(tmp_path):
     assert twice.check("training pictures").equal
 
 
-def test_another_order_is_caught_even_if_no_setting_explains_it(library):
-    reference, other = look("base", library), look("base", library)
+def test_another_order_is_caught_even_if_no_setting_explains_it(cache):
+    reference, other = look("base", cache), look("base", cache)
     assert all(check.equal for check in check_all(reference, other))
     swapped = other.order[0].clone()
     swapped[[0, 1]] = swapped[[1, 0]]
@@ -95,13 +97,13 @@ def test_another_order_is_caught_even_if_no_setting_explains_it(library):
     }
 
 
-def test_another_seed_is_caught_in_order_draws_and_weights(library):
-    caught = {c.what for c in check_all(look("base", library), look("base", library, seed=1)) if not c.equal}
+def test_another_seed_is_caught_in_order_draws_and_weights(cache):
+    caught = {c.what for c in check_all(look("base", cache), look("base", cache, seed=1)) if not c.equal}
     assert caught == {"order of the pictures", "augmentation draws", "initial weights"}
 
 
-def test_one_changed_weight_is_caught(library):
-    reference, other = look("base", library), look("base", library)
+def test_one_changed_weight_is_caught(cache):
+    reference, other = look("base", cache), look("base", cache)
     name = next(iter(other.weights))
     changed = replace(other, weights={**other.weights, name: (other.weights[name][0], "other")})
     check = next(c for c in check_all(reference, changed) if c.what == "initial weights")
@@ -144,7 +146,7 @@ def test_one_of_a_thing_is_told_in_the_singular(tmp_path):
     found = replace(plan("broadcast", out=tmp_path / "c"), runs=1, seeds=(4,), finished=1)
     assert "1 run, seed 4; 1 is finished." in str(found)
     assert "4 runs, seeds 0, 1; none are finished." in str(replace(found, runs=4, seeds=(0, 1), finished=0))
-    assert "as in 1 finished run;" in foresee(seeds=2, pictures=50, arms=1, accuracies=[0.5])[1]
+    assert "as in 1 finished run;" in estimate_detectable(ACCURACY, seeds=2, pictures=50, arms=1, scores=[0.5])[1]
 
 
 def test_an_arm_that_cannot_be_built_is_named_and_the_rest_planned(tmp_path):
@@ -174,9 +176,9 @@ def test_validation_pictures_held_out_by_seed_are_noticed(tmp_path):
     assert found.arm("broadcast").check("validation pictures").equal
 
 
-def test_arms_may_have_other_image_sizes(library):
-    small = look("data.img_size=14", library)
-    check = next(c for c in check_all(look("base", library), small) if c.what.startswith("size"))
+def test_arms_may_have_other_image_sizes(cache):
+    small = look("data.img_size=14", cache)
+    check = next(c for c in check_all(look("base", cache), small) if c.what.startswith("size"))
     assert "because data.img_size = 14, not 28" in check.told
 
 
@@ -191,19 +193,19 @@ def test_one_seed_is_refused_unless_it_is_meant(tmp_path):
         plan("broadcast", out=tmp_path / "c", settings={"seed": 3})
 
 
-def test_order_and_draws_are_those_that_training_uses(library):
-    """The footing's order must be the feed's own, read from batches as they come."""
+def test_order_and_draws_are_those_that_training_uses(cache):
+    """The snapshot's order must be the feed's own, read from batches as they come."""
     from saccade.training.parallel import Alone
     from saccade.training.setup import assemble, resolve
 
     config = overlay(parse_arm("base").configure(None, SETTINGS), {"seed": 5})
-    footing, data = stand(config, library, CPU), library.open(config)
-    resolved, shape = resolve(config, data, CPU)
-    feed = assemble(resolved, data, shape, world=Alone(), device=CPU).feed
+    snapshot, (choice, data) = inspect_arm(config, cache, CPU), cache.open(config)
+    resolved, spec = resolve(config, choice, data, CPU)
+    feed = assemble(resolved, choice, data, spec, world=Alone(), device=CPU).feed
     batches = list(feed.epoch(1))
-    assert torch.equal(torch.cat([batch.what for batch in batches]), footing.order[1])
-    assert torch.equal(torch.cat([batch.keys for batch in batches]), footing.keys[1])
-    assert np.isfinite(footing.parameters)
+    assert torch.equal(torch.cat([batch["index"] for batch in batches]), snapshot.order[1])
+    assert torch.equal(torch.cat([batch["key"] for batch in batches]), snapshot.keys[1])
+    assert np.isfinite(snapshot.parameters)
 
 
 def batches(found):
@@ -220,3 +222,15 @@ def test_a_rate_of_one_arm_leaves_the_batches_of_all_as_the_recipe_has_them(tmp_
     few = {"data.train_limit": 96, "model.options": TINY}
     assert batches(plan("broadcast", out=tmp_path / "a", settings=few)) == {"16 pictures a step, 6 steps an epoch"}
     assert batches(plan("lr=0.004", out=tmp_path / "b", settings=few)) == {"256 pictures a step, 1 step an epoch"}
+
+
+def test_only_of_a_share_of_right_answers_the_smallest_difference_is_known_before_runs():
+    known = {"seeds": 5, "pictures": 1000, "arms": 1}
+    assert estimate_detectable(ACCURACY, **known)[0] == pytest.approx(0.02, abs=0.01)
+    for metric in (
+        MetricSpec("mae", "mean absolute error", larger_is_better=False),
+        MetricSpec("map", "mean average precision", share=True, statistic=np.mean),
+    ):
+        size, how = estimate_detectable(metric, **known)
+        assert size is None
+        assert how == f"how {metric.words} varies is not known before runs are finished"

@@ -20,6 +20,9 @@ from saccade.comparison.verdict import judge
 from saccade.comparison.writing import as_markdown
 from saccade.config import parse_settings
 from saccade.data.source import ArraySource
+from saccade.tasks import MetricSpec
+from saccade.tasks.classification.metrics import metric_specs
+from saccade.tasks.multilabel.metrics import metric_specs as label_specs
 from support.comparisons import write_run
 from support.markup import parse
 
@@ -57,7 +60,7 @@ def made(path=Path("nowhere"), **more):
     cost = Cost(
         1234567, 5_000_000, 0.02, ratio_interval([1.0, 1.1, 1.2], [1.5, 1.6, 1.9]), 75.0, 300 * 2**20, 60.0, None
     )
-    equal = paired_scores([0.5, 0.52, 0.51], [0.55, 0.58, 0.54])
+    equal = paired_scores([0.5, 0.52, 0.51], [0.55, 0.58, 0.54], share=True)
     costs = {"base": replace(cost, step_ratio=None), "better": replace(cost, at_equal_time=equal)}
     costs["broken"] = Cost(None, None, None, None, None, None, None, None)
     pictures = (Disagreement(0, "test[0]", "cat", 0.0, 1.0), Disagreement(1, "test[1]", EVIL, 2 / 3, 1 / 3))
@@ -82,6 +85,11 @@ def made(path=Path("nowhere"), **more):
         disagreements={"better": pictures},
         costs=costs,
         notes=(f"broken failed: {EVIL}", f"a remark {EVIL}"),
+        primary="top1",
+        metrics={one.name: one for one in metric_specs(20)},
+        binary=("top1", "top5", "macro_top1"),
+        class_metric="top1",
+        picture_metric="top1",
     )
     return replace(result, **more)
 
@@ -273,3 +281,46 @@ def test_comparison_does_not_fail_for_want_of_its_report(tmp_path):
     (tmp_path / "report.html").mkdir()
     with pytest.warns(UserWarning, match="its report was not written"):
         comparing._report(made(tmp_path), None)
+
+
+LABELS = {one.name: one for one in label_specs(0.3)}
+
+
+def test_shares_that_are_no_right_answers_are_told_in_points_of_their_metric():
+    rng = np.random.default_rng(1)
+    d = paired_difference(rng.random((3, 400)), rng.random((3, 400)) * 0.9 + 0.3, share=True)
+    pictures = (Disagreement(0, "test[0]", "red, blue", 0.7, 0.5), Disagreement(1, "test[1]", "no label", 0.2, 0.4))
+    told = {"metric": "map", "primary": "map", "metrics": LABELS, "binary": (), "picture_metric": "loss"}
+    result = made(**told, differences=judge({"better": d}), classes={}, disagreements={"better": pictures})
+    page = parse(render_report(result))
+    words = {row[0]: row[2] for row in page.rows("map on 400")}["better"]
+    assert words.startswith(f"Its mean average precision is {100 * d.mean:.2f} points higher. ")
+    assert f"between {100 * d.low:+.2f} points and {100 * d.high:+.2f} points" in words
+    text = page.all("main")[0].text
+    assert "better is better than base" in text
+    assert "better is worse than base" in text
+    assert "base: 0.7" in text
+    assert "right in" not in text
+    assert "One point is one part in a hundred" in text
+    assert "Mean average precision at equal time" in text
+    assert "--metric" not in repeat_command(result, REQUEST)
+    markdown = as_markdown(result)
+    assert "| `better` | test[0] | red, blue | 0.7 | 0.5 |" in markdown
+    assert "Loss, a mean of trainings." in markdown
+
+
+def test_numbers_with_a_unit_are_told_in_it():
+    spec = MetricSpec("mae", "mean absolute error", larger_is_better=False, unit="years")
+    rng = np.random.default_rng(2)
+    d = paired_difference(rng.random((3, 400)) + 2, rng.random((3, 400)), larger_is_better=False, unit="years")
+    row = ClassDifference("old", 20, 2.5, 0.5, d, 0.001)
+    told = {"metric": "mae", "primary": "mae", "metrics": {"mae": spec}, "binary": (), "class_metric": "mae"}
+    result = made(**told, differences=judge({"better": d}), classes={"better": (row,)}, disagreements={}, other={})
+    page = parse(render_report(result))
+    words = {row[0]: row[2] for row in page.rows("mae on 400")}["better"]
+    assert words.startswith(f"Its mean absolute error is {-d.mean:.4g} years lower. ")
+    assert page.rows("Difference in mae from base in years")[0][3] == f"{d.detectable:.4g} years"
+    assert page.rows("better against base, years of mean absolute error")[0][3] == "2.5 → 0.5 of 20; clear"
+    assert "Points: " not in page.all("main")[0].text
+    assert "100 points" not in page.all("main")[0].text
+    assert "| arm | class | pictures | reference mean absolute error | arm mean absolute error |" in as_markdown(result)

@@ -16,6 +16,7 @@ from saccade.comparison.watch import Watch
 from saccade.comparison.worker import Outcome
 from saccade.config import overlay
 from saccade.runs import Run
+from saccade.tasks import MetricSpec
 from saccade.training.loop import Interrupted
 from support.comparisons import SETTINGS, write_run
 
@@ -71,6 +72,22 @@ def test_the_display_counts_epochs_of_running_runs(tmp_path):
     watch.end(first, Outcome("finished"))
     watch.begin(second, second.path, 4)
     assert watch.standing(10.0)["told"] == "1/4 runs, running: base, seed 1"
+
+
+def test_a_finished_run_is_told_with_its_score_in_the_words_of_its_metric(tmp_path, capsys):
+    for number, (metric, told) in enumerate(
+        [
+            (MetricSpec("top1", "accuracy", share=True), "base, seed 0: accuracy 75.00%, "),
+            (MetricSpec("mae", "mean absolute error", unit="years"), "base, seed 0: mean absolute error 1.5 years, "),
+            (None, "base, seed 0: 0.0 s"),
+        ]
+    ):
+        one = job(tmp_path / str(number))
+        write_run(one.path, [True, True, True, False], val_mae=1.5)
+        watch = Watch(total=1, metric=metric)
+        watch.begin(one, one.path, 1)
+        watch.end(one, Outcome("finished"))
+        assert f"1/1 {told}" in capsys.readouterr().err
 
 
 @pytest.mark.slow

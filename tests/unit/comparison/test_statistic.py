@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from saccade.comparison import paired_difference
+from saccade.comparison.paired import unpaired_difference
 from saccade.comparison.statistic import macro_difference, statistic_difference
 
 
@@ -80,3 +81,25 @@ def test_unmatched_records_are_refused():
         statistic_difference(a, a[:2], np.mean)
     with pytest.raises(ValueError, match="at least 2, about 100"):
         statistic_difference(a, a, np.mean, groups=1)
+
+
+def test_statistics_of_fixed_and_of_unpaired_seeds_are_those_of_plain_scores():
+    rng = np.random.default_rng(6)
+    a, b, labels = rng.random((3, 60)), rng.random((4, 60)) + 0.1, np.arange(60) % 2
+    alone, plain = statistic_difference(a, b, np.mean, groups=60, paired=False), unpaired_difference(a, b)
+    assert (alone.design, alone.mean, alone.low) == ("unpaired", pytest.approx(plain.mean), pytest.approx(plain.low))
+    these, plain = (
+        statistic_difference(a[:1], b[:1], np.mean, groups=60, seeds="fixed"),
+        paired_difference(a[:1], b[:1], seeds="fixed"),
+    )
+    assert (these.design, these.mean, these.low) == ("fixed", pytest.approx(plain.mean), pytest.approx(plain.low))
+    by_class = macro_difference(a, b, labels, paired=False)
+    assert (by_class.design, by_class.mean) == ("unpaired", pytest.approx(b.mean() - a.mean()))
+    assert macro_difference(a[:1], b[:1], labels, seeds="fixed").design == "fixed"
+
+
+def test_a_statistic_is_told_as_its_metric_is():
+    a, b = np.zeros((3, 20)), np.random.default_rng(7).random((3, 20))
+    assert statistic_difference(a, b, np.mean, share=True).share
+    assert statistic_difference(a, b, np.mean, unit="years").unit == "years"
+    assert not statistic_difference(a, b, np.mean).share

@@ -103,3 +103,16 @@ def test_arms_at_different_levels_are_refused():
         judge({"x": paired_difference(a, b), "y": paired_difference(a, b, level=0.9)})
     with pytest.raises(ValueError, match="one arm at least"):
         judge({})
+
+
+def test_shares_are_told_in_points_and_other_scores_in_their_unit():
+    a, b = arms(0.05)
+    shares = paired_difference(a, b, share=True)
+    assert not shares.right_or_wrong
+    assert f"{100 * shares.mean:+.2f} [" in str(shares)
+    years = paired_difference(a, b, larger_is_better=False, unit="years", margin=0.2)
+    assert (years.share, years.verdict.kind) == (False, "hurts")
+    assert "by less than 0.2 years: " in str(years)
+    assert "] years, p = " in str(years)
+    assert paired_difference(a > 0, b > 0).share
+    assert not paired_difference(a > 0, b > 0, share=False).share

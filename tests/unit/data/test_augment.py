@@ -3,25 +3,22 @@ import torch
 
 from saccade.config import AugmentConfig
 from saccade.data import augment as module
-from saccade.data.augment import (
+from saccade.data import geometry
+from saccade.data.augment import beta_quantiles, boxes, erase, jitter, look_up, rand_colour
+from saccade.data.draws import key, uniform_number
+from saccade.data.geometry import (
     LEFT,
     PURPOSES,
     TOP,
-    Augment,
-    beta_quantiles,
-    boxes,
-    erase,
+    Geometry,
+    Shift,
+    draw_uniforms,
     identity,
-    jitter,
-    look_up,
     mirror,
-    rand_colour,
     rand_geometry,
     resample,
-    shift,
-    throw,
 )
-from saccade.data.draws import key, uniform_number
+from support.augmenting import PicturesAndLabels
 
 ALL = AugmentConfig(rand_ops=2, erase=0.5, mixup=0.8, cutmix=1.0, jitter=0.3)
 
@@ -34,7 +31,7 @@ def batch(count=32, side=16, channels=3):
 
 def augment(config=ALL, **options):
     defaults = {"mean": [0.5] * 3, "std": [0.25] * 3, "num_classes": 5, "img_size": 16}
-    return Augment(config, **(defaults | options))
+    return PicturesAndLabels(config, **(defaults | options))
 
 
 def test_a_picture_looks_the_same_in_whatever_batch_it_comes():
@@ -104,10 +101,10 @@ def test_weak_epochs_leave_out_what_is_strong():
 
 def test_shift_moves_by_the_drawn_number_of_pixels():
     pictures, _, keys = batch(8)
-    dice = throw(keys)
-    moved = shift(pictures, dice, pad=2, flip=0.0)
+    draws = draw_uniforms(keys)
+    moved = Shift.draw(draws, pad=2, flip=0.0).pixels(pictures)
     for index in range(8):
-        down, right = (int(dice[index, purpose] * 5) - 2 for purpose in (TOP, LEFT))
+        down, right = (int(draws[index, purpose] * 5) - 2 for purpose in (TOP, LEFT))
         rows = mirror(torch.arange(16) + down, 16)
         columns = mirror(torch.arange(16) + right, 16)
         assert torch.equal(moved[index], pictures[index][:, rows][:, :, columns])
@@ -115,7 +112,7 @@ def test_shift_moves_by_the_drawn_number_of_pixels():
 
 def test_flip_mirrors_its_share_of_pictures():
     pictures, _, _ = batch(400, side=4)
-    flipped = shift(pictures, throw(key(1, torch.arange(400))), pad=0, flip=0.25)
+    flipped = Shift.draw(draw_uniforms(key(1, torch.arange(400))), pad=0, flip=0.25).pixels(pictures)
     turned = (flipped == pictures.flip(3)).flatten(1).all(1)
     assert torch.equal(flipped[~turned], pictures[~turned])
     assert 0.17 < turned.float().mean() < 0.33
@@ -134,20 +131,20 @@ def test_resampling_without_a_move_changes_nothing():
 def test_rand_augment_moves_some_and_recolours_others():
     config = AugmentConfig(rand_ops=1)
     images = torch.rand(600, 3, 8, 8)
-    dice = throw(key(2, torch.arange(600)))
-    moved = (rand_geometry(dice, 32, config) - torch.eye(3)).abs().amax((1, 2)) > 1e-3
-    coloured = (rand_colour(images, dice, 32, config) - images).abs().amax((1, 2, 3)) > 1e-3
+    draws = draw_uniforms(key(2, torch.arange(600)))
+    moved = (rand_geometry(draws, 32, config) - torch.eye(3)).abs().amax((1, 2)) > 1e-3
+    coloured = (rand_colour(images, draws, 32, config) - images).abs().amax((1, 2, 3)) > 1e-3
     assert not (moved & coloured).any()
     assert 0.25 < moved.float().mean() < 0.47  # 5 of 14 operations
     assert coloured.float().mean() > 0.3
-    assert rand_colour(images, dice, 32, config).min() >= 0
-    assert rand_colour(images, dice, 32, config).max() <= 1
+    assert rand_colour(images, draws, 32, config).min() >= 0
+    assert rand_colour(images, draws, 32, config).max() <= 1
 
 
 def test_stronger_magnitude_moves_further():
-    dice = throw(key(2, torch.arange(600)))
+    draws = draw_uniforms(key(2, torch.arange(600)))
     sizes = [
-        (rand_geometry(dice, 32, AugmentConfig(rand_magnitude=m, rand_spread=0.0)) - torch.eye(3)).abs().mean()
+        (rand_geometry(draws, 32, AugmentConfig(rand_magnitude=m, rand_spread=0.0)) - torch.eye(3)).abs().mean()
         for m in (1.0, 5.0, 10.0)
     ]
     assert sizes[0] < sizes[1] < sizes[2]
@@ -155,7 +152,7 @@ def test_stronger_magnitude_moves_further():
 
 def test_erasing_paints_one_box_of_allowed_area():
     images = torch.full((400, 3, 32, 32), 9.0)
-    erased = erase(images, throw(key(3, torch.arange(400))), 0.5)
+    erased = erase(images, draw_uniforms(key(3, torch.arange(400))), 0.5)
     share = (erased != 9).any(1).float().mean((1, 2))
     assert 0.4 < (share > 0).float().mean() < 0.6
     assert share.max() < 0.4
@@ -164,19 +161,19 @@ def test_erasing_paints_one_box_of_allowed_area():
 
 def test_boxes_have_the_area_asked_for_when_kept_whole():
     side = torch.full((50,), 0.5)
-    inside = boxes(throw(key(4, torch.arange(50))), 12, side, side, (20, 20), whole=True)
+    inside = boxes(draw_uniforms(key(4, torch.arange(50))), 12, side, side, (20, 20), whole=True)
     assert (inside.sum((1, 2)) == 100).all()
 
 
 def test_jitter_by_nothing_changes_nothing():
     images = torch.rand(4, 3, 5, 5)
-    torch.testing.assert_close(jitter(images, throw(key(1, torch.arange(4))), 0.0), images)
+    torch.testing.assert_close(jitter(images, draw_uniforms(key(1, torch.arange(4))), 0.0), images)
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.8, 1.0, 2.0])
 def test_mixing_shares_follow_a_beta_distribution(alpha):
     table = beta_quantiles(alpha)
-    drawn = look_up(table, throw(key(7, torch.arange(4000)))[:, 5])
+    drawn = look_up(table, draw_uniforms(key(7, torch.arange(4000)))[:, 5])
     assert drawn.min() >= 0
     assert drawn.max() <= 1
     assert abs(drawn.mean() - 0.5) < 0.03
@@ -190,9 +187,9 @@ def test_a_negative_alpha_is_refused():
 
 def test_draws_of_batches_equal_those_of_single_pictures():
     keys = key(9, 1, torch.arange(6))
-    dice = throw(keys)
-    assert dice.shape == (6, PURPOSES)
-    assert all(dice[i, p] == uniform_number(int(keys[i]), p) for i in range(6) for p in (0, 5, 63))
+    draws = draw_uniforms(keys)
+    assert draws.shape == (6, PURPOSES)
+    assert all(draws[i, p] == uniform_number(int(keys[i]), p) for i in range(6) for p in (0, 5, 63))
 
 
 def test_grey_pictures_are_augmented_too():
@@ -216,17 +213,18 @@ def test_resized_crops_fill_the_image():
 @pytest.mark.parametrize("channels", [1, 3])
 def test_cpu_gives_what_doing_everything_to_every_picture_gives(monkeypatch, channels):
     config = AugmentConfig(crop="pad", rand_ops=2, mixup=0.2, cutmix=1.0, mix_prob=0.7)
-    draws = torch.Generator().manual_seed(0)
-    pictures = torch.randint(0, 256, (96, channels, 12, 12), dtype=torch.uint8, generator=draws)
+    source = torch.Generator().manual_seed(0)
+    pictures = torch.randint(0, 256, (96, channels, 12, 12), dtype=torch.uint8, generator=source)
     labels, keys = torch.arange(96) % 3, torch.arange(96) * 7919
-    augmenting = Augment(config, mean=[0.5] * channels, std=[0.2] * channels, num_classes=3, img_size=12)
+    augmenting = PicturesAndLabels(config, mean=[0.5] * channels, std=[0.2] * channels, num_classes=3, img_size=12)
     spared = augmenting(pictures, labels, keys)
 
-    def colour_all(images, dice, purpose, config):
-        drawn = (draw[:, None, None, None] for draw in module.rand_draws(dice, purpose, config))
+    def colour_all(images, draws, purpose, config):
+        drawn = (draw[:, None, None, None] for draw in module.rand_draws(draws, purpose, config))
         return module.recolour(images, *drawn, of=range(module.OPERATIONS)).clamp(0, 1)
 
-    monkeypatch.setattr(module, "change", lambda images, changed, function, *others: function(images, *others))
+    for one in (module, geometry):
+        monkeypatch.setattr(one, "change", lambda images, changed, function, *others: function(images, *others))
     monkeypatch.setattr(module, "rand_colour", colour_all)
     whole = augmenting(pictures, labels, keys)
     assert all(torch.equal(a, b) for a, b in zip(spared, whole, strict=True))
@@ -236,7 +234,73 @@ def test_pictures_that_nothing_moves_keep_their_exact_values():
     config = AugmentConfig(crop="none", flip=0, rand_ops=1)
     pictures = torch.randint(0, 256, (200, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     keys = torch.arange(200) * 7919
-    images, _ = Augment(config, mean=[0.0] * 3, std=[1.0] * 3, num_classes=3, img_size=12)(pictures, keys % 3, keys)
-    operation, _, _ = module.rand_draws(module.throw(keys), module.RAND, config)
+    images, _ = PicturesAndLabels(config, mean=[0.0] * 3, std=[1.0] * 3, num_classes=3, img_size=12)(
+        pictures, keys % 3, keys
+    )
+    operation, _, _ = module.rand_draws(module.draw_uniforms(keys), module.RAND, config)
     assert torch.equal(images[operation == 0], pictures[operation == 0].float() / 255)
     assert (operation == 0).sum() > 5
+
+
+MOVING = [
+    AugmentConfig(crop="pad", pad=0.25),
+    AugmentConfig(crop="none", flip=1.0),
+    AugmentConfig(crop="resized", scale=[0.3, 0.9]),
+    AugmentConfig(crop="pad", rand_ops=2, rand_magnitude=7),
+]
+
+
+@pytest.mark.parametrize("config", MOVING)
+@pytest.mark.parametrize("side", [32, 24])
+def test_one_draw_moves_image_mask_and_boxes_alike(config, side):
+    draws = draw_uniforms(key(11, torch.arange(24)))
+    box = torch.tensor([10.0, 14.0, 22.0, 26.0])  # left, top, right, bottom
+    mask = torch.zeros(24, 32, 32, dtype=torch.int64)
+    mask[:, 14:26, 10:22] = 3
+    pictures = (mask > 0)[:, None].expand(-1, 3, -1, -1).to(torch.uint8) * 255
+    moved = Geometry.draw(draws, config, width=32, side=side, operations=config.rand_ops)
+    shown, drawn = moved.images(pictures)[:, 0], moved.mask(mask)
+    boxes = moved.boxes(box.expand(24, 1, 4), (32, 32))[:, 0]
+    assert set(drawn.unique().tolist()) <= {-1, 0, 3}
+    inside = shown > 0.75
+    agree = (inside == (drawn == 3)) | ((shown > 0.05) & (shown <= 0.95))
+    assert agree.float().mean() > 0.97
+    checked = 0
+    for part, (left, top, right, bottom) in zip(inside, boxes.tolist(), strict=True):
+        if part.sum() < 20:
+            continue
+        rows, columns = part.any(1).nonzero()[:, 0], part.any(0).nonzero()[:, 0]
+        # Nothing of the object is outside of its box; where edges are not mirrored, the box is tight.
+        if config.crop != "pad":
+            assert columns[0] >= left - 1.5
+            assert columns[-1] + 1 <= right + 1.5
+            assert rows[0] >= top - 1.5
+            assert rows[-1] + 1 <= bottom + 1.5
+            checked += 1
+    assert checked > 10 or config.crop == "pad"
+
+
+def test_box_of_a_shifted_and_flipped_image_is_where_the_object_is():
+    draws = draw_uniforms(key(5, torch.arange(64)))
+    shift = Shift.draw(draws, pad=3, flip=0.5)
+    image = torch.zeros(64, 1, 20, 30)
+    image[:, :, 8:12, 12:17] = 1
+    moved = shift.pixels(image)[:, 0]
+    boxes = shift.boxes(torch.tensor([12.0, 8.0, 17.0, 12.0]).expand(64, 1, 4), 30)[:, 0]
+    assert len({int(down) for down in shift.down}) > 3
+    assert 0 < shift.flipped.sum() < 64
+    for part, box in zip(moved, boxes.tolist(), strict=True):
+        rows, columns = part.any(1).nonzero()[:, 0], part.any(0).nonzero()[:, 0]
+        assert box == [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
+
+
+def test_batch_with_mask_and_boxes_comes_out_moved_and_targets_that_cannot_be_mixed_are_refused():
+    pictures, _, keys = batch(8)
+    more = {"mask": torch.zeros(8, 16, 16, dtype=torch.int64), "boxes": torch.zeros(8, 2, 4)}
+    spec = {"mean": [0.5] * 3, "std": [0.25] * 3, "img_size": 12}
+    found = module.Augment(AugmentConfig(), **spec)({"image": pictures, "key": keys, **more})
+    assert found["image"].shape == (8, 3, 12, 12)
+    assert found["mask"].shape == (8, 12, 12)
+    assert found["boxes"].shape == (8, 2, 4)
+    with pytest.raises(ValueError, match=r"augment\.mixup .* cannot be mixed; set both to 0"):
+        module.Augment(AugmentConfig(mixup=0.5), **spec)({"image": pictures, "key": keys, "target": keys})

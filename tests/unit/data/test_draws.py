@@ -4,7 +4,7 @@ import torch
 from scipy import stats
 
 from saccade.data.draws import MASK, generator, key, seed_of, stir, uniform, uniform_number
-from saccade.data.feed import picture_keys
+from saccade.data.feed import sample_keys
 
 EXTREMES = [0, 1, 2, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**62, 2**63 - 1]
 
@@ -41,21 +41,21 @@ def test_numbers_lie_below_one_and_can_be_zero():
 
 @pytest.mark.parametrize("purpose", [0, 1, 100])
 def test_draws_of_successive_pictures_are_uniform(purpose):
-    keys = picture_keys(0, 3, torch.arange(100_000), torch.zeros(100_000, dtype=torch.int64))
+    keys = sample_keys(0, 3, torch.arange(100_000), torch.zeros(100_000, dtype=torch.int64))
     assert stats.kstest(uniform(keys, purpose).numpy(), "uniform").pvalue > 1e-3
 
 
 def test_draws_that_differ_in_one_part_of_their_name_are_independent():
     index = torch.arange(50_000)
     zero = torch.zeros_like(index)
-    base = picture_keys(0, 3, index, zero)
+    base = sample_keys(0, 3, index, zero)
     draws = {
         "base": uniform(base, 1),
         "purpose": uniform(base, 2),
-        "seed": uniform(picture_keys(1, 3, index, zero), 1),
-        "epoch": uniform(picture_keys(0, 4, index, zero), 1),
-        "copy": uniform(picture_keys(0, 3, index, zero + 1), 1),
-        "next": uniform(picture_keys(0, 3, index + 1, zero), 1),
+        "seed": uniform(sample_keys(1, 3, index, zero), 1),
+        "epoch": uniform(sample_keys(0, 4, index, zero), 1),
+        "copy": uniform(sample_keys(0, 3, index, zero + 1), 1),
+        "next": uniform(sample_keys(0, 3, index + 1, zero), 1),
     }
     correlation = np.corrcoef([values.numpy() for values in draws.values()])
     assert np.abs(correlation - np.eye(len(draws))).max() < 5 / np.sqrt(50_000)

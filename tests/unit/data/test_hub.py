@@ -113,8 +113,8 @@ def test_stream_is_shared_out_shuffled_and_repeatable(published):
     assert sorted(order) == sorted(f"train[{n}]" for n in range(30))
     for sample in whole:
         number = int(sample.name[6:-1])
-        assert sample.label == number % 2
-        np.testing.assert_array_equal(sample.picture, pixels(number))
+        assert sample.target == number % 2
+        np.testing.assert_array_equal(sample.inputs["image"], pixels(number))
     assert [sample.name for sample in read()] == order
     assert [sample.name for sample in read(skip=11)] == order[11:]
     assert {s.name: s.key for s in read(epoch=1)} == {s.name: s.key for s in whole}
@@ -129,7 +129,7 @@ def test_row_of_a_stream_without_a_valid_label_is_a_bad_picture(label):
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
     dataset = datasets.Dataset.from_dict(rows, features=features).to_iterable_dataset()
     got = list(HubStream(dataset, prefix="train", buffer=1).samples(seed=0, epoch=0, **ALONE))
-    assert [getattr(sample, "label", None) for sample in got] == [0, 1, None, 1]
+    assert [getattr(sample, "target", None) for sample in got] == [0, 1, None, 1]
     assert isinstance(got[2], BadPicture)
     assert got[2].name == "train[2]"
     assert "label" in got[2].reason

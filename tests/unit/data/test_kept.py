@@ -6,19 +6,21 @@ import pytest
 import torch
 
 from saccade.config import AugmentConfig
-from saccade.data.augment import Augment
 from saccade.data.feed import ResidentFeed
+from saccade.data.framing import Framing, ImageEncoder
 from saccade.data.kept import Kept, KeptFeed, decoded_bytes, framed_bytes
-from saccade.data.loader import FileFeed, Framing, TooManyBad
+from saccade.data.loader import FileFeed, TooManyBad
 from saccade.data.open import open_data
 from saccade.data.order import Order
 from saccade.data.source import FileSource
 from saccade.data.threads import in_threads
 from saccade.data.validation import Validation
+from saccade.tasks.opening import choose_task
 from saccade.training import setup
 from saccade.training.parallel import Alone
 from saccade.training.setup import assemble, resolve
 from saccade.training.train import configure, train
+from support.augmenting import class_augment
 from support.trainings import TINY, png_folder, settings, weights
 
 CPU = torch.device("cpu")
@@ -42,22 +44,24 @@ def reads(monkeypatch):
 
 def feed(kind, source, *, crop, limit=0.1, repeats=1, **more):
     config = AugmentConfig(crop=crop, rand_ops=1, mixup=0.2, repeats=repeats)
-    augment = Augment(config, mean=[0.5] * 3, std=[0.2] * 3, num_classes=3, img_size=16)
+    augment = class_augment(config, mean=[0.5] * 3, std=[0.2] * 3, num_classes=3, img_size=16)
     order = Order(length=len(source), batch_size=16, seed=0, repeats=repeats)
-    framing = Framing(16, config=config, shorter=18)
-    return kind(source, order=order, augment=augment, framing=framing, device=CPU, bad_limit=limit, **more)
+    encode = ImageEncoder(Framing(16, config=config, shorter=18))
+    more |= {"size": 1} if kind is KeptFeed else {}
+    return kind(source, order=order, expand=augment, encode=encode, device=CPU, bad_limit=limit, **more)
 
 
 def batches(reading, epochs=(0, 1, 2), start=0):
-    found = [(reading.expand(inputs, strong=True), inputs) for e in epochs for inputs in reading.epoch(e, start=start)]
+    found = [(reading.expand(batch, strong=True), batch) for e in epochs for batch in reading.epoch(e, start=start)]
     reading.close()
-    return [[*expanded, inputs.labels, inputs.keys] for expanded, inputs in found]
+    return [{**expanded, "key": batch["key"]} for expanded, batch in found]
 
 
 def assert_same(ours, theirs):
     assert len(ours) == len(theirs) > 0
     for mine, other in zip(ours, theirs, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
+        assert mine.keys() == other.keys()
+        assert all(torch.equal(mine[name], other[name]) for name in mine)
 
 
 @pytest.mark.parametrize(("crop", "threads", "repeats"), [("pad", 2, 1), ("none", 1, 2)])
@@ -140,9 +144,9 @@ def test_size_is_told_from_a_few_pictures(folder):
 
 def parts(folder, **more):
     given = {"data.img_size": 16, "data.workers": 0, "model.options": TINY, "optim.batch_size": 16}
-    data = open_data(str(folder))
-    config, shape = resolve(configure(None, given | more), data, CPU)
-    return assemble(config, data, shape, world=Alone(), device=CPU)
+    data, choice = open_data(str(folder)), choose_task("classify")
+    config, spec = resolve(configure(None, given | more), choice, data, CPU)
+    return assemble(config, choice, data, spec, world=Alone(), device=CPU)
 
 
 @pytest.mark.parametrize(("crop", "kind"), [("pad", KeptFeed), ("resized", FileFeed)])
@@ -168,9 +172,14 @@ def test_run_ends_with_the_same_weights_whether_pictures_are_kept_or_not(folder,
     assert all(torch.equal(kept[name], read[name]) for name in read)
 
 
+def validation(source, *, keep):
+    framing = Framing(16)
+    return Validation(source, encode=ImageEncoder(framing), framing=framing, batch_size=4, device=CPU, keep=keep)
+
+
 def test_validation_pictures_are_read_once(folder, reads):
     source = open_data(str(folder)).val
-    again, once = (Validation(source, framing=Framing(16), batch_size=4, device=CPU, keep=k) for k in (False, True))
+    again, once = (validation(source, keep=keep) for keep in (False, True))
     expected = list(again.batches())
     reads.clear()
     for _ in range(2):
@@ -181,9 +190,9 @@ def test_validation_pictures_are_read_once(folder, reads):
 
 
 def test_validation_that_was_broken_off_is_read_anew(folder):
-    once = Validation(open_data(str(folder)).val, framing=Framing(16), batch_size=4, device=CPU, keep=True)
+    once = validation(open_data(str(folder)).val, keep=True)
     next(once.batches())
-    assert sum(len(places) for _, _, places in once.batches()) == 7
+    assert sum(len(batch["place"]) for batch in once.batches()) == 7
 
 
 @pytest.mark.parametrize("threads", [1, 3])

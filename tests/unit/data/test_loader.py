@@ -6,14 +6,16 @@ import torch
 from PIL import Image
 
 from saccade.config import AugmentConfig
-from saccade.data.augment import Augment
 from saccade.data.feed import ResidentFeed
-from saccade.data.loader import FileFeed, Framing, TooManyBad, _loader, _Reading, random_box
+from saccade.data.framing import Framing, ImageEncoder, random_box
+from saccade.data.loader import FileFeed, TooManyBad, _loader, _Reading
 from saccade.data.open import open_data
 from saccade.data.order import Order
+from saccade.tasks.opening import choose_task
 from saccade.training.parallel import Alone
 from saccade.training.setup import assemble, resolve
 from saccade.training.train import configure, train
+from support.augmenting import class_augment
 from support.pictures import class_folders
 from support.trainings import TINY, png_folder, settings
 
@@ -31,7 +33,7 @@ def spoiled(tmp_path):
 
 
 def augment():
-    return Augment(CONFIG, mean=[0.5] * 3, std=[0.2] * 3, num_classes=3, img_size=16)
+    return class_augment(CONFIG, mean=[0.5] * 3, std=[0.2] * 3, num_classes=3, img_size=16)
 
 
 def feed(folder, *, batch=16, workers=0, limit=0.05, rank=0, world=1, config=CONFIG):
@@ -39,8 +41,8 @@ def feed(folder, *, batch=16, workers=0, limit=0.05, rank=0, world=1, config=CON
     return FileFeed(
         source,
         order=Order(length=len(source), batch_size=batch, seed=0),
-        augment=augment(),
-        framing=Framing(16, config=config),
+        expand=augment(),
+        encode=ImageEncoder(Framing(16, config=config)),
         device=torch.device("cpu"),
         workers=workers,
         bad_limit=limit,
@@ -56,7 +58,8 @@ def epochs(reading, count):
 def assert_same(ours, theirs):
     assert len(ours) == len(theirs)
     for mine, other in zip(ours, theirs, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
+        assert mine.keys() == other.keys()
+        assert all(torch.equal(mine[name], other[name]) for name in mine)
 
 
 def test_workers_change_nothing_in_the_batches(folder):
@@ -76,24 +79,23 @@ def test_processes_share_out_what_one_would_take_and_mix_the_same_pairs(folder, 
     whole = feed(folder, batch=17)
     parts = [feed(folder, batch=17, rank=rank, world=world) for rank in range(world)]
     for batch, *shares in zip(whole.epoch(0), *(part.epoch(0) for part in parts), strict=True):
-        joined = [torch.cat(tensors) for tensors in zip(*shares, strict=True)]
-        assert all(torch.equal(a, b) for a, b in zip(joined, batch, strict=True))
+        assert all(torch.equal(torch.cat([share[name] for share in shares]), batch[name]) for name in batch)
         expected = whole.expand(batch, strong=True)
         mixed = [part.expand(share, strong=True) for part, share in zip(parts, shares, strict=True)]
-        for ours, one in zip(zip(*mixed, strict=True), expected, strict=True):
-            torch.testing.assert_close(torch.cat(ours), one, rtol=0, atol=1e-6)
+        for name in expected:
+            torch.testing.assert_close(torch.cat([one[name] for one in mixed]), expected[name], rtol=0, atol=1e-6)
 
 
 def test_resident_set_is_shared_out_alike():
     pictures, labels = torch.randint(0, 256, (21, 3, 16, 16), dtype=torch.uint8), torch.arange(21) % 3
     order = Order(length=21, batch_size=10, seed=0)
     feeds = [
-        ResidentFeed(pictures, labels, order=order, augment=augment(), rank=r, world=w)
+        ResidentFeed({"image": pictures, "target": labels}, order=order, expand=augment(), rank=r, world=w)
         for r, w in [(0, 1), (0, 2), (1, 2)]
     ]
     for batch, first, second in zip(*(one.epoch(2) for one in feeds), strict=True):
-        assert (len(first.labels), len(second.labels)) == (4, 6)
-        assert all(torch.equal(torch.cat([a, b]), c) for a, b, c in zip(first, second, batch, strict=True))
+        assert (len(first["index"]), len(second["index"])) == (4, 6)
+        assert all(torch.equal(torch.cat([first[name], second[name]]), batch[name]) for name in batch)
 
 
 def test_bad_pictures_are_replaced_by_others_in_the_same_way_every_time(spoiled):
@@ -112,7 +114,8 @@ def test_replacement_is_a_whole_picture_with_its_own_label(spoiled):
     plain = AugmentConfig(crop="none")
     with pytest.warns(UserWarning, match="is left out"):
         batches = list(feed(spoiled, config=plain).epoch(0))
-    for pictures, labels, _ in batches:
+    for batch in batches:
+        pictures, labels = batch["image"], batch["target"]
         brightest = pictures.float().mean((2, 3)).argmax(1)  # the colour that tells the class
         assert torch.equal(brightest, labels)
         assert pictures.float().mean((1, 2, 3)).min() > 50
@@ -124,15 +127,14 @@ def test_random_crop_of_a_file_is_made_once(folder):
     reading = FileFeed(
         source,
         order=Order(length=len(source), batch_size=16, seed=0),
-        augment=Augment(config, mean=[0.0] * 3, std=[1.0] * 3, num_classes=3, img_size=16),
-        framing=Framing(16, config=config),
+        expand=class_augment(config, mean=[0.0] * 3, std=[1.0] * 3, num_classes=3, img_size=16),
+        encode=ImageEncoder(Framing(16, config=config)),
         device=torch.device("cpu"),
         workers=0,
         bad_limit=0.05,
     )
-    inputs = next(iter(reading.epoch(0)))
-    images, _ = reading.expand(inputs, strong=True)
-    assert torch.equal(images, inputs.what.float() / 255)
+    batch = next(iter(reading.epoch(0)))
+    assert torch.equal(reading.expand(batch, strong=True)["image"], batch["image"].float() / 255)
 
 
 def test_each_bad_picture_is_warned_of_once(spoiled):
@@ -187,24 +189,24 @@ def test_large_photographs_are_read_smaller_for_training_and_look_the_same(tmp_p
         photograph(file)
     pixels = []
 
-    def counted(self, picture, word=0, original=Framing.__call__):
+    def counted(self, picture, box, original=Framing.image):
         pixels.append(picture.shape[:2])
-        return original(self, picture, word)
+        return original(self, picture, box)
 
-    monkeypatch.setattr(Framing, "__call__", counted)
+    monkeypatch.setattr(Framing, "image", counted)
     given = {"data.img_size": 32, "augment.crop": crop, "data.workers": 0, "model.options": TINY}
     config = configure(None, given | {"data.resident": "never"})
-    data = open_data(str(folder))
-    config, shape = resolve(config, data, torch.device("cpu"))
-    parts = assemble(config, data, shape, world=Alone(), device=torch.device("cpu"))
+    data, choice = open_data(str(folder)), choose_task("classify")
+    config, spec = resolve(config, choice, data, torch.device("cpu"))
+    parts = assemble(config, choice, data, spec, world=Alone(), device=torch.device("cpu"))
     reading = parts.feed
     (ours,) = reading.epoch(0)
     assert max(pixels) <= (240, 320)
-    reading.loader = _loader(_Reading(data.train, reading.loader.dataset.framing), 0, batch_sampler=reading.plan)
+    reading.loader = _loader(_Reading(data.train, reading.loader.dataset.encode), 0, batch_sampler=reading.plan)
     (whole,) = reading.epoch(0)
     assert pixels[-1] == (480, 640)
-    assert torch.equal(ours.keys, whole.keys)
-    assert (ours.what.float() - whole.what.float()).abs().mean() < 1.5
+    assert torch.equal(ours["key"], whole["key"])
+    assert (ours["image"].float() - whole["image"].float()).abs().mean() < 1.5
     list(parts.validation.batches())
     assert pixels[-1] == (480, 640)  # what a finished model is shown is read whole
 

@@ -50,7 +50,7 @@ def test_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, spec):
     def refuse(name):
         raise ImportError(name)
 
-    monkeypatch.setattr("saccade.data.lists.import_module", refuse)
+    monkeypatch.setattr("saccade.data.table.import_module", refuse)
     if spec.endswith(".parquet"):
         spec = str(tmp_path / spec)
         (tmp_path / "list.parquet").write_bytes(b"PAR1")

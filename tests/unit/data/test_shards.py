@@ -48,8 +48,8 @@ def test_every_sample_comes_once_with_its_own_picture_and_label(stream):
     assert sorted(names(samples)) == [f"train-{n // 5:03d}.tar/{n:05d}" for n in range(30)]
     for sample in samples:
         number = int(sample.name[-5:])
-        assert sample.label == number % 2
-        assert np.abs(sample.picture.astype(int) - pixels(number)).mean() < 8  # others differ by 50
+        assert sample.target == number % 2
+        assert np.abs(sample.inputs["image"].astype(int) - pixels(number)).mean() < 8  # others differ by 50
     assert len({sample.key for sample in samples}) == 30
 
 
@@ -95,7 +95,7 @@ def test_skipping_gives_the_rest_of_the_same_order(stream, skip, monkeypatch):
     assert len(reads) == len(rest)
     assert decoded == names(rest)
     for one, other in zip(rest, whole[skip:], strict=True):
-        np.testing.assert_array_equal(one.picture, other.picture)
+        np.testing.assert_array_equal(one.inputs["image"], other.inputs["image"])
 
 
 def test_memory_stays_at_the_buffer_while_a_set_ten_times_as_large_streams(tmp_path):
@@ -236,7 +236,7 @@ def test_shard_removed_while_it_is_read_gives_bad_pictures(tmp_path):
 def test_number_that_is_no_class_is_not_taken_for_a_place_where_classes_are_numbers(tmp_path):
     write_shard(tmp_path / "a.tar", [(f"{n}", encoded(n), label) for n, label in enumerate(["1", "02", "3", "0"])])
     got = {s.name: s for s in read(ShardStream([tmp_path / "a.tar"], classes=("1", "2", "3")))}
-    assert [got[f"a.tar/{n}"].label for n in range(3)] == [0, 1, 2]
+    assert [got[f"a.tar/{n}"].target for n in range(3)] == [0, 1, 2]
     assert "'0' is none of the 3 classes" in got["a.tar/3"].reason
 
 
@@ -245,7 +245,7 @@ def test_bad_samples_are_yielded_as_bad_pictures(tmp_path):
     unknown, none = ("unknown", encoded(2), "7"), ("none", encoded(3), "")
     write_shard(tmp_path / "a.tar", [good, broken, unknown, none])
     got = {sample.name: sample for sample in read(ShardStream([tmp_path / "a.tar"], classes=("a", "b")))}
-    assert got["a.tar/good"].label == 1
+    assert got["a.tar/good"].target == 1
     assert "not a picture" in got["a.tar/broken"].reason
     assert "'7' is none of the 2 classes" in got["a.tar/unknown"].reason
     assert got["a.tar/none"].reason == "it has no label"
@@ -262,7 +262,7 @@ def test_folder_of_shards_opens_with_named_classes_and_json_labels(tmp_path):
     assert len(data.val) == 4
     assert data.val.labels.tolist() == [1, 0, 1, 0]
     assert data.val.read(2).shape == (24, 32, 3)
-    assert sorted(sample.label for sample in read(data.train)) == [0, 0, 0, 1, 1, 1]
+    assert sorted(sample.target for sample in read(data.train)) == [0, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("pattern", ["train-*.tar", "train-{000..002}.tar", "train-00{0,1,2}.tar"])

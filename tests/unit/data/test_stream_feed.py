@@ -5,10 +5,11 @@ import torch
 
 import saccade
 from saccade.config import AugmentConfig
-from saccade.data.augment import Augment
-from saccade.data.loader import Framing, StreamFeed, TooManyBad, check_bad
+from saccade.data.framing import Framing, ImageEncoder
+from saccade.data.loader import StreamFeed, TooManyBad, check_bad
 from saccade.data.open import open_data
 from saccade.data.validation import Validation
+from support.augmenting import class_augment
 from support.pictures import encoded, write_shard
 from support.training import tiny
 
@@ -24,14 +25,14 @@ def shards(folder, count=48, per_shard=8, broken=()):
 
 def feed(path, *, workers=0, steps=5, batch_size=8, bad_limit=0.5, **options):
     config = AugmentConfig(crop="resized", scale=[0.5, 1.0])
-    augment = Augment(config, mean=[0.5] * 3, std=[0.25] * 3, num_classes=3, img_size=16)
+    augment = class_augment(config, mean=[0.5] * 3, std=[0.25] * 3, num_classes=3, img_size=16)
     return StreamFeed(
         open_data(path, buffer=6).train,
         steps=steps,
         batch_size=batch_size,
         seed=3,
-        augment=augment,
-        framing=Framing(16, config),
+        expand=augment,
+        encode=ImageEncoder(Framing(16, config)),
         device=torch.device("cpu"),
         workers=workers,
         bad_limit=bad_limit,
@@ -40,12 +41,13 @@ def feed(path, *, workers=0, steps=5, batch_size=8, bad_limit=0.5, **options):
 
 
 def taken(batches):
-    return [[tensor.clone() for tensor in batch] for batch in batches]
+    return [{name: tensor.clone() for name, tensor in batch.items()} for batch in batches]
 
 
 def same(a, b):
     return len(a) == len(b) and all(
-        torch.equal(x, y) for one, two in zip(a, b, strict=True) for x, y in zip(one, two, strict=True)
+        one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+        for one, two in zip(a, b, strict=True)
     )
 
 
@@ -60,7 +62,7 @@ def test_epoch_begun_in_its_middle_gives_the_rest(tmp_path, workers):
 
 def test_another_epoch_comes_in_another_order(tmp_path):
     path = shards(tmp_path)
-    one, two = (torch.cat([b.labels for b in feed(path).epoch(e)]) for e in (0, 1))
+    one, two = (torch.cat([b["target"] for b in feed(path).epoch(e)]) for e in (0, 1))
     assert not torch.equal(one, two)
 
 
@@ -76,7 +78,7 @@ def test_bad_pictures_are_replaced_and_named(tmp_path):
     with pytest.warns(UserWarning, match="cannot be read"):
         batches = taken(source.epoch(0))
     assert len(source.bad) == 2
-    assert all((pictures.flatten(1).float().std(1) > 0).all() for pictures, _, _ in batches)
+    assert all((batch["image"].flatten(1).float().std(1) > 0).all() for batch in batches)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -86,7 +88,7 @@ def test_batches_without_a_good_picture_take_the_next_one_and_resume_the_same(tm
     source = feed(path, **options)
     whole = taken(source.epoch(0))
     assert len(source.bad) == 6
-    keys = torch.cat([keys for _, _, keys in whole])
+    keys = torch.cat([batch["key"] for batch in whole])
     assert len(keys.unique()) == 48  # each has draws of its own
     for start in (1, 7, 20, 40):
         assert same(taken(feed(path, **options).epoch(0, start=start)), whole[start:])
@@ -127,16 +129,19 @@ def test_losses_of_validation_shards_are_bad_pictures_and_count(tmp_path):
     write_shard(tmp_path / "val-001.tar", [(f"w{n}", encoded(2000 + n), str(n % 3)) for n in range(9)])
     cut(tmp_path / "val-001.tar", 0.3)
     val = open_data(path).val
-    validation = Validation(val, framing=Framing(16), batch_size=4, device=torch.device("cpu"))
+    framing = Framing(16)
+    validation = Validation(
+        val, encode=ImageEncoder(framing), framing=framing, batch_size=4, device=torch.device("cpu")
+    )
     assert list(validation.bad) == [str(tmp_path / "val-001.tar")]
-    assert sum(len(places) for _, _, places in validation.batches()) == len(val) < 18
+    assert sum(len(batch["place"]) for batch in validation.batches()) == len(val) < 18
     with pytest.raises(TooManyBad, match=r"val-001\.tar"):
         check_bad(validation.bad, 0.05 * len(val), of=len(val))
 
 
 def test_processes_read_different_pictures(tmp_path):
     path = shards(tmp_path)
-    parts = [torch.cat([b.keys for b in feed(path, steps=2, rank=r, world=2).epoch(0)]) for r in (0, 1)]
+    parts = [torch.cat([b["key"] for b in feed(path, steps=2, rank=r, world=2).epoch(0)]) for r in (0, 1)]
     assert not set(parts[0].tolist()) & set(parts[1].tolist())
 
 

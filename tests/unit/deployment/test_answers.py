@@ -8,13 +8,27 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.deployment.answers import write_predictions
+from saccade.data.spec import InputSpec
+from saccade.deployment import answers as writing
 from saccade.deployment.paths import NoPictures
-from saccade.deployment.predict import Prediction
+from saccade.deployment.predict import Prediction, Predictions
 from saccade.deployment.writers import draw, printable
+from saccade.tasks import Answer, Classify
 
-GOOD = Prediction("a.png", (("cat", 0.75), ("dog", 0.25)))
-BAD = Prediction("b.png", (), "the file is empty (0 bytes)")
+SPEC = InputSpec(("cat", "dog", "emu", "fox", "gnu"), 3, 8, [0.5] * 3, [0.5] * 3)
+
+
+def answer(*pairs):
+    """An answer of classes and shares, likeliest first."""
+    return Answer(pairs[0][0], tuple((name, f"{share:.1%}", share) for name, share in pairs), said=(pairs[0][0],))
+
+
+GOOD = Prediction("a.png", answer(("cat", 0.75), ("dog", 0.25)))
+BAD = Prediction("b.png", None, "the file is empty (0 bytes)")
+
+
+def write_predictions(predictions, task=Classify, spec=SPEC, **options):
+    return writing.write_predictions(Predictions(iter(predictions), task, spec), **options)
 
 
 def rows(path):
@@ -41,7 +55,7 @@ def test_lines_of_json_hold_answers_or_the_problem(tmp_path):
 
 @pytest.mark.parametrize("name", ["new\nline.png", 'quo"te,comma.png', "r\rn.png", "日本.png", "caf\udce9.png"])
 def test_any_name_survives(tmp_path, name):
-    prediction = Prediction(name, GOOD.answers)
+    prediction = Prediction(name, GOOD.answer)
     write_predictions([prediction], out=tmp_path / "o.jsonl")
     assert json.loads((tmp_path / "o.jsonl").read_text())["name"] == name
     write_predictions([prediction], out=tmp_path / "o.csv")
@@ -51,7 +65,7 @@ def test_any_name_survives(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["=1+1.png", "+a", "-a", "@SUM(A1)", "\t=x"])
 def test_no_cell_is_a_formula(tmp_path, name):
-    write_predictions([Prediction(name, ((name, 1.0),))], out=tmp_path / "o.csv")
+    write_predictions([Prediction(name, answer((name, 1.0)))], out=tmp_path / "o.csv")
     (row,) = rows(tmp_path / "o.csv")
     assert row["name"] == row["class"] == f"'{name}"
 
@@ -131,7 +145,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 def test_drawn_pictures_are_kept_apart_and_stay_in_their_folder(tmp_path, capsys):
     pixels = np.full((30, 40, 3), 90, dtype=np.uint8)
     names = ["x/a.png", "y/a.png", "../../..", "bad.png", "we ird/\udce9\n.png"]
-    predictions = [Prediction(n, () if n == "bad.png" else GOOD.answers, None, pixels) for n in names]
+    predictions = [Prediction(n, None if n == "bad.png" else GOOD.answer, None, pixels) for n in names]
     write_predictions(predictions, draw=tmp_path / "d")
     found = sorted(os.listdir(tmp_path / "d"))
     assert [name[:7] for name in found] == ["0000000", "0000001", "0000002", "0000004"]
@@ -144,7 +158,7 @@ def test_drawn_pictures_are_kept_apart_and_stay_in_their_folder(tmp_path, capsys
 
 def test_the_likeliest_class_is_drawn_with_the_longest_bar():
     pixels = np.zeros((200, 300, 3), dtype=np.uint8)
-    image = np.asarray(draw(pixels, (("cat", 0.8), ("a dog with a very long name " * 9, 0.1)))).astype(int)
+    image = np.asarray(draw(pixels, answer(("cat", 0.8), ("a dog with a very long name " * 9, 0.1)))).astype(int)
     assert image.shape[1] == 300
     assert (image[:200] == 0).all()
     step = 19
@@ -155,8 +169,8 @@ def test_the_likeliest_class_is_drawn_with_the_longest_bar():
 
 @pytest.mark.parametrize("name", ["", "日本語", "\udce9", "\x00\n", "a" * 5000])
 def test_any_class_name_can_be_drawn(name):
-    draw(np.zeros((1, 3000, 3), dtype=np.uint8), ((name, 1.0),))
-    draw(np.zeros((8, 8, 3), dtype=np.uint8), ((name, 0.0),))
+    draw(np.zeros((1, 3000, 3), dtype=np.uint8), answer((name, 1.0)))
+    draw(np.zeros((8, 8, 3), dtype=np.uint8), answer((name, 0.0)))
 
 
 def test_printable_text_does_nothing_to_a_terminal():

@@ -31,6 +31,12 @@ def test_a_picture_is_answered(address):
         {"class": "level 3", "index": 3, "share": pytest.approx(0.86)},
         {"class": "level 0", "index": 0, "share": pytest.approx(0.02)},
     ]
+    assert answer.json()["share"] == pytest.approx(0.86)
+    assert (answer.json()["task"], answer.json()["text"]) == ("classify", "level 3")
+    assert answer.json()["rows"] == [
+        {"name": "level 3", "text": "86.0%", "share": pytest.approx(0.86), "said": True},
+        {"name": "level 0", "text": "2.0%", "share": pytest.approx(0.02), "said": False},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +171,7 @@ def test_models_of_one_name_are_told_apart():
 
 def test_an_answer_that_is_no_number_is_nothing_and_not_an_error():
     model = Brightness()
-    model.shares = lambda pictures: np.full((len(pictures), 8), np.nan, np.float32)
+    model.rows = lambda pictures: np.full((len(pictures), 8), np.nan, np.float32)
     with running(make_app(model)) as address:
         answer = send(address, picture())
     assert answer.status_code == 200
@@ -228,7 +234,7 @@ def test_metrics_count_requests_batches_and_bytes(address):
 def test_one_explains_while_others_predict():
     begun, go = threading.Event(), threading.Event()
     app = make_app()
-    served = app.state.desk.models[0]
+    served = app.state.server.models[0]
     inner = served.explainer.function
 
     def held(*args, **kwargs):

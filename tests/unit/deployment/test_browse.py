@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from saccade.deployment.browse import Shelf
+from saccade.deployment.browse import RunIndex
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 
 def test_runs_and_comparisons_are_found_with_what_they_are(folder):
-    comparison, run = Shelf([folder]).items()
+    comparison, run = RunIndex([folder]).items()
     assert (comparison.kind, comparison.name, comparison.finished, comparison.has_report) == (
         "comparison",
         "compared",
@@ -35,31 +35,32 @@ def test_runs_and_comparisons_are_found_with_what_they_are(folder):
     )
     assert comparison.facts == {"arms": ["base", "broadcast"]}
     assert (run.kind, run.name, run.finished, run.has_report) == ("run", "deep/run-1", True, True)
-    assert run.facts == {"val_top1": 0.5, "epochs": 3, "data": "pictures"}
+    score = {"name": "top1", "words": "accuracy", "share": True, "value": 0.5, "text": "50.00%"}
+    assert run.facts == {"val_top1": 0.5, "epochs": 3, "data": "pictures", "score": score}
 
 
 def test_a_report_is_found_by_its_id_and_by_nothing_else(folder):
-    shelf = Shelf([folder])
-    assert shelf.report("anything") is None
-    comparison, run = shelf.items()
-    assert shelf.report(run.id) == b"the report"
-    assert shelf.report(comparison.id) is None
+    index = RunIndex([folder])
+    assert index.report("anything") is None
+    comparison, run = index.items()
+    assert index.report(run.id) == b"the report"
+    assert index.report(comparison.id) is None
     for path in ("../outside", str(folder / "deep" / "run-1"), "deep/run-1", ""):
-        assert shelf.report(path) is None
+        assert index.report(path) is None
 
 
 def test_a_run_that_is_served_and_in_a_folder_is_listed_once(folder):
-    assert len(Shelf([folder, folder], [folder / "deep" / "run-1"]).items()) == 2
+    assert len(RunIndex([folder, folder], [folder / "deep" / "run-1"]).items()) == 2
 
 
 def test_a_damaged_record_hides_nothing_else(folder):
     (folder / "deep" / "run-1" / "summary.json").write_text("{torn")
     (folder / "compared" / "comparison.json").write_text("[]")
-    comparison, run = Shelf([folder]).items()
+    comparison, run = RunIndex([folder]).items()
     assert not run.finished
     assert comparison.facts == {"arms": []}
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(NotADirectoryError, match="no folder"):
-        Shelf([tmp_path / "nowhere"])
+        RunIndex([tmp_path / "nowhere"])

@@ -13,7 +13,7 @@ from saccade.deployment import export as exporting
 from saccade.deployment import judge as judging
 from saccade.deployment.bundle import ExportError
 from saccade.deployment.export import export
-from saccade.deployment.graph import Asked, trace, write_onnx
+from saccade.deployment.graph import WithPreprocessing, trace, write_onnx
 from saccade.deployment.predict import predict
 from saccade.deployment.predictor import open_predictor
 from saccade.deployment.verify import Parity
@@ -54,7 +54,7 @@ def test_float32_versions_answer_as_the_run_does(run, exported):
     x = torch.randint(0, 256, (7, 3, 32, 32), dtype=torch.uint8)
     for name in ("model.onnx", "model.pt2"):
         opened = open_predictor(run / "export" / name, trust=True)
-        np.testing.assert_allclose(opened.logits(x), eager.logits(x), atol=1e-5)
+        np.testing.assert_allclose(opened.outputs(x), eager.outputs(x), atol=1e-5)
         assert opened.classes == eager.classes
         assert opened.framing == eager.framing
         assert opened.about()["parameters"] == eager.about()["parameters"]
@@ -65,9 +65,9 @@ def test_smaller_versions_are_smaller_and_near(run, exported):
     assert sizes["float16"] < 0.75 * sizes["float32"]
     assert sizes["int8"] < 0.75 * sizes["float32"]
     x = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
-    want = open_predictor(run).logits(x)
+    want = open_predictor(run).outputs(x)
     for name in ("half", "int8"):
-        got = open_predictor(run / "export" / f"model.{name}.onnx").logits(x)
+        got = open_predictor(run / "export" / f"model.{name}.onnx").outputs(x)
         assert 0 < np.abs(got - want).max() < 0.2
 
 
@@ -128,9 +128,9 @@ def test_a_graph_that_is_wrong_at_other_sizes_is_written_for_one_size(run, pictu
     real = judging.compare
     seen = []
 
-    def judge(eager, exported, images, sizes):
+    def judge(eager, exported, images, sizes, spec):
         seen.append(len(sizes))
-        parity = real(eager, exported, images, sizes[:1])
+        parity = real(eager, exported, images, sizes[:1], spec)
         return replace(parity, difference=1.0) if len(sizes) > 1 else parity
 
     def traced(asked, *, any_size, **more):
@@ -155,7 +155,7 @@ class Stubborn(nn.Module):
 
 def test_a_model_that_cannot_be_traced_says_why():
     with pytest.raises(ExportError, match=r"torch\.export cannot trace Stubborn: "):
-        trace(Asked(Stubborn(), [0.5] * 3, [0.5] * 3).eval(), channels=3, img_size=16, any_size=False)
+        trace(WithPreprocessing(Stubborn(), BUNDLE.spec).eval(), channels=3, img_size=16, any_size=False)
 
 
 class Guarded(nn.Module):
@@ -169,13 +169,13 @@ class Guarded(nn.Module):
 
 
 def test_a_small_number_that_guards_a_denominator_is_kept(tmp_path):
-    asked = Asked(Guarded(), [0.5] * 3, [0.5] * 3).eval()
+    asked = WithPreprocessing(Guarded(), replace(BUNDLE, mean=(0.5,) * 3, std=(0.5,) * 3).spec).eval()
     program = trace(asked, channels=3, img_size=8, any_size=False)
     write_onnx(program, tmp_path / "model.onnx", replace(BUNDLE, img_size=8))
     x = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
-    got = open_predictor(tmp_path / "model.onnx").logits(x)
+    got = open_predictor(tmp_path / "model.onnx").outputs(x)
     assert np.abs(got).max() < 1e-6  # without the guard it is 1
-    np.testing.assert_allclose(got, asked.logits(x), atol=1e-7)
+    np.testing.assert_allclose(got, asked.outputs(x), atol=1e-7)
 
 
 @pytest.mark.parametrize(

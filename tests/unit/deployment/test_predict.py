@@ -11,7 +11,8 @@ from PIL import Image
 from saccade.deployment import paths
 from saccade.deployment.answers import write_predictions
 from saccade.deployment.paths import NoPictures, count_paths, find_paths, read_names, walk
-from saccade.deployment.predict import likeliest, predict
+from saccade.deployment.predict import predict
+from saccade.tasks import Classify
 from support.exports import CLASSES, Colours
 from support.pictures import encoded
 
@@ -94,7 +95,8 @@ def test_a_table_has_no_columns_for_classes_the_model_lacks(tmp_path):
 
 
 def test_of_equal_shares_the_first_class_comes_first():
-    assert [name for name, _ in likeliest(np.array([0.25, 0.5, 0.25]), CLASSES, 3)] == ["green", "red", "blue"]
+    answer = Classify.describe(np.array([0.25, 0.5, 0.25]), Colours().spec, top=3)
+    assert [name for name, _, _ in answer.rows] == ["green", "red", "blue"]
 
 
 def test_a_broken_off_job_reads_no_further(tmp_path):

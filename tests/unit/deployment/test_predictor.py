@@ -1,7 +1,9 @@
 import concurrent.futures
 import json
 import pickle
+import tarfile
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from saccade.building import load_model
 from saccade.data.augment import Normalize
 from saccade.deployment.bundle import BUNDLE_FIELDS, Bundle, ExportError
 from saccade.deployment.predictor import open_predictor
+from saccade.tasks import Classify
 from support.exports import BUNDLE, CLASSES, tiny_onnx, tiny_run
 
 
@@ -23,17 +26,37 @@ def run(tmp_path_factory):
     return tiny_run(tmp_path_factory.mktemp("runs") / "tiny", plugins=["broadcast"])
 
 
+@pytest.fixture(scope="module")
+def before(tmp_path_factory):
+    """A run and its export as an earlier version wrote them, which knew classes alone."""
+    folder = tmp_path_factory.mktemp("before")
+    with tarfile.open(Path(__file__).parents[2] / "golden" / "written_before.tar.gz") as archive:
+        members = [member for member in archive.getmembers() if member.name.startswith("run/")]
+        archive.extractall(folder, members=members, filter="data")
+    return folder / "run"
+
+
+def test_an_export_of_an_earlier_version_answers_as_its_run_does(before):
+    exported, eager = open_predictor(before / "export" / "model.onnx"), open_predictor(before)
+    told = json.loads((before / "export" / "export.json").read_text())
+    assert exported.task is eager.task is Classify
+    assert list(exported.classes) == list(eager.classes) == told["bundle"]["classes"]
+    x = torch.randint(0, 256, (5, 1, 16, 16), dtype=torch.uint8)
+    np.testing.assert_allclose(exported.outputs(x), eager.outputs(x), atol=1e-6)
+    np.testing.assert_allclose(exported.rows(x).sum(1), 1, atol=1e-6)
+
+
 def test_a_run_answers_with_the_shares_of_its_model(run):
     predictor = open_predictor(run)
-    model, shape = load_model(run)
+    model, spec = load_model(run)
     x = pictures(4, 32)
     with torch.inference_mode():
-        want = model(Normalize(shape.mean, shape.std)(x)).softmax(1).numpy()
-    got = predictor.shares(x)
+        want = model(Normalize(spec.mean, spec.std)(x)).softmax(1).numpy()
+    got = predictor.rows(x)
     np.testing.assert_allclose(got, want, atol=1e-6)
     assert got.dtype == np.float32
     assert predictor.model is not None
-    assert predictor.shape.img_size == 32
+    assert predictor.spec.img_size == 32
     assert predictor.framing.shorter == 36
 
 
@@ -48,20 +71,20 @@ def test_about_is_json_and_names_plugins(run):
 @pytest.mark.parametrize("wrong", [(1, 3, 16, 32), (1, 1, 32, 32), (3, 32, 32)])
 def test_pictures_of_another_shape_are_refused(run, wrong):
     with pytest.raises(ValueError, match=r"uint8 B, 3, 32, 32"):
-        open_predictor(run).shares(torch.zeros(wrong, dtype=torch.uint8))
+        open_predictor(run).rows(torch.zeros(wrong, dtype=torch.uint8))
 
 
 def test_floats_are_refused(run):
     with pytest.raises(ValueError, match="float32"):
-        open_predictor(run).shares(torch.zeros(1, 3, 32, 32))
+        open_predictor(run).rows(torch.zeros(1, 3, 32, 32))
 
 
 def test_many_threads_get_their_own_answers(run):
     predictor = open_predictor(run)
     parts = [pictures(2, 32) for _ in range(12)]
-    want = [predictor.shares(part) for part in parts]
+    want = [predictor.rows(part) for part in parts]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        for got, expected in zip(pool.map(predictor.shares, parts), want, strict=True):
+        for got, expected in zip(pool.map(predictor.rows, parts), want, strict=True):
             np.testing.assert_array_equal(got, expected)
 
 
@@ -81,7 +104,7 @@ def test_an_onnx_file_answers_with_its_own_classes(tmp_path):
     predictor = open_predictor(tiny_onnx(tmp_path / "model.onnx"))
     x = torch.zeros(3, 3, 8, 8, dtype=torch.uint8)
     x[0, 0] = x[1, 1] = x[2, 2] = 200
-    shares = predictor.shares(x)
+    shares = predictor.rows(x)
     assert [predictor.classes[k] for k in shares.argmax(1)] == list(CLASSES)
     np.testing.assert_allclose(shares.sum(1), 1, atol=1e-6)
     assert predictor.about()["kind"] == "onnx"
@@ -140,6 +163,11 @@ def test_weights_in_other_files_are_refused(tmp_path, place, where):
         ("classes", []),
         ("classes", [1, 2]),
         ("classes", "abc"),
+        ("outputs", []),
+        ("outputs", [1, 2]),
+        ("outputs", ["red", "green"]),
+        ("task", None),
+        ("extra", "abc"),
         ("img_size", 0),
         ("img_size", 10**9),
         ("img_size", "8"),
@@ -164,16 +192,16 @@ def test_a_description_that_is_no_json_is_refused(tmp_path):
 
 
 def test_fewer_logits_than_classes_are_refused(tmp_path):
-    told = json.dumps(json.loads(BUNDLE.to_json()) | {"classes": ["a", "b", "c", "d"]})
+    told = json.dumps(json.loads(BUNDLE.to_json()) | {key: ["a", "b", "c", "d"] for key in ("classes", "outputs")})
     predictor = open_predictor(tiny_onnx(tmp_path / "model.onnx", told=told))
     with pytest.raises(ExportError, match="3 logits for 4 classes"):
-        predictor.shares(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
+        predictor.rows(torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
 
 
 def test_a_description_survives_the_way_to_json_and_back():
     bundle = Bundle("m", ("a", "b"), 32, 1, (0.5,), (0.25,), shorter=40, plugins=("X",), versions=(("torch", "2"),))
     assert Bundle.from_json(bundle.to_json(), source="here") == bundle
-    assert set(json.loads(bundle.to_json())) == set(BUNDLE_FIELDS)
+    assert set(json.loads(bundle.to_json())) == {*BUNDLE_FIELDS, "classes"}
 
 
 class _Trap:
@@ -221,4 +249,4 @@ def test_a_timm_model_is_opened_by_name(monkeypatch):
     predictor = open_predictor("test_vit")
     assert predictor.kind == "timm"
     assert predictor.name == "test_vit"
-    assert predictor.shares(pictures(1, predictor.img_size)).shape == (1, len(predictor.classes))
+    assert predictor.rows(pictures(1, predictor.img_size)).shape == (1, len(predictor.classes))

@@ -2,27 +2,27 @@ import numpy as np
 import pytest
 import torch
 
-from saccade.building import Shape
 from saccade.config import TrainConfig, overlay, to_yaml
+from saccade.data.spec import InputSpec
+from saccade.deployment import verify
 from saccade.deployment.bundle import ExportError
-from saccade.deployment.verify import (
-    BATCHES,
-    Evidence,
-    compare,
-    correct,
-    gather,
-    paired_loss,
-    race,
-    sizes_to_try,
-)
+from saccade.deployment.score import measure, paired_loss
+from saccade.deployment.verify import BATCHES, Evidence, gather, race, sizes_to_try
 from support.pictures import class_folders
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 PICTURES = torch.arange(12 * 3 * 8 * 8).remainder(251).view(12, 3, 8, 8).to(torch.uint8)
 
 
+COLOURS = InputSpec(("red", "green", "blue"), 3, 8, [0.5] * 3, [0.5] * 3)
+
+
 def shape(classes=FASHION, channels=1):
-    return Shape(classes, channels, 28, [0.5] * channels, [0.5] * channels)
+    return InputSpec(classes, channels, 28, [0.5] * channels, [0.5] * channels)
+
+
+def compare(eager, exported, pictures, sizes):
+    return verify.compare(eager, exported, pictures, sizes, COLOURS)
 
 
 def means(pictures):
@@ -77,9 +77,10 @@ def test_answers_of_another_shape_are_refused():
 def test_correct_counts_by_labels():
     labels = means(PICTURES).argmax(1)
     labels[0] = (labels[0] + 1) % 3
-    right = correct(means, Evidence(PICTURES, labels, "here"))
-    assert right.tolist() == [False] + [True] * 11
-    assert correct(means, Evidence(PICTURES, None, "here")) is None
+    right = measure(means, Evidence(PICTURES, {"target": torch.from_numpy(labels)}, "here"), COLOURS)
+    assert right.each.astype(bool).tolist() == [False] + [True] * 11
+    assert right.value == 11 / 12
+    assert measure(means, Evidence(PICTURES, None, "here"), COLOURS) is None
 
 
 def test_loss_is_paired_and_its_interval_covers_chance():
@@ -120,17 +121,17 @@ def test_a_run_is_judged_by_its_own_validation_pictures(tmp_path):
     config = overlay(TrainConfig(), {"data": {"path": str(tmp_path / "set")}}, source="test")
     (tmp_path / "run" / "config.yaml").write_text(to_yaml(config))
     evidence = gather(tmp_path / "run", shape(("b", "a"), 3), limit=100)
-    assert evidence.labels.tolist() == [1] * 3 + [0] * 4  # in the order of the model's classes
+    assert evidence.targets["target"].tolist() == [1] * 3 + [0] * 4  # in the order of the model's classes
     assert evidence.pictures.shape == (7, 3, 28, 28)
     assert "of the run" in evidence.origin
 
 
 def test_without_its_data_a_run_is_judged_by_the_embedded_pictures(tmp_path):
     evidence = gather(tmp_path / "nothing", shape(("b", "a"), 3), limit=20)
-    assert evidence.labels is None
+    assert evidence.targets is None
     assert evidence.pictures.shape == (20, 3, 28, 28)
     assert evidence.origin == "embedded pictures"
-    assert gather("vit", shape(), limit=20).labels is not None
+    assert gather("vit", shape(), limit=20).targets is not None
 
 
 def test_pictures_that_are_named_must_be_there(tmp_path):

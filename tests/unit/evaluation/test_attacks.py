@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from saccade.evaluation.attacks import Attack, cross_entropy, fgsm, is_right, look, pgd
+from saccade.evaluation.classes.attacks import Attack, cross_entropy, fgsm, is_right, look, pgd
 
 CLEAN = torch.randint(256, (24, 3, 6, 6), generator=torch.Generator().manual_seed(1)) / 255
 

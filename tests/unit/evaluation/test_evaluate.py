@@ -4,14 +4,16 @@ import shutil
 import numpy as np
 import pytest
 
-from saccade.building import Shape, build_model, save_model
+from saccade.building import build_model
 from saccade.config import ModelConfig, TrainConfig, overlay
 from saccade.data.open import open_data
+from saccade.data.spec import InputSpec
 from saccade.evaluation.asking import expect
+from saccade.evaluation.classes.labels import LabelError
 from saccade.evaluation.evaluate import evaluate
-from saccade.evaluation.labels import LabelError
-from saccade.evaluation.subjects import EvaluationError
+from saccade.evaluation.opening import EvaluationError
 from saccade.runs import Run
+from saccade.weights import save_model
 from support.markup import parse
 from support.trainings import TINY, png_folder
 
@@ -22,9 +24,9 @@ def make_run(path, pictures, *, seed=0, classes=CLASSES, fingerprint=None, img_s
     """Write a run of random weights, as training leaves it."""
     config = overlay(TrainConfig(), {"data.path": str(pictures), "model.name": "glnet_nano", "model.options": TINY})
     run = Run.create(path, config)
-    shape = Shape(classes=classes, in_chans=3, img_size=img_size, mean=[0.5] * 3, std=[0.25] * 3, shorter=img_size + 2)
+    spec = InputSpec(classes, in_chans=3, img_size=img_size, mean=[0.5] * 3, std=[0.25] * 3, shorter=img_size + 2)
     model = ModelConfig(name="glnet_nano", options=TINY)
-    save_model(run.weights, build_model(model, shape, seed=seed).state_dict(), model, shape)
+    save_model(run.weights, build_model(model, spec, seed=seed).state_dict(), model, spec)
     validation = {"fingerprint": fingerprint or open_data(str(pictures)).val.fingerprint()}
     (path / "summary.json").write_text(json.dumps({"validation": validation}))
     return path
@@ -53,12 +55,12 @@ def record(result):
 def test_numbers_are_those_of_the_models_answers(place):
     from saccade.building import load_model
     from saccade.data.augment import Normalize
-    from saccade.data.loader import Framing
+    from saccade.data.framing import Framing
 
     found = evaluate(place / "one", quiet=True)
-    model, shape = load_model(place / "one")
+    model, spec = load_model(place / "one")
     held = open_data(str(place / "set")).val
-    framing, normalize = Framing(16, shorter=18), Normalize(shape.mean, shape.std)
+    framing, normalize = Framing(16, shorter=18), Normalize(spec.mean, spec.std)
     right = [int(model(normalize(framing(held.read(i))[None])).argmax()) == held.labels[i] for i in range(len(held))]
     assert found.pictures == 12
     assert found.metrics()["top1"] == pytest.approx(np.mean(right))
@@ -154,10 +156,10 @@ def test_models_are_looked_for_before_anything_else(place, tmp_path):
 
 
 def test_failed_page_leaves_nothing_behind(place, tmp_path, monkeypatch):
-    from saccade.evaluation import page
+    from saccade.evaluation import result
 
     found = evaluate(place / "one", quiet=True)
-    monkeypatch.setattr(page, "render", lambda _: 1 / 0)
+    monkeypatch.setattr(result, "render", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         found.save(tmp_path / "e")
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ from timm.data import ImageNetInfo
 
 from saccade.data.folder import open_folder
 from saccade.data.source import ArraySource
-from saccade.evaluation.labels import (
+from saccade.evaluation.classes.labels import (
     LabelError,
     labelled_places,
     match_classes,

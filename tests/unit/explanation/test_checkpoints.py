@@ -5,15 +5,18 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from saccade.building import CheckpointError, Shape, build_model, save_model
+from saccade.building import build_model
 from saccade.config import ModelConfig
+from saccade.data.spec import InputSpec
 from saccade.explanation.checkpoints import list_checkpoints, open_checkpoints, read_weights
+from saccade.models import CheckpointError
+from saccade.weights import save_model
 
 CONFIG = ModelConfig(name="vit_tiny_patch16_224", options={"embed_dim": 12, "depth": 1, "num_heads": 2})
 
 
 def shape():
-    return Shape(("a", "b"), in_chans=3, img_size=32, mean=[0.5] * 3, std=[0.5] * 3)
+    return InputSpec(("a", "b"), in_chans=3, img_size=32, mean=[0.5] * 3, std=[0.5] * 3)
 
 
 def write_state(place, shards):

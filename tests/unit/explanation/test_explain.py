@@ -12,11 +12,14 @@ from safetensors.torch import save_file
 from torch import nn
 
 import saccade
-from saccade.building import CheckpointError, Shape, build_model, save_model
+from saccade.building import build_model
 from saccade.config import ModelConfig
 from saccade.data.picture import BadPicture
+from saccade.data.spec import InputSpec
 from saccade.explanation.choice import VIEWS
 from saccade.explanation.explain import explain
+from saccade.models import CheckpointError
+from saccade.weights import save_model
 
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "num_heads": 2, "depth": 2}
 
@@ -34,7 +37,7 @@ def write_run(folder, classes=("cat", "dog", "fox"), *, plugins=(), seed=0):
     """Write the weights of a run that was never trained."""
     options = {key: value for key, value in VIT.items() if key != "img_size"}
     config = ModelConfig(name="vit_tiny_patch16_224", options=options, plugins=list(plugins))
-    shape = Shape(classes, 3, 32, mean=[0.5] * 3, std=[0.5] * 3)
+    shape = InputSpec(classes, 3, 32, mean=[0.5] * 3, std=[0.5] * 3)
     folder.mkdir()
     save_model(folder / "model.safetensors", build_model(config, shape, seed=seed).state_dict(), config, shape)
     return folder
@@ -82,7 +85,7 @@ def test_views_that_apply_to_a_backbone(name, present):
     options = {"depths": (1, 1, 1, 1)} if name == "nommer_tiny" else {}
     options |= {} if name == "resnet10t" else {"img_size": 64}
     model = timm.create_model(name, num_classes=3, **options)
-    shape = Shape(("a", "b", "c"), 3, 64, mean=[0.5] * 3, std=[0.5] * 3)
+    shape = InputSpec(("a", "b", "c"), 3, 64, mean=[0.5] * 3, std=[0.5] * 3)
     views = views_of(explain(model, photo(), shape=shape))
     assert views[present].figures
     assert (views["density"].absent is not None) == (name == "resnet10t")
@@ -159,14 +162,14 @@ def test_weights_of_another_class_count_are_refused(tmp_path):
     with safe_open(path, framework="pt") as file:
         about = json.loads(file.metadata()["saccade"])
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    about["classes"].append("owl")
+    about["outputs"].append("owl")
     save_file(weights, path, metadata={"saccade": json.dumps(about)})
     with pytest.raises(CheckpointError, match="do not fit the model and classes"):
         explain(run, photo())
 
 
 def test_names_for_another_class_count_are_refused():
-    shape = Shape(("a", "b"), 3, 32, mean=[0.5] * 3, std=[0.5] * 3)
+    shape = InputSpec(("a", "b"), 3, 32, mean=[0.5] * 3, std=[0.5] * 3)
     with pytest.raises(ValueError, match="answers with 4 numbers, but 2 classes"):
         explain(vit(), photo(), shape=shape)
 
@@ -258,7 +261,7 @@ def test_each_picture_passes_once_and_once_more_with_gradients(name):
         seen[args[0].requires_grad] += len(args[0])
 
     model.register_forward_pre_hook(count)
-    shape = Shape(("a", "b", "c"), 3, 64, mean=[0.5] * 3, std=[0.5] * 3)
+    shape = InputSpec(("a", "b", "c"), 3, 64, mean=[0.5] * 3, std=[0.5] * 3)
     views = views_of(explain(model, [photo(0), photo(1)], shape=shape))
     assert views["gradcam"].figures
     assert views["slots" if name == "glnet_nano" else "nomination"].figures
@@ -284,7 +287,7 @@ def test_normalisation_that_is_assumed_is_said():
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
     model = transformers.ViTForImageClassification(transformers.ViTConfig(image_size=32, patch_size=8, **sizes))
     assert "0.5 were assumed" in explain(model, photo(), views=["density"]).notes[0]
-    shape = Shape(("a", "b"), 3, 32, mean=[0.4] * 3, std=[0.2] * 3)
+    shape = InputSpec(("a", "b"), 3, 32, mean=[0.4] * 3, std=[0.2] * 3)
     assert explain(model, photo(), views=["density"], shape=shape).notes == ()
     assert explain(vit(), photo(), views=["density"]).notes == ()
 

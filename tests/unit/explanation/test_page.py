@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from saccade.explanation.explained import ExplainedPicture
 from saccade.explanation.page import choose_folder, render
-from saccade.explanation.result import ExplainedPicture, Explanation
+from saccade.explanation.result import Explanation
 from saccade.explanation.view import Figure, View
 
 PIXELS = np.full((8, 8, 3), 200, np.uint8)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from saccade.tasks import Classify, Task
-from saccade.tasks.classify import classification_loss
+from saccade.tasks.classification.task import classification_loss
 
 
 class Fixed(nn.Module):

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from saccade.tasks import Distillation, RelativeLocalization
-from saccade.tasks.distill import soft_loss
+from saccade.tasks.auxiliary.distill import soft_loss
 
 TARGETS = torch.tensor([1, 3])
 

@@ -645,8 +645,8 @@ def test_another_task_is_extended():
             super().__init__()
             self.model, self.epoch = model, None
 
-        def forward(self, images, targets=None, *, generator=None, by=1.0):
-            output = self.model(images)
+        def loss(self, batch, *, generator=None, by=1.0):
+            output = self.ask(batch)
             loss = by * output.square().mean()
             return {"loss": loss, "output": output, "size": loss.detach()}
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from saccade.plugins import HostError
 from saccade.tasks import TeacherLabels
-from saccade.tasks.teacher import resample
+from saccade.tasks.auxiliary.teacher import resample
 
 SIZE = (64, 96)
 LINEAR = {  # the mean of positions is what the head sees

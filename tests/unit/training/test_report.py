@@ -12,10 +12,10 @@ from saccade.data.open import Data
 from saccade.data.source import ArraySource, FileSource
 from saccade.report.tally import wilson
 from saccade.runs import Run
+from saccade.tasks.classification.metrics import ClassificationMetrics
 from saccade.training import train as training
 from saccade.training.report import rewrite_report, write_report
 from saccade.training.train import configure
-from saccade.training.validate import Answers
 from support.markup import parse
 from support.pictures import encoded
 
@@ -40,12 +40,13 @@ def make_run(path, *, classes=3, pictures=60, epochs=4, settings=None, names=Non
     labels = torch.arange(pictures) % len(names)
     logits = torch.from_numpy(RANDOM.normal(size=(pictures, len(names)))).float()
     logits[torch.arange(pictures), labels] += 1.5
-    answers = Answers(logits, labels, torch.arange(pictures))
-    save_file(answers.tensors(), run.predictions_file)
+    answers = ClassificationMetrics(len(names))
+    answers.update({"output": logits}, {"target": labels, "place": torch.arange(pictures)})
+    save_file(answers.predictions(), run.predictions_file)
     images = RANDOM.integers(0, 256, (pictures, side, side, 3), dtype=np.uint8)
     source = ArraySource(images, labels.numpy(), classes=names, prefix="test")
     summary = {
-        **answers.metrics(),
+        **{f"val_{name}": value for name, value in answers.compute().items()},
         "epochs": epochs,
         "steps": 10 * epochs,
         "seconds": 1.5 * epochs,
@@ -56,7 +57,7 @@ def make_run(path, *, classes=3, pictures=60, epochs=4, settings=None, names=Non
         "bad_pictures": {},
     }
     (run.path / "summary.json").write_text(json.dumps(summary))
-    return run, Data(source, source, tuple(names), "a set", ())
+    return run, Data(source, source, "a set", ())
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def test_names_cannot_break_out_of_the_page(tmp_path):
     source = FileSource(folder, files, np.arange(6) % 3, classes=[EVIL, "</style>", "b&b"])
     summary = run.summary() | {"bad_pictures": {EVIL_FILE: "<b>broken</b>"}, "data": EVIL}
     (run.path / "summary.json").write_text(json.dumps(summary))
-    write_report(run, Data(source, source, source.classes, EVIL, ()))
+    write_report(run, Data(source, source, EVIL, ()))
     text, page = read(run)
     assert not page.all("script")
     assert len(page.all("style")) == 1
@@ -139,7 +140,7 @@ def test_bad_pictures_are_left_out_of_the_worst(tmp_path):
         (tmp_path / files[number]).write_bytes(encoded(number, "PNG"))
     (tmp_path / files[4]).write_bytes(b"")
     source = FileSource(tmp_path, files, np.arange(6) % 3, classes=["class 0", "class 1", "class 2"])
-    write_report(run, Data(source, source, source.classes, "a set", ()))
+    write_report(run, Data(source, source, "a set", ()))
     _, page = read(run)
     assert sorted(item.text for item in page.all("p", "name")) == ["0.png", "2.png", "3.png", "5.png"]
 
@@ -171,7 +172,7 @@ def test_report_without_data_says_that_pictures_were_not_at_hand(made):
 def test_pictures_of_other_data_are_not_shown(made, places):
     run, data = made
     other = data.val.subset(places)
-    write_report(run, Data(other, other, data.classes, "other", ()))
+    write_report(run, Data(other, other, "other", ()))
     text, page = read(run)
     assert "not those of the run any more" in text
     assert not page.all("img")

@@ -3,37 +3,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from saccade.tasks.classify import Classify
-from saccade.tasks.task import Task
-from saccade.training.parallel import Alone
+from saccade.tasks import Classify
+from saccade.tasks.auxiliary.around import Around
 from saccade.training.train import train
-from saccade.training.weighing import Weighing
 from support.trainings import png_folder, records, settings, weights
 
 WEIGHTS = torch.tensor([0.2, 1.0, 5.0])
 VIT = {"embed_dim": 16, "depth": 1, "num_heads": 2, "patch_size": 4}
 
 
-class TwoLosses(Task):
+class TwoLosses(Around):
     """A classification with weights, and a loss that is a mean over pictures."""
 
-    def __init__(self, base):
-        super().__init__()
-        self.base, self.model = base, base.model
-
-    def forward(self, images, targets=None):
-        answer = self.base(images, targets)
-        return {**answer, "loss": answer["loss"] + answer["output"].square().mean()}
-
-
-class OneOf(Alone):
-    """A process that knows what all processes together would add up to."""
-
-    def __init__(self, total):
-        self.sum = total
-
-    def total(self, tensor):
-        return torch.as_tensor(self.sum).to(tensor)
+    def loss(self, batch, **draws):
+        result = self.base(batch, **draws)
+        return {**result, "loss": result["loss"] + result["output"].square().mean()}
 
 
 def gradient(task, loss):
@@ -50,26 +34,25 @@ def test_losses_of_parts_add_up_to_that_of_the_batch_and_so_do_their_gradients(p
     assert whole.item() == pytest.approx(
         (F.cross_entropy(task.model(images), targets, WEIGHTS) + task.model(images).square().mean()).item()
     )
-    processes = [Weighing(task, OneOf(WEIGHTS[targets].sum())) for _ in parts]
+    batches = [{"image": images[part], "target": targets[part]} for part in parts]
+    mean = sum(task.weight_of(batch) for batch in batches) / 10
     losses, plain = [], []
-    for weighing, part in zip(processes, parts, strict=True):
-        answer = task(images[part], targets[part])
-        mean = weighing.mean(targets[part], 10)
-        share = (part.stop - part.start) / 10
-        losses.append(share * weighing.weigh(answer, targets[part], mean)["loss"])
-        plain.append(share * answer["loss"])
+    for batch in batches:
+        result, share = task(batch), len(batch["target"]) / 10
+        losses.append(share * task.reweigh(result, batch, mean)["loss"])
+        plain.append(share * result["loss"])
     assert sum(losses).item() == pytest.approx(whole.item(), rel=1e-6)
     assert sum(plain).item() != pytest.approx(whole.item(), rel=1e-2)
     torch.testing.assert_close(gradient(task, sum(losses)), gradient(task, task(images, targets)["loss"]))
 
 
 def test_nothing_is_weighed_without_weights_or_with_shares_of_classes():
-    answer, targets = {"loss": torch.tensor(1.0)}, torch.tensor([0, 2])
-    plain = Weighing(Classify(nn.Linear(4, 3)), Alone())
-    assert plain.mean(targets, 2) is None
-    assert plain.weigh(answer, targets, None) is answer
-    weighted = Weighing(Classify(nn.Linear(4, 3), class_weights=WEIGHTS), Alone())
-    assert weighted.mean(F.one_hot(targets, 3).float(), 2) is None
+    result, batch = {"loss": torch.tensor(1.0)}, {"target": torch.tensor([0, 2])}
+    plain = Classify(nn.Linear(4, 3))
+    assert plain.weight_of(batch) is None
+    assert plain.reweigh(result, batch, None) is result
+    weighted = Classify(nn.Linear(4, 3), class_weights=WEIGHTS)
+    assert weighted.weight_of({"target": F.one_hot(batch["target"], 3).float()}) is None
 
 
 def test_batch_in_parts_trains_as_a_whole_one_does_with_class_weights(tmp_path):

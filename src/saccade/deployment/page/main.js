@@ -36,7 +36,7 @@ async function answer() {
     const asking = chosen();
     const answers = await Promise.all(asking.map((model) => askJson("/predict", form(model))));
     showAnswers(answers);
-    say(answers.map((one) => `${one.model}: ${one.answer}, ${percent(one.share)}`).join("; ") + ".");
+    say(answers.map((one) => `${one.model}: ${inWords(one)}`).join("; ") + ".");
     if (byId("with-views").checked) await explain(asking, answers);
   } catch (error) {
     if (signal.aborted) return;
@@ -69,17 +69,36 @@ function showAnswers(answers, explained = []) {
     const image = make("img", { src: seen?.picture ?? address, alt });
     image.addEventListener("error", () => image.remove()); // the browser may not know a format the server does
     return make("article", { class: "answer", "aria-label": `Answer of ${one.model}` },
-      make("h3", {}, one.model), image, make("ol", { class: "shares" }, ...one.classes.map(share)));
+      make("h3", {}, one.model), image, parts(one));
   }));
 }
 
-function share(row) {
-  const bar = make("i");
-  bar.style.width = `${100 * (row.share ?? 0)}%`;
-  return make("li", {},
-    make("span", { class: "name" }, row.class),
-    make("span", { class: "share" }, percent(row.share)),
-    make("span", { class: "track", "aria-hidden": "true" }, bar));
+// An answer in a line: the parts that are said, each with its share; of an answer without such parts, its text.
+function inWords(answer) {
+  const said = answer.rows.filter((row) => row.said);
+  return said.length ? said.map((row) => `${row.name}, ${worth(row)}`).join("; ") : answer.text;
+}
+
+const worth = (row) => (row.share === null ? row.text : percent(row.share));
+
+// Any task's answer: a row a part, with a bar where the part has a share; what is said of any number is marked.
+function parts(answer) {
+  const several = Array.isArray(answer.answer);
+  const list = make("ol", { class: "shares" }, ...answer.rows.map((row) => part(row, several)));
+  if (!several || answer.answer.length) return list;
+  return make("div", {}, make("p", { class: "note" }, answer.text), list);
+}
+
+function part(row, several) {
+  const name = make(row.said ? "strong" : "span", { class: "name" }, row.name);
+  if (row.said && several) name.append(make("span", { class: "mark" }, " ✓", make("span", { class: "spoken" }, " said")));
+  const item = make("li", { class: row.said ? "said" : null }, name, make("span", { class: "share" }, worth(row)));
+  if (row.share !== null) {
+    const bar = make("i");
+    bar.style.width = `${100 * row.share}%`;
+    item.append(make("span", { class: "track", "aria-hidden": "true" }, bar));
+  }
+  return item;
 }
 
 function offer(select, entries) {

@@ -9,13 +9,13 @@ export async function showRuns(complain) {
     place.replaceChildren(make("p", { class: "note" }, "There are none; start the server with --browse FOLDER."));
     return;
   }
-  const head = ["Name", "Kind", "What it is", "Right answers", "Report"];
+  const head = ["Name", "Kind", "What it is", "Result", "Report"];
   const rows = runs.map((run) => make(
     "tr", {},
     make("th", { scope: "row" }, run.name),
     make("td", {}, run.kind),
     make("td", {}, what(run)),
-    make("td", { class: "num" }, run.facts.val_top1 === undefined ? "" : percent(run.facts.val_top1)),
+    make("td", { class: "num" }, result(run.facts.score)),
     make("td", {}, run.has_report ? button(run, complain) : "none yet"),
   ));
   const caption = "Runs and comparisons on this server";
@@ -28,6 +28,11 @@ export async function showRuns(complain) {
       make("tbody", {}, ...rows),
     ),
   ));
+}
+
+// What a run reached in the metric it is judged by, with the metric's words.
+function result(score) {
+  return score ? `${score.words} ${score.share && score.value !== null ? percent(score.value) : score.text}` : "";
 }
 
 function what(run) {

@@ -1,0 +1,183 @@
+"""What a comparison found."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ..tasks.metric import MetricSpec
+from .decision import Verdict
+from .effect import Unaffected
+from .paired import Difference
+from .plan import Plan
+from .question import find_metric
+from .scores import Ratio
+from .verdict import Judgement
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """One arm as it was run.
+
+    Attributes:
+        name: of the arm.
+        text: how it was written.
+        status: "finished"; "partly failed" if only some of its seeds finished; "failed" if none did.
+        seeds: that finished.
+        scores: one a finished seed, in the metric that is compared.
+        mean: of the scores; None without any.
+        runs: folder of every finished seed's run.
+        failures: reason of every seed that did not finish, by seed; -1 stands for all of them.
+        identical_to: an arm with the very same settings, whose runs these are.
+    """
+
+    name: str
+    text: str
+    status: Literal["finished", "partly failed", "failed"]
+    seeds: tuple[int, ...]
+    scores: tuple[float, ...]
+    mean: float | None
+    runs: Mapping[int, Path]
+    failures: Mapping[int, str]
+    identical_to: str | None = None
+
+
+@dataclass(frozen=True)
+class ClassDifference:
+    """How an arm does on one class, against the reference.
+
+    Attributes:
+        name: of the class.
+        pictures: of it.
+        reference: mean score of the reference.
+        arm: mean score of the arm.
+        difference: with its interval, for this class alone.
+        p_holm: its p-value, corrected for the number of classes.
+    """
+
+    name: str
+    pictures: int
+    reference: float
+    arm: float
+    difference: Difference
+    p_holm: float
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A picture that one arm answers better than the reference, or worse.
+
+    Attributes:
+        place: in the validation set.
+        name: of the picture.
+        label: name of its class, or what else the right answer is.
+        reference: mean score of the reference's trainings: of right and wrong answers, the share that is right.
+        arm: mean score of the arm's trainings.
+    """
+
+    place: int
+    name: str
+    label: str
+    reference: float
+    arm: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an arm costs.
+
+    Attributes:
+        parameters: of the model.
+        macs: multiply-adds of one picture; None where not counted.
+        seconds_per_step: mean over seeds, without the first epoch where there are several; None without a run.
+        step_ratio: seconds a step over those of the reference, paired by seed; None with fewer than two seeds.
+        seconds: of training, mean over seeds.
+        peak_memory: bytes on the GPU, the largest of the seeds; None where not recorded.
+        equal_seconds: the shortest run of this arm and the reference.
+        at_equal_time: difference of the primary metric when each has trained that long, over seeds; None if not known.
+    """
+
+    parameters: int | None
+    macs: int | None
+    seconds_per_step: float | None
+    step_ratio: Ratio | None
+    seconds: float | None
+    peak_memory: int | None
+    equal_seconds: float | None
+    at_equal_time: Difference | None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything a comparison found; the runs it comes from are ordinary run folders.
+
+    Attributes:
+        path: of its folder.
+        plan: what was held equal and what was expected.
+        metric: what is compared.
+        reference: the arm that others are compared with.
+        arms: all of them, in the order given.
+        differences: each arm against the reference, judged together; arms that failed or are identical are not in it.
+        other: the same for other numbers that the runs ended with: metric to arm to its difference, over seeds.
+        classes: each arm's differences class by class.
+        disagreements: each arm's pictures with the largest differences, gains first.
+        costs: of each arm.
+        notes: what has to be said beside the numbers.
+        unaffected: arms that came out like another one to the bit; the notes tell of them too.
+        primary: the metric that runs are judged by.
+        metrics: what is known of the numbers, by name.
+        binary: names of the metrics whose scores are right or wrong, 0 or 1, for every picture.
+        class_metric: what classes are compared in; None where there is nothing to compare them in.
+        picture_metric: what single pictures are compared in; likewise.
+    """
+
+    path: Path
+    plan: Plan
+    metric: str
+    reference: str
+    arms: tuple[ArmResult, ...]
+    differences: Mapping[str, Judgement]
+    other: Mapping[str, Mapping[str, Difference]]
+    classes: Mapping[str, tuple[ClassDifference, ...]]
+    disagreements: Mapping[str, tuple[Disagreement, ...]]
+    costs: Mapping[str, Cost]
+    notes: tuple[str, ...] = ()
+    unaffected: tuple[Unaffected, ...] = ()
+    primary: str = ""
+    metrics: Mapping[str, MetricSpec] = field(default_factory=dict)
+    binary: tuple[str, ...] = ()
+    class_metric: str | None = None
+    picture_metric: str | None = None
+
+    def spec(self, name: str | None) -> MetricSpec | None:
+        """Return what is known of a number by its name; None for one that no task describes."""
+        return None if name is None else find_metric(self.metrics, name)
+
+    def arm(self, name: str) -> ArmResult:
+        """Return an arm by its name."""
+        for arm in self.arms:
+            if arm.name == name:
+                return arm
+        raise KeyError(f"there is no arm {name!r}; there are {', '.join(arm.name for arm in self.arms)}")
+
+    def gains_and_losses(self, name: str) -> tuple[list[Disagreement], list[Disagreement]]:
+        """Return the pictures that an arm answers better than the reference, and those that it answers worse."""
+        spec, found = self.spec(self.picture_metric), self.disagreements.get(name, ())
+        more, less = ([x for x in found if x.arm > x.reference], [x for x in found if x.arm < x.reference])
+        return (more, less) if spec is None or spec.larger_is_better else (less, more)
+
+    def verdict(self, name: str) -> Verdict:
+        """Return what follows for an arm, in words."""
+        arm = self.arm(name)
+        if name in self.differences:
+            return self.differences[name].verdict
+        if name == self.reference:
+            return Verdict("no difference", "the reference that the other arms are compared with")
+        if arm.identical_to is not None and arm.status != "failed":
+            if arm.identical_to == self.reference:
+                return Verdict("no difference", f"identical to {arm.identical_to}: the same settings, the same runs")
+            return self.verdict(arm.identical_to)
+        if arm.failures:
+            reasons = "; ".join(dict.fromkeys(arm.failures.values()))
+            return Verdict("cannot tell", f"{len(arm.seeds)} seeds finished, the others failed: {reasons}")
+        return Verdict("cannot tell", "there is nothing to compare it with")

@@ -1,0 +1,135 @@
+"""How a sample of any size becomes a square one: decoded on the host, image, mask and boxes by the same frame."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ..config import AugmentConfig
+from .draws import uniform_number
+from .geometry import AREA, LEFT, RATIO, TOP
+from .source import Sample
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
+Encoded = dict[str, Tensor]  # a sample as a batch holds it, without the batch's dimension
+
+
+class Encoder(Protocol):
+    """What makes tensors of samples and a batch of these, in the processes that read."""
+
+    def __call__(self, sample: Sample, word: int = 0) -> Encoded:
+        """Return a sample as tensors; `word` is the key of its draws."""
+
+    def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
+        """Return samples as a batch."""
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How an image of any size becomes a square one.
+
+    Args:
+        img_size: side of the square.
+        config: the random crops of training; None takes the middle.
+        shorter: side the shorter one is brought to before the middle is taken.
+        channels: 3, or 1 to make images grey.
+    """
+
+    img_size: int
+    config: AugmentConfig | None = None
+    shorter: int | None = None
+    channels: int = 3
+
+    @property
+    def least(self) -> int:
+        """Short side, in pixels, from which on a larger image shows no more: no crop has then to be enlarged.
+
+        The middle is always made smaller; twice its side lets the resampling, not the decoder, choose what is kept.
+        """
+        if self.config is None or self.config.crop != "resized":
+            return 2 * (self.shorter or self.img_size)
+        narrowest = min(self.config.ratio[0], 1 / self.config.ratio[1], 1.0)
+        return math.ceil(self.img_size / math.sqrt(max(self.config.scale[0] * narrowest, 1e-6)))
+
+    def __call__(self, picture: np.ndarray, word: int = 0) -> Tensor:
+        """Return an image, H, W, C, as uint8 C, img_size, img_size; `word` is the key of its draws."""
+        return self.image(picture, self.box(picture.shape[0], picture.shape[1], word))
+
+    def box(self, height: int, width: int, word: int = 0) -> Box:
+        """Return the part of an image that fills the square."""
+        if self.config is not None and self.config.crop == "resized":
+            return random_box(height, width, word, self.config)
+        return middle_box(height, width, self.img_size / (self.shorter or self.img_size))
+
+    def image(self, picture: np.ndarray, box: Box) -> Tensor:
+        """Return a part of an image, H, W, C, as uint8 C, img_size, img_size."""
+        channels = picture.shape[2]
+        image = Image.fromarray(picture[..., 0] if channels == 1 else picture)
+        image = image.resize((self.img_size, self.img_size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
+        if self.channels == 1 or channels == 1:
+            image = image.convert("L" if self.channels == 1 else "RGB")
+        array = np.asarray(image)
+        return torch.from_numpy(np.array(array[None] if array.ndim == 2 else array.transpose(2, 0, 1)))
+
+    def mask(self, mask: np.ndarray, box: Box) -> np.ndarray:
+        """Return the same part of a mask, H, W, to the nearest pixel, int64."""
+        image = Image.fromarray(mask.astype(np.int32))  # PIL's mode I
+        return np.asarray(image.resize((self.img_size,) * 2, Image.Resampling.NEAREST, box=box), dtype=np.int64)
+
+    def boxes(self, boxes: np.ndarray, box: Box) -> np.ndarray:
+        """Return boxes, M, 4, of the whole image in pixels of the square, cut at its border."""
+        left, top, right, bottom = box
+        scale = np.array([right - left, bottom - top] * 2) / self.img_size
+        moved = (np.asarray(boxes, dtype=np.float64).reshape(-1, 4) - np.array([left, top] * 2)) / scale
+        return moved.clip(0, self.img_size).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class ImageEncoder:
+    """Samples with an image: framed, with what the target has of `mask` and `boxes` by the same frame.
+
+    Args:
+        framing: of the images.
+    """
+
+    framing: Framing
+
+    def __call__(self, sample: Sample, word: int = 0) -> Encoded:
+        """Return a sample as tensors."""
+        picture, target = sample.inputs["image"], sample.target
+        box = self.framing.box(picture.shape[0], picture.shape[1], word)
+        found: Encoded = {"image": self.framing.image(picture, box)}
+        if isinstance(target, Mapping):
+            moved = {"mask": self.framing.mask, "boxes": self.framing.boxes}
+            for name, value in target.items():
+                found[name] = torch.as_tensor(moved[name](value, box) if name in moved else value)
+        elif target is not None:
+            found["target"] = torch.as_tensor(target)
+        return found
+
+    def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
+        """Return samples as a batch: each part stacked, so that all have to be of one shape."""
+        return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def random_box(height: int, width: int, word: int, config: AugmentConfig) -> Box:
+    """Return a random part of an image, of random area and shape."""
+    low, high = config.scale
+    area = (low + uniform_number(word, AREA) * (high - low)) * height * width
+    narrow, wide = (math.log(side) for side in config.ratio)
+    ratio = math.exp(narrow + uniform_number(word, RATIO) * (wide - narrow))
+    w, h = min(math.sqrt(area * ratio), width), min(math.sqrt(area / ratio), height)
+    left, top = uniform_number(word, LEFT) * (width - w), uniform_number(word, TOP) * (height - h)
+    return left, top, left + w, top + h
+
+
+def middle_box(height: int, width: int, share: float) -> Box:
+    """Return the square in the middle of an image whose side is a share of the shorter one."""
+    side = min(height, width) * share
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side

@@ -1,0 +1,246 @@
+"""One geometry for image, mask and boxes: where every pixel of an augmented sample comes from.
+
+Every draw is a function of the sample's key (see `draws`). A batch is moved where it lies: by one gather for shifts and
+flips, and at most one resampling. The same draws move masks, to the nearest pixel, and boxes, by their corners.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..config import AugmentConfig
+from .draws import uniform
+
+# Purposes of draws. RandAugment's operations take four each from RAND on.
+FLIP, LEFT, TOP, AREA, RATIO, JITTER, ERASE, MIX, RAND, PURPOSES = 1, 2, 3, 4, 5, 8, 12, 24, 32, 64
+OUTSIDE = -1  # of a mask, where it shows nothing
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Samples moved by whole pixels, mirrored at the edges, and flipped from left to right.
+
+    Args:
+        down: rows that a sample's first one is taken from below, B int64.
+        right: likewise for columns, after the flip.
+        flipped: which samples are flipped, B bool.
+    """
+
+    down: Tensor
+    right: Tensor
+    flipped: Tensor
+
+    @classmethod
+    def draw(cls, draws: Tensor, *, pad: int, flip: float) -> "Shift":
+        """Draw shifts of up to `pad` pixels each way, and flip a share `flip`."""
+        flipped = draws[:, FLIP] < flip
+        if not pad:
+            none = torch.zeros(len(draws), dtype=torch.int64, device=draws.device)
+            return cls(none, none, flipped)
+        down, right = ((draws[:, axis] * (2 * pad + 1)).long() - pad for axis in (TOP, LEFT))
+        return cls(down, right, flipped)
+
+    def pixels(self, images: Tensor) -> Tensor:
+        """Return moved images or masks, B, C, H, W, of any type."""
+        batch, channels, height, width = images.shape
+        device = images.device
+        rows = mirror(torch.arange(height, device=device).expand(batch, -1) + self.down[:, None], height)
+        columns = torch.arange(width, device=device).expand(batch, -1)
+        columns = torch.where(self.flipped[:, None], width - 1 - columns, columns)
+        columns = mirror(columns + self.right[:, None], width)
+        if device.type == "cpu":  # one by one is several times as fast as indexing by all of them
+            picked = zip(images, rows, columns, strict=True)
+            return torch.stack([image.index_select(1, y).index_select(2, x) for image, y, x in picked])
+        at = torch.arange(batch, device=device)[:, None, None, None]
+        channel = torch.arange(channels, device=device)[:, None, None]
+        return images[at, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+    def boxes(self, boxes: Tensor, width: int) -> Tensor:
+        """Return moved boxes, B, M, 4: left, top, right, bottom in pixels; what is mirrored gives none."""
+        left, top, right, bottom = boxes.unbind(-1)
+        down, across, flipped = self.down[:, None], self.right[:, None], self.flipped[:, None]
+        first = torch.where(flipped, width + across - right, left - across)
+        second = torch.where(flipped, width + across - left, right - across)
+        return torch.stack([first, top - down, second, bottom - down], dim=-1)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where the pixels of a batch come from.
+
+    Args:
+        shift: whole pixels, first; None for none.
+        moves: matrices from the output's square, -1 to 1, to the input's, B or 1, 3, 3.
+        turned: whether `moves` may move some samples, the others kept as they are.
+        resampled: whether every sample is resampled, whatever its move.
+        side: of the output, in pixels.
+    """
+
+    shift: Shift | None
+    moves: Tensor
+    turned: bool
+    resampled: bool
+    side: int
+
+    @classmethod
+    def draw(cls, draws: Tensor, config: AugmentConfig, *, width: int, side: int, operations: int) -> "Geometry":
+        """Draw the geometry of a batch.
+
+        Args:
+            draws: of the samples, B, PURPOSES.
+            config: what is done to them.
+            width: of the samples, in pixels.
+            side: of what is made of them.
+            operations: of RandAugment, some of which move.
+        """
+        pad = round(config.pad * width) if config.crop == "pad" else 0
+        shift = Shift.draw(draws, pad=pad, flip=config.flip) if config.crop == "pad" or config.flip else None
+        moves = identity(draws) if config.crop != "resized" else resized_crops(draws, config)
+        for operation in range(operations):
+            moves = moves @ rand_geometry(draws, RAND + 4 * operation, config)
+        return cls(shift, moves, operations > 0, config.crop == "resized" or width != side, side)
+
+    def images(self, pictures: Tensor) -> Tensor:
+        """Return moved images, float B, C, side, side from 0 to 1, of bytes B, C, H, W; mid-grey outside."""
+        pictures = pictures if self.shift is None else self.shift.pixels(pictures)
+        images = pictures.float().div_(255)
+        if self.resampled:
+            return resample(images, self.moves, self.side)
+        if self.turned:
+            moved = (self.moves != identity(images)).flatten(1).any(1)
+            return change(images, moved, resample_moved, moved, self.moves)
+        return images
+
+    def mask(self, mask: Tensor) -> Tensor:
+        """Return a moved mask, int64 B, side, side, of one B, H, W; OUTSIDE where it shows nothing."""
+        mask = mask[:, None] if self.shift is None else self.shift.pixels(mask[:, None])
+        if self.resampled or self.turned:
+            moves = self.moves.expand(len(mask), -1, -1)[:, :2]
+            grid = F.affine_grid(moves, [len(mask), 1, self.side, self.side], align_corners=False)
+            # Counted from one, so that zeros are what lies outside.
+            found = F.grid_sample((mask + 1).float(), grid, mode="nearest", padding_mode="zeros", align_corners=False)
+            mask = found.round().long() - 1
+        return mask[:, 0].long()
+
+    def boxes(self, boxes: Tensor, size: tuple[int, int]) -> Tensor:
+        """Return moved boxes, B, M, 4, cut at the image's border; one that is outside has no area.
+
+        Args:
+            boxes: left, top, right and bottom in pixels of the input; of no area where there is no box.
+            size: height and width of the input.
+        """
+        height, width = size
+        if self.shift is not None:
+            boxes = self.shift.boxes(boxes, width)
+        x = torch.stack([boxes[..., 0], boxes[..., 2], boxes[..., 0], boxes[..., 2]], dim=-1) / width * 2 - 1
+        y = torch.stack([boxes[..., 1], boxes[..., 1], boxes[..., 3], boxes[..., 3]], dim=-1) / height * 2 - 1
+        corners = torch.stack([x, y, torch.ones_like(x)], dim=-1)  # B, M, 4, 3
+        back = torch.linalg.inv(self.moves.expand(len(boxes), -1, -1).float())
+        found = (corners @ back[:, None].mT)[..., :2].add(1).mul(self.side / 2).clamp(0, self.side)
+        return torch.cat([found.amin(-2), found.amax(-2)], dim=-1)
+
+
+def draw_uniforms(keys: Tensor) -> Tensor:
+    """Return all draws of pictures, B, PURPOSES, in [0, 1)."""
+    return uniform(keys[:, None], torch.arange(PURPOSES, device=keys.device))
+
+
+def mirror(index: Tensor, length: int) -> Tensor:
+    """Reflect indrawss that lie outside of 0 .. length - 1, the edge itself not repeated."""
+    if length == 1:
+        return torch.zeros_like(index)
+    index = index.abs() % (2 * length - 2)
+    return torch.where(index < length, index, 2 * length - 2 - index)
+
+
+def identity(like: Tensor) -> Tensor:
+    """Return the matrix that moves nothing, 1, 3, 3."""
+    return torch.eye(3, device=like.device)[None]
+
+
+def resized_crops(draws: Tensor, config: AugmentConfig) -> Tensor:
+    """Return matrices from the output's square, -1 to 1, to a random part of the picture's, B, 3, 3."""
+    height, width = crop_sides(draws, config)
+    centre_x = (2 * draws[:, LEFT] - 1) * (1 - width)
+    centre_y = (2 * draws[:, TOP] - 1) * (1 - height)
+    return matrices(width, 0, centre_x, 0, height, centre_y)
+
+
+def crop_sides(draws: Tensor, config: AugmentConfig) -> tuple[Tensor, Tensor]:
+    """Return height and width of random crops in sides of a square picture, cut to at most one."""
+    low, high = config.scale
+    area = low + draws[:, AREA] * (high - low)
+    narrow, wide = (math.log(side) for side in config.ratio)
+    ratio = torch.exp(narrow + draws[:, RATIO] * (wide - narrow))
+    return (area / ratio).sqrt().clamp(max=1), (area * ratio).sqrt().clamp(max=1)
+
+
+def matrices(*entries: Tensor | float) -> Tensor:
+    """Return matrices B, 3, 3 from their first two rows, numbers or one number a picture."""
+    like = next(entry for entry in entries if isinstance(entry, Tensor))
+    rows = [entry if isinstance(entry, Tensor) else torch.full_like(like, entry) for entry in entries]
+    zero, one = torch.zeros_like(like), torch.ones_like(like)
+    return torch.stack([*rows, zero, zero, one], dim=-1).unflatten(-1, (3, 3))
+
+
+def resample(images: Tensor, moves: Tensor, side: int) -> Tensor:
+    """Read images at moved places, bilinearly, mid-grey outside."""
+    moves = moves.expand(len(images), -1, -1)[:, :2]
+    grid = F.affine_grid(moves, [len(images), images.shape[1], side, side], align_corners=False)
+    return F.grid_sample(images - 0.5, grid, mode="bilinear", padding_mode="zeros", align_corners=False) + 0.5
+
+
+def resample_moved(images: Tensor, moved: Tensor, moves: Tensor) -> Tensor:
+    """Resample what is moved; the rest keeps its exact values, which posterizing would tell from nearly the same."""
+    return torch.where(moved[:, None, None, None], resample(images, moves, images.shape[-1]), images)
+
+
+def change(images: Tensor, changed: Tensor, function: Callable[..., Tensor], *others: Tensor) -> Tensor:
+    """Return function(images, *others).
+
+    Args:
+        images: B, ...
+        changed: bool, B: False where the function gives back the image, which a CPU then does not compute.
+        function: of images and others, picture by picture.
+        others: what else it takes, B, ...
+    """
+    if images.device.type != "cpu":
+        return function(images, *others)
+    places = changed.nonzero()[:, 0]
+    if not len(places):
+        return images
+    result = images.clone()
+    result[places] = function(images[places], *(other[places] for other in others))
+    return result
+
+
+# RandAugment. An operation is chosen per picture: 0 leaves it, 1-5 move it, 6-13 recolour it.
+OPERATIONS = 14
+
+
+def rand_draws(draws: Tensor, purpose: int, config: AugmentConfig) -> tuple[Tensor, Tensor, Tensor]:
+    """Return which operation each picture gets, how strong from 0 to 1, and its sign."""
+    operation = (draws[:, purpose] * OPERATIONS).long()
+    # A normal deviate by Box and Muller
+    radius = (-2 * (1 - draws[:, purpose + 1]).log()).sqrt()
+    normal = radius * (2 * math.pi * draws[:, purpose + 2]).cos()
+    strength = ((config.rand_magnitude + config.rand_spread * normal) / 10).clamp(0, 1)
+    sign = torch.where(draws[:, purpose + 3] < 0.5, -1.0, 1.0)
+    return operation, strength, sign
+
+
+def rand_geometry(draws: Tensor, purpose: int, config: AugmentConfig) -> Tensor:
+    """Return the matrices of rotations by up to 30 degrees, shears by 0.3, shifts by 0.45 of the side."""
+    operation, strength, sign = rand_draws(draws, purpose, config)
+    amount = strength * sign
+
+    def of(number: int, largest: float) -> Tensor:
+        return torch.where(operation == number, amount * largest, 0.0)
+
+    angle = of(1, math.pi / 6)
+    cos, sin = angle.cos(), angle.sin()
+    return matrices(cos, of(2, 0.3) - sin, of(4, 0.9), sin + of(3, 0.3), cos, of(5, 0.9))

@@ -1,0 +1,165 @@
+"""What the samples of a set are to be answered with: a row each, whatever a task makes of it."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from .held_out import some
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Rows that belong to samples; each task derives its own kind.
+
+    Args:
+        rows: N, ...: class indices, 0 or 1 for each label, numbers.
+        outputs: names of what a model answers with: classes, labels, columns.
+        notes: remarks on how they were read.
+
+    Attributes:
+        task: name of the task they are for.
+        noun: what the outputs are called.
+        in_rows: whether a row is all there is to a target, so that all of them can lie on the device as they are.
+    """
+
+    task: ClassVar[str] = ""
+    noun: ClassVar[str] = "outputs"
+    in_rows: ClassVar[bool] = True
+
+    rows: np.ndarray
+    outputs: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def require(self, where: str) -> None:
+        """Refuse what nothing can be learned from; `where` is what an error calls the set."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, index: int) -> Any:
+        """Return a sample's target: its row, or with `mask` and `boxes` a mapping whose parts move with the image."""
+        return self.rows[index]
+
+    def describe(self, index: int) -> str:
+        """Return a sample's target in words, for pages and messages."""
+        values = np.atleast_1d(self.rows[index])
+        return ", ".join(f"{name} {value:g}" for name, value in zip(self.outputs, values, strict=False))
+
+    def subset(self, indices: Sequence[int] | np.ndarray) -> Self:
+        """Return those of some samples, in the order given."""
+        return replace(self, rows=self.rows[np.asarray(indices, dtype=np.int64)])
+
+    def strata(self) -> np.ndarray:
+        """Return the group of each sample, N int64, that held-out and limited sets keep in proportion."""
+        return np.zeros(len(self), dtype=np.int64)
+
+    def counts(self) -> np.ndarray:
+        """Return how many samples speak of each output."""
+        return np.full(len(self.outputs), len(self))
+
+    def alone(self) -> list[str]:
+        """Return the outputs of which there is one sample."""
+        return [name for name, count in zip(self.outputs, self.counts(), strict=True) if count == 1]
+
+    def aligned(self, outputs: tuple[str, ...]) -> Self:
+        """Return the same in terms of the training samples' outputs, for validation samples from elsewhere."""
+        if outputs != self.outputs:
+            raise ValueError(
+                f"the validation samples have {some(self.outputs)} where the training samples have {some(outputs)}; "
+                "give both the same"
+            )
+        return self
+
+    def update(self, digest: "hashlib._Hash") -> None:
+        """Add to a digest what tells these targets from others."""
+        digest.update("\0".join(self.outputs).encode())
+        digest.update(f"{self.rows.dtype.str} {self.rows.shape}".encode())
+        digest.update(np.ascontiguousarray(self.rows).data)
+
+
+@dataclass(frozen=True)
+class ClassTargets(Targets):
+    """One class a sample: rows are indices, N int64, outputs the names of the classes."""
+
+    task = "classify"
+    noun = "classes"
+
+    def require(self, where: str) -> None:
+        """Refuse fewer than two classes."""
+        require_classes(self.outputs, where)
+
+    @classmethod
+    def of(cls, labels: np.ndarray, classes: Sequence[str], *, count: int, where: str) -> "ClassTargets":
+        """Return labels as targets, or say what is wrong with them.
+
+        Args:
+            labels: class indices.
+            classes: their names.
+            count: how many samples there are.
+            where: what an error calls the set.
+        """
+        return cls(check_labels(labels, count=count, classes=classes, where=where), tuple(classes))
+
+    def read(self, index: int) -> int:
+        """Return a sample's class."""
+        return int(self.rows[index])
+
+    def describe(self, index: int) -> str:
+        """Return the name of a sample's class."""
+        return self.outputs[self.rows[index]]
+
+    def strata(self) -> np.ndarray:
+        """Return the classes."""
+        return self.rows
+
+    def counts(self) -> np.ndarray:
+        """Return how many samples each class has."""
+        return np.bincount(self.rows, minlength=len(self.outputs))
+
+    def aligned(self, outputs: tuple[str, ...]) -> "ClassTargets":
+        """Return the same counted in another list of classes, which has all of its own."""
+        new = {name: index for index, name in enumerate(outputs)}
+        used = [name for name, count in zip(self.outputs, self.counts(), strict=True) if count]
+        unknown = [name for name in used if name not in new]
+        if unknown:
+            raise ValueError(
+                f"the validation pictures have classes that the training pictures lack: {some(unknown)}; the training "
+                f"classes are {some(list(outputs))}. Rename them, or take them out"
+            )
+        lookup = np.array([new.get(name, -1) for name in self.outputs], dtype=np.int64)
+        return ClassTargets(lookup[self.rows], outputs)
+
+    def update(self, digest: "hashlib._Hash") -> None:
+        """Add classes and labels to a digest."""
+        digest.update("\0".join(self.outputs).encode())
+        digest.update(np.ascontiguousarray(self.rows, dtype="<i8").data)
+
+
+def require_classes(classes: Sequence[str], where: str) -> None:
+    """Refuse fewer than two classes."""
+    if len(classes) < 2:
+        raise ValueError(
+            f"{where} has {len(classes)} class ({some(classes)}); a classifier needs two or more. In a folder, each "
+            "class is a folder of its own"
+        )
+
+
+def check_labels(labels: np.ndarray, *, count: int, classes: Sequence[str], where: str) -> np.ndarray:
+    """Return labels as int64, or say what is wrong with them."""
+    labels = np.asarray(labels)
+    if labels.size == 0:
+        labels = labels.astype(np.int64)
+    if labels.shape != (count,) or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"{where}: labels of type {labels.dtype} and shape {labels.shape} were given for {count} pictures; "
+            "they are one whole number a picture"
+        )
+    if count and (labels.min() < 0 or labels.max() >= len(classes)):
+        raise ValueError(
+            f"{where}: labels from {labels.min()} to {labels.max()} were given for {len(classes)} classes; "
+            f"they count from 0 to {len(classes) - 1}"
+        )
+    return labels.astype(np.int64)

@@ -1,0 +1,249 @@
+"""FGSM and PGD within an L-infinity ball, each picture's worst case kept.
+
+An attack's outcome is the worst point found for each picture: a wrong answer counts for more than any loss, and among
+equals the higher loss. The clean picture is among FGSM's points, and FGSM's among PGD's, so that for every picture
+PGD's answer is right only if FGSM's is, and that only if the clean one is. What PGD found within a smaller epsilon is
+among its points for a larger one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...data.draws import generator
+
+Ask = Callable[[Tensor], Tensor]  # pictures from 0 to 1, B, C, H, W -> logits, B, K
+START = 0x5A17
+ZERO = "attack.zero_gradient"  # share of pictures at which the loss has none
+
+
+@dataclass(frozen=True)
+class Attack:
+    """How pictures are attacked.
+
+    Args:
+        epsilon: the most a value may change, in 255ths.
+        steps: of PGD from each start.
+        step: how far a step goes, as a share of epsilon.
+        restarts: starts of PGD: the worst point so far, then random ones; the first follows the cross-entropy, the
+            next the margin to the nearest wrong class, and so on in turn.
+    """
+
+    epsilon: float = 1.0
+    steps: int = 10
+    step: float = 0.25
+    restarts: int = 2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon <= 255:
+            raise ValueError(f"epsilon {self.epsilon:g} was given; it is in 255ths, above 0 and up to 255, such as 1")
+        if self.steps < 1 or self.restarts < 1 or self.step <= 0:
+            raise ValueError(
+                f"steps={self.steps}, restarts={self.restarts} and step={self.step:g} were given; PGD takes at least "
+                "one step of some length from at least one start"
+            )
+
+    @property
+    def reach(self) -> float:
+        """The most a value may change, from 0 to 1."""
+        return self.epsilon / 255
+
+
+@dataclass
+class Worst:
+    """The worst points found so far for a batch.
+
+    Args:
+        pictures: from 0 to 1, B, C, H, W.
+        wrong: whether the answer there is wrong, B.
+        loss: the cross-entropy there, B.
+    """
+
+    pictures: Tensor
+    wrong: Tensor
+    loss: Tensor
+
+    def offer(self, places: Tensor, pictures: Tensor, logits: Tensor, valid: Tensor) -> None:
+        """Take points where they are worse; `places` are those of `pictures` in the batch."""
+        wrong, loss = ~is_right(logits, valid), cross_entropy(logits, valid)
+        worse = (wrong & ~self.wrong[places]) | ((wrong == self.wrong[places]) & (loss > self.loss[places]))
+        taken = places[worse]
+        self.pictures[taken] = pictures[worse]
+        self.wrong[taken], self.loss[taken] = wrong[worse], loss[worse]
+
+    def copy(self) -> "Worst":
+        """Return one that can be changed by itself."""
+        return Worst(self.pictures.clone(), self.wrong.clone(), self.loss.clone())
+
+    def join(self, other: "Worst") -> "Worst":
+        """Return the worse of two for each picture."""
+        worse = (other.wrong & ~self.wrong) | ((other.wrong == self.wrong) & (other.loss > self.loss))
+        pictures = torch.where(worse[:, None, None, None], other.pictures, self.pictures)
+        return Worst(pictures, self.wrong | other.wrong, torch.where(worse, other.loss, self.loss))
+
+
+def attack_batch(
+    ask: Ask,
+    pictures: Tensor,
+    valid: Tensor,
+    *,
+    attacks: Sequence[Attack],
+    right: Tensor,
+    words: Sequence[int],
+) -> dict[str, Tensor]:
+    """Attack a batch in full precision.
+
+    Args:
+        ask: the model, which must be differentiable.
+        pictures: uint8 B, C, H, W.
+        valid: the right classes, B, K bool.
+        attacks: what to try.
+        right: which clean answers are right, B bool; the others stay wrong.
+        words: one a picture, which random starts are functions of.
+
+    Returns:
+        Which answers are right under `fgsm.E` and `pgd.E` for each epsilon, and which right ones have no gradient.
+    """
+
+    kept = right.nonzero()[:, 0]
+    found: dict[str, Tensor] = {ZERO: torch.zeros_like(right)}
+    for attack in attacks:
+        found |= {f"{name}.{attack.epsilon:g}": torch.zeros_like(right) for name in ("fgsm", "pgd")}
+    if not len(kept):
+        return found
+    clean, valid = pictures.to(right.device)[kept].float() / 255, valid[kept]
+    plain, gradient = look(ask, clean, valid)
+    found[ZERO][kept] = gradient.flatten(1).abs().amax(1) == 0
+    worst = plain
+    for attack in sorted(attacks, key=lambda attack: attack.epsilon):
+        once = fgsm(ask, clean, valid, attack, begun=plain, gradient=gradient)
+        found[f"fgsm.{attack.epsilon:g}"][kept] = ~once.wrong
+        begun, own = once.join(worst), [words[int(place)] for place in kept]
+        worst = pgd(ask, clean, valid, attack, begun=begun, words=own)
+        found[f"pgd.{attack.epsilon:g}"][kept] = ~worst.wrong
+    return found
+
+
+def look(ask: Ask, clean: Tensor, valid: Tensor) -> tuple[Worst, Tensor]:
+    """Return the clean pictures as the worst so far, and the gradient of their loss, which is zero where it is hidden.
+
+    Args:
+        ask: the model, which must be differentiable.
+        clean: pictures from 0 to 1, B, C, H, W.
+        valid: the right classes, B, K bool; at least one a picture.
+    """
+    logits, gradient = _gradient(ask, clean, valid, cross_entropy)
+    return Worst(clean.clone(), ~is_right(logits, valid), cross_entropy(logits, valid)), gradient
+
+
+def fgsm(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst, gradient: Tensor) -> Worst:
+    """Move every value by epsilon along the sign of the loss' gradient, once.
+
+    Args:
+        ask: the model.
+        clean: pictures from 0 to 1, B, C, H, W.
+        valid: the right classes, B, K bool.
+        attack: how.
+        begun: the worst so far, as `look` returned it.
+        gradient: at the clean pictures.
+    """
+    worst = begun.copy()
+    left = (~worst.wrong).nonzero()[:, 0]  # an answer that is wrong already stays wrong
+    if len(left):
+        moved = (clean[left] + attack.reach * gradient[left].sign()).clamp(0, 1)
+        with torch.no_grad():
+            worst.offer(left, moved, ask(moved), valid[left])
+    return worst
+
+
+def pgd(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst, words: Sequence[int]) -> Worst:
+    """Take many small steps along the sign of the gradient from several starts; stop where an answer is wrong.
+
+    Args:
+        ask: the model, which must be differentiable.
+        clean: pictures from 0 to 1, B, C, H, W.
+        valid: the right classes, B, K bool.
+        attack: how.
+        begun: the worst so far, FGSM's point included.
+        words: one a picture, which its random starts are functions of.
+    """
+    worst, first = begun.copy(), begun.pictures.clone()
+    for restart in range(attack.restarts):
+        left = (~worst.wrong).nonzero()[:, 0]
+        if not len(left):
+            break
+        if restart == 0:
+            at = first[left]
+        else:
+            at = _random_start(clean[left], attack, [words[int(place)] for place in left], restart)
+        _climb(ask, clean, valid, attack, worst=worst, left=left, at=at, loss=(cross_entropy, margin)[restart % 2])
+    return worst
+
+
+def _climb(
+    ask: Ask,
+    clean: Tensor,
+    valid: Tensor,
+    attack: Attack,
+    *,
+    worst: Worst,
+    left: Tensor,
+    at: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    """Step upwards from `at`, offering every point to `worst`."""
+    for _ in range(attack.steps):
+        logits, gradient = _gradient(ask, at, valid[left], loss)
+        worst.offer(left, at, logits, valid[left])
+        going = ~worst.wrong[left]
+        left, at, gradient = left[going], at[going], gradient[going]
+        if not len(left):
+            return
+        base = clean[left]
+        at = at + attack.step * attack.reach * gradient.sign()
+        at = (base + (at - base).clamp(-attack.reach, attack.reach)).clamp(0, 1)
+    with torch.no_grad():
+        worst.offer(left, at, ask(at), valid[left])
+
+
+def is_right(logits: Tensor, valid: Tensor) -> Tensor:
+    """Tell which answers are right, B bool; one that is no number is wrong."""
+    best = valid.gather(1, logits.argmax(1, keepdim=True))[:, 0]
+    return best & logits.isfinite().all(1)
+
+
+def cross_entropy(logits: Tensor, valid: Tensor) -> Tensor:
+    """Return minus the logarithm of the share of the right classes, B."""
+    inside = logits.masked_fill(~valid, -torch.inf).logsumexp(1)
+    return logits.logsumexp(1) - inside
+
+
+def margin(logits: Tensor, valid: Tensor) -> Tensor:
+    """Return how far the best wrong class is above the best right one, B; it has a gradient where shares saturate."""
+    wrong = logits.masked_fill(valid, -torch.inf).amax(1)
+    return wrong - logits.masked_fill(~valid, -torch.inf).amax(1)
+
+
+def _gradient(ask: Ask, at: Tensor, valid: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the logits and the loss' gradient at pictures; one that is no number counts as none."""
+    with torch.enable_grad():
+        leaf = at.detach().requires_grad_()
+        logits = ask(leaf)
+        if not logits.requires_grad:
+            return logits.detach(), torch.zeros_like(at)
+        (gradient,) = torch.autograd.grad(loss(logits, valid).sum(), leaf, allow_unused=True)
+    if gradient is None:
+        return logits.detach(), torch.zeros_like(at)
+    return logits.detach(), torch.nan_to_num(gradient, 0, 0, 0)
+
+
+def _random_start(clean: Tensor, attack: Attack, words: Sequence[int], restart: int) -> Tensor:
+    """Return points drawn evenly from the ball, each picture's by its own word."""
+    draws = [
+        torch.rand(clean.shape[1:], generator=generator(word, START, restart, round(1000 * attack.epsilon)))
+        for word in words
+    ]
+    moved = clean + attack.reach * (2 * torch.stack(draws).to(clean.device) - 1)
+    return moved.clamp(0, 1)

@@ -1,0 +1,253 @@
+"""Which classes of a model are right for a picture: by name, by ImageNet's ids and numbers, or by a user's file.
+
+ImageNet-A: folders named by WordNet ids, and a list of the 200 classes that the logits are cut to. ImageNet-V2: folders
+named by class numbers, in which "10" comes before "2" where text is sorted. ReaL: a JSON list with the right classes of
+every validation picture.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from ...data.held_out import some
+from ...data.source import Source
+
+WORDNET = re.compile(r"n\d{8}")
+VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})")
+IMAGENET = 1000
+
+
+class LabelError(ValueError):
+    """Pictures whose labels do not fit a model's classes, or a file that says nothing usable about them."""
+
+
+@dataclass(frozen=True)
+class LabelFile:
+    """What a user's file says about labels: one of the two.
+
+    Args:
+        path: of the file.
+        lists: the right classes of each ImageNet validation picture (ReaL); empty where nobody agreed.
+        names: from the name of a class of the pictures to the name or number of a class of the model.
+    """
+
+    path: Path
+    lists: list[list[int]] | None = None
+    names: dict[str, str | int] | None = None
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The right answers for one model.
+
+    Args:
+        classes: names of the classes that can be answered.
+        columns: which of the model's logits they are.
+        valid: the right ones of each picture, N, len(classes) bool.
+        notes: how the labels were read, where it is not by name.
+    """
+
+    classes: tuple[str, ...]
+    columns: np.ndarray
+    valid: np.ndarray
+    notes: tuple[str, ...] = ()
+
+
+def read_truth(
+    source: Source,
+    classes: tuple[str, ...],
+    *,
+    places: np.ndarray | None = None,
+    labels: LabelFile | None = None,
+    subset: Sequence[str] | None = None,
+    whose: str = "the run",
+) -> Truth:
+    """Return which answers are right for pictures.
+
+    Args:
+        source: the whole set.
+        classes: of the model, in the order of its logits.
+        places: the pictures asked about; all that `labelled_places` names if not given.
+        labels: a user's file, as `read_labels` returned it.
+        subset: classes the answer is chosen from, as `read_subset` returned them; all if not given.
+        whose: the model's name, for messages.
+    """
+    notes: list[str] = []
+    places = labelled_places(source, labels) if places is None else places
+    if labels is not None and labels.lists is not None:
+        right = _listed(source, places, labels, len(classes), whose)
+        notes.append(f"right answers are those of {labels.path.name}; a picture may have several")
+    else:
+        found, how = _match_used(source, classes, labels, whose)
+        notes += how
+        right = [[int(index)] for index in found[source.labels[places]]]
+    columns = np.arange(len(classes))
+    if subset is not None:
+        columns = match_classes(subset, classes, whose=whose)[0]
+        notes.append(f"answers are chosen from {len(columns)} of {len(classes)} classes")
+    place = np.full(len(classes), -1)
+    place[columns] = np.arange(len(columns))
+    valid = np.zeros((len(right), len(columns)), dtype=bool)
+    for row, indices in enumerate(right):
+        kept = [place[index] for index in indices if place[index] >= 0]
+        if not kept:
+            raise LabelError(
+                f"{source.name(int(places[row]))} is of the class {classes[indices[0]]!r}, which is not in the subset; "
+                "give pictures of the subset's classes alone, or a subset that has them all"
+            )
+        valid[row, kept] = True
+    return Truth(tuple(classes[column] for column in columns), columns, valid, tuple(notes))
+
+
+def match_classes(
+    names: Sequence[str], classes: tuple[str, ...], *, whose: str = "the run"
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return which of a model's classes names stand for, and how they were read where it is not by name.
+
+    Args:
+        names: the model's own names; for a model of ImageNet's classes also WordNet ids or numbers from 0.
+        classes: of the model.
+        whose: the model's name, for messages.
+    """
+    by_name = {name: index for index, name in enumerate(classes)}
+    if all(name in by_name for name in names):
+        return np.array([by_name[name] for name in names], dtype=np.int64), ()
+    if is_imagenet(classes):
+        by_id = {name: index for index, name in enumerate(_wordnet_ids())}
+        if all(name in by_id for name in names):
+            return np.array([by_id[name] for name in names]), ("classes are read as WordNet ids",)
+        if all(name.isdecimal() and int(name) < len(classes) for name in names):
+            return np.array([int(name) for name in names]), ("classes are read as ImageNet's class numbers, from 0",)
+    strange = [name for name in names if name not in by_name]
+    raise LabelError(
+        f"the pictures have {len(names)} classes, of which {whose} does not know {some(strange)}; its {len(classes)} "
+        f"are {some(classes)}. Give pictures of its classes, or --labels FILE.json with "
+        '{"class of the pictures": "class of the run", ...}'
+    )
+
+
+def is_imagenet(classes: tuple[str, ...]) -> bool:
+    """Tell whether classes are ImageNet's thousand, by their ids or by timm's descriptions, in the usual order."""
+    if len(classes) != IMAGENET:
+        return False
+    from timm.data import ImageNetInfo
+
+    info = ImageNetInfo("imagenet-1k")
+    return classes in (
+        tuple(_wordnet_ids()),
+        tuple(info.index_to_description(index) for index in range(IMAGENET)),
+    )
+
+
+def read_labels(path: str | Path) -> LabelFile:
+    """Read a JSON file: ReaL's list of lists of class numbers, or an object of class names."""
+    file = Path(path).expanduser()
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LabelError(f"there is no {file}; --labels takes ReaL's real.json or an object of class names") from None
+    except ValueError as error:
+        raise LabelError(f"{file} is not JSON ({error}); --labels takes real.json or an object of names") from None
+    if isinstance(found, list) and found and all(_is_numbers(item) for item in found):
+        return LabelFile(file, lists=found)
+    if isinstance(found, dict) and found and all(isinstance(value, str | int) for value in found.values()):
+        return LabelFile(file, names=found)
+    raise LabelError(
+        f"{file} holds neither a list of lists of class numbers, one a picture, as ReaL's real.json, nor an object "
+        '{"class of the pictures": "class of the run" or its number, ...}'
+    )
+
+
+def read_subset(path: str | Path) -> list[str]:
+    """Read a text file of classes, one a line: names, WordNet ids or numbers; what follows an id or a # is left out."""
+    file = Path(path).expanduser()
+    try:
+        lines = [line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except FileNotFoundError:
+        raise LabelError(f"there is no {file}; --subset takes a text file with one class a line") from None
+    except UnicodeDecodeError:
+        raise LabelError(f"{file} is not text; --subset takes a text file with one class a line") from None
+    found = [line.split()[0] if WORDNET.match(line) else line for line in lines if line]
+    twice = sorted({name for name in found if found.count(name) > 1})
+    if len(found) < 2 or twice:
+        told = f"names {some(twice)} twice" if twice else f"names {len(found)} classes"
+        raise LabelError(f"{file} {told}; --subset takes two or more classes, each once, one a line")
+    return found
+
+
+def labelled_places(source: Source, labels: LabelFile | None) -> np.ndarray:
+    """Return the places of the pictures that have a right answer: all, but for those ReaL's labellers gave none."""
+    if labels is None or labels.lists is None:
+        return np.arange(len(source))
+    places = np.flatnonzero([bool(labels.lists[number]) for number in _numbers(source, labels)])
+    if not len(places):
+        raise LabelError(f"{labels.path} has no label for any of the {len(source)} pictures")
+    return places
+
+
+def _match_used(
+    source: Source, classes: tuple[str, ...], labels: LabelFile | None, whose: str
+) -> tuple[np.ndarray, list[str]]:
+    """Return the model's class of each of the source's classes, -1 for those without pictures."""
+    used = np.flatnonzero(source.counts())
+    names = [source.classes[index] for index in used]
+    notes = []
+    if labels is not None and labels.names is not None:
+        missing = [name for name in names if name not in labels.names]
+        if missing:
+            raise LabelError(f"{labels.path} says nothing about the classes {some(missing)} of the pictures")
+        targets = [labels.names[name] for name in names]
+        outside = [t for t in targets if isinstance(t, int) and not 0 <= t < len(classes)]
+        if outside:
+            raise LabelError(f"{labels.path} gives the class {outside[0]}; {whose} has 0 to {len(classes) - 1}")
+        names = [classes[target] if isinstance(target, int) else target for target in targets]
+        notes.append(f"classes are read by {labels.path.name}")
+    found, how = match_classes(names, classes, whose=whose)
+    lookup = np.full(len(source.classes), -1, dtype=np.int64)
+    lookup[used] = found
+    if len(used) < len(classes):
+        notes.append(f"the pictures are of {len(set(found.tolist()))} of {whose}'s {len(classes)} classes")
+    return lookup, [*how, *notes]
+
+
+def _listed(source: Source, places: np.ndarray, labels: LabelFile, classes: int, whose: str) -> list[list[int]]:
+    assert labels.lists is not None
+    numbers = _numbers(source, labels)
+    found = [labels.lists[numbers[int(place)]] for place in places]
+    largest = max(index for indices in labels.lists for index in [-1, *indices])
+    if largest >= classes:
+        raise LabelError(f"{labels.path} has the class number {largest}; {whose} has 0 to {classes - 1}")
+    return found
+
+
+def _numbers(source: Source, labels: LabelFile) -> list[int]:
+    """Return each picture's place in ReaL's list: by the number in its file's name, else in the order of file names."""
+    assert labels.lists is not None
+    names = [PurePosixPath(source.name(place)).name for place in range(len(source))]
+    matches = [VALIDATION.search(name) for name in names]
+    if all(matches):
+        numbers = [int(match[1]) - 1 for match in matches if match]
+        outside = [number for number in numbers if not 0 <= number < len(labels.lists)]
+        if outside:
+            raise LabelError(f"{labels.path} has {len(labels.lists)} pictures; number {outside[0] + 1} was asked for")
+        return numbers
+    if len(names) != len(labels.lists):
+        raise LabelError(
+            f"{labels.path} has labels of {len(labels.lists)} pictures, and {len(names)} were given, whose file names "
+            "do not tell their numbers (ILSVRC2012_val_00000001.JPEG); give the whole validation set"
+        )
+    return np.argsort(np.argsort(np.array(names), kind="stable"), kind="stable").tolist()
+
+
+def _wordnet_ids() -> list[str]:
+    from timm.data import ImageNetInfo
+
+    return list(ImageNetInfo("imagenet-1k").label_names())
+
+
+def _is_numbers(item: object) -> bool:
+    return isinstance(item, list) and all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in item)

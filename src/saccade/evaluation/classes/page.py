@@ -1,0 +1,130 @@
+"""What an evaluation's page says of classifiers: right answers, calibration, classes, attacks."""
+
+from ...report.chart import line_chart
+from ...report.markup import Html, join, shorten
+from ...report.page import Section, fold, grid, paragraph, table
+from ...report.rows import Interval, interval_chart
+from ...report.tally import wilson
+from ..findings import Evaluated, Findings
+from ..page_numbers import NAME, change, change_ends, is_sure, number_cell, title
+from ..robust import mean_name
+
+WORST = 20  # classes shown at once
+ABOUT = (
+    "ECE: mean distance of confidence from accuracy over 15 bins of equal width. Brier: squared distance of the "
+    "shares from the right answer, 0 to 2. Both, and the log likelihood, are better when lower."
+)
+
+
+def class_sentence(result: Findings) -> str:
+    """Return how often the first run is right, and how the others differ."""
+    first, mean = result.run(), mean_name(result.primary.name)
+    top = first.metrics[result.primary.name]
+    told = f"{shorten(first.name, NAME)} is right in {top.value:.1%} of the pictures ({top.low:.1%} to {top.high:.1%})"
+    if mean in first.metrics:
+        told += f", and in {first.metrics[mean].value:.1%} of them corrupted"
+    told += "."
+    for name in list(result.runs)[1:]:
+        found = result.difference(name)
+        sure = "more than chance gives" if is_sure(found.low, found.high) else "not more than chance gives"
+        value, ends = change(found.value, result.primary), change_ends(found, result.primary)
+        told += f" {shorten(name, NAME)}: {value}, {sure} ({ends})."
+    return told
+
+
+def calibration_section(result: Findings) -> Section | None:
+    """Return how far confidence can be trusted; None where there is none."""
+    if not result.run().reliability:
+        return None
+    series = {
+        shorten(run.name, 40): [(b.confidence, b.correct / b.pictures) for b in run.reliability]
+        for run in result.runs.values()
+    }
+    bands = {
+        shorten(run.name, 40): [(b.confidence, *wilson(b.correct, b.pictures)) for b in run.reliability]
+        for run in result.runs.values()
+    }
+    chart = line_chart(
+        series,
+        title="Reliability: share of right answers by confidence",
+        x_label="confidence",
+        y_label="right answers",
+        bands=bands if len(result.runs) <= 2 else {},
+        guide=[(0, 0), (1, 1)],
+        x_range=(0, 1),
+        y_range=(0, 1),
+        percent=True,
+        x_percent=True,
+    )
+    tables = [
+        table(
+            ["Mean confidence", "Right", "Pictures"],
+            [[f"{b.confidence:.1%}", f"{b.correct / b.pictures:.1%}", f"{b.pictures:,}"] for b in run.reliability],
+            caption=f"{shorten(run.name, NAME)}: answers in bins of confidence",
+            numeric=(0, 1, 2),
+        )
+        for run in result.runs.values()
+    ]
+    about = "The dashed line is as confident as right; below it a model is too sure. Shaded: 95% interval of a bin."
+    body = grid(chart, tables[0]) if len(tables) == 1 else join(chart, fold("The numbers", grid(*tables)))
+    return Section("calibration", "Calibration", join(paragraph(about), body))
+
+
+def class_section(result: Findings) -> Section | None:
+    """Return the accuracy of every class; None where there are none."""
+    first = result.run()
+    seen = sorted((s for s in first.classes if s.pictures), key=lambda s: (s.share, s.name))
+    if not seen:
+        return None
+    by_name = {run.name: {s.name: s for s in run.classes} for run in result.runs.values()}
+
+    def own(run: Evaluated, name: str) -> Html:
+        score = by_name[run.name][name]
+        low, high = score.interval
+        return number_cell(f"{score.share:.1%}", f"{low:.0%} to {high:.0%}")
+
+    rows = [
+        [shorten(s.name, NAME), f"{s.pictures:,}", *(own(run, s.name) for run in result.runs.values())] for s in seen
+    ]
+    header = ["Class", "Pictures", *(shorten(name, NAME) for name in result.runs)]
+    numeric = range(1, len(header))
+    caption = "Accuracy by class with Wilson's 95% interval, the first run's worst first"
+    shown = table(header, rows[:WORST], caption=caption, numeric=numeric)
+    rest = rows[WORST:]
+    more = (
+        fold(f"{len(rest)} more classes", table(header, rest, caption="The others", numeric=numeric)) if rest else None
+    )
+    return Section("classes", "Accuracy by class", join(shown, more))
+
+
+def attack_section(result: Findings) -> Section | None:
+    """Return the accuracy under attack; None if there was none."""
+    attack = result.settings["attack"]
+    if not attack:
+        return None
+    attacks = [name for name in result.specs if name.startswith(("fgsm.", "pgd."))]
+    rows = []
+    for name in [result.primary.name, *attacks]:
+        for run in result.runs.values():
+            found = run.metrics[name]
+            whose = f", {shorten(run.name, 40)}" if len(result.runs) > 1 else ""
+            rows.append(Interval(f"{title(result.specs[name])}{whose}", found.low, found.value, found.high))
+    starts = f"{attack['restarts']} start{'' if attack['restarts'] == 1 else 's'}"
+    steps = f"{attack['steps']} step{'' if attack['steps'] == 1 else 's'}"
+    about = (
+        "Each value of a picture may change by epsilon. FGSM moves once along the gradient's sign; PGD takes "
+        f"{steps} of {attack['step']:g} epsilon from {starts}. What counts is the "
+        "worst point found for each picture, so PGD is never above FGSM."
+    )
+    chart = interval_chart(
+        rows,
+        title="Accuracy under attack",
+        x_label="Accuracy",
+        name_label="Attack",
+        value_label="Accuracy, 95% interval",
+        zero=None,
+        bars=True,
+        percent=True,
+        x_range=(0, 1),
+    )
+    return Section("attacks", "Attacks", join(paragraph(about), chart))

@@ -1,0 +1,190 @@
+"""What is evaluated: models opened by a word, and the samples they are all asked about."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from ..config import DataConfig
+from ..data.feed import Batch
+from ..data.held_out import identity
+from ..data.source import Source
+from ..data.spec import InputSpec
+from ..loading import LoadedModel, open_device, open_model
+from ..runs import Run
+from ..targets import find_target
+from ..tasks import Task
+from ..tasks.opening import choose_task, open_samples
+
+
+class EvaluationError(ValueError):
+    """What was given cannot be evaluated, and why."""
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """A model under evaluation.
+
+    Args:
+        name: what it is called in the result; no two are the same.
+        target: what it was opened by.
+        loaded: the model.
+        task: around the model, with the options of its run.
+        asked_as: the task with its options, as it is written in settings.
+    """
+
+    name: str
+    target: str
+    loaded: LoadedModel
+    task: Task
+    asked_as: str
+
+    @property
+    def spec(self) -> InputSpec:
+        """What goes in and comes out."""
+        return self.loaded.spec
+
+    @property
+    def run(self) -> Run | None:
+        """The run it comes from, if it does."""
+        return None if self.loaded.folder is None else Run(self.loaded.folder)
+
+    def ask(self, images: Tensor) -> Tensor:
+        """Return raw answers, B, ... float32, to images, B, C, H, W: bytes, or numbers from 0 to 1."""
+        return self._finite(self.task({"image": self.loaded.normalize(images)})["output"].float())
+
+    def answer(self, batch: Batch, images: Tensor) -> tuple[dict[str, Tensor], Batch]:
+        """Return what the model says to images in the place of a batch's own, and that batch as it was asked."""
+        device = self.loaded.device
+        asked = {name: part if name == "place" else part.to(device) for name, part in batch.items() if name != "image"}
+        asked["image"] = self.loaded.normalize(images)
+        answers = self.task.answer(asked)
+        self._finite(answers["output"])
+        return answers, asked
+
+    def _finite(self, output: Tensor) -> Tensor:
+        if not output.isfinite().all():
+            raise EvaluationError(f"{self.name} answers with what is no number; its training diverged")
+        return output
+
+
+@dataclass(frozen=True)
+class EvaluatedSet:
+    """The samples every model is asked about.
+
+    Args:
+        source: the whole set.
+        name: of the set.
+        fingerprint: of the set.
+        notes: remarks for the reader.
+        places: of those asked about in the set; None for all.
+    """
+
+    source: Source
+    name: str
+    fingerprint: str
+    notes: tuple[str, ...]
+    places: np.ndarray | None = None
+
+    def chosen(self) -> Source:
+        """Return the source of the samples asked about."""
+        return self.source if self.places is None else self.source.subset(self.places)
+
+
+def open_models(targets: Sequence[str | Path], *, device: str) -> list[EvaluatedModel]:
+    """Open models by run folder, weights or timm name; all of one task.
+
+    Args:
+        targets: one or more.
+        device: where they go.
+    """
+    if not targets:
+        raise EvaluationError("nothing was given to evaluate; give a run's folder, its weights or a timm model's name")
+    known = [find_target(target) for target in targets]  # all of them before the first is opened
+    open_device(device)
+    found: list[EvaluatedModel] = []
+    for target, opened in zip(targets, known, strict=True):
+        loaded = open_model(opened, device=device)
+        loaded.model.eval().requires_grad_(False)  # attacks need only the images' gradient
+        asked_as = (None if loaded.folder is None else Run(loaded.folder).config().task) or loaded.spec.task
+        task = loaded.task.build(loaded.model, loaded.spec, options=choose_task(asked_as).options)
+        name, number = loaded.name, 2
+        while name in {model.name for model in found}:
+            name, number = f"{loaded.name} ({number})", number + 1
+        found.append(EvaluatedModel(name, str(target), loaded, task.to(loaded.device).eval(), asked_as))
+    for other in found[1:]:
+        if other.spec.task != found[0].spec.task:
+            raise EvaluationError(
+                f"{found[0].name} was trained for the task {found[0].spec.task} and {other.name} for "
+                f"{other.spec.task}; runs side by side answer the same question: evaluate them one by one"
+            )
+    return found
+
+
+def open_set(models: Sequence[EvaluatedModel], data: str | None) -> EvaluatedSet:
+    """Open the samples: what was given, or the validation set that the runs were trained with.
+
+    Args:
+        models: the models.
+        data: samples as `saccade train` takes them; their validation part if they have one, else all of them.
+    """
+    if data is not None:
+        _, opened = open_samples(models[0].asked_as, DataConfig(path=data, val=data))
+        return EvaluatedSet(opened.val, opened.name, opened.val.fingerprint(), opened.notes)
+    own = [_own_set(model) for model in models]
+    for model, found in zip(models[1:], own[1:], strict=True):
+        if found.fingerprint != own[0].fingerprint:
+            raise EvaluationError(
+                f"{models[0].name} was validated on {len(own[0].source)} pictures of {own[0].name}, {model.name} "
+                f"on {len(found.source)} others of {found.name}; give pictures for all of them by --data"
+            )
+    notes = dict.fromkeys(note for found in own for note in found.notes)
+    return EvaluatedSet(own[0].source, own[0].name, own[0].fingerprint, tuple(notes))
+
+
+def _own_set(model: EvaluatedModel) -> EvaluatedSet:
+    if model.run is None:
+        raise EvaluationError(
+            f"{model.target} is not a run, so it has no validation pictures of its own; give some by --data"
+        )
+    config = model.run.config()
+    choice, data = open_samples(config.task, config.data)
+    if choice.kind is not model.loaded.task:
+        raise EvaluationError(
+            f"{model.name} was trained for the task {model.spec.task}, and {data.name} is now a set for {choice}; give "
+            "samples of its task by --data"
+        )
+    fingerprint, notes = data.val.fingerprint(), list(data.notes)
+    stored = model.run.summary().get("validation", {}).get("fingerprint") if model.run.finished() else None
+    if stored is None:
+        notes.append(f"{model.name} does not say which pictures it was validated on")
+    elif stored != fingerprint:
+        notes.append(
+            f"{model.name} was validated on other pictures than {data.name} now gives (fingerprint {stored[:12]} "
+            f"against {fingerprint[:12]}); some of these may have been trained on"
+        )
+    return EvaluatedSet(data.val, data.name, fingerprint, tuple(notes))
+
+
+def choose(source: Source, places: np.ndarray, *, limit: int | None, seed: int) -> np.ndarray:
+    """Return places of at most `limit` samples, as evenly over the targets' strata as they allow, by name and seed.
+
+    Args:
+        source: the samples.
+        places: to choose from.
+        limit: how many; None for all.
+        seed: of the choice.
+    """
+    if limit is None or limit >= len(places):
+        return places
+    if limit < 1:
+        raise EvaluationError(f"limit {limit} was given; give at least 1, or none for all pictures")
+    keys = np.array([identity(source.name(int(place)), seed) for place in places], dtype=np.int64)
+    strata = source.targets.strata()[places]
+    order = np.lexsort((keys, strata))
+    rank = np.empty(len(places), dtype=np.int64)  # of a sample among those of its stratum
+    starts = np.flatnonzero(np.diff(strata[order], prepend=-1))
+    rank[order] = np.arange(len(places)) - np.repeat(starts, np.diff([*starts, len(places)]))
+    return np.sort(places[np.lexsort((keys, rank))[:limit]])

@@ -1,0 +1,149 @@
+"""Things by the names people type: tasks, plug-ins and readers, of this package and of others."""
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar
+
+from .config import ConfigError, fit_value, nearest, read_value
+
+Thing = TypeVar("Thing")
+
+
+class Registry(Mapping[str, Thing], Generic[Thing]):
+    """Names to what was registered under them; those of other packages are found when a name is first asked for.
+
+    Args:
+        noun: what an error calls one of them.
+        group: of entry points by which other packages add theirs.
+    """
+
+    def __init__(self, noun: str, *, group: str) -> None:
+        self.noun, self.group = noun, group
+        self._found: dict[str, Thing] = {}
+        self._complete = False
+
+    def register(self, name: str) -> Callable[[Thing], Thing]:
+        """Return a decorator that puts a class or a function under a name."""
+
+        def put(thing: Thing) -> Thing:
+            known = self._found.setdefault(name, thing)
+            if known is not thing:
+                raise ValueError(f"two {self.noun}s are called {name!r}: {_where(known)} and {_where(thing)}")
+            return thing
+
+        return put
+
+    def find(self, name: str) -> Thing:
+        """Return what is registered under a name, or say which names there are."""
+        self._complete_once()
+        if name not in self._found:
+            known = sorted(self._found)
+            raise ConfigError(f"there is no {self.noun} {name!r}; there are {', '.join(known)}{nearest(name, known)}")
+        return self._found[name]
+
+    def name_of(self, thing: Any) -> str:
+        """Return the name something is registered under."""
+        self._complete_once()
+        return next(name for name, known in self._found.items() if known is thing)
+
+    def _complete_once(self) -> None:
+        if self._complete:
+            return
+        self._complete = True
+        for point in entry_points(group=self.group):
+            thing = point.load()
+            if point.name not in self._found:
+                self.register(point.name)(thing)
+
+    def __getitem__(self, name: str) -> Thing:
+        self._complete_once()
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self._complete_once()
+        return iter(dict(self._found))
+
+    def __len__(self) -> int:
+        self._complete_once()
+        return len(self._found)
+
+
+def parse_options(
+    text: str,
+    registry: Registry[Any],
+    *,
+    given_here: tuple[str, ...] = (),
+    typed: Mapping[str, Any] | None = None,
+    of: Callable[[Any], Any] = lambda thing: thing,
+) -> tuple[str, dict[str, Any]]:
+    """Read "name" or "name:option=value,option=value"; options are those of the registered one's signature.
+
+    Args:
+        text: what was typed.
+        registry: where the name is looked up.
+        given_here: arguments that are not the user's to give, such as the model.
+        typed: what is typed for arguments that are otherwise given as objects: a teacher is named by its path.
+        of: returns what of the registered one has the signature.
+    """
+    name, _, rest = text.partition(":")
+    name = name.strip()
+    made = of(registry.find(name))
+    options: dict[str, Any] = {}
+    for item in split_options(rest):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise ConfigError(
+                f"the {registry.noun} {text!r} was given; options are written name:option=value,option=value"
+            )
+        options[key.strip()] = read_value(value)
+    hints = option_hints(made)
+    hints |= {key: hint for key, hint in (typed or {}).items() if key in hints}
+    for key in options:
+        if key not in hints or key in given_here:
+            names = [known for known in hints if known not in given_here]
+            takes = f"it has {', '.join(names)}" if names else "it has none"
+            raise ConfigError(f"the {registry.noun} {name} has no option {key!r}; {takes}{nearest(key, names)}")
+    source = f"the {registry.noun} {name}"
+    fitted = {key: fit_value(value, hints[key], key, source=source) for key, value in options.items()}
+    for key, value in fitted.items():
+        if isinstance(value, int | float) and not abs(value) < 2**31:  # not true of nan either
+            raise ConfigError(f"{source}: {key} = {value} was given; give a number of common size")
+    return name, fitted
+
+
+def option_hints(made: Any) -> dict[str, Any]:
+    """Return the options of a registered one by name, with what each takes.
+
+    They are the arguments of its constructor. Where that hands `**options` on, those of the classes it names as
+    `option_sources` belong to them too, but for what it names as `option_hidden`.
+    """
+    init = made.__init__ if inspect.isclass(made) else made
+    found = typing.get_type_hints(init)
+    parameters = inspect.signature(init).parameters.values()
+    hints = {
+        one.name: found.get(one.name, Any)
+        for one in parameters
+        if one.name != "self" and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+    }
+    for inner in getattr(made, "option_sources", ()):
+        hidden = (*hints, *getattr(made, "option_hidden", ()))
+        hints |= {name: hint for name, hint in option_hints(inner).items() if name not in hidden}
+    return hints
+
+
+def split_options(text: str) -> list[str]:
+    """Cut options at commas that are not inside of brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[{(") - (letter in "]})")
+        if letter == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part for part in parts if part.strip()]
+
+
+def _where(thing: Any) -> str:
+    return f"{getattr(thing, '__module__', '?')}.{getattr(thing, '__qualname__', thing)}"

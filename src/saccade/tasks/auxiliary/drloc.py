@@ -1,0 +1,297 @@
+"""Dense relative localization (DRLoc): besides its own task, a model tells how far apart two cells of its grid lie."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...data.feed import Batch
+from ...layers.numerics import upcast
+from ...layers.relative_location import (
+    LOSSES,
+    UNITS,
+    Grid,
+    Loss,
+    PairLocator,
+    Unit,
+    draw_pairs,
+    locate_loss,
+    offsets,
+    pool_map,
+    pooled_grid,
+    shrinks,
+)
+from ...plugins.registry import register_plugin
+from ...plugins.tokens import HostError, Layout, find_host
+from ..classification.task import Classify
+from ..task import Task
+from .around import Around
+from .grids import Found, GridReader, Grids, Source, image_size
+
+Features = Callable[[nn.Module, Tensor], tuple[Any, Tensor]]
+
+
+@register_plugin("drloc")
+class RelativeLocalization(Around):
+    """Adds the localization loss to a classifier's, or to another task's.
+
+    The variants: `loss="l1"` (the paper's choice), with `signed=True`, `loss="cross_entropy"`, `loss="gaussian"`, and
+    any of them on every block with `grids="blocks"`. What depends on the host (weight, pooling, norm) is by default as
+    published for it. The localization MLPs belong to the task: they are saved with it, never with `task.model`.
+
+    Args:
+        model: any model with a grid of features, or a task around one.
+        pairs: pairs of cells drawn per image and grid.
+        weight: of the localization loss: 0.5, but 0.1 for T2T-ViT and CvT and 0.01 for ViT.
+        schedule: "triangle" (published) grows from 0 over `ramp_epochs` and falls to 0 at the end, as `set_epoch` is
+            told; "constant" does not. The weight is full until `set_epoch` is called.
+        ramp_epochs: length of the rise.
+        loss: "l1", "cross_entropy", "gaussian" (regression with a Gaussian prior) or "square" (without).
+        signed: tell directions too; by default only with classes.
+        unit: what "l1" counts offsets in: "cells" (published), "sides" of the grid (the paper) or its "span".
+        prior: weight of the variance in "gaussian".
+        prior_on: its logarithm's argument, "variance" (published) or "deviation" (the paper).
+        grids: "last", or a loss on each of the "stages" (for Swin after each merging, as published) or "blocks".
+        pool: an int halves larger grids until their side is nearest to it, None leaves them; "auto" is None for Swin,
+            ViT and ResNet and 7 for others, as published. The paper pools ViT's to 7, too.
+        norm: take the last grid after the final norm; by default only for T2T-ViT.
+        cells: rows and columns of the largest grid whose offsets are classes; by default the host's at its own image
+            size, or 14 (twice `pool`) if it is pooled. The published code has 14 for all but Swin; one more than the
+            grid's gives the paper's number of classes.
+        hidden_dim: width of the localization MLP.
+        third_layer: a third hidden layer before classes, as published; the paper has none.
+        dim: width of the features, if the host does not tell.
+        features: path of the module that returns the grid, or a function of model and images that returns the answer
+            and the features, if the place cannot be told.
+        label_smoothing: of the classification, where `model` is not a task.
+        blocks: paths of the host's blocks, if they are not found by themselves.
+        grid: rows and columns of the tokens, if they cannot be told.
+        prefix_tokens: how many tokens stand before those of the grid, if it cannot be told.
+        layout: of the features, if it cannot be told.
+    """
+
+    strength: Tensor
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        pairs: int = 64,
+        weight: float | None = None,
+        schedule: Literal["triangle", "constant"] = "triangle",
+        ramp_epochs: int = 20,
+        loss: Loss = "l1",
+        signed: bool | None = None,
+        unit: Unit = "cells",
+        prior: float = 0.001,
+        prior_on: Literal["variance", "deviation"] = "variance",
+        grids: Grids = "last",
+        pool: int | Literal["auto"] | None = "auto",
+        norm: bool | None = None,
+        cells: int | tuple[int, int] | None = None,
+        hidden_dim: int = 512,
+        third_layer: bool = True,
+        dim: int | None = None,
+        features: str | Features | None = None,
+        label_smoothing: float = 0.0,
+        blocks: str | Sequence[str] | None = None,
+        grid: tuple[int, int] | None = None,
+        prefix_tokens: int | None = None,
+        layout: Layout | None = None,
+    ) -> None:
+        _check("schedule", schedule, ("triangle", "constant"))
+        _check("loss", loss, LOSSES)
+        _check("unit", unit, UNITS if loss == "l1" else ("cells",))
+        _check("prior_on", prior_on, ("variance", "deviation"))
+        _check("grids", grids, ("last", "stages", "blocks"))
+        if pairs < 1:
+            raise ValueError(f"pairs={pairs} was given; at least one pair of cells is needed")
+        super().__init__(model if isinstance(model, Task) else Classify(model, label_smoothing=label_smoothing))
+        recipe = _recipe(self.model)
+        self.weight = recipe.weight if weight is None else weight
+        self.schedule, self.ramp_epochs = schedule, ramp_epochs
+        self.pairs, self.kind, self.unit = pairs, loss, unit
+        self.signed = loss != "l1" if signed is None else signed
+        self.prior, self.prior_on = prior, prior_on
+        self.pool = recipe.pool if pool == "auto" else pool
+        self.features = features if callable(features) else None
+        if self.features is not None and type(self.base) is not Classify:
+            raise ValueError("features= as a function takes the place of calling the model; within a task give a path")
+        self.reader = GridReader(
+            find_host(self.model, blocks=blocks, grid=grid, prefix_tokens=prefix_tokens, layout=layout),
+            grids,
+            norm=recipe.norm if norm is None else norm,
+            path=features if isinstance(features, str) else "" if features else None,
+            dim=dim,
+            prefix_tokens=prefix_tokens,
+            layout=layout,
+        )
+        self.locators = nn.ModuleList(
+            PairLocator(
+                source.dim,
+                classes=None if loss == "l1" else self._classes(source, cells),
+                hidden_dim=hidden_dim,
+                third_layer=third_layer,
+            )
+            for source in self.reader.sources
+        )
+        # A tensor, so that a new weight needs no new compilation.
+        self.register_buffer("strength", torch.tensor(float(self.weight)), persistent=False)
+        like = next(self.model.parameters(), None)
+        if like is not None:
+            self.locators.to(device=like.device, dtype=like.dtype)
+            self.strength = self.strength.to(like.device)
+        if self.features is None:
+            self.reader.listen()
+
+    def loss(
+        self,
+        batch: Batch,
+        *,
+        generator: torch.Generator | None = None,
+        pairs: Tensor | None = None,
+        localize: bool | None = None,
+        **draws: Any,
+    ) -> dict[str, Tensor]:
+        """Run the model once; in training, add the localization loss.
+
+        Args:
+            batch: of the underlying task; without targets localization alone is trained.
+            generator: what pairs are drawn from, on the images' device; its default generator if None.
+            pairs: indices of first and second cells, grids, B, M, 2, taken modulo the number of cells; see `draw`.
+            localize: whether to localize, if not just in training.
+            draws: for the underlying task.
+
+        Returns:
+            What the underlying task does, with "loss" grown by the weighted "localization".
+        """
+        if not (self.training if localize is None else localize):
+            return self.base(batch, generator=generator, **draws)
+        images = batch["image"]
+        if self.features is not None:
+            assert isinstance(self.base, Classify)
+            answer, features = self.features(self.model, images)
+            result = self.base.score(answer, batch.get("target"))
+            heard: list[Tensor | None] = [features]
+        else:
+            self.reader.open()
+            try:
+                result = self.base(batch, generator=generator, **draws)
+            finally:
+                heard = self.reader.close()
+        size = (images.shape[-2], images.shape[-1])
+        found = [self.reader.read(index, features, size) for index, features in enumerate(heard)]
+        if pairs is None:
+            pairs = self._draw(images.shape[0], device=found[0].tokens.device, generator=generator)
+        elif pairs.ndim != 4 or len(pairs) != len(found):
+            shape = f"{len(found)}, {images.shape[0]}, number, 2"
+            raise ValueError(f"pairs of shape {tuple(pairs.shape)} were given; they are one set a grid: {shape}")
+        losses = [self._locate(*each) for each in zip(self.locators, found, pairs, strict=True)]
+        localization = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+        loss = self.strength * localization
+        if "loss" in result:
+            loss = result["loss"] + loss
+        return {**result, "loss": loss, "localization": localization.detach()}
+
+    def draw(
+        self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Draw the pairs of one step, on the device; for a compiled task, which takes no generator."""
+        drawn = super().draw(batch_size, device=device, generator=generator)
+        return {**drawn, "pairs": self._draw(batch_size, device=device, generator=generator)}
+
+    def set_epoch(self, epoch: float, total_epochs: int) -> None:
+        """Set the weight for an epoch, counted from 0; fractions are allowed."""
+        super().set_epoch(epoch, total_epochs)
+        self.strength.fill_(self.weight_at(epoch, total_epochs))
+
+    def weight_at(self, epoch: float, total_epochs: int) -> float:
+        """Return the weight of the localization loss in an epoch."""
+        if self.schedule == "constant":
+            return self.weight
+        if epoch < self.ramp_epochs:
+            return self.weight * epoch / self.ramp_epochs
+        return self.weight * max(0.0, 1 - (epoch - self.ramp_epochs) / max(total_epochs - self.ramp_epochs, 1))
+
+    def release(self) -> None:
+        """Take the task's listeners off the host; it cannot localize any more."""
+        self.reader.release()
+
+    def _draw(self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None) -> Tensor:
+        count = len(self.locators)
+        drawn = draw_pairs(count * batch_size, self.pairs, device=device, generator=generator)
+        return drawn.unflatten(0, (count, batch_size))
+
+    def _locate(self, locator: nn.Module, found: "Found", pairs: Tensor) -> Tensor:
+        """Return the localization loss on one grid."""
+        tokens, grid, skip = found.tokens, found.grid, found.skip
+        if self.pool is not None and shrinks(grid, self.pool):
+            x = pool_map(tokens[:, skip:].transpose(1, 2).unflatten(2, grid), self.pool)
+            tokens, grid, skip = x.flatten(2).transpose(1, 2), (x.shape[2], x.shape[3]), 0
+        if grid[0] * grid[1] < 2:
+            raise HostError(
+                f"{self.reader.host.name} leaves a grid of one cell, in which there is nothing to localize; give "
+                "larger images, or choose a finer grid by grids='stages' or features="
+            )
+        pairs = pairs % (grid[0] * grid[1])
+        predicted = locator(tokens, pairs + skip if skip else pairs)
+        if self.kind != "l1" and any(self._offsets(n) > p.shape[-1] for n, p in zip(grid, predicted, strict=True)):
+            raise ValueError(
+                f"a grid has {grid[0]}x{grid[1]} cells, more than the classes were made for; pass cells=({grid[0]}, "
+                f"{grid[1]}), the largest there will be, or pool= to make it smaller"
+            )
+        target = offsets(pairs, grid, signed=self.signed, unit=self.unit, dtype=upcast(tokens).dtype)
+        return locate_loss(predicted, target, loss=self.kind, prior=self.prior, prior_on=self.prior_on)
+
+    def _classes(self, source: "Source", cells: int | Grid | None) -> tuple[int, int]:
+        """Return how many offsets there are along rows and columns."""
+        if cells is None:
+            grid, size, stride = self.reader.host.grid, image_size(self.model), source.stride
+            if grid is None and size is not None and stride is not None:
+                grid = (-(-size[0] // stride), -(-size[1] // stride))
+            if grid is None:
+                raise HostError(f"{self.reader.host.name} does not tell its grid; for loss={self.kind!r} pass cells=")
+            cells = pooled_grid(grid, self.pool)
+            if self.pool is not None:  # images of other sizes, up to twice as wide as high, leave no larger grid
+                most = 2 * self.pool
+                cells = (max(cells[0], min(grid[0], most)), max(cells[1], min(grid[1], most)))
+        rows, columns = (cells, cells) if isinstance(cells, int) else cells
+        return self._offsets(rows), self._offsets(columns)
+
+    def _offsets(self, cells: int) -> int:
+        return 2 * cells - 1 if self.signed else cells
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the published code does with a family of hosts."""
+
+    weight: float
+    pool: int | None
+    norm: bool
+
+
+SWIN = Recipe(weight=0.5, pool=None, norm=False)
+VIT = Recipe(weight=0.01, pool=None, norm=False)
+RECIPES = {
+    "SwinTransformer": SWIN,
+    "SwinTransformerV2": SWIN,
+    "SwinForImageClassification": SWIN,
+    "VisionTransformer": VIT,
+    "ViTForImageClassification": VIT,
+    "T2TViT": Recipe(weight=0.1, pool=7, norm=True),
+    "CvT": Recipe(weight=0.1, pool=7, norm=False),
+    "ResNet": Recipe(weight=0.5, pool=None, norm=False),
+}
+OTHERS = Recipe(weight=0.5, pool=7, norm=False)
+
+
+def _recipe(model: nn.Module) -> Recipe:
+    return next((RECIPES[kind.__name__] for kind in type(model).__mro__ if kind.__name__ in RECIPES), OTHERS)
+
+
+def _check(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} was given; allowed are {', '.join(allowed)}")

@@ -1,0 +1,223 @@
+"""Hear the grids of features pass through a host while it runs."""
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from ...layers.relative_location import Grid
+from ...plugins.tokens import Host, HostError, Layout, guess_grid, require_blocks
+
+Grids = Literal["last", "stages", "blocks"]
+NORM_NAMES = ("norm", "layernorm", "final_norm")
+MERGES_FIRST = ("SwinTransformer", "SwinTransformerV2")  # timm's stages begin with what the published ones end with
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a grid passes.
+
+    Attributes:
+        path: the module it passes.
+        before: it is the module's input, else its output.
+        dim: its width.
+        stride: pixels from cell to cell, if known.
+    """
+
+    path: str
+    before: bool
+    dim: int
+    stride: int | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What passed: tokens, B, skip + rows * columns, C, of which the first `skip` are not of the grid."""
+
+    tokens: Tensor
+    grid: Grid
+    skip: int = 0
+
+
+class GridReader:
+    """Hears a host's grids pass while it runs, through hooks that do nothing outside `open` and `close`."""
+
+    def __init__(
+        self,
+        host: Host,
+        grids: Grids,
+        *,
+        norm: bool,
+        path: str | None,
+        dim: int | None,
+        prefix_tokens: int | None,
+        layout: Layout | None,
+    ) -> None:
+        if host.text:
+            raise HostError(f"RelativeLocalization needs a grid of image features; {host.name} reads words, in a line")
+        self.host, self.prefix_tokens, self.layout = host, prefix_tokens, layout
+        self.info: list[dict[str, Any]] = _feature_info(host.model)
+        *paths, last = self._paths(grids) if path is None else [path]
+        before = False
+        if path is None:
+            last, before = self._last_place(last, after_norm=norm, block=grids == "blocks")
+        self.sources = [self._describe(p, dim) for p in paths] + [self._describe(last, dim, before=before, last=True)]
+        self.heard: list[Tensor | None] | None = None
+        self.hooks: list[RemovableHandle] = []
+
+    def listen(self) -> None:
+        """Put a hook on every source."""
+        for index, source in enumerate(self.sources):
+            module = self.host.model.get_submodule(source.path)
+            register = module.register_forward_pre_hook if source.before else module.register_forward_hook
+            self.hooks.append(register(_Ear(self, index)))
+
+    def release(self) -> None:
+        """Take the hooks off."""
+        while self.hooks:
+            self.hooks.pop().remove()
+
+    def open(self) -> None:
+        """Begin to keep what passes."""
+        self.heard = [None] * len(self.sources)
+
+    def close(self) -> list[Tensor | None]:
+        """Return what passed each source, and forget it."""
+        heard, self.heard = self.heard or [], None
+        return heard
+
+    def read(self, index: int, features: Tensor | None, size: tuple[int, int]) -> "Found":
+        """Tell what passed a source, for images of a size."""
+        source = self.sources[index]
+        if features is None:
+            raise HostError(f"{self.host.name} did not run {source.path!r}; pass features= with a path that it runs")
+        if features.ndim == 3:
+            grid, skip = self._token_grid(features.shape[1], source.stride, size)
+            found = Found(features, grid, skip)
+        elif features.ndim != 4:
+            raise HostError(f"{source.path!r} returns {features.ndim} axes, no grid; pass features= with another path")
+        elif self._channels_last(features, source.dim):
+            found = Found(features.flatten(1, 2), (features.shape[1], features.shape[2]))
+        else:
+            found = Found(features.flatten(2).transpose(1, 2), (features.shape[2], features.shape[3]))
+        if found.tokens.shape[2] != source.dim:
+            raise HostError(
+                f"{source.path!r} returns shape {tuple(features.shape)}, of which {source.dim} channels were expected; "
+                "pass dim=, or layout= if they stand elsewhere"
+            )
+        return found
+
+    def _channels_last(self, features: Tensor, dim: int) -> bool:
+        if self.layout is None and (features.shape[1] == dim) != (features.shape[3] == dim):
+            return features.shape[3] == dim
+        return self.host.layout == "NHWC"
+
+    def _token_grid(self, count: int, stride: int | None, size: tuple[int, int]) -> tuple[Grid, int]:
+        """Return the grid of a sequence, and how many tokens stand before it."""
+        host, told = self.host, self.prefix_tokens
+        # A class token may come in late, hence fewer tokens in some places than in others.
+        prefixes = [host.prefix_tokens, host.output_prefix, 0] if told is None else [told]
+        grids: list[Grid] = [host.grid] if host.grid else []
+        if stride and not grids:
+            rows, columns = ((side // stride, -(-side // stride)) for side in size)  # hosts round down or up
+            grids = list(product(rows, columns))
+        for prefix, grid in product(prefixes, grids):
+            if prefix + grid[0] * grid[1] == count:
+                return grid, prefix
+        if host.grid:
+            raise HostError(f"grid={host.grid} was given, but there are {count} tokens; pass prefix_tokens= too")
+        return guess_grid(count - prefixes[0], size), prefixes[0]
+
+    def _paths(self, grids: Grids) -> list[str]:
+        """Return the modules that return a host's grids, the last one last."""
+        host = self.host
+        if grids == "blocks":
+            require_blocks(host, "RelativeLocalization(grids='blocks')")
+            return [block.path for block in host.blocks]
+        if self.info:
+            paths = [entry["module"] for entry in self.info]
+            if grids == "stages" and any(kind.__name__ in MERGES_FIRST for kind in type(host.model).__mro__):
+                return [f"{path}.downsample" for path in paths[1:]] + paths[-1:]
+            return paths if grids == "stages" else paths[-1:]
+        if host.blocks and grids == "last":
+            return [host.blocks[-1].path]
+        raise HostError(
+            f"RelativeLocalization found no {'stages' if grids == 'stages' else 'grid of features'} in {host.name}. "
+            "Looked for timm's feature_info and for transformer blocks; pass features='path.of.module' with the module "
+            "that returns the grid (and dim=, its width), or blocks=['path.of.block', ...]"
+        )
+
+    def _last_place(self, path: str, *, after_norm: bool, block: bool) -> tuple[str, bool]:
+        """Return the module at which to hear the last grid, and whether it is its input."""
+        norm = _norm_path(self.host.model)
+        if after_norm and norm is None:
+            raise HostError(
+                f"{self.host.name} has no final norm under the names {', '.join(NORM_NAMES)}; pass norm=False, or "
+                "features= with the norm's path"
+            )
+        if norm is not None and after_norm:
+            return norm, False
+        if norm is not None and not block and any(path == found.path for found in self.host.blocks):
+            return norm, True  # it gets what the last block returns, and gets it outside any recomputation of blocks
+        return path, False
+
+    def _describe(self, path: str, dim: int | None, *, before: bool = False, last: bool = False) -> Source:
+        model: Any = self.host.model
+        try:
+            model.get_submodule(path)
+        except AttributeError:
+            raise HostError(f"{self.host.name} has no module {path!r}; pass features= with the path of one") from None
+        stages = [entry for entry in self.info if f"{path}.".startswith(f"{entry['module']}.")]
+        stage = (stages or (self.info if last else []) or [{}])[-1]
+        widths = [dim, stage.get("num_chs"), getattr(model, "num_features", None)]
+        widths += [block.front.dim for block in self.host.blocks if block.path == path or last][-1:]
+        width = next((width for width in widths if isinstance(width, int)), None)
+        if width is None:
+            raise HostError(f"{self.host.name} does not tell how wide the features of {path!r} are; pass dim=")
+        stride = stage.get("reduction", getattr(getattr(model, "config", None), "patch_size", None))
+        return Source(path, before, width, stride if isinstance(stride, int) else None)
+
+
+class _Ear:
+    """Hook, before or after a module, that gives what passes, or its first part, to an open reader."""
+
+    def __init__(self, reader: GridReader, index: int) -> None:
+        self.reader = reader
+        self.index = index
+
+    def __call__(self, _module: nn.Module, args: tuple[Any, ...], output: Any = None) -> None:
+        if self.reader.heard is not None:
+            passing = args if output is None else output
+            self.reader.heard[self.index] = passing if isinstance(passing, Tensor) else passing[0]
+
+
+def _feature_info(model: nn.Module) -> list[dict[str, Any]]:
+    """Return timm's list of stages: module, num_chs, reduction."""
+    info: Any = getattr(model, "feature_info", None) or []
+    return [entry for entry in getattr(info, "info", info) if entry.get("module")]
+
+
+def _norm_path(model: nn.Module) -> str | None:
+    """Return the path of the norm after the last block."""
+    inner = getattr(model, "base_model_prefix", "")  # of Hugging Face
+    for parent in ("", *([inner] if hasattr(model, inner) else [])):
+        for name in NORM_NAMES:
+            norm = getattr(model.get_submodule(parent), name, None)
+            if isinstance(norm, nn.Module) and not isinstance(norm, nn.ModuleList):
+                return f"{parent}.{name}" if parent else name
+    return None
+
+
+def image_size(model: nn.Module) -> tuple[int, int] | None:
+    """Return the height and width of the images a host was built for."""
+    cfg = getattr(model, "pretrained_cfg", None) or {}
+    for size in (
+        getattr(getattr(model, "patch_embed", None), "img_size", None),
+        getattr(getattr(model, "config", None), "image_size", None),
+        cfg.get("input_size"),
+    ):
+        if size is not None:
+            return (size, size) if isinstance(size, int) else (size[-2], size[-1])
+    return None

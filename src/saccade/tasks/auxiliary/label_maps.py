@@ -1,0 +1,311 @@
+"""Labels of every place of every picture, on disk: the best classes of each place, in safetensors, read by name."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from ...layers.numerics import upcast
+from .teacher import SoftLabels, TeacherLabels, Values, resample
+
+MANIFEST = "labels.json"
+FORMAT = 1
+
+
+class LabelMaps:
+    """Reads what `save_label_maps` wrote, a picture at a time, without loading the rest.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        manifest = _read_manifest(self.path)
+        self.num_classes: int = manifest["num_classes"]
+        self.values: Values = manifest["values"]
+        self.shards: list[str] = manifest["shards"]
+        self._files: dict[str, Any] = {}
+        self._rows: dict[str, tuple[str, int]] = {}
+        for shard in self.shards:
+            names = json.loads((self._open(shard).metadata() or {}).get("names", "[]"))
+            self._rows |= {name: (shard, row) for row, name in enumerate(names)}
+        if len(self._rows) != manifest["pictures"]:
+            raise OSError(
+                f"{self.path} holds {len(self._rows)} pictures, its {MANIFEST} counts {manifest['pictures']}; a file "
+                "was exchanged. Make the maps again"
+            )
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_files": {}}  # files are opened anew where a copy or another process reads
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return a picture's whole map, classes, H, W: of probabilities, or of logits, as they were saved."""
+        index, value = self._best(name)
+        return self._fill(index[None], value[None])[0]
+
+    def read(
+        self,
+        names: Sequence[str],
+        grid: tuple[int, int],
+        *,
+        crops: Tensor | None = None,
+        flips: Tensor | None = None,
+        device: torch.device | str | None = None,
+    ) -> SoftLabels:
+        """Return the labels of pictures, or of crops of them, by RoI-align.
+
+        Args:
+            names: of the pictures.
+            grid: rows and columns of the tokens.
+            crops: top, left, height and width of what was cut out of each, as shares of the picture, B, 4.
+            flips: which were mirrored from left to right after, B.
+            device: where to.
+        """
+        boxes = _boxes(crops, len(names))
+        if flips is not None and tuple(flips.shape) != (len(names),):
+            raise ValueError(f"flips of shape {tuple(flips.shape)} were given for {len(names)} pictures; give one each")
+        best = [self._best(name) for name in names]
+        sizes: dict[torch.Size, list[int]] = {}  # maps of one size are read together
+        for number, (index, _) in enumerate(best):
+            sizes.setdefault(index.shape, []).append(number)
+        parts = []
+        for numbers in sizes.values():
+            index, value = (torch.stack([best[n][part] for n in numbers]).to(device) for part in (0, 1))
+            full = self._fill(index, value)
+            cells = boxes[numbers].to(full) * torch.tensor([full.shape[3], full.shape[2]] * 2).to(full)
+            parts.append((resample(full, (1, 1), cells)[:, :, 0, 0], resample(full, grid, cells)))
+        order = torch.tensor([n for numbers in sizes.values() for n in numbers]).argsort()
+        labels = SoftLabels(*(torch.cat(part)[order] for part in zip(*parts, strict=True)))
+        if flips is not None:
+            mirrored = flips.to(labels.dense.device, torch.bool)[:, None, None, None]
+            labels = labels._replace(dense=torch.where(mirrored, labels.dense.flip(3), labels.dense))
+        if self.values == "logits":
+            labels = SoftLabels(*(part.softmax(1) for part in labels))
+        return labels
+
+    def _best(self, name: str) -> tuple[Tensor, Tensor]:
+        """Return the best classes of a picture's places and their values, k, H, W."""
+        if name not in self._rows:
+            some = ", ".join(repr(known) for known in list(self._rows)[:3])
+            raise ValueError(
+                f"{self.path} has no labels of {name!r}; it has those of {len(self)} pictures ({some}, ...). Give "
+                "names as they were when the maps were made, or make the maps of this picture"
+            )
+        shard, row = self._rows[name]
+        file = self._open(shard)
+        index, value = (torch.from_numpy(file.get_slice(key)[row].astype(kind)) for key, kind in KINDS)
+        if int(index.max()) >= self.num_classes:
+            last = int(index.max())
+            raise OSError(f"{self.path / shard} names class {last} of {self.num_classes}; make the maps again")
+        return index, value
+
+    def _fill(self, index: Tensor, value: Tensor) -> Tensor:
+        """Return maps of all classes, B, classes, H, W, from the best, B, k, H, W."""
+        full = torch.zeros(len(index), self.num_classes, *index.shape[2:], device=value.device)
+        left = self.num_classes - index.shape[1]
+        if self.values == "logits":
+            return full.scatter(1, index, value)
+        if left:
+            full += (1 - value.sum(1, keepdim=True)).clamp_min(0) / left  # what the best leave, evenly
+        full = full.scatter(1, index, value)
+        return full / full.sum(1, keepdim=True)  # half precision rounded
+
+    def _open(self, shard: str) -> Any:
+        if shard not in self._files:
+            try:
+                self._files[shard] = safe_open(self.path / shard, framework="numpy")
+            except (SafetensorError, OSError) as error:
+                raise OSError(
+                    f"{self.path / shard} cannot be read ({error}); it is missing, cut short or damaged. Copy it "
+                    "again, or make the maps again"
+                ) from None
+        return self._files[shard]
+
+
+KINDS = (("index", np.int64), ("value", np.float32))
+
+
+def save_label_maps(
+    path: str | os.PathLike[str],
+    maps: Iterable[tuple[str, Tensor]],
+    *,
+    top: int = 5,
+    values: Values = "probabilities",
+    shard_size: int = 4096,
+) -> LabelMaps:
+    """Write the best classes of every place of every picture, and return what reads them.
+
+    Args:
+        path: folder to make; refused if there are labels in it.
+        maps: name and map, classes, H, W, of each picture.
+        top: classes to keep of each place.
+        values: what the maps hold, "probabilities" or "logits"; the published maps hold logits.
+        shard_size: most pictures in a file.
+    """
+    if values not in ("probabilities", "logits"):
+        raise ValueError(f"values={values!r} was given; allowed are 'probabilities' and 'logits'")
+    folder = Path(path)
+    if (folder / MANIFEST).exists():
+        raise FileExistsError(f"{folder} already holds label maps; give another folder, or remove it first")
+    folder.mkdir(parents=True, exist_ok=True)
+    shards: list[str] = []
+    names: set[str] = set()
+    waiting: list[_Best] = []
+    num_classes: int | None = None
+
+    def write() -> None:
+        shards.append(f"labels-{len(shards):05d}.safetensors")
+        _write_shard(folder / shards[-1], waiting)
+        waiting.clear()
+
+    for name, dense in maps:
+        if name in names:
+            raise ValueError(f"two pictures are named {name!r}; give names that differ, such as paths within the data")
+        if dense.ndim != 3 or (num_classes is not None and dense.shape[0] != num_classes):
+            raise ValueError(
+                f"{name!r} has a map of shape {tuple(dense.shape)}; maps are classes, H, W, with as many classes each "
+                f"({num_classes or 'any number'})"
+            )
+        num_classes = dense.shape[0]
+        best = _pick(name, dense, min(top, num_classes))
+        if waiting and (len(waiting) == shard_size or waiting[0].index.shape != best.index.shape):
+            write()
+        names.add(name)
+        waiting.append(best)
+    if num_classes is None:
+        raise ValueError("no pictures were given; label maps need at least one")
+    write()
+    manifest = {
+        "format": FORMAT,
+        "num_classes": num_classes,
+        "values": values,
+        "pictures": len(names),
+        "shards": shards,
+    }
+    _replace(
+        folder / MANIFEST, lambda file: file.write_text(json.dumps(manifest, indent=1))
+    )  # last: it says all is there
+    return LabelMaps(folder)
+
+
+def make_label_maps(
+    path: str | os.PathLike[str],
+    teacher: TeacherLabels,
+    pictures: Iterable[tuple[str, Tensor]],
+    *,
+    batch_size: int = 32,
+    top: int = 5,
+    shard_size: int = 4096,
+) -> LabelMaps:
+    """Write a teacher's label maps of pictures, and return what reads them.
+
+    Args:
+        path: folder to make.
+        teacher: its `values` says what is saved.
+        pictures: name and image, C, H, W, of each; neighbours of one size share a batch.
+        batch_size: most pictures at once.
+        top: classes to keep of each place.
+        shard_size: most pictures in a file.
+    """
+
+    def label() -> Iterator[tuple[str, Tensor]]:
+        device = next((p.device for p in teacher.model.parameters()), None)
+        for names, images in _batches(pictures, batch_size):
+            dense = teacher.logits(images.to(device))[1]
+            yield from zip(names, dense.softmax(1) if teacher.values == "probabilities" else dense, strict=True)
+
+    return save_label_maps(path, label(), top=top, values=teacher.values, shard_size=shard_size)
+
+
+@dataclass(frozen=True)
+class _Best:
+    """The best classes of a picture's places: k, H, W."""
+
+    name: str
+    index: np.ndarray
+    value: np.ndarray
+
+
+def _pick(name: str, dense: Tensor, top: int) -> _Best:
+    value, index = upcast(dense.detach()).cpu().topk(top, dim=0)
+    if not value.isfinite().all():
+        raise ValueError(f"the map of {name!r} is not finite; look at the picture and the teacher's precision")
+    kind = np.uint16 if dense.shape[0] <= 2**16 else np.int32
+    return _Best(name, index.numpy().astype(kind), value.numpy().astype(np.float16))
+
+
+def _batches(pictures: Iterable[tuple[str, Tensor]], size: int) -> Iterator[tuple[list[str], Tensor]]:
+    names: list[str] = []
+    images: list[Tensor] = []
+    for name, image in pictures:
+        if images and (len(images) == size or images[0].shape != image.shape):
+            yield names, torch.stack(images)
+            names, images = [], []
+        names.append(name)
+        images.append(image)
+    if images:
+        yield names, torch.stack(images)
+
+
+def _write_shard(path: Path, best: Sequence[_Best]) -> None:
+    tensors = {"index": np.stack([b.index for b in best]), "value": np.stack([b.value for b in best])}
+    metadata = {"names": json.dumps([b.name for b in best])}
+    _replace(path, lambda file: save_file(tensors, file, metadata=metadata))
+
+
+def _replace(path: Path, write: Any) -> None:
+    """Write a file under another name, then give it its own, so that no half of it is ever read."""
+    part = path.with_suffix(".part")
+    write(part)
+    os.replace(part, path)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{path} has no {MANIFEST}; give a folder that save_label_maps finished writing, or make the maps again"
+        ) from None
+    except ValueError as error:
+        raise OSError(f"{path / MANIFEST} is damaged ({error}); copy it again, or make the maps again") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise OSError(f"{path / MANIFEST} is not of format {FORMAT}, which this version reads; make the maps again")
+    return manifest
+
+
+def _boxes(crops: Tensor | None, count: int) -> Tensor:
+    """Return crops as left, top, right, bottom, shares of the picture, on the CPU."""
+    if crops is None:
+        return torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(count, 4)
+    if tuple(crops.shape) != (count, 4):
+        raise ValueError(
+            f"crops of shape {tuple(crops.shape)} were given; they are top, left, height, width: {count}, 4"
+        )
+    top, left, height, width = crops.detach().cpu().float().unbind(1)
+    boxes = torch.stack([left, top, left + width, top + height], 1)
+    slack = 1e-3
+    inside = (boxes >= -slack).all() and (boxes <= 1 + slack).all() and (height > 0).all() and (width > 0).all()
+    if not inside:
+        raise ValueError(
+            "crops reach beyond the picture; give top, left, height and width as shares of it, from 0 to 1"
+        )
+    return boxes

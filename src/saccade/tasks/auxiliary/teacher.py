@@ -1,0 +1,242 @@
+"""A frozen network to learn from: its logits, its distribution over classes, and that of every place of a picture."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.ops import roi_align  # type: ignore[import-untyped]
+
+from ...layers.numerics import upcast
+from ...plugins.tokens import CLASS_OUTPUT, Host, HostError, find_host, split_tokens
+from ..classification.task import Classify, read_logits
+
+Norm = tuple[Sequence[float], Sequence[float]]
+Values = Literal["probabilities", "logits"]
+Dense = Callable[[nn.Module, Tensor], tuple[Tensor, Tensor]]
+
+
+class Teacher:
+    """A model that is asked and never trained.
+
+    It is no module, so that no task it is given to counts it among its parameters or saves it; `Taught` moves it along.
+    The model is put into evaluation mode and frozen, in place.
+
+    Args:
+        model: maps images to logits, or to an object that holds `logits`.
+        images_norm: mean and standard deviation the images come normalised with; None gives them as they come.
+        teacher_norm: those the teacher was trained with; by default as its `pretrained_cfg` tells.
+        size: height and width to resize the images to; None leaves them.
+        classes: the teacher's class for each of the student's, if they are not the same.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        images_norm: Norm | None = None,
+        teacher_norm: Norm | None = None,
+        size: int | tuple[int, int] | None = None,
+        classes: Sequence[int] | None = None,
+    ) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.size = (size, size) if isinstance(size, int) else size
+        self.rescale = _rescale(model, images_norm, teacher_norm)  # 2, C, 1, 1
+        self.classes = None if classes is None else torch.tensor(classes)
+        told = count_classes(model)
+        if classes is not None and told is not None and not all(0 <= label < told for label in classes):
+            raise ValueError(
+                f"classes= names the teacher's class {max(classes, key=abs)}; its classes are 0 to {told - 1}"
+            )
+        self.num_classes = told if classes is None else len(classes)
+
+    @torch.no_grad()
+    def ask(self, images: Tensor) -> Tensor:
+        """Return logits, B, classes, for images as the student gets them."""
+        return self.choose(read_logits(self.model(self.prepare(images))))
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Return images as the teacher wants them."""
+        if self.rescale is not None:
+            images = images * self.rescale[0] + self.rescale[1]
+        if self.size is not None and self.size != (images.shape[-2], images.shape[-1]):
+            images = F.interpolate(upcast(images), self.size, mode="bicubic", antialias=True)
+        like = next(self.model.parameters(), None)
+        return images if like is None else images.to(like.dtype)
+
+    def choose(self, logits: Tensor) -> Tensor:
+        """Return the logits, B, classes, ..., of the student's classes."""
+        return logits if self.classes is None else logits.index_select(1, self.classes)
+
+    def join(self, student: nn.Module, num_classes: int | None) -> None:
+        """Go to the device the student is on (unless its weights are still to be made), if it has the same classes."""
+        if num_classes is not None and self.num_classes is not None:
+            self.check_classes(self.num_classes, num_classes)
+        like = next(student.parameters(), None)
+        if like is not None and like.device.type != "meta":
+            device = like.device
+            self.apply(lambda tensor: tensor.to(device))
+
+    @staticmethod
+    def check_classes(given: int, wanted: int) -> None:
+        """Refuse another number of classes than the student's."""
+        if given != wanted:
+            raise ValueError(
+                f"the teacher has {given} classes, the model {wanted}; give a teacher of the same classes, or classes= "
+                "with the teacher's class for each of the model's"
+            )
+
+    def apply(self, fn: Callable[[Tensor], Tensor]) -> None:
+        """Move or convert every tensor, as `Module._apply` does."""
+        self.model._apply(fn)
+        self.rescale = None if self.rescale is None else fn(self.rescale)
+        self.classes = None if self.classes is None else fn(self.classes)
+
+
+class SoftLabels(NamedTuple):
+    """Distributions over classes."""
+
+    whole: Tensor  # B, classes: of each picture
+    dense: Tensor  # B, classes, H, W: of each place
+
+
+class TeacherLabels(Teacher):
+    """A teacher that labels every place, by its classifier on every position of its last map.
+
+    Args:
+        model: a timm model; any other with `dense`.
+        values: what is resampled onto another grid, "probabilities", or "logits", before the softmax, as published.
+        dense: function of model and images that returns logits, B, classes, and every place's, B, classes, H, W, for
+            a model that has no `forward_features` and `forward_head`, or whose head needs more than one position.
+        options: of `Teacher`.
+    """
+
+    def __init__(
+        self, model: nn.Module, *, values: Values = "probabilities", dense: Dense | None = None, **options: Any
+    ) -> None:
+        super().__init__(model, **options)
+        if values not in ("probabilities", "logits"):
+            raise ValueError(f"values={values!r} was given; allowed are 'probabilities' and 'logits'")
+        self.values, self.dense = values, dense
+        self.host = find_host(model) if dense is None else None
+        if self.host is not None:
+            _require_positions(self.host)
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor, grid: tuple[int, int] | None = None) -> SoftLabels:
+        """Return the labels of images as the student gets them, on a grid or on the teacher's own."""
+        whole, dense = self.logits(images)
+        if self.values == "logits":
+            return SoftLabels(whole.softmax(1), resample(dense, grid).softmax(1))
+        return SoftLabels(whole.softmax(1), resample(dense.softmax(1), grid))
+
+    @torch.no_grad()
+    def logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits of each picture, B, classes, and of each place, B, classes, H, W, in at least float32."""
+        images = self.prepare(images)
+        if self.host is None:
+            assert self.dense is not None
+            whole, dense = self.dense(self.model, images)
+        else:
+            whole, dense = _classify_positions(self.host, images)
+        return upcast(self.choose(whole)), upcast(self.choose(dense))
+
+
+class Taught(Classify):
+    """A classifier with a teacher, which it moves along and neither trains nor saves."""
+
+    teacher: Teacher | None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Taught":
+        super()._apply(fn, recurse)
+        if self.teacher is not None:
+            self.teacher.apply(fn)
+        return self
+
+
+def require_other(teacher: nn.Module, student: nn.Module) -> None:
+    """Refuse a teacher that is the student, or part of it."""
+    if {id(p) for p in student.parameters()} & {id(p) for p in teacher.parameters()}:
+        raise ValueError("the teacher shares parameters with the model, which would freeze it; give a deepcopy of it")
+
+
+def resample(maps: Tensor, grid: tuple[int, int] | None, boxes: Tensor | None = None) -> Tensor:
+    """Average a map, B, K, H, W, over the cells of a grid by RoI-align.
+
+    Args:
+        maps: in at least float32.
+        grid: rows and columns; None for the map's own.
+        boxes: left, top, right, bottom of the part of each map that the grid covers, B, 4, in cells of the map; the
+            whole if None.
+    """
+    own = (maps.shape[2], maps.shape[3])
+    grid = own if grid is None else grid
+    if boxes is None:
+        if grid == own:
+            return maps
+        boxes = maps.new_tensor([0, 0, own[1], own[0]]).expand(maps.shape[0], 4)
+    numbered = torch.cat([torch.arange(maps.shape[0], device=maps.device, dtype=maps.dtype)[:, None], boxes], 1)
+    return roi_align(maps, numbered, grid, aligned=True)
+
+
+def count_classes(model: nn.Module) -> int | None:
+    """Return how many classes a model tells that it has."""
+    count = getattr(model, "num_classes", None)
+    if count is None:
+        count = getattr(getattr(model, "config", None), "num_labels", None)
+    return count if isinstance(count, int) and count > 0 else None
+
+
+def _classify_positions(host: Host, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a timm model's logits and those of its head on each position alone."""
+    model: Any = host.model
+    features = model.forward_features(images)
+    whole = read_logits(model.forward_head(features))
+    if getattr(model, "aux_head", None) is not None and hasattr(model, "classify_tokens"):
+        return whole, model.classify_tokens(features)  # trained to label positions
+    if not isinstance(features, Tensor) or features.ndim not in (3, 4):
+        raise HostError(f"{host.name} has no grid of final features; pass dense=, a function that labels every place")
+    layout = "NLC" if features.ndim == 3 else "NHWC" if host.layout == "NHWC" else "NCHW"
+    size, prefix = (images.shape[-2], images.shape[-1]), host.output_prefix
+    tokens = split_tokens(features, layout=layout, prefix_tokens=prefix, image_size=size)  # type: ignore[arg-type]
+    assert tokens.grid is not None
+    cells = tokens.words.flatten(0, 1)  # B * L, C
+    if layout == "NLC":
+        cells = cells[:, None].expand(-1, prefix + 1, -1)  # whichever token the head reads is the position's
+    else:
+        cells = cells[:, :, None, None] if layout == "NCHW" else cells[:, None, None]
+    dense = model.forward_head(cells)
+    return whole, dense.unflatten(0, (images.shape[0], *tokens.grid)).permute(0, 3, 1, 2)
+
+
+def _require_positions(host: Host) -> None:
+    missing = [name for name in ("forward_features", "forward_head") if not hasattr(host.model, name)]
+    if missing or host.text or type(host.model).__name__ in CLASS_OUTPUT:
+        why = f"has no {' and no '.join(missing)}" if missing else "gives no grid of final features"
+        raise HostError(
+            f"{host.name} {why}, so that its classifier cannot be applied to every position; pass dense=, a function "
+            "of model and images that returns logits, B, classes, and every place's, B, classes, H, W"
+        )
+
+
+def _rescale(model: nn.Module, images_norm: Norm | None, teacher_norm: Norm | None) -> Tensor | None:
+    """Return factor and shift from the student's normalisation to the teacher's."""
+    if images_norm is None:
+        if teacher_norm is not None:
+            raise ValueError("teacher_norm= was given without images_norm=; tell both mean and std of the images, too")
+        return None
+    if teacher_norm is None:
+        cfg = getattr(model, "pretrained_cfg", None) or {}
+        if not cfg.get("mean") or not cfg.get("std"):
+            raise ValueError(
+                f"{type(model).__name__} does not tell which mean and std it was trained with; pass "
+                "teacher_norm=(mean, std)"
+            )
+        teacher_norm = (cfg["mean"], cfg["std"])
+    (mean, std), (own_mean, own_std) = (
+        (torch.tensor(a, dtype=torch.float64), torch.tensor(b, dtype=torch.float64))
+        for a, b in (images_norm, teacher_norm)
+    )
+    rescale = torch.stack([std / own_std, (mean - own_mean) / own_std])
+    return rescale.to(torch.get_default_dtype()).reshape(2, -1, 1, 1)

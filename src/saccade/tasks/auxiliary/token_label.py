@@ -1,0 +1,310 @@
+"""Token labelling: besides the picture's class, a model tells the class of every token, as a teacher sees it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...data.feed import Batch
+from ...layers.numerics import upcast
+from ...layers.slots import init_linear
+from ...layers.token_label import (
+    TokenBox,
+    TokenLabelOutput,
+    draw_place,
+    place_box,
+    swap_box,
+    token_label_terms,
+)
+from ...plugins.registry import register_plugin
+from ...plugins.tokens import CLASS_OUTPUT, HostError, Layout, find_host
+from ..classification.task import classification_loss, read_logits
+from .grids import GridReader, _norm_path
+from .label_maps import LabelMaps
+from .teacher import SoftLabels, Taught, Teacher, TeacherLabels, count_classes, require_other, resample
+
+Features = Callable[[nn.Module, Tensor], tuple[Any, Tensor]]
+NO_BOX = TokenBox(0, 0, 0, 0)
+
+
+@register_plugin("token_label")
+class TokenLabelling(Taught):
+    """Trains a classifier on soft labels of each picture and of each token, with MixToken in place of mixup.
+
+    A GLNet built with `token_label=True` brings its classifier of tokens; any other host gets one, a linear layer on
+    the last grid of features, which belongs to the task: it is trained and saved with it, not with `task.model`. There,
+    MixToken swaps boxes of pixels, on the borders of tokens, before the host; for patches that do not overlap this is
+    the same as swapping their embeddings. Labels come from a teacher, from disk (`labels`), or, without either, every
+    token has its picture's.
+
+    Args:
+        model: a classifier with a grid of features.
+        teacher: timm model of the same classes, or `TeacherLabels` around any; frozen, no part of the task's state.
+        labels: maps made beforehand; then every step needs `names`, and `crops` and `flips` where there are any.
+        cls_weight: weight of the class term.
+        dense_weight: weight of the token term.
+        mix_token: mix pictures, in training.
+        ground_truth: blend the teacher's label of the picture with the target, a tenth of it, half where both agree.
+        smoothing: of all labels; a label's share p becomes p (1 - s + s / classes) + s / classes, as published.
+        num_classes: of the model, if it does not tell.
+        norm: read tokens after the final norm; by default if there is one.
+        dim: width of the features, if the host does not tell.
+        features: path of the module that returns the grid, or a function of model and images that returns the answer
+            and the features, if the place cannot be told.
+        grid: rows and columns of the tokens, if they cannot be told.
+        prefix_tokens: how many tokens stand before those of the grid, if it cannot be told.
+        layout: of the features, if it cannot be told.
+    """
+
+    teacher: TeacherLabels | None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        teacher: nn.Module | TeacherLabels | None = None,
+        *,
+        labels: LabelMaps | None = None,
+        cls_weight: float = 1.0,
+        dense_weight: float = 0.5,
+        mix_token: bool = True,
+        ground_truth: bool = False,
+        smoothing: float = 0.1,
+        num_classes: int | None = None,
+        norm: bool | None = None,
+        dim: int | None = None,
+        features: str | Features | None = None,
+        grid: tuple[int, int] | None = None,
+        prefix_tokens: int | None = None,
+        layout: Layout | None = None,
+    ) -> None:
+        super().__init__(model)
+        if not 0 <= smoothing < 1:
+            raise ValueError(f"smoothing={smoothing} was given; it is a share, from 0 to below 1")
+        if teacher is not None and labels is not None:
+            raise ValueError("both teacher= and labels= were given; give the one that the labels shall come from")
+        if teacher is not None:
+            require_other(teacher if isinstance(teacher, nn.Module) else teacher.model, model)
+        self.num_classes = _require_classes(model, num_classes)
+        self.teacher = TeacherLabels(teacher) if isinstance(teacher, nn.Module) else teacher
+        self.labels = labels
+        self._check_labels()
+        self.cls_weight, self.dense_weight, self.smoothing = cls_weight, dense_weight, smoothing
+        self.mix_token, self.ground_truth, self.grid = mix_token, ground_truth, grid
+        self.features = features if callable(features) else None
+        self.reader: GridReader | None = None
+        self.aux_head: nn.Linear | None = None
+        if not _labels_tokens(model):
+            host = find_host(model, grid=grid, prefix_tokens=prefix_tokens, layout=layout)
+            self.reader = GridReader(
+                host,
+                "last",
+                norm=_has_norm(model) if norm is None else norm,
+                path=features if isinstance(features, str) else "" if features else None,
+                dim=dim,
+                prefix_tokens=prefix_tokens,
+                layout=layout,
+            )
+            self.aux_head = nn.Linear(self.reader.sources[0].dim, self.num_classes)
+            init_linear(self.aux_head)
+            like = next(model.parameters(), None)
+            if like is not None:
+                self.aux_head.to(device=like.device, dtype=like.dtype)
+            if self.features is None:
+                self.reader.listen()
+
+    def loss(
+        self,
+        batch: Batch,
+        *,
+        generator: torch.Generator | None = None,
+        place: Tensor | None = None,
+        names: Sequence[str] | None = None,
+        crops: Tensor | None = None,
+        flips: Tensor | None = None,
+        labels: SoftLabels | None = None,
+        label_tokens: bool | None = None,
+        **draws: Any,
+    ) -> dict[str, Tensor]:
+        """Run the model once; in training, on mixed pictures, and label its tokens.
+
+        Args:
+            batch: `image`, B, C, H, W, and `target`, class indices, B, or shares of classes, B, num_classes; without
+                targets the model only answers.
+            generator: what the box is drawn from, on the images' device; its default generator if None.
+            place: where the box goes; see `draw`.
+            names: of the pictures, to read their labels by; see `LabelMaps.read` for this and the next two.
+            crops: the part of each picture that was cut out, B, 4.
+            flips: which pictures were mirrored after, B.
+            labels: distributions over classes, made beforehand, in place of the teacher's.
+            label_tokens: whether to train on tokens, if not just in training; else the loss is plain cross-entropy.
+            draws: nothing here.
+
+        Returns:
+            "output", the logits, and with targets "loss", "classification" and, in training, "tokens", the two terms.
+        """
+        if draws:
+            raise TypeError(f"TokenLabelling was given {', '.join(draws)}, which it has no use for")
+        images, targets = batch["image"], batch.get("target")
+        if targets is None or not (self.training if label_tokens is None else label_tokens):
+            logits = read_logits(self.model(images))
+            if targets is None:
+                return {"output": logits}
+            loss = classification_loss(logits, targets)
+            return {"loss": loss, "output": logits, "classification": loss.detach()}
+        if self.mix_token and place is None:
+            place = draw_place(device=images.device, generator=generator)
+        output, grid = self.run(images, place if self.mix_token else None)
+        truth = self._smooth_truth(targets, upcast(output.logits).dtype)
+        if labels is None:
+            labels = self._find_labels(images, grid, names, crops, flips)
+        label, dense = self._smooth(labels, truth, grid)
+        classification, tokens = token_label_terms(
+            output, label=label, dense=dense, truth=truth if self.ground_truth else None
+        )
+        loss = self.cls_weight * classification + self.dense_weight * tokens
+        return {
+            "loss": loss,
+            "output": output.logits,
+            "classification": classification.detach(),
+            "tokens": tokens.detach(),
+        }
+
+    def run(self, images: Tensor, place: Tensor | None) -> tuple[TokenLabelOutput, tuple[int, int]]:
+        """Run the model on mixed pictures and return its logits, its tokens' logits and their grid.
+
+        Args:
+            images: B, C, H, W.
+            place: where the box goes; None mixes nothing.
+        """
+        size = (images.shape[-2], images.shape[-1])
+        if self.reader is None:
+            model: Any = self.model
+            output = model.forward_token_label(images, box=NO_BOX if place is None else place)
+            return output, _own_grid(model, size, output.tokens.shape[1])
+        assert self.aux_head is not None
+        box = NO_BOX
+        if place is not None:
+            box, cell = self._place(place, size)
+            images = swap_box(images, box.scaled(*cell))
+        heard: list[Tensor | None]
+        if self.features is not None:
+            answer, features = self.features(self.model, images)
+            heard = [features]
+        else:
+            self.reader.open()
+            try:
+                answer = self.model(images)
+            finally:
+                heard = self.reader.close()
+        found = self.reader.read(0, heard[0], size)
+        words = found.tokens[:, found.skip :]
+        if not torch.is_autocast_enabled(words.device.type):
+            words = words.to(self.aux_head.weight.dtype)
+        tokens = self.aux_head(words).mT.unflatten(2, found.grid)  # B, classes, H, W
+        tokens = swap_box(tokens, box).flatten(2).mT
+        return TokenLabelOutput(read_logits(answer), tokens, box), found.grid
+
+    def draw(
+        self,
+        batch_size: int,  # noqa: ARG002
+        *,
+        device: torch.device | str,
+        generator: torch.Generator | None = None,
+    ) -> dict[str, Tensor]:
+        """Draw the box of one step, on the device; for a compiled task, which takes no generator."""
+        return {"place": draw_place(device=device, generator=generator)} if self.mix_token else {}
+
+    def release(self) -> None:
+        """Take the task's listeners off the host; its tokens cannot be read any more."""
+        if self.reader is not None:
+            self.reader.release()
+
+    def _place(self, place: Tensor, size: tuple[int, int]) -> tuple[TokenBox, tuple[int, int]]:
+        """Return the box on the tokens' grid, and a token's height and width in pixels."""
+        assert self.reader is not None
+        stride = self.reader.sources[0].stride
+        if self.grid is not None:
+            cell = (size[0] // self.grid[0], size[1] // self.grid[1])
+        elif stride is not None:
+            cell = (stride, stride)
+        else:
+            raise HostError(
+                f"{self.reader.host.name} does not tell how many pixels apart its tokens are, which mixing needs; pass "
+                "grid=(rows, columns) of its tokens, or mix_token=False"
+            )
+        # A host that pads has one row or column more, which the box then leaves out.
+        return place_box(place, (max(size[0] // cell[0], 1), max(size[1] // cell[1], 1))), cell
+
+    def _find_labels(
+        self,
+        images: Tensor,
+        grid: tuple[int, int],
+        names: Sequence[str] | None,
+        crops: Tensor | None,
+        flips: Tensor | None,
+    ) -> SoftLabels | None:
+        if self.labels is None:
+            if names is not None or crops is not None or flips is not None:
+                raise TypeError("names, crops and flips were given to a task without labels=, which they are to find")
+            return None if self.teacher is None else self.teacher(images, grid)
+        if names is None:
+            raise TypeError("this task reads labels by name; give names= of the pictures, or labels= already read")
+        return self.labels.read(names, grid, crops=crops, flips=flips, device=images.device)
+
+    def _smooth(self, labels: SoftLabels | None, truth: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Return smoothed labels of each picture, B, classes, and of each token, B, L, classes."""
+        if labels is None:
+            return truth, truth[:, None].expand(-1, grid[0] * grid[1], -1)
+        whole, dense = labels
+        Teacher.check_classes(whole.shape[1], self.num_classes)
+        dense = resample(upcast(dense), grid).flatten(2).mT
+        off = self.smoothing / self.num_classes
+        on = 1 - self.smoothing + off
+        return upcast(whole).to(truth.dtype) * on + off, dense.to(truth.dtype) * on + off
+
+    def _smooth_truth(self, targets: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return targets as smoothed shares of classes, B, classes."""
+        if not targets.is_floating_point():
+            targets = F.one_hot(targets, self.num_classes)
+        elif targets.ndim != 2 or targets.shape[1] != self.num_classes:
+            raise ValueError(
+                f"targets of shape {tuple(targets.shape)} were given as shares of {self.num_classes} classes; give B, "
+                f"{self.num_classes}, or class indices as integers"
+            )
+        return targets.to(dtype) * (1 - self.smoothing) + self.smoothing / self.num_classes
+
+    def _check_labels(self) -> None:
+        if self.teacher is not None:
+            self.teacher.join(self.model, self.num_classes)
+        if self.labels is not None and self.labels.num_classes != self.num_classes:
+            raise ValueError(
+                f"the label maps are of {self.labels.num_classes} classes, the model has {self.num_classes}; make them "
+                "with a teacher of the model's classes"
+            )
+
+
+def _labels_tokens(model: nn.Module) -> bool:
+    """Tell whether a model has its own classifier of tokens."""
+    return hasattr(model, "forward_token_label") and getattr(model, "aux_head", None) is not None
+
+
+def _own_grid(model: Any, size: tuple[int, int], count: int) -> tuple[int, int]:
+    """Return the grid of a model's own token logits, whose sides are the picture's, divided and rounded up or down."""
+    stride = model.feature_info[-1]["reduction"]
+    up = (-(-size[0] // stride), -(-size[1] // stride))
+    return up if up[0] * up[1] == count else (max(size[0] // stride, 1), max(size[1] // stride, 1))
+
+
+def _has_norm(model: nn.Module) -> bool:
+    return _norm_path(model) is not None and type(model).__name__ not in CLASS_OUTPUT
+
+
+def _require_classes(model: nn.Module, given: int | None) -> int:
+    told = count_classes(model)
+    if given is not None and told is not None and given != told:
+        raise ValueError(f"num_classes={given} was given; the model has {told}")
+    if (count := given or told) is None:
+        raise ValueError(f"{type(model).__name__} does not tell how many classes it has; pass num_classes=")
+    return count

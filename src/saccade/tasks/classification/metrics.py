@@ -1,0 +1,102 @@
+"""How good classes are: accuracy, loss, and what is kept of every answer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..metric import GROUP, PLACE, Metrics, MetricSpec
+
+KEEP_LOGITS = 20_000_000  # numbers; beyond, a prediction file would be too large to be of use
+
+
+def metric_specs(classes: int) -> tuple[MetricSpec, ...]:
+    """Return the metrics of a classifier of so many classes."""
+    found = [
+        MetricSpec("loss", "loss", larger_is_better=False),
+        MetricSpec("top1", "accuracy", share=True, chance=1 / max(classes, 1)),
+        MetricSpec("macro_top1", "accuracy averaged over classes", share=True, by_group=True, source="top1"),
+    ]
+    if classes > 5:
+        found.insert(2, MetricSpec("top5", "top-5 accuracy", share=True, chance=5 / classes))
+    return tuple(found)
+
+
+class ClassificationMetrics(Metrics):
+    """Collects logits and labels.
+
+    Args:
+        classes: how many there are; None takes as many as there are logits.
+    """
+
+    def __init__(self, classes: int | None = None) -> None:
+        super().__init__(metric_specs(classes or 0))
+        self.known = classes is not None
+
+    def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return logits and labels."""
+        if not self.known:
+            self.specs, self.known = metric_specs(answers["output"].shape[1]), True
+        return {"logits": answers["output"], "label": batch["target"]}
+
+    @property
+    def logits(self) -> Tensor:
+        """Of every sample, N, classes, float32 on the CPU."""
+        return self.columns["logits"]
+
+    @property
+    def labels(self) -> Tensor:
+        """The right classes, N."""
+        return self.columns["label"]
+
+    @property
+    def answers(self) -> Tensor:
+        """The likeliest class of each sample; of equal logits, which half precision makes often, the first."""
+        return self.logits.argmax(1)
+
+    def compute(self) -> dict[str, float]:
+        """Return loss, accuracy, top-5 accuracy and the mean accuracy of classes."""
+        scores = self.scores()
+        found = {"loss": F.cross_entropy(self.logits, self.labels).item(), "top1": _mean(scores["top1"])}
+        if "top5" in scores:
+            found["top5"] = _mean(scores["top5"])
+        return found
+
+    def scores(self) -> dict[str, Tensor]:
+        """Return whether each answer is right, its loss, and its class as the group."""
+        found = {
+            "loss": F.cross_entropy(self.logits, self.labels, reduction="none"),
+            "top1": (self.answers == self.labels).to(torch.uint8),
+            GROUP: self.labels,
+        }
+        if self.logits.shape[1] > 5:
+            top = self.logits.topk(5, dim=1).indices == self.labels[:, None]
+            found["top5"] = top.any(1).to(torch.uint8)
+        return found
+
+    def predictions(self) -> dict[str, Tensor]:
+        """Return what pages show, and the logits where they are not too many."""
+        scores = self.scores()
+        kept = {
+            PLACE: self.columns[PLACE],
+            "label": self.labels,
+            "prediction": self.answers,
+            "correct": scores["top1"],
+            "confidence": self.logits.softmax(1).amax(1),
+            "loss": scores["loss"],
+        }
+        if self.logits.numel() <= KEEP_LOGITS:
+            kept["logits"] = self.logits.half()
+        return kept
+
+
+def scores_of_predictions(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the scores of a run that was written before runs kept any, from its predictions."""
+    found = {"top1": kept["correct"], GROUP: kept["label"]}
+    return found | {name: kept[name] for name in ("loss", PLACE) if name in kept}
+
+
+def _mean(right: Tensor) -> float:
+    return right.double().mean().item()

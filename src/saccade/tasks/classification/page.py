@@ -1,0 +1,105 @@
+"""What the page of a classifier's run shows: accuracy by class, confusions, confidence, the worst images."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...report.answers import calibration_section, class_section, confusion_section, picture_section
+from ...report.axes import number
+from ...report.markup import Html, join, shorten, tag
+from ...report.page import Section, paragraph
+from ...report.tally import Answered, wilson
+from ..page import Page, Shown, no_pictures
+
+ABOUT_INTERVAL = (
+    "The interval (Wilson) says how far accuracy could be off because these validation pictures were taken and not "
+    "others of the same kind. It says nothing about another seed, nor about pictures of another kind."
+)
+
+
+class ClassificationPage(Page):
+    """Sections on classes."""
+
+    @classmethod
+    def sentence(cls, shown: Shown) -> Html:
+        """Return how often the right class is named, and whether that beats the most frequent one."""
+        result = _result(shown)
+        if result is None:
+            return cls.unfinished(shown)
+        correct, count = result
+        low, high = wilson(correct, count)
+        answered = _answered(shown)
+        told = join(
+            shown.model,
+            f", trained on {shorten(shown.data, 120)}, names the right class for ",
+            tag("strong", f"{correct / count:.1%}"),
+            f" of {count:,} validation pictures of {len(_classes(shown, answered)):,} classes (95% interval {low:.1%} "
+            f"to {high:.1%}).",
+        )
+        if answered is None or not len(answered):
+            return told
+        commonest = float(np.bincount(answered.labels).max() / len(answered))
+        verdict = "" if low > commonest else " It has not been shown to do better than that."
+        return join(told, f" Always answering the most frequent class would be right in {commonest:.1%}.{verdict}")
+
+    @classmethod
+    def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
+        """Return accuracy with its interval, and the loss."""
+        found = []
+        if result := _result(shown):
+            low, high = wilson(*result)
+            found.append(("Accuracy", f"{shown.value('top1'):.2%}", f"95% interval {low:.1%} to {high:.1%}"))
+        if (top5 := shown.value("top5")) is not None:
+            found.append(("Top-5 accuracy", f"{top5:.2%}", ""))
+        if (loss := shown.summary.get("val_loss")) is not None:
+            found.append(("Validation loss", number(loss), "cross-entropy"))
+        return found
+
+    @classmethod
+    def about(cls, shown: Shown) -> Html | None:
+        """Return what the interval says."""
+        return paragraph(ABOUT_INTERVAL, class_="note") if shown.summary else None
+
+    @classmethod
+    def sections(cls, shown: Shown) -> list[Section]:
+        """Return accuracy by class, confusions, confidence and the worst images."""
+        answered = _answered(shown)
+        if answered is None or not len(answered):
+            return []
+        classes = _classes(shown, answered)
+        found = [class_section(answered, classes), confusion_section(answered, classes), calibration_section(answered)]
+        source = shown.source
+        if (
+            source is None
+            or not shown.same_samples
+            or not np.array_equal(source.labels[answered.places], answered.labels)
+        ):
+            return [*found, no_pictures(shown, "The worst pictures")]
+        return [*found, picture_section(answered, classes, read=shown.read, name=source.name)]
+
+
+def _answered(shown: Shown) -> Answered | None:
+    names = ("place", "label", "prediction", "confidence", "loss")
+    if any(name not in shown.predictions for name in names):
+        return None
+    return Answered(*(shown.predictions[name] for name in names))
+
+
+def _classes(shown: Shown, answered: Answered | None) -> Sequence[str]:
+    """Return the classes' names, with numbers for those that have none."""
+    most = 0
+    if answered is not None and len(answered):
+        most = int(max(answered.labels.max(), answered.predictions.max())) + 1
+    known = [str(name) for name in shown.outputs]
+    return known + [f"class {index}" for index in range(len(known), most)]
+
+
+def _result(shown: Shown) -> tuple[int, int] | None:
+    """Return right answers and pictures."""
+    share = shown.value("top1")
+    return (
+        (round(share * shown.count), shown.count)
+        if shown.count and share is not None and math.isfinite(share)
+        else None
+    )

@@ -1,0 +1,232 @@
+"""One class a sample."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...config import AugmentConfig, ConfigError, LossConfig
+from ...data.augment import Follow
+from ...data.feed import Batch
+from ...data.spec import InputSpec
+from ...data.table import LABELS, Table, read_classes
+from ...data.targets import Targets
+from ...layers.numerics import upcast
+from ..metric import MetricSpec
+from ..task import Answer, Task, register_task
+from .data import ClassShares, shares_of
+from .metrics import ClassificationMetrics, metric_specs
+from .page import ClassificationPage
+
+
+@register_task("classify")
+class Classify(Task):
+    """A classifier under cross-entropy.
+
+    Args:
+        model: maps images to logits, or to an object that holds `logits`, as Hugging Face's do.
+        label_smoothing: share of a target spread evenly over all classes.
+        class_weights: how much each class counts, num_classes.
+    """
+
+    primary = "top1"
+    running = ("top1",)
+    output = "logits"
+    outputs_key = "classes"
+    page = ClassificationPage
+
+    class_weights: Tensor | None
+
+    def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0, class_weights: Tensor | None = None) -> None:
+        super().__init__()
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing={label_smoothing} was given; it is a share, from 0 to below 1")
+        self.model = model
+        self.label_smoothing = label_smoothing
+        self.register_buffer("class_weights", class_weights, persistent=False)
+
+    @classmethod
+    def claims(cls, table: Table) -> bool:
+        """Tell whether there is a column of labels."""
+        return table.find(LABELS) is not None
+
+    @classmethod
+    def read_table(cls, table: Table, options: Any) -> Targets:  # noqa: ARG003
+        """Return the classes of a column of labels."""
+        return read_classes(table)
+
+    @classmethod
+    def mixed_targets(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig) -> Follow:
+        """Return what labels become: shares of classes where any are shared."""
+        shared = bool(loss.smoothing or augment.mixup or augment.cutmix)
+        return ClassShares(len(spec.outputs), loss.smoothing) if shared else shares_of
+
+    @classmethod
+    def build(
+        cls,
+        model: nn.Module,
+        spec: InputSpec,
+        *,
+        options: Any = None,  # noqa: ARG003
+        loss: LossConfig | None = None,
+        counts: Tensor | None = None,
+        total: int | None = None,  # noqa: ARG003
+    ) -> "Task":
+        """Return the task around a model; smoothing is done where labels are mixed."""
+        weights = None if loss is None else _class_weights(loss, counts, classes=len(spec.outputs))
+        task = Classify(model, class_weights=weights)
+        task.spec = spec
+        return task
+
+    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
+        """Classify images.
+
+        Args:
+            batch: `image`, B, C, H, W, and `target`, class indices, B, or shares of classes, B, num_classes.
+            generator: not needed here.
+            draws: nothing here.
+
+        Returns:
+            "output", the logits, and with targets "loss" and "classification".
+        """
+        if draws:
+            raise TypeError(f"{type(self).__name__} was given {', '.join(draws)}, which it has no use for")
+        return self.score(self.ask(batch), batch.get("target"))
+
+    def score(self, answer: Any, targets: Tensor | None) -> dict[str, Tensor]:
+        """Compare what the model returned with the targets."""
+        logits = read_logits(answer)
+        if targets is None:
+            return {"output": logits}
+        loss = classification_loss(
+            logits, targets, label_smoothing=self.label_smoothing, class_weights=self.class_weights
+        )
+        return {"loss": loss, "output": logits, "classification": loss.detach()}
+
+    def follow(self, result: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, ...]:
+        """Return how many answers are right, labels as they were before they were mixed."""
+        return ((result["output"].argmax(-1) == batch["truth"]).sum(),)
+
+    def weight_of(self, batch: Batch) -> Tensor | None:
+        """Return the sum of the classes' weights, by which cross-entropy divides; None where shares take them."""
+        if self.class_weights is None or batch["target"].is_floating_point():
+            return None
+        return self._weights(batch["target"]).sum()
+
+    def reweigh(self, result: dict[str, Tensor], batch: Batch, mean: Tensor | None) -> dict[str, Tensor]:
+        """Return a part's result such that a part of heavy classes counts more than one of light classes."""
+        if mean is None:
+            return result
+        targets = batch["target"]
+        heavier = self._weights(targets).mean() / mean - 1
+        own = classification_loss(
+            result["output"], targets, label_smoothing=self.label_smoothing, class_weights=self.class_weights
+        )
+        return result | {"loss": result["loss"] + own * heavier}
+
+    def _weights(self, targets: Tensor) -> Tensor:
+        assert self.class_weights is not None
+        with torch.no_grad():
+            return self.class_weights[targets]
+
+    @classmethod
+    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
+        """Return loss, accuracy and what else is measured."""
+        return metric_specs(len(spec.outputs))
+
+    def metrics(self) -> ClassificationMetrics:
+        """Return what collects logits and labels."""
+        return ClassificationMetrics(None if self.spec is None else len(self.spec.outputs))
+
+    @classmethod
+    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
+        """Return shares of classes that sum to one, B, K float32, of logits."""
+        if output.ndim != 2 or output.shape[1] != len(spec.outputs):
+            raise ValueError(f"it gives {output.shape[-1]} logits for {len(spec.outputs)} classes")
+        logits = output.astype(np.float64)
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
+
+    @classmethod
+    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
+        """Return the likeliest classes, likeliest first; of equal ones the first."""
+        order = np.argsort(-row, kind="stable")[:top]
+        rows = tuple((spec.outputs[i], _percent(row[i]), float(row[i])) for i in order)
+        classes = [{"class": spec.outputs[i], "index": int(i), "share": _finite(row[i])} for i in order]
+        record = {"answer": classes[0]["class"], "share": classes[0]["share"], "classes": classes}
+        return Answer(rows[0][0], rows, record, said=(rows[0][0],))
+
+    @classmethod
+    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:  # noqa: ARG003
+        """Return where both find the same class likeliest."""
+        return first.argmax(1) == second.argmax(1)
+
+    @classmethod
+    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
+        """Return class and share, likeliest first."""
+        top = min(top, len(spec.outputs))
+        more = [part for n in range(2, top + 1) for part in (f"class_{n}", f"share_{n}")]
+        return ["class", "share", *more]
+
+    @classmethod
+    def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:
+        """Return the likeliest classes and their shares."""
+        cells: list[str | float] = [cell for name, _, share in answer.rows[:top] for cell in (name, share or 0.0)]
+        return cells + [""] * (len(cls.table_head(spec, top=top)) - len(cells))
+
+    @classmethod
+    def line_record(cls, answer: Answer) -> dict[str, Any]:
+        """Return classes and shares, likeliest first."""
+        return {"answers": [{"class": name, "share": round(share or 0.0, 6)} for name, _, share in answer.rows]}
+
+
+def classification_loss(
+    logits: Tensor, targets: Tensor, *, label_smoothing: float = 0.0, class_weights: Tensor | None = None
+) -> Tensor:
+    """Return the mean cross-entropy of logits, B, K, to class indices, B, or shares of classes, B, K."""
+    if targets.is_floating_point() and targets.shape != logits.shape:
+        raise ValueError(
+            f"targets of shape {tuple(targets.shape)} were given as shares of classes for logits of shape "
+            f"{tuple(logits.shape)}; give the same shape, or class indices as integers of shape ({logits.shape[0]},)"
+        )
+    logits = upcast(logits)
+    if targets.is_floating_point():
+        targets = targets.to(logits.dtype)
+    return F.cross_entropy(logits, targets, weight=class_weights, label_smoothing=label_smoothing)
+
+
+def read_logits(answer: Any) -> Tensor:
+    """Return the logits of a model's answer."""
+    logits = getattr(answer, "logits", answer)
+    if not isinstance(logits, Tensor):
+        raise TypeError(
+            f"the model returned {type(answer).__name__}; a task for classification needs a tensor of logits, or an "
+            "object with a tensor `logits`. Wrap the model so that it returns one of them"
+        )
+    return logits
+
+
+def _class_weights(loss: LossConfig, counts: Tensor | None, *, classes: int) -> Tensor | None:
+    if loss.class_weights == "none":
+        return None
+    if loss.class_weights == "balanced":
+        if counts is None:
+            raise ConfigError("loss.class_weights = balanced needs to know the classes' counts; a stream does not tell")
+        weights = counts.sum() / counts.clamp(min=1)
+    else:
+        weights = torch.tensor(loss.class_weights, dtype=torch.float64)
+        if len(weights) != classes:
+            raise ConfigError(f"loss.class_weights has {len(weights)} numbers, the data has {classes} classes")
+    return (weights / weights.mean()).float()
+
+
+def _percent(value: np.floating) -> str:
+    return f"{value:.1%}" if np.isfinite(value) else "not a number"
+
+
+def _finite(value: np.floating) -> float | None:
+    """Return a number as JSON has one."""
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,5 @@
+"""Several labels a sample."""
+
+from .task import Multilabel
+
+__all__ = ["Multilabel"]

@@ -1,0 +1,133 @@
+"""Labels that samples have any number of: in one column, separated, or in a column each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...data.augment import Mix
+from ...data.held_out import some
+from ...data.table import LABELS, Table
+from ...data.targets import Targets
+
+COLUMN, MARK = "labels", "|"
+YES, NO = ("1", "1.0", "true", "yes"), ("0", "0.0", "false", "no", "")
+
+
+@dataclass(frozen=True)
+class LabelTargets(Targets):
+    """Which labels a sample has: rows are 0 or 1 for each, N, labels uint8."""
+
+    task = "multilabel"
+    noun = "labels"
+
+    def require(self, where: str) -> None:
+        """Refuse labels that no sample has, or that all have: nothing can be learned of these."""
+        counts = self.counts()
+        if not len(self.outputs):
+            raise ValueError(f"{where} names no label; give a column {COLUMN!r} with names separated by {MARK!r}")
+        never = [name for name, count in zip(self.outputs, counts, strict=True) if not count]
+        if len(never) == len(self.outputs):
+            raise ValueError(f"{where}: no sample has any of the labels {some(never)}; is the right column read?")
+
+    def describe(self, index: int) -> str:
+        """Return a sample's labels."""
+        return ", ".join(name for name, has in zip(self.outputs, self.rows[index], strict=True) if has) or "no label"
+
+    def counts(self) -> np.ndarray:
+        """Return how many samples have each label."""
+        return self.rows.sum(0, dtype=np.int64)
+
+    def strata(self) -> np.ndarray:
+        """Return the rarest label of each sample, so that rare ones are found on both sides; the last is no label."""
+        order = np.argsort(self.counts(), kind="stable")
+        ranked = self.rows[:, order]
+        first = ranked.argmax(1)
+        return np.where(ranked.any(1), order[first], len(self.outputs)).astype(np.int64)
+
+    def aligned(self, outputs: tuple[str, ...]) -> "LabelTargets":
+        """Return the same in another order of labels; one that is not among them may have no sample."""
+        unknown = [
+            name for name, count in zip(self.outputs, self.counts(), strict=True) if count and name not in outputs
+        ]
+        if unknown:
+            raise ValueError(
+                f"the validation samples have labels that the training samples lack: {some(unknown)}; the training "
+                f"labels are {some(outputs)}. Rename them, or take them out"
+            )
+        place = {name: column for column, name in enumerate(self.outputs)}
+        none = np.zeros(len(self), dtype=np.uint8)
+        columns = [self.rows[:, place[name]] if name in place else none for name in outputs]
+        return replace(self, rows=np.stack(columns, axis=1), outputs=outputs)
+
+
+def claims(table: Table) -> bool:
+    """Tell whether columns are labels by themselves: one called `labels`, or several that are all 0 and 1."""
+    if table.find([COLUMN]) is not None:
+        return True
+    rest = table.rest()
+    if table.find(LABELS) is not None or len(rest) < 2:
+        return False
+    return all(cell.lower() in (*YES, *NO) for name in rest for cell in table.columns[name])
+
+
+def read_labels(table: Table, columns: Sequence[str] | None) -> LabelTargets:
+    """Return the labels that a table's rows have.
+
+    Args:
+        table: with a column `labels` of names separated by "|", or a column of 0 and 1 for each label.
+        columns: names of such columns; all that say neither which file nor which part if not given.
+    """
+    joined = table.find([COLUMN]) if columns is None else None
+    if joined is not None:
+        return _from_names([[name.strip() for name in cell.split(MARK) if name.strip()] for cell in joined], table)
+    missing = [name for name in columns or () if name not in table.columns]
+    if missing:
+        raise table.refuse(f"the columns {some(missing)}, which were asked for")
+    names = list(columns or table.rest())
+    if not names:
+        raise table.refuse(
+            f"one named {COLUMN!r} with names separated by {MARK!r}, or a column of 0 and 1 for each label"
+        )
+    rows = np.zeros((len(table), len(names)), dtype=np.uint8)
+    for place, name in enumerate(names):
+        for row, cell in enumerate(table.columns[name]):
+            if cell.lower() not in (*YES, *NO):
+                raise ValueError(
+                    f"{table.path}: row {row + 1} has {cell!r} in the column {name!r}; a column for each label holds 0 "
+                    f"and 1. Name the columns that are labels by multilabel:columns=[...], or join the names of a "
+                    f"sample's labels in one column {COLUMN!r}, separated by {MARK!r}"
+                )
+            rows[row, place] = cell.lower() in YES
+    return LabelTargets(rows, tuple(names))
+
+
+def _from_names(found: list[list[str]], table: Table) -> LabelTargets:
+    known = sorted({name for names, train in zip(found, table.train, strict=True) if train for name in names})
+    unknown = sorted({name for names in found for name in names} - set(known))
+    if unknown:
+        raise table.unknown(unknown, known)
+    place = {name: column for column, name in enumerate(known)}
+    rows = np.zeros((len(found), len(known)), dtype=np.uint8)
+    for row, names in enumerate(found):
+        for name in names:
+            rows[row, place[name]] = 1
+    return LabelTargets(rows, tuple(known))
+
+
+@dataclass(frozen=True)
+class SoftLabels:
+    """What labels become where images are mixed.
+
+    Args:
+        smoothing: share by which a label is drawn towards a half.
+    """
+
+    smoothing: float = 0.0
+
+    def __call__(self, labels: Tensor, mix: Mix | None) -> Tensor:
+        """Return labels as numbers from 0 to 1, B, labels."""
+        soft = labels.float() * (1 - self.smoothing) + self.smoothing / 2
+        return soft if mix is None else torch.lerp(soft[mix.partner], soft, mix.share[:, None])

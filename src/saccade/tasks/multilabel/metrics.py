@@ -1,0 +1,135 @@
+"""How good labels are: mean average precision, F1 by thresholds that were chosen on other samples."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..metric import PLACE, Metrics, MetricSpec
+
+
+def metric_specs(prevalence: float | None) -> tuple[MetricSpec, ...]:
+    """Return the metrics of labels; `prevalence` is how often a label is there on average, what chance would reach."""
+    return (
+        MetricSpec("loss", "loss", larger_is_better=False),
+        MetricSpec("map", "mean average precision", share=True, chance=prevalence, statistic=mean_average_precision),
+        MetricSpec("f1_micro", "F1 over all labels", share=True, statistic=micro_f1, source="decided"),
+        MetricSpec("f1_macro", "F1 averaged over labels", share=True, statistic=macro_f1, source="decided"),
+    )
+
+
+class MultilabelMetrics(Metrics):
+    """Collects shares and labels.
+
+    Args:
+        specs: the metrics.
+    """
+
+    def __init__(self, specs: Sequence[MetricSpec]) -> None:
+        super().__init__(specs)
+
+    def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return shares and labels, B, labels."""
+        return {"logit": answers["output"], "label": batch["target"].to(torch.uint8)}
+
+    @property
+    def shares(self) -> np.ndarray:
+        """What the model thinks of each label, N, labels, from 0 to 1."""
+        return self.columns["logit"].sigmoid().numpy()
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Which labels are there, N, labels, 0 or 1."""
+        return self.columns["label"].numpy()
+
+    def thresholds(self) -> np.ndarray:
+        """Return the share from which on each label is said, chosen on all samples."""
+        return choose_thresholds(self.shares, self.labels)
+
+    def scores(self) -> dict[str, Tensor]:
+        """Return loss, shares with labels, and what was decided by thresholds chosen on the other half."""
+        shares, labels = self.shares, self.labels
+        loss = F.binary_cross_entropy_with_logits(
+            self.columns["logit"], self.columns["label"].float(), reduction="none"
+        )
+        decided = 2 * labels + decide_crossed(shares, labels)
+        ranked = np.stack([shares, labels.astype(np.float32)], axis=1)
+        return {"loss": loss.mean(1), "map": torch.from_numpy(ranked), "decided": torch.from_numpy(decided)}
+
+    def predictions(self) -> dict[str, Tensor]:
+        """Return shares, labels and thresholds for pages."""
+        return {
+            PLACE: self.columns[PLACE],
+            "share": torch.from_numpy(self.shares),
+            "label": self.columns["label"],
+            "loss": self.scores()["loss"],
+            "threshold": torch.from_numpy(self.thresholds()),
+        }
+
+
+def choose_thresholds(shares: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return for each label the threshold with the highest F1, between two shares that occur; 0.5 without samples."""
+    found = np.full(shares.shape[1], 0.5, dtype=np.float32)
+    for column in range(shares.shape[1]):
+        share, label = shares[:, column].astype(np.float64), labels[:, column]
+        positives = int(label.sum())
+        if not positives or positives == len(label):
+            continue
+        order = np.argsort(-share, kind="stable")
+        share, right = share[order], np.cumsum(label[order])
+        last = np.flatnonzero(np.append(np.diff(share), -1.0))  # of equal shares, all are said or none
+        f1 = 2 * right[last] / (last + 1 + positives)
+        best = last[np.argmax(f1)]
+        below = share[best + 1] if best + 1 < len(share) else 0.0
+        found[column] = (share[best] + below) / 2
+    return found
+
+
+def decide_crossed(shares: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return which labels are said, N, labels, each half of the samples by thresholds chosen on the other half."""
+    decided = np.zeros(shares.shape, dtype=np.uint8)
+    half = np.arange(len(shares)) % 2 == 0
+    for own in (half, ~half):
+        if own.any():
+            limits = choose_thresholds(shares[~own], labels[~own]) if (~own).any() else 0.5
+            decided[own] = shares[own] >= limits
+    return decided
+
+
+def average_precision(share: np.ndarray, label: np.ndarray) -> float:
+    """Return the mean precision over the ranks of a label's samples; equal shares count together; nan without any."""
+    positives = label.sum()
+    if not positives:
+        return float("nan")
+    order = np.argsort(-share, kind="stable")
+    share, right = share[order], np.cumsum(label[order])
+    last = np.flatnonzero(np.append(np.diff(share), -1.0))
+    gained = np.diff(right[last], prepend=0.0)
+    return float((gained * right[last] / (last + 1)).sum() / positives)
+
+
+def mean_average_precision(records: np.ndarray) -> float:
+    """Return the mean over labels that some sample has, of records N, 2, labels: shares and labels."""
+    found = [average_precision(records[:, 0, column], records[:, 1, column]) for column in range(records.shape[2])]
+    known = [value for value in found if np.isfinite(value)]
+    return float(np.mean(known)) if known else 0.0
+
+
+def _counts(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return hits and mistakes of each label, of records N, labels: 2 times there, plus said."""
+    return (records == 3).sum(0), ((records == 1) | (records == 2)).sum(0)
+
+
+def micro_f1(records: np.ndarray) -> float:
+    """Return F1 over all labels together."""
+    hits, wrong = (part.sum() for part in _counts(records))
+    return float(2 * hits / max(2 * hits + wrong, 1))
+
+
+def macro_f1(records: np.ndarray) -> float:
+    """Return F1 averaged over labels; one that is neither there nor said does not count."""
+    hits, wrong = _counts(records)
+    used = 2 * hits + wrong > 0
+    return float(np.mean(2 * hits[used] / (2 * hits + wrong)[used])) if used.any() else 0.0

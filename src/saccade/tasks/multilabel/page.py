@@ -1,0 +1,98 @@
+"""What the page of a run with several labels shows: every label by itself, and the worst images."""
+
+from functools import partial
+
+import numpy as np
+
+from ...report.markup import Html, join, shorten, tag
+from ...report.page import Section, paragraph, table
+from ...report.rows import Interval, interval_chart
+from ..page import Page, Shown, bootstrap, worst_section
+from .metrics import average_precision
+
+MANY = 60  # labels shown in the chart
+
+
+class MultilabelPage(Page):
+    """Sections on labels."""
+
+    @classmethod
+    def about(cls, shown: Shown) -> Html | None:
+        """Return how labels are decided."""
+        told = (
+            "A label is said from a threshold on that is its own. F1 is told for thresholds that were chosen on the "
+            "other half of the validation samples; what answers use from now on was chosen on all of them."
+        )
+        return paragraph(told, class_="note") if shown.summary else None
+
+    @classmethod
+    def sections(cls, shown: Shown) -> list[Section]:
+        """Return the labels, and the images with the highest loss."""
+        kept = shown.predictions
+        if "share" not in kept:
+            return []
+        return [_label_section(shown), worst_section(shown, kept["loss"], _told)]
+
+
+def _label_section(shown: Shown) -> Section:
+    shares, labels, limits = (shown.predictions[name] for name in ("share", "label", "threshold"))
+    rows, chart = [], []
+    for column, name in enumerate(shown.outputs):
+        share, label = shares[:, column], labels[:, column]
+        positives = int(label.sum())
+        said = share >= limits[column]
+        hits = int((said & (label > 0)).sum())
+        if not positives:
+            rows.append(
+                (2.0, [shorten(name, 80), "0", "none", f"{limits[column]:.2f}", f"{int(said.sum()):,}", "", ""])
+            )
+            continue
+        precision = average_precision(share, label)
+        low, high = bootstrap(partial(_precision_of, share, label), len(share))
+        cells = [
+            shorten(name, 80),
+            f"{positives:,}",
+            f"{precision:.1%}",
+            f"{limits[column]:.2f}",
+            f"{int(said.sum()):,}",
+        ]
+        right = f"{hits / said.sum():.1%}" if said.any() else "none"
+        rows.append((precision, [*cells, right, f"{hits / positives:.1%}"]))
+        chart.append(Interval(name, low, precision, high, f"{positives:,} samples"))
+    chart.sort(key=lambda row: row.mean)
+    drawn = interval_chart(
+        chart[:MANY],
+        title="Average precision by label, worst first",
+        x_label="Average precision",
+        name_label="Label",
+        value_label="Average precision, 95% interval",
+        remark_label="Validation samples that have it",
+        zero=None,
+        bars=True,
+        percent=True,
+        x_range=(0, 1),
+    )
+    head = ["Label", "There", "Average precision", "Threshold", "Said", "Of these right", "Of those there found"]
+    numbers = table(
+        head,
+        [cells for _, cells in sorted(rows, key=lambda row: row[0])],
+        caption="Every label by itself, at its threshold",
+        numeric=range(1, len(head)),
+    )
+    about = paragraph("The whisker is the 95% interval over validation samples, by resampling them.")
+    return Section("labels", "Label by label", join(about, drawn if chart else None, numbers))
+
+
+def _precision_of(share: np.ndarray, label: np.ndarray, keep: np.ndarray) -> float:
+    return average_precision(share[keep], label[keep])
+
+
+def _told(shown: Shown, index: int) -> list[Html]:
+    """Return what a sample has and what was said of it."""
+    shares, labels, limits = (shown.predictions[name] for name in ("share", "label", "threshold"))
+    has = [name for name, there in zip(shown.outputs, labels[index], strict=True) if there]
+    said = [name for name, share, limit in zip(shown.outputs, shares[index], limits, strict=True) if share >= limit]
+    return [
+        paragraph("true: ", tag("strong", shorten(", ".join(has) or "no label", 200))),
+        paragraph("answered: ", tag("strong", shorten(", ".join(said) or "no label", 200))),
+    ]

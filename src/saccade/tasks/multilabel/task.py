@@ -1,0 +1,202 @@
+"""Several labels a sample."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...config import AugmentConfig, ConfigError, LossConfig
+from ...data.augment import Follow
+from ...data.feed import Batch
+from ...data.open import Data
+from ...data.source import Stream
+from ...data.spec import InputSpec
+from ...data.table import Table
+from ...data.targets import Targets
+from ...layers.numerics import upcast
+from ..classification.task import read_logits
+from ..metric import Metrics, MetricSpec
+from ..task import Answer, Task, are_numbers, register_task
+from .data import SoftLabels, claims, read_labels
+from .metrics import MultilabelMetrics, metric_specs
+from .page import MultilabelPage
+
+
+@dataclass(frozen=True)
+class MultilabelOptions:
+    """Options of `--task multilabel`.
+
+    Args:
+        loss: "bce", binary cross-entropy, or "asymmetric", which lets easy absent labels count less (Ridnik et al.).
+        gamma_pos: by how much easy present labels count less in "asymmetric".
+        gamma_neg: by how much easy absent labels do.
+        clip: share below which an absent label does not count at all.
+        columns: columns of 0 and 1 that are the labels, of a list that has others too.
+    """
+
+    loss: Literal["bce", "asymmetric"] = "bce"
+    gamma_pos: float = 0.0
+    gamma_neg: float = 4.0
+    clip: float = 0.05
+    columns: list[str] | None = None
+
+
+@register_task("multilabel")
+class Multilabel(Task):
+    """A model that says of each label whether a sample has it.
+
+    Args:
+        model: maps images to one logit a label, or to an object that holds `logits`.
+        options: loss and its numbers.
+        positive_weights: how much more a present label counts than an absent one, labels.
+    """
+
+    primary = "map"
+    output = "logits"
+    outputs_key = "labels"
+    Options = MultilabelOptions
+    page = MultilabelPage
+
+    positive_weights: Tensor | None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        options: MultilabelOptions | None = None,
+        positive_weights: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.model, self.options = model, options or MultilabelOptions()
+        self.register_buffer("positive_weights", positive_weights, persistent=False)
+
+    @classmethod
+    def claims(cls, table: Table) -> bool:
+        """Tell whether there is a column `labels`, or several columns of 0 and 1."""
+        return claims(table)
+
+    @classmethod
+    def read_table(cls, table: Table, options: Any) -> Targets:
+        """Return the labels of a table's rows."""
+        return read_labels(table, options.columns)
+
+    @classmethod
+    def complete_spec(cls, spec: InputSpec, data: Data) -> None:
+        """Keep how often labels are there, which is what chance would reach."""
+        if not isinstance(data.train, Stream):
+            spec.extra["prevalence"] = round(float(np.mean(data.train.counts() / max(len(data.train), 1))), 6)
+
+    @classmethod
+    def check_spec(cls, spec: InputSpec) -> None:
+        """Refuse thresholds that are not one share a label."""
+        limits = spec.extra.get("thresholds")
+        if limits is not None and not are_numbers(limits, len(spec.outputs)):
+            raise ValueError(f"thresholds are {len(spec.outputs)} numbers, one a label")
+        if not are_numbers([spec.extra.get("prevalence", 0.0)], 1):
+            raise ValueError("prevalence is a number")
+
+    @classmethod
+    def mixed_targets(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig) -> Follow:  # noqa: ARG003
+        """Return labels as numbers, mixed as the images are."""
+        return SoftLabels(loss.smoothing)
+
+    @classmethod
+    def build(
+        cls,
+        model: nn.Module,
+        spec: InputSpec,
+        *,
+        options: Any = None,
+        loss: LossConfig | None = None,
+        counts: Tensor | None = None,
+        total: int | None = None,
+    ) -> "Task":
+        """Return the task around a model."""
+        weights = None if loss is None else _positive_weights(loss, counts, total, labels=len(spec.outputs))
+        task = cls(model, options=options, positive_weights=weights)
+        task.spec = spec
+        return task
+
+    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
+        """Return "output", the logits, B, labels, and with targets, B, labels from 0 to 1, "loss"."""
+        logits = read_logits(self.ask(batch))
+        if "target" not in batch:
+            return {"output": logits}
+        return {"loss": self.compare(logits, batch["target"]), "output": logits}
+
+    def compare(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss over samples and labels."""
+        logits, targets = upcast(logits), targets.to(upcast(logits).dtype)
+        if self.options.loss == "bce":
+            return F.binary_cross_entropy_with_logits(logits, targets, pos_weight=self.positive_weights)
+        absent = (1 - logits.sigmoid() + self.options.clip).clamp(max=1)  # easy ones are left out
+        there = targets * F.logsigmoid(logits) * (1 - logits.sigmoid()) ** self.options.gamma_pos
+        weight = 1.0 if self.positive_weights is None else self.positive_weights
+        missing = (1 - targets) * absent.clamp(min=1e-8).log() * (1 - absent) ** self.options.gamma_neg
+        return -(weight * there + missing).mean()
+
+    @classmethod
+    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
+        """Return mean average precision, F1 and loss."""
+        return metric_specs(spec.extra.get("prevalence"))
+
+    def metrics(self) -> Metrics:
+        """Return what collects shares and labels."""
+        return MultilabelMetrics(metric_specs(None if self.spec is None else self.spec.extra.get("prevalence")))
+
+    def settle(self, metrics: Metrics) -> None:
+        """Keep the thresholds that the validation samples give."""
+        if self.spec is not None and isinstance(metrics, MultilabelMetrics):
+            self.spec.extra["thresholds"] = [round(float(value), 6) for value in metrics.thresholds()]
+
+    @classmethod
+    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
+        """Return the share of each label, B, labels float32."""
+        if output.ndim != 2 or output.shape[1] != len(spec.outputs):
+            raise ValueError(f"it gives {output.shape[-1]} logits for {len(spec.outputs)} labels")
+        return torch.from_numpy(output).sigmoid().float().numpy()
+
+    @classmethod
+    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
+        """Return the labels that are said, and the likeliest ones with their shares."""
+        limits = spec.extra.get("thresholds") or [0.5] * len(spec.outputs)
+        order = np.argsort(-row, kind="stable")
+        said = [spec.outputs[i] for i in order if row[i] >= limits[i]]
+        shown = order[: max(top, len(said))]
+        rows = tuple((spec.outputs[i], f"{row[i]:.1%}", float(row[i])) for i in shown)
+        labels = [
+            {
+                "label": spec.outputs[i],
+                "share": float(row[i]),
+                "threshold": limits[i],
+                "said": bool(row[i] >= limits[i]),
+            }
+            for i in shown
+        ]
+        record = {"answer": said, "labels": labels, "shares": row.tolist()}
+        return Answer(", ".join(said) or "no label", rows, record, said=tuple(said))
+
+    @classmethod
+    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:  # noqa: ARG003
+        """Return the labels that are said, then a column for the share of each."""
+        return ["labels", *spec.outputs]
+
+    @classmethod
+    def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:  # noqa: ARG003
+        """Return an answer's cells."""
+        return ["|".join(answer.record["answer"]), *answer.record["shares"]]
+
+
+def _positive_weights(loss: LossConfig, counts: Tensor | None, total: int | None, *, labels: int) -> Tensor | None:
+    if loss.class_weights == "none":
+        return None
+    if loss.class_weights == "balanced":
+        if counts is None or total is None:
+            raise ConfigError("loss.class_weights = balanced needs to know the labels' counts; a stream does not tell")
+        return ((total - counts).clamp(min=1) / counts.clamp(min=1)).clamp(max=100).float()
+    if len(loss.class_weights) != labels:
+        raise ConfigError(f"loss.class_weights has {len(loss.class_weights)} numbers, the data has {labels} labels")
+    return torch.tensor(loss.class_weights, dtype=torch.float32)

@@ -1,0 +1,82 @@
+"""Which task a run is for, and its samples: as the settings say, or as the data's layout does."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import ConfigError, DataConfig
+from ..data.open import Data, open_configured
+from ..data.table import Table
+from ..data.targets import Targets
+from ..registry import parse_options
+from .task import TASKS, Task
+
+FIRST = "classify"  # asked first what a list's columns are for
+
+
+@dataclass(frozen=True)
+class TaskChoice:
+    """A task with its options.
+
+    Args:
+        kind: the task.
+        options: of its `Options`.
+    """
+
+    kind: type[Task]
+    options: Any
+
+    def __str__(self) -> str:
+        return self.kind.name
+
+
+def choose_task(text: str) -> TaskChoice:
+    """Read "name" or "name:option=value,..."."""
+    name, given = parse_options(text, TASKS, of=lambda kind: kind.Options)
+    kind = find_task(name)
+    try:
+        return TaskChoice(kind, kind.Options(**given))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the task {text!r} was given: {error}") from None
+
+
+def find_task(name: str) -> type[Task]:
+    """Return a task by its name."""
+    kind = TASKS.find(name)
+    kind.name = kind.name or name  # one that another package registered by its entry point alone
+    return kind
+
+
+def open_samples(text: str | None, config: DataConfig) -> tuple[TaskChoice, Data]:
+    """Open the samples that settings name, for the task they name or the one that the samples' layout speaks of.
+
+    Args:
+        text: the task as it is written in settings; None leaves it to the layout.
+        config: where the samples are.
+    """
+    if text is not None:
+        choice = choose_task(text)
+        data = choice.kind.open(config, choice.options)
+        if data.task != choice.kind.name:
+            raise ConfigError(_other_task(choice.kind, data))
+        return choice, data
+    data = open_configured(config, read_by_layout)
+    return choose_task(data.task), data
+
+
+def read_by_layout(table: Table) -> Targets:
+    """Return what the first task that knows a table's columns makes of them."""
+    for name in dict.fromkeys((FIRST, *TASKS)):
+        kind = find_task(name)
+        if kind.claims(table):
+            return kind.read_table(table, kind.Options())
+    raise table.refuse(
+        f"one that says what a sample is: `label` for a class, `labels` for several, or numbers; or tell by --task "
+        f"({', '.join(TASKS)}) what the columns are"
+    )
+
+
+def _other_task(kind: type[Task], data: Data) -> str:
+    return (
+        f"the task {kind.name} was asked for and {data.name} is a set for {data.task or 'another task'}; give samples "
+        f"of that task (docs/data.md says how each is laid out), or leave --task out"
+    )

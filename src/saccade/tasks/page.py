@@ -1,0 +1,171 @@
+"""What a task adds to the page of a run: a sentence, numbers, sections; the rest of the page knows no task."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..data.picture import BadPicture
+from ..data.source import Source
+from ..report.markup import Html, join, shorten, tag
+from ..report.page import Section, paragraph
+from ..report.picture import encode_picture
+from .metric import PLACE, MetricSpec
+
+NAME = 120  # characters of a name
+PICTURES = 24
+RESAMPLES = 400
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a page can show of a run.
+
+    Args:
+        model: what was trained, in words.
+        data: name of the samples.
+        summary: what the run ended with; empty for one that has not.
+        records: what was measured, one record an epoch.
+        outputs: names of what the model answers with.
+        metrics: what answers are judged by.
+        primary: name of the one that counts.
+        scores: of each validation sample, by column.
+        predictions: what else was kept of the answers.
+        source: the validation samples; None where they are not at hand.
+    """
+
+    model: Html
+    data: str
+    summary: Mapping[str, Any]
+    records: Sequence[Mapping[str, Any]]
+    outputs: Sequence[str]
+    metrics: Sequence[MetricSpec]
+    primary: str
+    scores: Mapping[str, np.ndarray] = field(default_factory=dict)
+    predictions: Mapping[str, np.ndarray] = field(default_factory=dict)
+    source: Source | None = None
+
+    def metric(self, name: str) -> MetricSpec | None:
+        """Return a metric by its name."""
+        return next((one for one in self.metrics if one.name == name), None)
+
+    @property
+    def count(self) -> int:
+        """Validation samples."""
+        return int(self.summary.get("validation", {}).get("pictures", 0))
+
+    def value(self, name: str) -> float | None:
+        """Return what the run ended with in a metric."""
+        found = self.summary.get(f"val_{name}")
+        return float(found) if isinstance(found, int | float) and np.isfinite(found) else None
+
+    def read(self, place: int) -> np.ndarray | None:
+        """Return the image of a validation sample, or None where it cannot be read."""
+        try:
+            return None if self.source is None else self.source.read(place)
+        except (BadPicture, OSError, IndexError):
+            return None
+
+    @property
+    def same_samples(self) -> bool:
+        """Whether the validation samples at hand are still those that were answered."""
+        if self.source is None or PLACE not in self.predictions:
+            return False
+        places = self.predictions[PLACE]
+        return not len(places) or int(places.max()) < len(self.source)
+
+
+class Page:
+    """What a task adds; this one serves any task that has nothing of its own to show."""
+
+    @classmethod
+    def sentence(cls, shown: Shown) -> Html:
+        """Return what came out, for the head of the page."""
+        spec, value = shown.metric(shown.primary), shown.value(shown.primary)
+        if spec is None or value is None:
+            return cls.unfinished(shown)
+        return join(
+            shown.model,
+            f", trained on {shorten(shown.data, NAME)}, reaches {spec.words} of ",
+            tag("strong", spec.show(value)),
+            f" on {shown.count:,} validation samples.",
+        )
+
+    @classmethod
+    def unfinished(cls, shown: Shown) -> Html:
+        """Return what is said of a run without a result."""
+        told = (
+            f" was trained on {shorten(shown.data, NAME)}; the run has not come to its end, so there is no result yet."
+        )
+        return join(shown.model, told)
+
+    @classmethod
+    def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
+        """Return name, value and remark of the numbers at the head of the page."""
+        found = []
+        for spec in shown.metrics:
+            value = shown.value(spec.name)
+            if value is not None:
+                remark = f"chance: {spec.show(spec.chance)}" if spec.chance is not None else ""
+                found.append((spec.words.capitalize(), spec.show(value), remark))
+        return found
+
+    @classmethod
+    def about(cls, shown: Shown) -> Html | None:  # noqa: ARG003
+        """Return a remark on the numbers at the head of the page."""
+        return None
+
+    @classmethod
+    def sections(cls, shown: Shown) -> list[Section]:  # noqa: ARG003
+        """Return the task's own sections."""
+        return []
+
+
+def worst_section(shown: Shown, losses: np.ndarray, tell: Callable[[Shown, int], list[Html]]) -> Section:
+    """Return the images with the highest loss, with what the task tells of each.
+
+    Args:
+        shown: the run.
+        losses: of every sample.
+        tell: returns lines on the sample of a number.
+    """
+    title = "The worst pictures"
+    if shown.source is None or not shown.same_samples:
+        return no_pictures(shown, title)
+    places = shown.predictions[PLACE]
+    items: list[Html] = []
+    # NaN counts as the highest loss: the reader should see it first.
+    for index in np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable"):
+        if len(items) == PICTURES:
+            break
+        place = int(places[index])
+        pixels = shown.read(place)
+        if pixels is not None:
+            name = shorten(shown.source.name(place), NAME)
+            image = tag("div", encode_picture(pixels, alt=name), class_="frame")
+            items.append(tag("li", image, *tell(shown, int(index)), paragraph(name, class_="name")))
+    about = (
+        "The validation pictures that are farthest off. Wrong targets and damaged pictures gather here, so look at the "
+        "targets before blaming the model."
+    )
+    body = tag("ol", *items, class_="pictures") if items else paragraph("No picture could be read.", class_="note")
+    return Section("pictures", title, join(paragraph(about), body))
+
+
+def bootstrap(statistic: Callable[[np.ndarray], float], count: int) -> tuple[float, float]:
+    """Return the 95% interval of a statistic over samples, by resampling them, the same way each time."""
+    draws = np.random.default_rng(0)
+    found = [
+        statistic(draws.integers(0, count, count)) for _ in range(RESAMPLES if count <= 20_000 else RESAMPLES // 4)
+    ]
+    low, high = np.nanpercentile(found, (2.5, 97.5)) if np.isfinite(found).any() else (np.nan, np.nan)
+    return float(low), float(high)
+
+
+def no_pictures(shown: Shown, title: str) -> Section:
+    """Return the section that says why no validation samples are shown."""
+    told = "The validation pictures were not at hand when this page was written."
+    if shown.source is not None:
+        told = "The validation pictures are not those of the run any more, so none are shown."
+    return Section("pictures", title, paragraph(told, class_="note"))

@@ -1,0 +1,5 @@
+"""Numbers."""
+
+from .task import Regress
+
+__all__ = ["Regress"]

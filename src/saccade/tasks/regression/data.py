@@ -1,0 +1,103 @@
+"""Numbers that samples have, in columns of a list."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...data.augment import Mix
+from ...data.held_out import some
+from ...data.table import LABELS, Table
+from ...data.targets import Targets
+from ..multilabel.data import COLUMN
+
+BINS = 10  # of equal counts, which held-out samples are spread over
+
+
+@dataclass(frozen=True)
+class NumberTargets(Targets):
+    """Numbers: rows are N, columns float32."""
+
+    task = "regress"
+    noun = "columns"
+
+    def require(self, where: str) -> None:
+        """Refuse columns that are the same everywhere."""
+        if not len(self.outputs):
+            raise ValueError(f"{where} has no column of numbers")
+        same = [name for name, column in zip(self.outputs, self.rows.T, strict=True) if np.ptp(column) == 0]
+        if len(self) and same:
+            raise ValueError(
+                f"{where}: the columns {some(same)} have the same number everywhere, of which nothing can be learned; "
+                "name the others by --task 'regress:columns=[...]'"
+            )
+
+    def strata(self) -> np.ndarray:
+        """Return ten parts of equal counts by the first column, so that held-out samples cover its range."""
+        if not len(self):
+            return np.zeros(0, dtype=np.int64)
+        rank = np.argsort(np.argsort(self.rows[:, 0], kind="stable"), kind="stable")
+        bins = max(min(BINS, len(self) // 4), 1)
+        return (rank * bins // len(self)).astype(np.int64)
+
+    def alone(self) -> list[str]:
+        """Return nothing: numbers are not counted."""
+        return []
+
+
+def numeric(cells: Sequence[str]) -> bool:
+    """Tell whether all cells of a column are finite numbers."""
+    return bool(cells) and all(_number(cell) is not None for cell in cells)
+
+
+def claims(table: Table) -> bool:
+    """Tell whether a list has numbers and no labels."""
+    rest = table.rest()
+    labelled = table.find(LABELS) is not None or table.find([COLUMN]) is not None
+    return not labelled and bool(rest) and all(numeric(table.columns[name]) for name in rest)
+
+
+def read_numbers(table: Table, columns: Sequence[str] | None) -> NumberTargets:
+    """Return the numbers of a table's rows.
+
+    Args:
+        table: with columns of numbers.
+        columns: which; all that are numbers in every row if not given.
+    """
+    notes: tuple[str, ...] = ()
+    missing = [name for name in columns or () if name not in table.columns]
+    if missing:
+        raise table.refuse(f"the columns {some(missing)}, which were asked for")
+    if columns is None:
+        columns = [name for name in table.rest() if numeric(table.columns[name])]
+        left = [name for name in table.rest() if name not in columns]
+        notes = (f"columns that are not numbers everywhere are left out: {some(left)}",) if left and columns else ()
+    if not columns:
+        raise table.refuse("a column of numbers; give one, or name it by --task 'regress:columns=[...]'")
+    rows = np.empty((len(table), len(columns)), dtype=np.float32)
+    for place, name in enumerate(columns):
+        for row, cell in enumerate(table.columns[name]):
+            found = _number(cell)
+            if found is None:
+                raise ValueError(
+                    f"{table.path}: row {row + 1} has {cell!r} in the column {name!r}, which is no finite number; "
+                    "fill it in or take the row out"
+                )
+            rows[row, place] = found
+    return NumberTargets(rows, tuple(columns), notes)
+
+
+def _number(cell: str) -> float | None:
+    try:
+        found = float(cell)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) and abs(found) < 1e30 else None
+
+
+def scaled(values: Tensor, mix: Mix | None) -> Tensor:
+    """Return numbers as they are, mixed as the images were."""
+    return values if mix is None else torch.lerp(values[mix.partner], values, mix.share[:, None])

@@ -1,0 +1,93 @@
+"""What the page of a run with numbers shows: answers against truth, every column, and the worst images."""
+
+from functools import partial
+
+import numpy as np
+
+from ...report.axes import number
+from ...report.chart import Point, scatter
+from ...report.markup import Html, join, shorten, tag
+from ...report.page import Section, grid, paragraph, table
+from ..page import Page, Shown, bootstrap, worst_section
+from .metrics import explained, rank_correlation
+
+DRAWN = 600  # samples in a plot
+PLOTS = 6  # columns drawn
+
+
+class RegressionPage(Page):
+    """Sections on numbers."""
+
+    @classmethod
+    def sections(cls, shown: Shown) -> list[Section]:
+        """Return answers against truth, the columns, and the images that are farthest off."""
+        if "answer" not in shown.predictions:
+            return []
+        return [_plot_section(shown), _column_section(shown), worst_section(shown, shown.predictions["mae"], _told)]
+
+
+def _plot_section(shown: Shown) -> Section:
+    answer, truth = shown.predictions["answer"], shown.predictions["truth"]
+    every = -(-len(answer) // DRAWN)
+    plots = [
+        scatter(
+            {
+                "samples": [
+                    Point(float(t), float(a), "") for t, a in zip(truth[::every, c], answer[::every, c], strict=True)
+                ]
+            },
+            title=f"{shorten(name, 60)}: answered against true",
+            x_label="true",
+            y_label="answered",
+            guide=_diagonal(truth[:, c], answer[:, c]),
+        )
+        for c, name in enumerate(shown.outputs[:PLOTS])
+    ]
+    shown_all = "every validation sample" if every == 1 else f"every {every}th validation sample"
+    told = f"A dot is {shown_all}; on the dashed line the answer is exact."
+    return Section("answers", "Answers against truth", join(paragraph(told), grid(*plots)))
+
+
+def _diagonal(truth: np.ndarray, answer: np.ndarray) -> list[tuple[float, float]]:
+    low, high = float(min(truth.min(), answer.min())), float(max(truth.max(), answer.max()))
+    return [(low, low), (high, high)]
+
+
+def _column_section(shown: Shown) -> Section:
+    answer, truth = shown.predictions["answer"].astype(np.float64), shown.predictions["truth"].astype(np.float64)
+    rows = []
+    for column, name in enumerate(shown.outputs):
+        off = np.abs(answer[:, column] - truth[:, column])
+        pair = np.stack([answer[:, column : column + 1], truth[:, column : column + 1]], axis=1)
+        low, high = bootstrap(partial(_mean_of, off), len(off))
+        guess = float(np.abs(truth[:, column] - np.median(truth[:, column])).mean())
+        rows.append(
+            [
+                shorten(name, 80),
+                f"{number(off.mean())} ({number(low)} to {number(high)})",
+                number(float(np.sqrt(np.square(off).mean()))),
+                f"{explained(pair):.3f}",
+                f"{rank_correlation(pair):.3f}",
+                number(guess),
+            ]
+        )
+    head = ["Column", "Mean absolute error", "Root mean squared", "R squared", "Spearman", "Always the median"]
+    caption = (
+        "Every column in its own unit, with the 95% interval over validation samples; the last column is the mean "
+    )
+    caption += "absolute error of always answering the median"
+    return Section("columns", "Column by column", table(head, rows, caption=caption, numeric=range(1, len(head))))
+
+
+def _mean_of(values: np.ndarray, keep: np.ndarray) -> float:
+    return float(values[keep].mean())
+
+
+def _told(shown: Shown, index: int) -> list[Html]:
+    """Return what a sample has and what was answered."""
+    answer, truth = shown.predictions["answer"][index], shown.predictions["truth"][index]
+    lines = []
+    for name, a, t in list(zip(shown.outputs, answer, truth, strict=True))[:4]:
+        told = f"{number(float(a))} instead of {number(float(t))}"
+        lines.append(paragraph(f"{shorten(name, 60)}: ", tag("strong", told)))
+    return lines

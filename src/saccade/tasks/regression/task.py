@@ -1,0 +1,199 @@
+"""Numbers."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...config import AugmentConfig, ConfigError, LossConfig, TrainConfig
+from ...data.augment import Follow
+from ...data.feed import Batch
+from ...data.open import Data
+from ...data.source import Stream
+from ...data.spec import InputSpec
+from ...data.table import Table
+from ...data.targets import Targets
+from ...layers.numerics import upcast
+from ..classification.task import read_logits
+from ..metric import Metrics, MetricSpec
+from ..task import Answer, Task, are_numbers, register_task
+from .data import claims, read_numbers, scaled
+from .metrics import RegressionMetrics, metric_specs
+from .page import RegressionPage
+
+NEAR = 0.01  # deviations by which two answers may differ and are still the same to people
+
+
+@dataclass(frozen=True)
+class RegressOptions:
+    """Options of `--task regress`.
+
+    Args:
+        loss: "huber" (squared near, absolute far), "l1" or "mse", of numbers in deviations of the training samples.
+        columns: columns that are to be told, of a list that has other numbers too.
+    """
+
+    loss: Literal["huber", "l1", "mse"] = "huber"
+    columns: list[str] | None = None
+
+
+@register_task("regress")
+class Regress(Task):
+    """A model that tells numbers.
+
+    It works in deviations from the mean of the training samples; answers are told in the numbers' own units.
+
+    Args:
+        model: maps images to one number a column, or to an object that holds `logits`.
+        options: the loss.
+        mean: of each column in training.
+        std: deviation of each column in training.
+    """
+
+    primary = "mae"
+    output = "values"
+    outputs_key = "columns"
+    Options = RegressOptions
+    page = RegressionPage
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        options: RegressOptions | None = None,
+        mean: Tensor | None = None,
+        std: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.model, self.options = model, options or RegressOptions()
+        self.register_buffer("mean", torch.zeros(1) if mean is None else mean, persistent=False)
+        self.register_buffer("std", torch.ones(1) if std is None else std, persistent=False)
+
+    @classmethod
+    def claims(cls, table: Table) -> bool:
+        """Tell whether a list has numbers and no labels."""
+        return claims(table)
+
+    @classmethod
+    def read_table(cls, table: Table, options: Any) -> Targets:
+        """Return the numbers of a table's rows."""
+        return read_numbers(table, options.columns)
+
+    @classmethod
+    def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
+        """Leave out what is made for classes."""
+        left = [name for name in ("mixup", "cutmix") if getattr(config.augment, name)]
+        left += ["smoothing"] if config.loss.smoothing else []
+        if config.loss.class_weights != "none":
+            raise ConfigError("loss.class_weights was given; numbers have no classes: leave it out")
+        config = replace(
+            config,
+            augment=replace(config.augment, mixup=0.0, cutmix=0.0),
+            loss=replace(config.loss, smoothing=0.0),
+        )
+        return config, [f"{', '.join(left)}: left out, since numbers are no classes"] if left else []
+
+    @classmethod
+    def complete_spec(cls, spec: InputSpec, data: Data) -> None:
+        """Keep mean and deviation of the training numbers, by which answers are read."""
+        if isinstance(data.train, Stream):
+            raise ConfigError("the task regress needs samples that can be listed; give a CSV or Parquet list")
+        rows = data.train.targets.rows.astype(np.float64)
+        spec.extra |= {
+            "mean": [float(f"{value:.9g}") for value in rows.mean(0)],
+            "std": [float(f"{max(value, 1e-12):.9g}") for value in rows.std(0)],
+        }
+
+    @classmethod
+    def check_spec(cls, spec: InputSpec) -> None:
+        """Refuse a scale that is not one mean and one deviation a column."""
+        if not all(are_numbers(spec.extra.get(name), len(spec.outputs)) for name in ("mean", "std")):
+            raise ValueError(f"mean and std of the numbers are {len(spec.outputs)} numbers each, one a column")
+
+    @classmethod
+    def mixed_targets(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig) -> Follow:  # noqa: ARG003
+        """Return numbers, mixed as the images are."""
+        return scaled
+
+    @classmethod
+    def build(
+        cls,
+        model: nn.Module,
+        spec: InputSpec,
+        *,
+        options: Any = None,
+        loss: LossConfig | None = None,  # noqa: ARG003
+        counts: Tensor | None = None,  # noqa: ARG003
+        total: int | None = None,  # noqa: ARG003
+    ) -> "Task":
+        """Return the task around a model."""
+        task = cls(model, options=options, **{name: torch.tensor(spec.extra[name]) for name in ("mean", "std")})
+        task.spec = spec
+        return task
+
+    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
+        """Return "output", numbers in deviations, B, columns, and with targets in their own units "loss"."""
+        output = read_logits(self.ask(batch))
+        if "target" not in batch:
+            return {"output": output}
+        return {"loss": self.compare(output, batch["target"]).mean(), "output": output}
+
+    def compare(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each sample, B."""
+        output = upcast(output)
+        wanted = (targets.to(output.dtype) - self.mean) / self.std
+        if self.options.loss == "mse":
+            return F.mse_loss(output, wanted, reduction="none").mean(1)
+        if self.options.loss == "l1":
+            return F.l1_loss(output, wanted, reduction="none").mean(1)
+        return F.smooth_l1_loss(output, wanted, reduction="none").mean(1)
+
+    def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the raw answer, the numbers in their own units, and with targets the loss of each."""
+        found = {"output": output, "value": output * self.std + self.mean}
+        return found | ({"loss": self.compare(output, batch["target"])} if "target" in batch else {})
+
+    @classmethod
+    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
+        """Return distances, explained variance and order."""
+        return metric_specs(len(spec.outputs))
+
+    def metrics(self) -> Metrics:
+        """Return what collects answers and truth."""
+        return RegressionMetrics(metric_specs(len(self.std)), self.std.tolist())
+
+    @classmethod
+    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
+        """Return numbers in their own units, B, columns float32."""
+        if output.ndim != 2 or output.shape[1] != len(spec.outputs):
+            raise ValueError(f"it gives {output.shape[-1]} numbers for {len(spec.outputs)} columns")
+        return (output * np.asarray(spec.extra["std"]) + np.asarray(spec.extra["mean"])).astype(np.float32)
+
+    @classmethod
+    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:  # noqa: ARG003
+        """Return where no number differs by more than a hundredth of its deviation in training."""
+        return np.abs(first - second).max(1) <= NEAR
+
+    @classmethod
+    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:  # noqa: ARG003
+        """Return each column's number."""
+        values = {name: float(f"{value:.6g}") for name, value in zip(spec.outputs, row, strict=True)}
+        rows = tuple((name, f"{value:.4g}", None) for name, value in values.items())
+        text = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+        return Answer(text, rows, {"answer": text, "values": values})
+
+    @classmethod
+    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:  # noqa: ARG003
+        """Return the columns' names."""
+        return list(spec.outputs)
+
+    @classmethod
+    def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:  # noqa: ARG003
+        """Return the numbers."""
+        return [answer.record["values"][name] for name in spec.outputs]

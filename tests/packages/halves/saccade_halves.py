@@ -1,0 +1,112 @@
+"""A task of another package: how bright are the left and the right half of an image? Nothing in saccade knows it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from saccade.data.source import ArraySource
+from saccade.data.split import Splits
+from saccade.data.targets import Targets
+from saccade.tasks import Answer, Metrics, MetricSpec, Task
+from saccade.tasks.auxiliary.around import Around
+
+SIDES = ("left", "right")
+
+
+@dataclass(frozen=True)
+class HalfTargets(Targets):
+    """Brightness of both halves, N, 2, from 0 to 1."""
+
+    task = "halves"
+
+
+class FiveReader:
+    """`halves:five`: five images and their halves."""
+
+    rank = 0
+
+    def matches(self, spec, path):
+        return spec == "halves:five"
+
+    def open(self, spec, path, options):
+        draws = np.random.default_rng(0)
+        images = np.zeros((5, 16, 16, 3), dtype=np.uint8)
+        rows = draws.uniform(0, 1, (5, 2)).astype(np.float32)
+        images[:, :, :8] = (255 * rows[:, 0])[:, None, None, None]
+        images[:, :, 8:] = (255 * rows[:, 1])[:, None, None, None]
+        source = ArraySource(images, HalfTargets(rows, SIDES), prefix="five")
+        return Splits(source, source, ("five images of two halves",))
+
+
+def relative_error(records):
+    """Return the sum of errors over the sum of truths: a ratio, no mean over samples."""
+    return float(records[:, 0].sum() / records[:, 1].sum())
+
+
+class HalfMetrics(Metrics):
+    def measure(self, answers, batch):
+        return {"answer": answers["output"], "truth": batch["target"]}
+
+    def scores(self):
+        off = (self.columns["answer"] - self.columns["truth"]).abs().sum(1)
+        return {"loss": off, "relative": torch.stack([off, self.columns["truth"].sum(1)], dim=1)}
+
+
+class Halves(Task):
+    """A model that tells the brightness of both halves."""
+
+    primary = "relative"
+    running = ("near",)
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def loss(self, batch, *, generator=None, **draws):
+        output = self.ask(batch)
+        if "target" not in batch:
+            return {"output": output}
+        return {"loss": (output - batch["target"]).abs().mean(), "output": output}
+
+    def follow(self, result, batch):
+        return (((result["output"] - batch["truth"]).abs() < 0.1).all(1).sum(),)
+
+    @classmethod
+    def metric_specs(cls, spec):
+        return (
+            MetricSpec("loss", "loss", larger_is_better=False),
+            MetricSpec("relative", "relative error", larger_is_better=False, statistic=relative_error),
+        )
+
+    def metrics(self):
+        return HalfMetrics(self.metric_specs(self.spec))
+
+    @classmethod
+    def describe(cls, row, spec, *, top=5):
+        values = dict(zip(spec.outputs, map(float, row), strict=True))
+        rows = tuple((name, f"{value:.2f}", None) for name, value in values.items())
+        brighter = max(values, key=values.get)
+        return Answer(f"the {brighter} half is brighter", rows, {"answer": brighter, "halves": values})
+
+    @classmethod
+    def table_head(cls, spec, *, top=5):
+        return list(spec.outputs)
+
+    @classmethod
+    def table_row(cls, answer, spec, *, top=5):
+        return [f"{value:.4f}" for value in answer.record["halves"].values()]
+
+
+class Dim(Around):
+    """A plug-in of another package: a loss on the size of answers."""
+
+    def __init__(self, task, *, weight: float = 0.1):
+        super().__init__(task)
+        self.weight = weight
+
+    def loss(self, batch, *, generator=None, **draws):
+        result = self.base(batch, generator=generator, **draws)
+        if "loss" not in result:
+            return result
+        return {**result, "loss": result["loss"] + self.weight * result["output"].square().mean()}

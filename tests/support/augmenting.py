@@ -1,0 +1,23 @@
+"""Augmentation of pictures with one class each, for tests that look at pictures and labels alone."""
+
+from saccade.config import AugmentConfig, LossConfig
+from saccade.data.augment import Augment
+from saccade.data.spec import InputSpec
+from saccade.tasks import Classify
+
+
+def class_augment(config: AugmentConfig, *, mean, std, num_classes, img_size, smoothing=0.0) -> Augment:
+    """Return what a classifier's training batches are made by."""
+    spec = InputSpec(tuple(map(str, range(num_classes))), len(mean), img_size, list(mean), list(std))
+    return Classify.expander(spec, config, LossConfig(smoothing=smoothing), device="cpu")
+
+
+class PicturesAndLabels:
+    """An augmentation called with pictures, labels and keys that returns images and targets."""
+
+    def __init__(self, config, **options):
+        self.augment = class_augment(config, **options)
+
+    def __call__(self, pictures, labels, keys, *, strong=True):
+        batch = self.augment({"image": pictures, "target": labels, "key": keys}, strong=strong)
+        return batch["image"], batch["target"]

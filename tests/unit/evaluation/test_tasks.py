@@ -1,0 +1,164 @@
+"""Runs of any task are evaluated by the metrics of their task, with intervals, conditions and differences."""
+
+import json
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+
+import saccade
+from saccade.evaluation.bootstrap import fewer
+from saccade.evaluation.evaluate import evaluate
+from saccade.evaluation.opening import EvaluationError
+from saccade.runs import Run
+from saccade.tasks.multilabel.metrics import mean_average_precision
+from support.golden import FOLDER
+from support.lists import write_images, write_list
+from support.markup import parse
+from support.training import tiny
+
+GOLDEN = FOLDER / "written_before.tar.gz"
+COLUMNS = {"multilabel": ("labels",), "regress": ("level", "red")}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    root = tmp_path_factory.mktemp("tasks")
+    rows = write_images(root, train=24, val=10)
+    for task, columns in COLUMNS.items():
+        data = write_list(root / f"{task}.csv", rows, columns)
+        for name, seed in (("one", 0), ("two", 1)):
+            settings = tiny(seed=seed, data__img_size=16)
+            saccade.train(str(data), task=task, epochs=1, out=root / task / name, settings=settings, quiet=True)
+    return root
+
+
+@pytest.fixture(scope="module", params=["multilabel", "regress"])
+def runs(request, place):
+    return place / request.param
+
+
+@pytest.fixture(scope="module")
+def robust(runs, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out") / "evaluation"
+    return evaluate([runs / "one", runs / "two"], robust=True, limit=5, resamples=200, quiet=True, out=out)
+
+
+def test_numbers_are_those_the_run_was_validated_with(runs):
+    found, run = evaluate(runs / "one", quiet=True), Run.open(runs / "one")
+    summary = run.summary()
+    assert found.pictures == summary["validation"]["pictures"]
+    assert found.task == runs.name
+    assert found.primary.name == summary["primary"]
+    names = [name for name in found.specs if f"val_{name}" in summary]
+    assert found.primary.name in names
+    assert len(names) >= 4
+    for name in names:
+        assert found.metrics()[name] == pytest.approx(summary[f"val_{name}"], rel=1e-4, abs=1e-6)
+        estimate = found.run().metrics[name]
+        assert estimate.low <= estimate.high
+    assert found.run().metrics[found.primary.name].low < found.run().metrics[found.primary.name].high
+    assert found.run().classes == []
+    assert found.run().reliability == []
+
+
+def test_every_condition_is_measured_by_the_primary_metric_and_attacks_are_left_out(robust):
+    primary = robust.primary.name
+    names = set(robust.metrics("one"))
+    assert names == set(robust.metrics("two"))
+    kinds = [name for name in names if name.startswith("corruption.") and name.count(".") == 2]
+    assert len(kinds) == 75
+    assert {"centre_occlusion.0.25", "patch_shuffle.4", f"robust.mean_corruption_{primary}"} <= names
+    mean = np.mean([robust.metrics()[name] for name in kinds])
+    assert robust.metrics()[f"robust.mean_corruption_{primary}"] == pytest.approx(mean)
+    assert not any(name.startswith(("fgsm", "pgd", "attack")) for name in names)
+    assert robust.settings["attack"] is None
+    assert any("attacks are for models that answer with a class" in note for note in robust.notes)
+    assert any(note.startswith("5 of ") for note in robust.notes)
+
+
+def test_differences_are_paired_over_the_same_resamples(robust, runs):
+    primary = robust.primary.name
+    found = robust.difference("two")
+    assert found.metric == primary
+    assert found.value == pytest.approx(robust.metrics("two")[primary] - robust.metrics("one")[primary])
+    assert found.low <= found.value <= found.high
+    assert found.p_value is None
+    same = evaluate([runs / "one", runs / "one"], quiet=True)
+    assert all(one.low == one.high == 0 for one in same.differences)
+
+
+def test_files_tell_the_numbers_with_words_and_units(robust):
+    stored = json.loads((robust.page.parent / "evaluation.json").read_text())
+    spec = robust.primary
+    assert stored["task"] == robust.task
+    assert stored["primary"] == spec.name
+    assert stored["metrics"][spec.name] == {
+        "words": spec.words,
+        "unit": spec.unit,
+        "share": spec.share,
+        "larger_is_better": spec.larger_is_better,
+    }
+    text = robust.page.read_text()
+    page, value = parse(text), robust.metrics()[spec.name]
+    assert stored["runs"][0]["metrics"][spec.name]["value"] == pytest.approx(value, abs=1e-6)
+    titles = {e.text for e in page.all("h2")}
+    assert {"Differences", "Corruptions", "Occlusion and shuffling", "How it was measured"} <= titles
+    assert not {"Attacks", "Calibration", "Accuracy by class"} & titles
+    first = page.rows("5 pictures")[0]
+    assert first[0].lower() == spec.words
+    assert first[1].startswith(spec.show(value))
+    for word in ("ccuracy", "nan", "McNemar"):
+        assert word not in text
+    assert spec.name in robust.to_markdown()
+
+
+def test_interval_of_a_metric_that_is_no_mean_is_that_of_resampled_rows(place):
+    run = place / "multilabel" / "one"
+    found = evaluate(run, quiet=True, seed=4, resamples=300).run().metrics["map"]
+    records = Run.open(run).scores().columns["map"]
+    draws = np.random.default_rng([4, 0xB007]).integers(len(records), size=(300, len(records)))
+    resampled = [mean_average_precision(records[rows]) for rows in draws]
+    assert (found.low, found.high) == pytest.approx(np.quantile(resampled, [0.025, 0.975]), abs=1e-5)
+
+
+def test_numbers_made_of_all_records_are_resampled_less_often_the_more_records_there_are():
+    assert fewer(100, 2000) == 2000
+    assert fewer(1000, 2000) == 500
+    assert fewer(100_000, 2000) == 200
+    assert fewer(100_000, 100) == 100
+    assert fewer(100, 2000, condition=True) == 200
+
+
+def test_other_samples_are_read_as_the_task_reads_them(place):
+    rows = write_images(place, train=3, val=8)
+    given = write_list(place / "given.csv", rows, ("level", "red"))
+    assert evaluate(place / "regress" / "one", given, quiet=True).pictures == 8
+    with pytest.raises(ValueError, match="'level' where the training samples have 'level', 'red'"):
+        evaluate(place / "regress" / "one", write_list(place / "few.csv", rows, ("level",)), quiet=True)
+    with pytest.raises(ValueError, match=r"row 1 has .* in the column 'level'; a column for each label holds 0 and 1"):
+        evaluate(place / "multilabel" / "one", given, quiet=True)
+    named = write_list(place / "named.csv", rows, ("labels",))
+    assert evaluate(place / "multilabel" / "one", named, quiet=True).pictures == 8
+
+
+def test_what_makes_no_sense_is_refused(place, tmp_path):
+    with pytest.raises(EvaluationError, match=r"task multilabel and one \(2\) for regress.*one by one"):
+        evaluate([place / "multilabel" / "one", place / "regress" / "one"], quiet=True)
+    (tmp_path / "subset.txt").write_text("red\ngreen\n")
+    with pytest.raises(EvaluationError, match=r"task multilabel; they are for models that answer with a class"):
+        evaluate(place / "multilabel" / "one", subset=tmp_path / "subset.txt", quiet=True)
+
+
+def test_run_written_before_tasks_is_evaluated_as_it_was(tmp_path):
+    with tarfile.open(GOLDEN) as archive:
+        archive.extractall(tmp_path, filter="data")
+    found, run = evaluate(tmp_path / "run", quiet=True), Run.open(tmp_path / "run")
+    kept = run.predictions()
+    assert found.task == "classify"
+    assert found.metrics()["top1"] == pytest.approx(kept["correct"].double().mean().item())
+    assert found.metrics()["nll"] == pytest.approx(kept["loss"].double().mean().item(), rel=1e-4)
+    assert sum(score.correct for score in found.run().classes) == int(kept["correct"].sum())
+    assert torch.bincount(kept["label"]).tolist() == [score.pictures for score in found.run().classes]
+    assert not any("other pictures" in note for note in found.notes)
