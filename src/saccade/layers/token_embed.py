@@ -5,6 +5,7 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
+from timm.models import register_notrace_function
 from torch import Tensor, nn
 
 STEM = 64  # the block widths below are the published ones and follow from it
@@ -309,6 +310,9 @@ def pad_to(x: Tensor, side: int) -> Tensor:
     if not (isinstance(height, int) and isinstance(width, int)) or min(height, width) >= side:
         return x
     return F.pad(x, (0, max(0, side - width), 0, max(0, side - height)))
+
+
+register_notrace_function(pad_to)  # it looks at sizes
 
 
 TOKEN_EMBEDS: dict[str, Callable[..., nn.Module]] = {

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..layers.second_order import Fusion, Pooling, SecondOrder
 from .attach import Handle, attached
 from .context import Members
-from .tokens import CLASS_OUTPUT, Host, HostError
+from .tokens import CLASS_OUTPUT, Host, HostError, split_tokens
 
 CLASSIFIERS = ("classifier", "score")  # what Hugging Face calls the layer that makes the logits
 
@@ -94,14 +94,14 @@ class SecondOrderHead:
         words_only = prefix == 0
         if words_only and self.pooling in ("fc", None):
             raise HostError(f"pooling={self.pooling!r} reads the class token alone, and {host.name} has none")
-        layer = self.build(
-            model.num_features, model.num_classes, class_token=None if words_only else "first", prefix=prefix
-        )
+        carried = prefix if getattr(model, "prefix_in_channels", False) else 0
+        dim = model.num_features // (1 + carried)
+        layer = self.build(dim, model.num_classes, class_token=None if words_only else "first", prefix=prefix)
         for path in _classifier_paths(model):
             parent, _, name = path.rpartition(".")
             if hasattr(model.get_submodule(parent), name):
                 handle.replace(model.get_submodule(parent), name, nn.Identity())
-        handle.add(model, "second_order", _FromFeatures(layer, channels_last=host.layout == "NHWC"))
+        handle.add(model, "second_order", _FromFeatures(layer, channels_last=host.layout == "NHWC", carried=carried))
         handle.replace(model, "num_classes", layer.num_classes)
         handle.replace(model, "forward_head", MethodType(_forward_head, model))
         handle.replace(model, "get_classifier", MethodType(_get_classifier, model))
@@ -129,14 +129,19 @@ class SecondOrderHead:
 class _FromFeatures(nn.Module):
     """The head on what timm's `forward_features` returns."""
 
-    def __init__(self, layer: SecondOrder, *, channels_last: bool) -> None:
+    def __init__(self, layer: SecondOrder, *, channels_last: bool, carried: int = 0) -> None:
         super().__init__()
         self.layer = layer
         self.channels_last = channels_last
+        self.carried = carried  # prefix tokens that a map has in its channels
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Classify tokens B, N, C or a map."""
-        if x.ndim == 4:
+        if x.ndim == 4 and self.carried:
+            tokens = split_tokens(x, layout="NCHW", prefix_tokens=self.carried)
+            assert tokens.prefix is not None
+            x = torch.cat([tokens.prefix, tokens.words], dim=1)
+        elif x.ndim == 4:
             x = x.flatten(1, 2) if self.channels_last else x.flatten(2).mT
         return self.layer(x, pre_logits=pre_logits)
 
