@@ -11,6 +11,7 @@ from .attach import Handle, attached
 from .context import Members
 from .tokens import CLASS_OUTPUT, Host, HostError, split_tokens
 
+HEAD_DIMS = ((15e6, 14), (45e6, 24), (float("inf"), 38))  # of hosts with fewer parameters than that
 CLASSIFIERS = ("classifier", "score")  # what Hugging Face calls the layer that makes the logits
 
 
@@ -26,7 +27,8 @@ class SecondOrderHead:
         fusion: "sum", "concat", "aggr_all" or "late".
         pooling: "mgcrp", "gcp", "gap", "fc" or None (class token alone).
         num_heads: heads of the cross-covariance.
-        head_dim: their width; by default 14, 24 or 38 as in SoT-Tiny, -Small and -Base, chosen by the host's width.
+        head_dim: their width; by default 14, 24 or 38 as in SoT-Tiny, -Small and -Base, by the host's size: up to
+            15 million parameters without the classifier, up to 45, more. So DeiT, T2T-ViT and Swin get the paper's.
         drop_rate: dropout of the second-order representation.
         options: other settings of the pooling, such as normalization="svpn_exact" or num_iter=3.
     """
@@ -71,10 +73,10 @@ class SecondOrderHead:
             )
 
     def build(
-        self, dim: int, num_classes: int, *, class_token: Literal["first", "last"] | None, prefix: int
+        self, dim: int, num_classes: int, *, size: int, class_token: Literal["first", "last"] | None, prefix: int
     ) -> SecondOrder:
-        """Make the head for tokens of a width."""
-        head_dim = self.head_dim or (14 if dim < 300 else 24 if dim < 450 else 38)
+        """Make the head for tokens of a width, in a host of a size."""
+        head_dim = self.head_dim or next(found for most, found in HEAD_DIMS if size < most)
         return SecondOrder(
             dim,
             self.num_classes or num_classes,
@@ -96,10 +98,12 @@ class SecondOrderHead:
             raise HostError(f"pooling={self.pooling!r} reads the class token alone, and {host.name} has none")
         carried = prefix if getattr(model, "prefix_in_channels", False) else 0
         dim = model.num_features // (1 + carried)
-        layer = self.build(dim, model.num_classes, class_token=None if words_only else "first", prefix=prefix)
+        size = _count(model) - sum(_count(part) for path in _classifier_paths(model) if (part := _part(model, path)))
+        token: Literal["first"] | None = None if words_only else "first"
+        layer = self.build(dim, model.num_classes, size=size, class_token=token, prefix=prefix)
         for path in _classifier_paths(model):
             parent, _, name = path.rpartition(".")
-            if hasattr(model.get_submodule(parent), name):
+            if _part(model, path) is not None:
                 handle.replace(model.get_submodule(parent), name, nn.Identity())
         handle.add(model, "second_order", _FromFeatures(layer, channels_last=host.layout == "NHWC", carried=carried))
         handle.replace(model, "num_classes", layer.num_classes)
@@ -115,7 +119,11 @@ class SecondOrderHead:
         config = model.config.get_text_config() if host.text else model.config
         class_token: Literal["first", "last"] = "last" if host.causal else "first"
         layer = self.build(
-            config.hidden_size, model.config.num_labels, class_token=class_token, prefix=0 if host.causal else 1
+            config.hidden_size,
+            model.config.num_labels,
+            size=_count(model.base_model),
+            class_token=class_token,
+            prefix=0 if host.causal else 1,
         )
         members = Members(host, "all")
         members.install(host, handle)
@@ -174,6 +182,15 @@ def _classifier_paths(model: Any) -> tuple[str, ...]:
     paths = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or "head"
     paths = (paths,) if isinstance(paths, str) else tuple(paths)
     return (*paths, *(name for name in ("head_dist", "aux_head") if getattr(model, name, None) is not None))
+
+
+def _part(model: nn.Module, path: str) -> nn.Module | None:
+    parent, _, name = path.rpartition(".")
+    return getattr(model.get_submodule(parent), name, None)
+
+
+def _count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
 
 
 class _Seen:
