@@ -29,6 +29,11 @@ class TokenEmbed(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.proj = nn.Conv2d(width, embed_dim, 1)
 
+    @property
+    def weight(self) -> Tensor:
+        """The last projection's; hosts look at it to tell the precision."""
+        return self.proj.weight
+
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the token grid for an image size: every halving rounds up."""
         return -(-height // self.stride), -(-width // self.stride)
@@ -291,6 +296,11 @@ class LinearEmbed(nn.Module):
             raise ValueError(f"stride={stride} was asked of a linear token embedding; it must be at least 1")
         self.stride = stride
         self.proj = nn.Conv2d(in_chans, embed_dim, stride, stride=stride)
+
+    @property
+    def weight(self) -> Tensor:
+        """The last projection's; hosts look at it to tell the precision."""
+        return self.proj.weight
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the token grid for an image size: whole patches, at least one."""

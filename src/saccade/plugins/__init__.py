@@ -5,6 +5,7 @@ from .broadcast import ContextBroadcast
 from .extra_block import ExtraBlock
 from .second_order import SecondOrderHead
 from .squeeze import SqueezeExcite
+from .token_embedding import TokenEmbedding
 from .tokens import Host, HostError, Tokens, find_host, read_tokens
 from .uniform import UniformHead
 
@@ -16,6 +17,7 @@ __all__ = [
     "HostError",
     "SecondOrderHead",
     "SqueezeExcite",
+    "TokenEmbedding",
     "Tokens",
     "UniformHead",
     "attach",
