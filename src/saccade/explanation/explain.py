@@ -1,9 +1,9 @@
 """Explain what a model did with pictures: every view that applies to it, on one page."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from .attention import attention_view, density_view
 from .capture import Captured, capture
 from .checkpoints import open_checkpoints
 from .choice import check_classes, check_layers, check_shown, check_views, only, restrict
+from .cka import Estimator
 from .gradcam import gradcam_view
 from .listening import Heard, at_rest, listen
 from .nomination import nomination_taps, nomination_view
@@ -33,6 +34,15 @@ TOGETHER = 8  # pictures in a batch
 Stages = tuple[list[tuple[str, nn.Module]], str]  # a run's models as training went on, and a sentence on them
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What the user chose of the views: see `explain`."""
+
+    layers: Sequence[str] | None
+    block: int | str | None
+    heads: Literal["mean", "all"] | Sequence[int]
+
+
 def explain(
     model: nn.Module | str | Path,
     images: Picture | Sequence[Picture] | Text | Sequence[Text],
@@ -42,6 +52,10 @@ def explain(
     against: nn.Module | str | Path | None = None,
     data: str | None = None,
     samples: int = 64,
+    block: int | str | None = None,
+    epochs: Sequence[int] | None = None,
+    heads: Literal["mean", "all"] | Sequence[int] = "mean",
+    estimator: Estimator = "unbiased",
     shape: Shape | None = None,
     device: str | None = None,
     tokenizer: Any = None,
@@ -59,6 +73,11 @@ def explain(
         data: a set of pictures for CKA, as for training, or "run" for the validation pictures of the model's run; the
             images themselves if not given and there are enough.
         samples: how many pictures of `data` to use.
+        block: of "slots-training": the number of a block with slots, from 1, or its path; the middle one if not given.
+        epochs: of "slots-training": only the weights at the end of these epochs, from 1; all that were kept if not
+            given.
+        heads: of "attention": "mean" of the heads, "all" one by one beside it, or the numbers of some, from 0.
+        estimator: of CKA: "unbiased", or "biased" as in the NomMer paper.
         shape: how a module wants its pictures, where it does not say.
         device: where to run; where a module is, or the CPU, if not given.
         tokenizer: of Hugging Face, for texts.
@@ -87,14 +106,15 @@ def explain(
     if data is not None and "cka" in chosen:
         tell("reading pictures")
         many = read_samples(subject, data, samples)
-    stages = _stages(subject, chosen)
+    stages = _stages(subject, chosen, epochs)
+    choice = Choice(layers, block, heads)
     explained: list[ExplainedPicture] = []
     for begin in range(0, len(pictures), TOGETHER):
         some = pictures[begin : begin + TOGETHER]
-        explained += _explain(subject, some, chosen, layers=layers, other=other, stages=stages, tell=tell)
+        explained += _explain(subject, some, chosen, choice=choice, other=other, stages=stages, tell=tell)
     if "cka" in chosen:
         tell("comparing layers")
-        view = _cka(subject, many, other, layers)
+        view = _cka(subject, many, other, layers, estimator)
         explained = [replace(one, views=[*one.views, view]) for one in explained]
     if layers is not None:
         check_shown(explained, layers)
@@ -107,7 +127,7 @@ def _explain(
     pictures: Sequence[tuple[str, np.ndarray]],
     chosen: Sequence[str],
     *,
-    layers: Sequence[str] | None,
+    choice: Choice,
     other: Subject | None,
     stages: Stages,
     tell: Callable[[str], None],
@@ -123,17 +143,21 @@ def _explain(
     for key in chosen:
         tell(f"view: {key}")
         if key in CAPTURED:
-            few = restrict(captured, layers)
-            found[key] = density_view(few, len(images)) if key == "density" else attention_view(few, pixels)
+            few = restrict(captured, choice.layers)
+            found[key] = (
+                density_view(few, len(images)) if key == "density" else attention_view(few, pixels, heads=choice.heads)
+            )
         elif key != "cka":
-            found[key] = _make(key, subject, images, pixels, captured=captured, heard=heard, stages=stages)
+            found[key] = _make(
+                key, subject, images, pixels, captured=captured, heard=heard, stages=stages, block=choice.block
+            )
     others: list[Answer] = [[]] * len(images)
     if other is not None and other.shape.classes == subject.shape.classes:
         second = other.normalise(torch.stack([other.frame(picture) for _, picture in pictures]))
         logits = find_logits(_listen(other, second)[0].output, len(images))
         others = others if logits is None else name_answers(logits, other)
     return [
-        ExplainedPicture(name, pixels[i], answers[i], [only(found[key][i], layers) for key in found], others[i])
+        ExplainedPicture(name, pixels[i], answers[i], [only(found[key][i], choice.layers) for key in found], others[i])
         for i, (name, _) in enumerate(pictures)
     ]
 
@@ -147,6 +171,7 @@ def _make(
     captured: Captured,
     heard: Heard,
     stages: Stages,
+    block: int | str | None,
 ) -> list[View]:
     model = subject.model
     if key == "gradcam":
@@ -160,17 +185,17 @@ def _make(
     if key == "slots":
         return slots_view(model, images, pixels, heard=heard)
     models, note = stages
-    return slots_over_checkpoints(models, images, pixels, note=note)
+    return slots_over_checkpoints(models, images, pixels, layer=block, note=note)
 
 
-def _stages(subject: Subject, chosen: Sequence[str]) -> Stages:
+def _stages(subject: Subject, chosen: Sequence[str], epochs: Sequence[int] | None) -> Stages:
     """Return a run's models as training went on, where slots are to be followed through it; else the model alone."""
     alone = [("final weights", subject.model)]
     if "slots-training" not in chosen or not any(isinstance(module, SlotMixer) for module in subject.model.modules()):
         return alone, ""
     if subject.run is None:
         return alone, "The model is of no run, so there are its present weights alone."
-    models, note = open_checkpoints(subject.run)
+    models, note = open_checkpoints(subject.run, epochs=epochs)
     return [(name, one.to(subject.device)) for name, one in models], note
 
 
@@ -190,7 +215,13 @@ def _listen(subject: Subject, images: Tensor) -> tuple[Captured, Heard]:
             ) from error
 
 
-def _cka(subject: Subject, read: Sequence[np.ndarray], other: Subject | None, layers: Sequence[str] | None) -> View:
+def _cka(
+    subject: Subject,
+    read: Sequence[np.ndarray],
+    other: Subject | None,
+    layers: Sequence[str] | None,
+    estimator: Estimator,
+) -> View:
     first = subject.normalise(torch.stack([subject.frame(picture) for picture in read]))
     second = None if other is None else other.normalise(torch.stack([other.frame(picture) for picture in read]))
     names = (subject.name, "" if other is None else other.name)
@@ -198,6 +229,7 @@ def _cka(subject: Subject, read: Sequence[np.ndarray], other: Subject | None, la
         names = (f"{names[0]} (first)", f"{names[1]} (second)")
     second_model = None if other is None else other.model
     shared: dict[str, Any] = {"other": second_model, "other_samples": second, "names": names, "layers": layers}
+    shared["estimator"] = estimator
     return cka_view(subject.model, first, 1, **shared)[0]
 
 

@@ -303,3 +303,16 @@ def test_text_model_makes_the_views_asked_for_and_refuses_those_of_pictures():
         explain(model, ids, data="run")
     with pytest.raises(TypeError, match="a mapping with input_ids"):
         explain(model, [3])
+
+
+def test_block_heads_and_estimator_are_the_users_choice(tmp_path):
+    model = timm.create_model(
+        "glnet_stl", num_classes=3, dims=(32, 32, 32, 32), depths=(1, 1, 2, 1), num_slots=4, img_size=64
+    ).eval()
+    pictures = [np.random.default_rng(i).integers(0, 256, (64, 64, 3), dtype=np.uint8) for i in range(4)]
+    chosen = ["slots-training", "attention", "cka"]
+    explained = explain(model, pictures, views=chosen, block=2, heads="all", estimator="biased")
+    views = {view.key: view for view in explained.pictures[0].views}
+    assert views["slots-training"].figures[0].layer == "stages.1.blocks.0.mixer.global_branch"
+    assert views["attention"].figures[0].numbers["heads"][0]["head"] == 0
+    assert views["cka"].figures[0].numbers["estimator"] == "biased"
