@@ -21,6 +21,10 @@ def flags(parser: ArgumentParser) -> None:
         help="pictures to compare layers by (CKA); `run`: the run's validation pictures",
     )
     parser.add_argument("--samples", type=int, default=64, help="how many pictures of --data")
+    parser.add_argument("--block", default=None, help="slots during training: a block with slots, by number or path")
+    parser.add_argument("--epochs", default=None, help="slots during training: after these epochs, such as 1,5,300")
+    parser.add_argument("--heads", default="mean", help="attention: the mean of the heads, all, or some, such as 0,3")
+    parser.add_argument("--cka", default="unbiased", choices=["unbiased", "biased"], help="estimate of CKA")
     parser.add_argument("--device", default=None, help="cpu, cuda, cuda:1, ...; the CPU if not given")
     parser.add_argument("--overwrite", action="store_true", help="replace the explanation that --out names")
 
@@ -43,6 +47,10 @@ def run(args: Namespace) -> None:
             against=args.against,
             data=args.data,
             samples=args.samples,
+            block=int(args.block) if str(args.block).isdigit() else args.block,
+            epochs=None if args.epochs is None else _numbers("--epochs", args.epochs),
+            heads=args.heads if args.heads in ("mean", "all") else _numbers("--heads", args.heads),
+            estimator=args.cka,
             device=args.device,
             progress=lambda what: line.update(f"explaining: {escape(what)}"),
         )
@@ -52,3 +60,13 @@ def run(args: Namespace) -> None:
         best = ", ".join(f"{name} {text}" for name, text, _ in picture.rows[:3])
         console.print(f"{picture.name}: {best or 'no answer for the whole picture'}", markup=False, highlight=False)
     print(page)
+
+
+def _numbers(flag: str, text: str) -> list[int]:
+    """Read numbers with commas between them."""
+    try:
+        return [int(part) for part in str(text).split(",")]
+    except ValueError:
+        raise ValueError(
+            f"{flag} {text} was given; write whole numbers with commas between them, such as 1,5"
+        ) from None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -90,12 +90,15 @@ def describe(layer: AttentionMap, index: int) -> dict[str, Any]:
     }
 
 
-def attention_view(captured: Captured, pixels: Sequence[np.ndarray]) -> list[View]:
+def attention_view(
+    captured: Captured, pixels: Sequence[np.ndarray], *, heads: Literal["mean", "all"] | Sequence[int] = "mean"
+) -> list[View]:
     """Return for every picture the thresholded attention map of every layer whose tokens lie on a grid.
 
     Args:
         captured: what `capture` heard.
         pixels: the pictures, each H, W, 3 uint8.
+        heads: "mean" averages over the heads of a layer; "all" draws each beside it, numbers from 0 those alone.
     """
     title = "What attention looks at"
     drawn = [layer for layer in captured.attention if layer.place.key_grid is not None and layer.windows == 1]
@@ -116,7 +119,7 @@ def attention_view(captured: Captured, pixels: Sequence[np.ndarray]) -> list[Vie
             "their tokens have no fixed place on the whole picture."
         )
     return [
-        View("attention", title, about, figures=[_map_figure(layer, index, picture) for layer in drawn])
+        View("attention", title, about, figures=[_map_figure(layer, index, picture, heads) for layer in drawn])
         for index, picture in enumerate(pixels)
     ]
 
@@ -145,31 +148,64 @@ def threshold(weights: np.ndarray, share: float = KEPT) -> tuple[np.ndarray, flo
     return kept.reshape(weights.shape), count / len(flat)
 
 
-def _map_figure(layer: AttentionMap, index: int, picture: np.ndarray) -> Figure:
+def _map_figure(
+    layer: AttentionMap, index: int, picture: np.ndarray, heads: Literal["mean", "all"] | Sequence[int]
+) -> Figure:
     rows: Tensor = layer.received if layer.first is None else layer.first
-    words = rows[index, 0, :, layer.place.prefix[1] :].nan_to_num().mean(0)  # heads averaged
+    words = rows[index, 0, :, layer.place.prefix[1] :].nan_to_num()  # heads, places
     assert layer.place.key_grid is not None
-    heat, places = threshold(words.reshape(layer.place.key_grid).numpy())
     picture = enlarge(picture)
-    bare = upsample(heat, *picture.shape[:2], smooth=False)[..., None] > 0
-    drawn = np.where(bare, heat_overlay(picture, heat, smooth=False), picture // 3)
+    tile, places = _map_tile(words.mean(0), layer, picture)
+    tiles, captions, by_head = [picture, tile], ["picture", "mean of the heads"], []
+    for head in _chosen(heads, layer):
+        tile, share = _map_tile(words[head], layer, picture)
+        tiles.append(tile)
+        captions.append(f"head {head}")
+        by_head.append({"head": head, "places": share})
     whose = "received on average" if layer.first is None else "of the class token"
     caption = f"{layer.label}: {places:.0%} of the places hold {KEPT:.0%} of the attention {whose}."
+    if by_head:
+        shares = ", ".join(f"{one['head']} {one['places']:.0%}" for one in by_head)
+        caption += f" By head: {shares}."
     numbers = {
         "places": places,
         "kept": KEPT,
         "of": "all tokens" if layer.first is None else "class token",
         "grid": list(layer.place.key_grid),
-        "weight_on_grid": float(words.sum()),
+        "weight_on_grid": float(words.mean(0).sum()),
+        "heads": by_head,
     }
     return Figure(
         f"attention-{layer.depth}",
         caption,
-        pixels=montage([picture, drawn]),
+        pixels=montage(tiles, 4, captions=captions) if by_head else montage(tiles),
         numbers=numbers,
         layer=layer.label,
         depth=layer.depth,
     )
+
+
+def _map_tile(words: Tensor, layer: AttentionMap, picture: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return a thresholded map over a picture, and the share of places in it."""
+    assert layer.place.key_grid is not None
+    heat, places = threshold(words.reshape(layer.place.key_grid).numpy())
+    bare = upsample(heat, *picture.shape[:2], smooth=False)[..., None] > 0
+    return np.where(bare, heat_overlay(picture, heat, smooth=False), picture // 3), places
+
+
+def _chosen(heads: Literal["mean", "all"] | Sequence[int], layer: AttentionMap) -> Sequence[int]:
+    """Return the numbers of the heads of a layer that are drawn one by one."""
+    if isinstance(heads, str):
+        if heads not in ("mean", "all"):
+            raise ValueError(f"heads={heads!r} was given; it takes 'mean', 'all' or numbers of heads from 0")
+        return range(layer.heads) if heads == "all" else ()
+    missing = [head for head in heads if not 0 <= head < layer.heads]
+    if missing:
+        raise ValueError(
+            f"heads={list(heads)} were given; {layer.label} has {layer.heads} heads, numbered from 0: leave out "
+            f"{', '.join(map(str, missing))}, or choose layers by layers="
+        )
+    return heads
 
 
 def _charts(kind: str, rows: Sequence[dict[str, Any]]) -> Html:

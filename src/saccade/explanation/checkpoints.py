@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from ..models import CheckpointError
 WEIGHTS, AVERAGE = "task.model.", "average."  # what a state calls the model's tensors, and their running average
 
 
-def open_checkpoints(run: str | Path) -> tuple[list[tuple[str, nn.Module]], str]:
+def open_checkpoints(
+    run: str | Path, *, epochs: Sequence[int] | None = None
+) -> tuple[list[tuple[str, nn.Module]], str]:
     """Return a run's models as training went on, oldest first, and a sentence on what was kept.
 
     Args:
         run: a finished run's folder.
+        epochs: only the weights at the end of these epochs, counted from 1; all that were kept if not given.
 
     Returns:
         Pairs of a name ("step 100", "final weights") and a model in evaluation mode; and the sentence.
@@ -31,18 +35,24 @@ def open_checkpoints(run: str | Path) -> tuple[list[tuple[str, nn.Module]], str]
     final, _ = load_model(folder)
     models: list[tuple[str, nn.Module]] = []
     left_out = []
+    ends = _epochs(folder)
+    wanted = None if epochs is None else _steps(folder, epochs, ends)
     for step, place in list_checkpoints(folder):
+        if wanted is not None and step not in wanted:
+            continue
         model = copy.deepcopy(final)
         try:
             model.load_state_dict(read_weights(place))
         except (CheckpointError, RuntimeError) as error:
             left_out.append(f"{place.name} could not be read ({str(error)[:120]})")
             continue
-        models.append((f"step {step}", model))
+        models.append((f"step {step}" if wanted is None else f"epoch {ends[step]}", model))
     if models and _same(models[-1][1], final):
         models[-1] = (f"{models[-1][0]} (final weights)", models[-1][1])
-    else:
+    elif wanted is None:
         models.append(("final weights", final))
+    elif last := [ends[step] for step in wanted if step == max(ends)]:
+        models.append((f"epoch {last[0]} (final weights)", final))
     return models, " ".join([_kept(models), *left_out])
 
 
@@ -77,6 +87,31 @@ def read_weights(place: Path) -> dict[str, Tensor]:
     if not weights:
         raise CheckpointError(f"{place} holds no weights of a model")
     return weights
+
+
+def _epochs(run: Path) -> dict[int, int]:
+    """Return the number of the epoch that ended at each step, from 1."""
+    ends = {}
+    with suppress(OSError):
+        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError, KeyError, TypeError):
+                record = json.loads(line)
+                ends[int(record["step"])] = int(record["epoch"])
+    return ends
+
+
+def _steps(run: Path, epochs: Sequence[int], ends: dict[int, int]) -> set[int]:
+    """Return the steps at which epochs ended; those whose weights the run did not keep are refused."""
+    kept = {step for step, _ in list_checkpoints(run)} | ({max(ends)} if ends else set())
+    found = {ends[step]: step for step in kept if step in ends}
+    missing = [epoch for epoch in epochs if epoch not in found]
+    if missing:
+        raise ValueError(
+            f"epochs={list(epochs)} were given; {run} kept the weights at the end of epochs "
+            f"{', '.join(map(str, sorted(found))) or 'none'}. To keep more, train with keep.states and "
+            "keep.every_steps (the steps of an epoch)"
+        )
+    return {found[epoch] for epoch in epochs}
 
 
 def _join(place: Path, name: str, pieces: Sequence[dict[str, Any]]) -> Tensor:

@@ -1,8 +1,8 @@
-"""How alike layers represent pictures: linear CKA by minibatches, with the unbiased estimate of HSIC."""
+"""How alike layers represent pictures: linear CKA, with the unbiased estimate of HSIC by minibatches or the biased."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from .listening import eval_mode, listen
 
 FEWEST = 4  # pictures: the unbiased estimate divides by n - 3
 ADVISED = 32
+Estimator = Literal["unbiased", "biased"]
 BLOCKS = ("Block", "Bottleneck", "InvertedResidual", "EncoderLayer")  # classes of a network's steps, by their names
 
 
@@ -24,7 +25,7 @@ class Similarity:
     Args:
         rows: names of one model's layers, in order.
         columns: names of the other's, or of the same one's.
-        values: rows, columns; an unbiased estimate, which may pass 0 and 1 by its error.
+        values: rows, columns; an unbiased estimate, which may pass 0 and 1 by its error, or the biased one.
         errors: standard errors of the values by the jackknife over batches; None where there is one batch.
         pictures: how many were used.
         batches: in how many batches.
@@ -47,8 +48,9 @@ def cka(
     *,
     other: nn.Module | None = None,
     other_images: Tensor | None = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     layers: Sequence[str] | None = None,
+    estimator: Estimator = "unbiased",
 ) -> Similarity:
     """Compute CKA between the layers of a model, or between those of two models.
 
@@ -59,9 +61,17 @@ def cka(
         images: at least 4, as it takes them, N, C, H, W.
         other: the second model; the first itself if not given.
         other_images: the same pictures as the second model takes them, if otherwise.
-        batch_size: pictures at a time, at least 4; a larger batch has a smaller error.
+        batch_size: pictures at a time, at least 4; a larger batch has a smaller error. 32 if not given, and all at once
+            for "biased", as its paper has it.
         layers: names of the first model's layers, and of the second's; its blocks if not given.
+        estimator: of HSIC: "unbiased", or "biased", that of the NomMer paper (supplement E.2), which is too high for
+            few pictures and many features.
     """
+    if estimator not in ("unbiased", "biased"):
+        raise ValueError(f"estimator={estimator!r} was given; allowed are 'unbiased' and 'biased'")
+    if batch_size is None:
+        batch_size = 32 if estimator == "unbiased" else max(len(images), FEWEST)
+    measure = hsic if estimator == "unbiased" else biased_hsic
     if len(images) < FEWEST or batch_size < FEWEST:
         raise ValueError(
             f"{len(images)} pictures in batches of {batch_size} were given; the unbiased estimate of CKA needs at "
@@ -77,9 +87,9 @@ def cka(
     ):
         left = rows.grams(batch)
         right = left if columns is None else columns.grams(second)
-        cross.append(hsic(left[:, None], right[None]))
-        one.append(hsic(left, left))
-        two.append(one[-1] if columns is None else hsic(right, right))
+        cross.append(measure(left[:, None], right[None]))
+        one.append(measure(left, left))
+        two.append(one[-1] if columns is None else measure(right, right))
     values = _ratio(torch.stack(cross).sum(0), torch.stack(one).sum(0), torch.stack(two).sum(0))
     return Similarity(
         rows=tuple(rows.names),
@@ -105,6 +115,18 @@ def hsic(one: Tensor, other: Tensor) -> Tensor:
     sums = one.sum((-2, -1)) * other.sum((-2, -1)) / ((n - 1) * (n - 2))
     mixed = (one.sum(-1) * other.sum(-1)).sum(-1) * (2 / (n - 2))
     return (trace + sums - mixed) / (n * (n - 3))
+
+
+def biased_hsic(one: Tensor, other: Tensor) -> Tensor:
+    """Return the biased estimate of HSIC of two kernels: the product of both, centred, over (n - 1)².
+
+    Args:
+        one: kernel matrices ..., n, n.
+        other: of the same pictures.
+    """
+    n = one.shape[-1]
+    centre = torch.eye(n, dtype=one.dtype, device=one.device) - 1 / n
+    return ((centre @ one @ centre) * (centre @ other @ centre)).sum((-2, -1)) / (n - 1) ** 2
 
 
 def linear_kernel(features: Tensor) -> Tensor:

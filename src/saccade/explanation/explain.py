@@ -1,9 +1,9 @@
 """Explain what a model did with pictures: every view that applies to it, on one page."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from .attention import attention_view, density_view
 from .capture import Captured, capture
 from .checkpoints import open_checkpoints
 from .choice import check_layers, check_outputs, check_shown, check_views, only, restrict, same_question
+from .cka import Estimator
 from .explained import ExplainedPicture, shares_of
 from .gradcam import gradcam_view
 from .listening import Heard, eval_mode, listen
@@ -37,6 +38,15 @@ TOGETHER = 8  # pictures in a batch
 Stages = tuple[list[tuple[str, nn.Module]], str]  # a run's models as training went on, and a sentence on them
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What the user chose of the views: see `explain`."""
+
+    layers: Sequence[str] | None
+    block: int | str | None
+    heads: Literal["mean", "all"] | Sequence[int]
+
+
 def explain(
     model: nn.Module | str | Path,
     images: Picture | Sequence[Picture] | Text | Sequence[Text],
@@ -46,6 +56,10 @@ def explain(
     against: nn.Module | str | Path | None = None,
     data: str | None = None,
     samples: int = 64,
+    block: int | str | None = None,
+    epochs: Sequence[int] | None = None,
+    heads: Literal["mean", "all"] | Sequence[int] = "mean",
+    estimator: Estimator = "unbiased",
     shape: InputSpec | None = None,
     device: str | None = None,
     tokenizer: Any = None,
@@ -63,6 +77,11 @@ def explain(
         data: a set of pictures for CKA, as for training, or "run" for the validation pictures of the model's run; the
             images themselves if not given and there are enough.
         samples: how many pictures of `data` to use.
+        block: of "slots-training": the number of a block with slots, from 1, or its path; the middle one if not given.
+        epochs: of "slots-training": only the weights at the end of these epochs, from 1; all that were kept if not
+            given.
+        heads: of "attention": "mean" of the heads, "all" one by one beside it, or the numbers of some, from 0.
+        estimator: of CKA: "unbiased", or "biased" as in the NomMer paper.
         shape: how a module wants its pictures, where it does not say.
         device: where to run; where a module is, or the CPU, if not given.
         tokenizer: of Hugging Face, for texts.
@@ -91,14 +110,15 @@ def explain(
     if data is not None and "cka" in chosen:
         tell("reading pictures")
         many = read_samples(loaded, data, samples)
-    stages = _stages(loaded, chosen)
+    stages = _stages(loaded, chosen, epochs)
+    choice = Choice(layers, block, heads)
     explained: list[ExplainedPicture] = []
     for begin in range(0, len(pictures), TOGETHER):
         some = pictures[begin : begin + TOGETHER]
-        explained += _explain(loaded, some, chosen, layers=layers, other=other, stages=stages, tell=tell)
+        explained += _explain(loaded, some, chosen, choice=choice, other=other, stages=stages, tell=tell)
     if "cka" in chosen:
         tell("comparing layers")
-        view = _cka(loaded, many, other, layers)
+        view = _cka(loaded, many, other, layers, estimator)
         explained = [replace(one, views=[*one.views, view]) for one in explained]
     if layers is not None:
         check_shown(explained, layers)
@@ -111,7 +131,7 @@ def _explain(
     pictures: Sequence[tuple[str, np.ndarray]],
     chosen: Sequence[str],
     *,
-    layers: Sequence[str] | None,
+    choice: Choice,
     other: LoadedModel | None,
     stages: Stages,
     tell: Callable[[str], None],
@@ -126,11 +146,21 @@ def _explain(
     for key in chosen:
         tell(f"view: {key}")
         if key in CAPTURED:
-            few = restrict(captured, layers)
-            found[key] = density_view(few, len(images)) if key == "density" else attention_view(few, pixels)
+            few = restrict(captured, choice.layers)
+            found[key] = (
+                density_view(few, len(images)) if key == "density" else attention_view(few, pixels, heads=choice.heads)
+            )
         elif key != "cka":
             found[key] = _make(
-                key, loaded, images, pixels, answers=answers, captured=captured, heard=heard, stages=stages
+                key,
+                loaded,
+                images,
+                pixels,
+                answers=answers,
+                captured=captured,
+                heard=heard,
+                stages=stages,
+                block=choice.block,
             )
     others: list[Answer | None] = [None] * len(images)
     if other is not None and same_question(loaded, other):
@@ -141,7 +171,7 @@ def _explain(
             name,
             pixels[i],
             shares_of(answers[i]),
-            [only(found[key][i], layers) for key in found],
+            [only(found[key][i], choice.layers) for key in found],
             shares_of(others[i]),
             answers[i],
             others[i],
@@ -166,6 +196,7 @@ def _make(
     captured: Captured,
     heard: Heard,
     stages: Stages,
+    block: int | str | None,
 ) -> list[View]:
     model = loaded.model
     if key == "gradcam":
@@ -184,17 +215,17 @@ def _make(
     if key == "slots":
         return slots_view(model, images, pixels, heard=heard)
     models, note = stages
-    return slots_over_checkpoints(models, images, pixels, note=note)
+    return slots_over_checkpoints(models, images, pixels, layer=block, note=note)
 
 
-def _stages(loaded: LoadedModel, chosen: Sequence[str]) -> Stages:
+def _stages(loaded: LoadedModel, chosen: Sequence[str], epochs: Sequence[int] | None) -> Stages:
     """Return a run's models as training went on, where slots are to be followed through it; else the model alone."""
     alone = [("final weights", loaded.model)]
     if "slots-training" not in chosen or not any(isinstance(module, SlotMixer) for module in loaded.model.modules()):
         return alone, ""
     if loaded.folder is None:
         return alone, "The model is of no run, so there are its present weights alone."
-    models, note = open_checkpoints(loaded.folder)
+    models, note = open_checkpoints(loaded.folder, epochs=epochs)
     return [(name, one.to(loaded.device)) for name, one in models], note
 
 
@@ -215,7 +246,11 @@ def _listen(loaded: LoadedModel, images: Tensor) -> tuple[Captured, Heard]:
 
 
 def _cka(
-    loaded: LoadedModel, read: Sequence[np.ndarray], other: LoadedModel | None, layers: Sequence[str] | None
+    loaded: LoadedModel,
+    read: Sequence[np.ndarray],
+    other: LoadedModel | None,
+    layers: Sequence[str] | None,
+    estimator: Estimator,
 ) -> View:
     first = loaded.normalize(torch.stack([loaded.frame(picture) for picture in read]))
     second = None if other is None else other.normalize(torch.stack([other.frame(picture) for picture in read]))
@@ -224,6 +259,7 @@ def _cka(
         names = (f"{names[0]} (first)", f"{names[1]} (second)")
     second_model = None if other is None else other.model
     shared: dict[str, Any] = {"other": second_model, "other_samples": second, "names": names, "layers": layers}
+    shared["estimator"] = estimator
     return cka_view(loaded.model, first, 1, **shared)[0]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from ..report import heat_map
-from .cka import ADVISED, FEWEST, Similarity, cka
+from .cka import ADVISED, FEWEST, Estimator, Similarity, cka
 from .view import Figure, View
 
 TITLE = "Which layers represent pictures alike"
@@ -27,7 +27,8 @@ def cka_view(
     other_samples: Tensor | None = None,
     names: tuple[str, str] = ("this model", "the other model"),
     layers: Sequence[str] | None = None,
-    batch_size: int = 32,
+    batch_size: int | None = None,
+    estimator: Estimator = "unbiased",
 ) -> list[View]:
     """Return the similarity of all pairs of layers, the same for every picture.
 
@@ -40,6 +41,7 @@ def cka_view(
         names: of both models.
         layers: see `cka`.
         batch_size: see `cka`.
+        estimator: see `cka`.
     """
     if len(samples) < FEWEST:
         absent = (
@@ -47,7 +49,7 @@ def cka_view(
             f"needs at least {FEWEST} and is of use from {ADVISED} on: give more, or a set by --data (data= in Python)."
         )
         return [View("cka", TITLE, ABOUT, absent=absent) for _ in range(count)]
-    shared: dict[str, Any] = {"batch_size": batch_size, "layers": layers}
+    shared: dict[str, Any] = {"batch_size": batch_size, "layers": layers, "estimator": estimator}
     found = [(names[0], names[0], cka(model, samples, **shared))]
     if not np.isfinite(found[0][2].values).any():
         absent = "The pictures given are all alike to every layer, so that there is nothing to compare."
@@ -55,17 +57,18 @@ def cka_view(
     if other is not None:
         shared["layers"] = None
         found.append((*names, cka(model, samples, other=other, other_images=other_samples, **shared)))
-    figures = [_figure(place, *entry) for place, entry in enumerate(found)]
+    figures = [_figure(place, *entry, estimator=estimator) for place, entry in enumerate(found)]
     return [View("cka", TITLE, ABOUT, figures=figures) for _ in range(count)]
 
 
-def _figure(place: int, one: str, other: str, found: Similarity) -> Figure:
+def _figure(place: int, one: str, other: str, found: Similarity, *, estimator: Estimator) -> Figure:
     values = np.clip(found.values, 0, 1)
     error = "" if found.errors is None else f" Standard errors are at most {np.nanmax(found.errors):.2g}."
     few = " These are few; take the map as a sketch." if found.pictures < ADVISED else ""
     left = f" Left out, since they fold pictures: {', '.join(found.left_out)}." if found.left_out else ""
     whose = f"the layers of {one}" if one == other else f"the layers of {one} (rows) and of {other} (columns)"
-    caption = f"CKA between {whose}, by {found.pictures} pictures in {found.batches} batches.{error}{few}{left}"
+    how = f"by {found.pictures} pictures in {found.batches} batches, {estimator} estimate"
+    caption = f"CKA between {whose}, {how}.{error}{few}{left}"
     chart = heat_map(
         values,
         rows=brief_names(found.rows),
@@ -87,6 +90,7 @@ def _figure(place: int, one: str, other: str, found: Similarity) -> Figure:
         "errors": None if found.errors is None else _finite(found.errors),
         "pictures": found.pictures,
         "batches": found.batches,
+        "estimator": estimator,
     }
     return Figure(f"cka-{place}", caption, chart=chart, numbers=numbers)
 

@@ -72,7 +72,7 @@ def slots_over_checkpoints(
     images: Tensor,
     pixels: Sequence[np.ndarray],
     *,
-    layer: str | None = None,
+    layer: str | int | None = None,
     note: str = "",
 ) -> list[View]:
     """Return for every picture the maps of the same slots of one block, as training went on.
@@ -81,7 +81,8 @@ def slots_over_checkpoints(
         models: a name such as "step 100" and the model with the weights it had then, oldest first.
         images: B, C, H, W as the models take them.
         pixels: the pictures, each H, W, 3 uint8.
-        layer: path of the block's slot mixer; the middle one of the network if not given.
+        layer: number of the block with slots, from 1, or the path of it or of its slot mixer; the middle one of the
+            network if not given, GLNet-STL's fifth.
         note: what to say of the checkpoints, such as that a run kept no more.
     """
     about = (
@@ -109,7 +110,7 @@ def read_slots(
     model: nn.Module,
     images: Tensor,
     *,
-    layer: str | None = None,
+    layer: str | int | None = None,
     middle: bool = False,
     heard: Heard | None = None,
 ) -> list[Slots]:
@@ -118,24 +119,34 @@ def read_slots(
     Args:
         model: any.
         images: B, C, H, W.
-        layer: only the block with this path.
+        layer: only the block with this number, from 1, or with this path.
         middle: only the middle block.
         heard: what passed the `slot_taps` for these images; the model is run if not given.
     """
     found = [(path, module) for path, module in model.named_modules() if isinstance(module, SlotMixer)]
     if layer is not None and found:
-        names = [path for path, _ in found]
-        if layer not in names:
-            raise ValueError(f"layer={layer!r} was given; the slot mixers of this model are {', '.join(names)}")
-        found = [found[names.index(layer)]]
+        found = [found[_number([path for path, _ in found], layer)]]
     elif middle and found:
-        found = [found[len(found) // 2]]
+        found = [found[(len(found) - 1) // 2]]
     if not found:
         return []
     if heard is None:
         with eval_mode(model), listen(slot_taps(model)) as heard:
             model(images)
     return [_read(path, mixer, heard[mixer.slots], heard[mixer.features]) for path, mixer in found]
+
+
+def _number(names: Sequence[str], layer: str | int) -> int:
+    """Return the place of a slot mixer among those of a model."""
+    if isinstance(layer, int):
+        if 1 <= layer <= len(names):
+            return layer - 1
+    elif inside := [i for i, name in enumerate(names) if f"{name}.".startswith(f"{layer}.")]:
+        return inside[0]
+    raise ValueError(
+        f"layer={layer!r} was given; the slot mixers of this model are {', '.join(names)}: give a path or a number "
+        f"from 1 to {len(names)}"
+    )
 
 
 def _read(path: str, mixer: SlotMixer, slots: Tensor, features: Tensor) -> Slots:

@@ -5,12 +5,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from timm.models import register_notrace_module
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .product import own_backward_serves
 
 
+@register_notrace_module
 class Gelu(nn.Module):
     """x times the normal distribution's share below x."""
 

@@ -1,5 +1,7 @@
 """Context Broadcasting: the mean token, added to every token (uniform attention without parameters)."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -60,8 +62,9 @@ class Broadcast(WithMean):
     """CB, eq. 1 of the paper: half the token and half the mean; or with `scale` its form CB_S.
 
     Args:
-        dim: width of the tokens; only `scale` needs it.
-        scale: learn how much of the mean is added to each channel, from zero on.
+        dim: width of the tokens; only scale=True needs it.
+        scale: True learns how much of the mean is added to each channel, from zero on; "fixed" adds the whole mean to
+            every channel, which is CB_S without its Λ.
         layout: "NLC" or "NHWC" (channels last, tokens of any number of axes) or "NCHW".
         skip: how many tokens at the front of a sequence take no part.
         causal: the mean of a token runs over itself and those before it, as in a language model.
@@ -71,18 +74,23 @@ class Broadcast(WithMean):
         self,
         dim: int | None = None,
         *,
-        scale: bool = False,
+        scale: bool | Literal["fixed"] = False,
         layout: str = "NLC",
         skip: int = 0,
         causal: bool = False,
     ) -> None:
         super().__init__(layout=layout, skip=skip, causal=causal)
-        if scale and dim is None:
+        if scale not in (True, False, "fixed"):
+            raise ValueError(f"scale={scale!r} was given; allowed are True, False and 'fixed'")
+        if scale is True and dim is None:
             raise ValueError("scale=True learns one weight per channel: give dim, the width of the tokens")
-        self.scale = nn.Parameter(torch.zeros(dim)) if scale and dim is not None else None
+        self.fixed = scale == "fixed"
+        self.scale = nn.Parameter(torch.zeros(dim)) if scale is True and dim is not None else None
 
     def combine(self, x: Tensor, mean: Tensor) -> Tensor:
-        """Return (x + mean) / 2, or x + scale * mean."""
+        """Return (x + mean) / 2, or x + scale * mean, where a fixed scale is 1."""
+        if self.fixed:
+            return x + mean
         if self.scale is None:
             return 0.5 * x + 0.5 * mean
         shape = [1] * x.ndim

@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from timm.models import register_notrace_module
 from torch import Tensor, nn
 
 from .numerics import full_precision, upcast
@@ -15,6 +16,7 @@ CrossNorm = Literal["svpn", "svpn_exact", "sqrt_d", "sqrt_t", "epn", "layer_norm
 SelfNorm = Literal["isqrt", "power"] | None
 
 
+@register_notrace_module
 class CrossCovariance(nn.Module):
     """Multi-headed global cross-covariance pooling (MGCrP); SoT eq. 3.
 
@@ -78,6 +80,7 @@ class CrossCovariance(nn.Module):
         return self.drop(q.flatten(1).to(x.dtype))
 
 
+@register_notrace_module
 class Covariance(nn.Module):
     """Global covariance pooling (GCP) with matrix power normalisation (MPN); upper triangle, row by row.
 

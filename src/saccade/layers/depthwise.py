@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from timm.models import register_notrace_module
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .product import own_backward_serves
 
 
+@register_notrace_module
 class DepthwiseConv(nn.Conv2d):
     """Convolution of each channel by itself that keeps the size of a map B, H, W, C."""
 

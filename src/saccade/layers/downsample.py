@@ -3,9 +3,11 @@
 from collections import OrderedDict
 
 import torch.nn.functional as F
+from timm.models import register_notrace_module
 from torch import Tensor, nn
 
 
+@register_notrace_module
 class PatchConv(nn.Conv2d):
     """Convolution by patches that tile the map; what is left over at the far edges is not read.
 

@@ -5,6 +5,7 @@ from functools import reduce
 
 import torch
 import torch.nn.functional as F
+from timm.models import register_notrace_module
 from torch import Tensor, nn
 
 from .dct import DCTAttention
@@ -16,6 +17,7 @@ CANDIDATES = ("cnn", "window", "global")
 NOMINATIONS = ("hard", "soft")
 
 
+@register_notrace_module
 class Synergy(nn.Module):
     """The mixer of an S-NomMer block: candidates computed from the same map, and a nominator that picks at every place.
 

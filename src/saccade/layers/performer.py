@@ -4,11 +4,13 @@ import math
 
 import torch
 from timm.layers import Mlp
+from timm.models import register_notrace_module
 from torch import Tensor, nn
 
 from .numerics import full_precision, upcast
 
 
+@register_notrace_module
 class Performer(nn.Module):
     """One transformer layer that also changes the width: the residual of its attention is the value, not the input.
 

@@ -4,6 +4,7 @@ import math
 
 import torch
 import torch.nn.functional as F
+from timm.models import register_notrace_function
 from torch import Tensor
 
 from .numerics import upcast
@@ -58,3 +59,8 @@ def resize_tokens(
     head, grid = table[:, :prefix], table[:, prefix:]
     grid = resize_grid(grid.unflatten(1, old), size).flatten(1, 2)
     return torch.cat([head, grid], dim=1)
+
+
+# They look at sizes, which a tracer of graphs does not know.
+register_notrace_function(resize_grid)
+register_notrace_function(resize_tokens)

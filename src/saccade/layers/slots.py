@@ -4,12 +4,14 @@ import math
 
 import torch
 from timm.layers import Attention
+from timm.models import register_notrace_module
 from torch import Tensor, nn
 
 from .cluster import Dispatch, correspondence, kmeans, kmeans_cluster, pool_slots, soft_cluster
 from .tap import Tap
 
 
+@register_notrace_module
 class SlotMixer(nn.Module):
     """Cluster a map into slots, attend among the slots, dispatch them back to the map (GLMix eq. 1-4).
 

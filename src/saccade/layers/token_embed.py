@@ -5,6 +5,7 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
+from timm.models import register_notrace_function
 from torch import Tensor, nn
 
 STEM = 64  # the block widths below are the published ones and follow from it
@@ -27,6 +28,11 @@ class TokenEmbed(nn.Module):
         self.stem = nn.Sequential(nn.Conv2d(in_chans, STEM, 3, padding=1), nn.MaxPool2d(3, stride=2, padding=1))
         self.blocks = nn.Sequential(*blocks)
         self.proj = nn.Conv2d(width, embed_dim, 1)
+
+    @property
+    def weight(self) -> Tensor:
+        """The last projection's; hosts look at it to tell the precision."""
+        return self.proj.weight
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the token grid for an image size: every halving rounds up."""
@@ -291,6 +297,11 @@ class LinearEmbed(nn.Module):
         self.stride = stride
         self.proj = nn.Conv2d(in_chans, embed_dim, stride, stride=stride)
 
+    @property
+    def weight(self) -> Tensor:
+        """The last projection's; hosts look at it to tell the precision."""
+        return self.proj.weight
+
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the token grid for an image size: whole patches, at least one."""
         return max(1, height // self.stride), max(1, width // self.stride)
@@ -309,6 +320,9 @@ def pad_to(x: Tensor, side: int) -> Tensor:
     if not (isinstance(height, int) and isinstance(width, int)) or min(height, width) >= side:
         return x
     return F.pad(x, (0, max(0, side - width), 0, max(0, side - height)))
+
+
+register_notrace_function(pad_to)  # it looks at sizes
 
 
 TOKEN_EMBEDS: dict[str, Callable[..., nn.Module]] = {

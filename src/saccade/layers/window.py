@@ -4,11 +4,13 @@ import math
 
 import torch
 import torch.nn.functional as F
+from timm.models import register_notrace_function, register_notrace_module
 from torch import Tensor, nn
 
 from .position import resize_grid
 
 
+@register_notrace_module
 class WindowAttention(nn.Module):
     """Multi-head attention inside square windows that tile the map from its top left corner.
 
@@ -146,3 +148,6 @@ def _hide_padding(bias: Tensor, size: tuple[int, int], side: int) -> Tensor:
     real = real_row[:, None, :, None] & real_column[None, :, None, :]  # rows, columns, side, side
     real = real.reshape(rows * columns, 1, 1, side**2)
     return bias.masked_fill(~real, float("-inf")).reshape(rows * columns * heads, side**2, side**2)
+
+
+register_notrace_function(extend)  # it looks at sizes

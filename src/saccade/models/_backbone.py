@@ -21,7 +21,7 @@ class Backbone(nn.Module):
     `forward_intermediates`, `prune_intermediate_layers`, `reset_classifier`, `group_matcher` and `convert`.
     """
 
-    default_out_indices: ClassVar[tuple[int, ...]] = (0, 1, 2, 3)
+    default_out_indices: ClassVar[int | tuple[int, ...]] = (0, 1, 2, 3)
     official_prefix: ClassVar[str]  # a key that starts so is the published code's, never ours
     classifier: ClassVar[tuple[str, ...]] = ("head",)  # modules whose first axis is the number of classes
 

@@ -10,13 +10,20 @@ from ._backbone import Backbone
 BackboneT = TypeVar("BackboneT", bound=Backbone)
 
 
-def default_cfg(img_size: int = 224, **overrides: Any) -> dict[str, Any]:
-    """Return the data settings the published recipes evaluate with, as timm spells them."""
+def default_cfg(img_size: int = 224, *, stride: int | None = None, **overrides: Any) -> dict[str, Any]:
+    """Return the data settings the published recipes evaluate with, as timm spells them.
+
+    Args:
+        img_size: side of the images.
+        stride: pixels a position of the last map, which gives its size; None for a column of tokens.
+        overrides: whatever else differs.
+    """
+    side = None if stride is None else -(-img_size // stride)
     return {
         "url": "",
         "num_classes": 1000,
         "input_size": (3, img_size, img_size),
-        "pool_size": None,
+        "pool_size": None if side is None else (side, side),
         "crop_pct": 0.875,
         "interpolation": "bicubic",
         "mean": IMAGENET_DEFAULT_MEAN,
@@ -39,8 +46,10 @@ def build(cls: type[BackboneT], variant: str, pretrained: bool = False, **kwargs
     stride = kwargs.pop("output_stride", 32)  # Hugging Face's TimmBackbone always passes it
     if stride != 32:
         raise ValueError(f"output_stride={stride} was asked of {variant}; its strides are fixed, leave it out")
-    # a model with k stages gives k maps; a columnar one gives its last block unless told otherwise
+    # a model with k stages gives k maps; a columnar one those of its last three blocks
     out_indices = kwargs.pop("out_indices", cls.default_out_indices)
+    if isinstance(out_indices, int) and "depth" in kwargs:
+        out_indices = min(out_indices, kwargs["depth"])
     return build_model_with_cfg(
         cls,
         variant,

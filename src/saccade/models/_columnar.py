@@ -7,11 +7,14 @@ from timm.layers import to_2tuple
 from timm.models._features import feature_take_indices
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
+from torch.fx import wrap
 
 from ..layers.position import resize_tokens, sinusoid_table
 from ._backbone import Backbone, run_blocks
 
 __all__ = ["Block", "Columnar"]
+
+wrap("resize_tokens")  # a leaf of traced graphs here too: what calls it is a method, not a module
 
 
 class Embedding(Protocol):
@@ -33,7 +36,7 @@ class Columnar(Backbone):
     `img_size`; images of another size get it resampled on the two-dimensional grid.
     """
 
-    default_out_indices: ClassVar[tuple[int, ...]] = (-1,)
+    default_out_indices: ClassVar[int | tuple[int, ...]] = 3  # the last ones, as timm's columnar models give
     num_prefix_tokens: int = 1
     pos_embed: Tensor
 
@@ -48,7 +51,7 @@ class Columnar(Backbone):
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        self.embed_dim = self.num_features = embed_dim
+        self.embed_dim = embed_dim
         self.patch_embed = patch_embed
         self.grid_size = cast(Embedding, patch_embed).grid(*to_2tuple(img_size))
         self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dim))
@@ -61,6 +64,11 @@ class Columnar(Backbone):
             {"num_chs": embed_dim, "reduction": cast(Embedding, patch_embed).stride, "module": f"blocks.{i}"}
             for i in range(len(blocks))
         ]
+
+    @property
+    def num_features(self) -> int:  # type: ignore[override]
+        """Width of what `forward_features` returns."""
+        return self.embed_dim
 
     def embed(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Return tokens with class token and positions, B, 1 + N, C, and their grid."""

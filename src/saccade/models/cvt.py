@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, Mlp
-from timm.models import generate_default_cfgs, register_model
+from timm.models import generate_default_cfgs, register_model, register_notrace_module
 from torch import Tensor, nn
 
 from ..layers.numerics import upcast
@@ -255,6 +255,7 @@ class ConvProjection(nn.Module):
         return self.proj(x.permute(0, 2, 3, 1))
 
 
+@register_notrace_module
 class ChannelNorm(nn.Module):
     """Layer norm over the last axis with eps added to the standard deviation, not to the variance."""
 
@@ -273,7 +274,7 @@ class ChannelNorm(nn.Module):
         return (centred / (deviation + self.eps)).to(x.dtype) * self.weight + self.bias
 
 
-default_cfgs = generate_default_cfgs({"cvt_13": default_cfg(first_conv="stages.0.embed", license="mit")})
+default_cfgs = generate_default_cfgs({"cvt_13": default_cfg(stride=16, first_conv="stages.0.embed", license="mit")})
 
 
 @register_model

@@ -332,12 +332,12 @@ SWIN_TINY_LAYOUT: dict[str, Any] = {
 
 
 def _cfg(first_conv: str, **overrides: Any) -> dict[str, Any]:
-    return default_cfg(first_conv=first_conv, license="mit", **overrides)
+    return default_cfg(**{"stride": 32, "first_conv": first_conv, "license": "mit", **overrides})
 
 
 default_cfgs = generate_default_cfgs(
     {
-        "glnet_nano": _cfg("stem.conv1", img_size=32, crop_pct=1.0),
+        "glnet_nano": _cfg("stem.conv1", img_size=32, stride=8, crop_pct=1.0),
         "glnet_stl": _cfg("stem.conv"),
         "glnet_stl_paramslot": _cfg("stem.conv"),
         "glnet_4g": _cfg("stem.conv1"),

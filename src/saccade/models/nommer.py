@@ -32,7 +32,8 @@ class NomMer(Pyramid):
         img_size: size the position table is made for; images of other sizes get it resampled.
         in_chans: image channels.
         num_classes: 0 leaves the classifier out.
-        global_pool: "token" classifies the class token, "avg" the mean of the others, "" does not pool.
+        global_pool: "token" classifies the class token, "avg" the mean of the others, "" does not pool
+            (without a classifier).
         embed_dim: width of the first stage; every further stage doubles it.
         depths: blocks of each stage.
         num_heads: attention heads of each stage.
@@ -52,6 +53,7 @@ class NomMer(Pyramid):
 
     official_prefix: ClassVar[str] = "transformer1."
     num_prefix_tokens: int = 1
+    prefix_in_channels: ClassVar[bool] = True  # of what `forward_features` returns
 
     def __init__(
         self,
@@ -116,11 +118,21 @@ class NomMer(Pyramid):
         self.feature_info = [
             {"num_chs": dim, "reduction": 4 * 2**i, "module": f"stages.{i}"} for i, dim in enumerate(dims)
         ]
-        self.num_features = dims[-1]
-        self.norm = nn.LayerNorm(self.num_features)
+        self.width = dims[-1]
+        self.norm = nn.LayerNorm(self.width)
         self.head_drop = nn.Dropout(drop_rate)
         self.reset_classifier(num_classes, global_pool)
         self.apply(init_weights)
+
+    @property
+    def num_features(self) -> int:  # type: ignore[override]
+        """Channels of what `forward_features` returns; without classes, width of what `forward` returns."""
+        return self.width if self.num_classes == 0 and self.global_pool else 2 * self.width
+
+    @property
+    def head_hidden_size(self) -> int:
+        """Width of what `forward_head(pre_logits=True)` returns."""
+        return self.width
 
     def as_map(self, x: Any, norm: bool) -> Tensor:
         """Return a stage's output as B, C, H, W; the last one's without its class token, normalised if asked."""
@@ -131,15 +143,26 @@ class NomMer(Pyramid):
         return tokens[:, 1:].transpose(1, 2).unflatten(2, grid)
 
     def finish(self, x: Any) -> Tensor:
-        """Return the last stage's normalised tokens, class token first; an earlier stage's map as it is."""
-        return x if isinstance(x, Tensor) else self.norm(x[0])
+        """Return the last stage's normalised map, B, 2C, H, W; an earlier stage's map as it is.
+
+        The class token has no place of its own on a map: every place carries it, in C channels after the map's own.
+        """
+        if isinstance(x, Tensor):
+            return x
+        tokens, grid = x
+        tokens = self.norm(tokens)
+        places = torch.cat([tokens[:, 1:], tokens[:, :1].expand(-1, tokens.shape[1] - 1, -1)], dim=2)
+        return places.transpose(1, 2).unflatten(2, grid)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Pool tokens (B, 1 + L, C) and classify them."""
+        """Pool what `forward_features` returns, B, 2C, H, W, and classify it.
+
+        One place alone, B, C, 1, 1, is its own class token: so the classifier can be asked of every place.
+        """
         if self.global_pool == "token":
-            x = x[:, 0]
-        elif self.global_pool == "avg":
-            x = x[:, 1:].mean(dim=1)
+            x = x[:, -self.width :, 0, 0]
+        elif self.global_pool:
+            x = x[:, : self.width].flatten(2).mean(dim=2)
         x = self.head_drop(x)
         return x if pre_logits else self.head(x)
 
@@ -154,8 +177,12 @@ class NomMer(Pyramid):
                     "class token never sees the image; add 'global' or choose global_pool='avg'"
                 )
             self.global_pool = global_pool
+        if num_classes and not self.global_pool:
+            raise ValueError(
+                f"global_pool='' was given with num_classes={num_classes}; pool 'token' or 'avg' to classify"
+            )
         self.num_classes = num_classes
-        self.head = self.like_self(nn.Linear(self.num_features, num_classes)) if num_classes else nn.Identity()
+        self.head = self.like_self(nn.Linear(self.width, num_classes)) if num_classes else nn.Identity()
         init_weights(self.head)
 
     def set_input_size(
@@ -352,7 +379,10 @@ PUBLISHED_NAMES = (
 )
 
 default_cfgs = generate_default_cfgs(
-    {f"nommer_{size}": default_cfg(first_conv="stem.conv", classifier="head") for size in ("tiny", "small", "base")}
+    {
+        f"nommer_{size}": default_cfg(stride=32, first_conv="stem.conv", classifier="head")
+        for size in ("tiny", "small", "base")
+    }
 )
 
 

@@ -98,9 +98,14 @@ class SoT(Columnar):
         self.reset_classifier(num_classes, global_pool)
 
     @property
+    def num_features(self) -> int:  # type: ignore[override]
+        """Width of the tokens; without classes, that of what `forward` returns."""
+        return self.embed_dim if self.num_classes else self.head_hidden_size
+
+    @property
     def head_hidden_size(self) -> int:
         """Width of what `forward_head(pre_logits=True)` returns."""
-        return self.head.width if isinstance(self.head, SecondOrder) and self.pooled else self.num_features
+        return self.head.width if isinstance(self.head, SecondOrder) and self.pooled else self.embed_dim
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Classify normalised tokens, or return the representation: class token, then pooled words."""

@@ -6,11 +6,12 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from timm.layers import trunc_normal_
-from timm.models import generate_default_cfgs, register_model
+from timm.models import generate_default_cfgs, register_model, register_notrace_function
 from torch import Tensor, nn
 
 from ..layers.performer import Performer
 from ..layers.position import resize_tokens
+from ..layers.token_embed import pad_to
 from ._backbone import run_blocks
 from ._builder import build, default_cfg
 from ._columnar import Block, Columnar
@@ -147,9 +148,7 @@ class TokensToToken(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a map of tokens, B, embed_dim, H / 16, W / 16."""
-        height, width = x.shape[2:]
-        if isinstance(height, int) and isinstance(width, int) and min(height, width) < 3:
-            x = F.pad(x, (0, max(0, 3 - width), 0, max(0, 3 - height)))  # no 7x7 patch fits into less
+        x = pad_to(x, 3)  # no 7x7 patch fits into less
         x = run_blocks([self.split1, self.split2], x, recompute=self.grad_checkpointing)
         tokens, grid = extract_patches(x, 3, stride=2, padding=1)
         return self.project(tokens).transpose(1, 2).unflatten(2, grid)
@@ -181,6 +180,9 @@ def extract_patches(x: Tensor, patch: int, *, stride: int, padding: int) -> tupl
     x = F.pad(x, (0, 0, padding, right, padding, below))
     x = x.unfold(1, patch, stride).unfold(2, patch, stride)  # B, rows, columns, C, patch, patch
     return x.flatten(3).flatten(1, 2), (rows, columns)
+
+
+register_notrace_function(extract_patches)  # it counts with sizes
 
 
 def _side(pixels: int) -> int:

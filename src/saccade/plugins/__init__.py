@@ -6,6 +6,7 @@ from .extra_block import ExtraBlock
 from .registry import PLUGINS, register_plugin
 from .second_order import SecondOrderHead
 from .squeeze import SqueezeExcite
+from .token_embedding import TokenEmbedding
 from .tokens import Host, HostError, Tokens, find_host, read_tokens
 from .uniform import UniformHead
 
@@ -18,6 +19,7 @@ __all__ = [
     "HostError",
     "SecondOrderHead",
     "SqueezeExcite",
+    "TokenEmbedding",
     "Tokens",
     "UniformHead",
     "attach",

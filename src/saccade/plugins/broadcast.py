@@ -21,7 +21,8 @@ class ContextBroadcast(OnTokens):
     Args:
         position: "mlp" (the paper's place), "mlp_mid", "mlp_front", "attention" or "both".
         layers: "upper" half of the blocks (the paper's better choice), "all" (its CB†), or indices of blocks.
-        scale: learn how much of the mean each channel gets, from zero on (CB_S), instead of half of everything.
+        scale: True learns how much of the mean each channel gets, from zero on (CB_S), instead of half of everything;
+            "fixed" adds the whole mean (CB_S without its Λ).
         class_token: prefix tokens take part, as in the paper.
         tokens: of a model that reads text and pictures, the tokens that take part: "all", "image" or "text".
         causal: the mean runs over a token and those before it; None does as the host's attention does.
@@ -35,7 +36,7 @@ class ContextBroadcast(OnTokens):
         *,
         position: Position = "mlp",
         layers: Literal["upper", "all"] | Sequence[int] = "upper",
-        scale: bool = False,
+        scale: bool | Literal["fixed"] = False,
         class_token: bool = True,
         tokens: Part = "all",
         causal: bool | None = None,
@@ -49,6 +50,7 @@ class ContextBroadcast(OnTokens):
             causal=causal,
             spare_pyramid=spare_pyramid,
         )
+        Broadcast(1, scale=scale)  # a wrong one is refused here
         self.scale = scale
 
     def build(self, place: Place, *, skip: int, causal: bool) -> nn.Module:

@@ -11,8 +11,9 @@ from ..layers.second_order import Fusion, Pooling, SecondOrder
 from .attach import Handle, attached
 from .context import Members
 from .registry import register_plugin
-from .tokens import CLASS_OUTPUT, Host, HostError
+from .tokens import CLASS_OUTPUT, Host, HostError, split_tokens
 
+HEAD_DIMS = ((15e6, 14), (45e6, 24), (float("inf"), 38))  # of hosts with fewer parameters than that
 CLASSIFIERS = ("classifier", "score")  # what Hugging Face calls the layer that makes the logits
 
 
@@ -29,7 +30,9 @@ class SecondOrderHead:
         fusion: "sum", "concat", "aggr_all" or "late".
         pooling: "mgcrp", "gcp", "gap", "fc" or None (class token alone).
         num_heads: heads of the cross-covariance.
-        head_dim: their width; by default 14, 24 or 38 as in SoT-Tiny, -Small and -Base, chosen by the host's width.
+        head_dim: their width; by default 14, 24 or 38 as in SoT-Tiny, -Small and -Base, by the host's size: up to
+            15 million parameters without the classifier, up to 45, more. So DeiT, T2T-ViT and Swin get the paper's.
+            "width" chooses by the width of the tokens, as earlier versions did.
         drop_rate: dropout of the second-order representation.
         class_token: None reads the words alone; "auto" reads the class token too, where the host has one.
         options: other settings of the pooling, such as normalization="svpn_exact" or num_iter=3.
@@ -45,14 +48,17 @@ class SecondOrderHead:
         fusion: Fusion = "sum",
         pooling: Pooling = "mgcrp",
         num_heads: int = 6,
-        head_dim: int | None = None,
+        head_dim: int | Literal["width"] | None = None,
         drop_rate: float = 0.0,
         class_token: Literal["auto", "none"] | None = "auto",
         **options: Any,
     ) -> None:
         if class_token not in ("auto", "none", None):
             raise ValueError(f"class_token={class_token!r} was given; allowed are 'auto' and None (words alone)")
-        SecondOrder(32, 2, fusion=fusion, pooling=pooling, num_heads=num_heads, head_dim=head_dim or 14, **options)
+        if isinstance(head_dim, str) and head_dim != "width":
+            raise ValueError(f"head_dim={head_dim!r} was given; give a whole number, 'width', or None")
+        tried = head_dim if isinstance(head_dim, int) else 14
+        SecondOrder(32, 2, fusion=fusion, pooling=pooling, num_heads=num_heads, head_dim=tried, **options)
         self.num_classes = num_classes
         self.fusion: Fusion = fusion
         self.pooling: Pooling = pooling
@@ -82,10 +88,12 @@ class SecondOrderHead:
             )
 
     def build(
-        self, dim: int, num_classes: int, *, class_token: Literal["first", "last"] | None, prefix: int
+        self, dim: int, num_classes: int, *, size: int, class_token: Literal["first", "last"] | None, prefix: int
     ) -> SecondOrder:
-        """Make the head for tokens of a width."""
-        head_dim = self.head_dim or (14 if dim < 300 else 24 if dim < 450 else 38)
+        """Make the head for tokens of a width, in a host of a size."""
+        head_dim = self.head_dim or next(found for most, found in HEAD_DIMS if size < most)
+        if isinstance(head_dim, str):
+            head_dim = 14 if dim < 300 else 24 if dim < 450 else 38
         return SecondOrder(
             dim,
             self.num_classes or num_classes,
@@ -108,14 +116,16 @@ class SecondOrderHead:
                 f"pooling={self.pooling!r} reads the class token alone, and {host.name} has none, or class_token=None "
                 "leaves it out; choose another pooling"
             )
-        layer = self.build(
-            model.num_features, model.num_classes, class_token=None if words_only else "first", prefix=prefix
-        )
+        carried = prefix if getattr(model, "prefix_in_channels", False) else 0
+        dim = model.num_features // (1 + carried)
+        size = _count(model) - sum(_count(part) for path in _classifier_paths(model) if (part := _part(model, path)))
+        token: Literal["first"] | None = None if words_only else "first"
+        layer = self.build(dim, model.num_classes, size=size, class_token=token, prefix=prefix)
         for path in _classifier_paths(model):
             parent, _, name = path.rpartition(".")
-            if hasattr(model.get_submodule(parent), name):
+            if _part(model, path) is not None:
                 handle.replace(model.get_submodule(parent), name, nn.Identity())
-        handle.add(model, "second_order", _FromFeatures(layer, channels_last=host.layout == "NHWC"))
+        handle.add(model, "second_order", _FromFeatures(layer, channels_last=host.layout == "NHWC", carried=carried))
         handle.replace(model, "num_classes", layer.num_classes)
         handle.replace(model, "forward_head", MethodType(_forward_head, model))
         handle.replace(model, "get_classifier", MethodType(_get_classifier, model))
@@ -129,7 +139,11 @@ class SecondOrderHead:
         config = model.config.get_text_config() if host.text else model.config
         class_token: Literal["first", "last"] = "last" if host.causal else "first"
         layer = self.build(
-            config.hidden_size, model.config.num_labels, class_token=class_token, prefix=0 if host.causal else 1
+            config.hidden_size,
+            model.config.num_labels,
+            size=_count(model.base_model),
+            class_token=class_token,
+            prefix=0 if host.causal else 1,
         )
         members = Members(host, "all")
         members.install(host, handle)
@@ -143,14 +157,19 @@ class SecondOrderHead:
 class _FromFeatures(nn.Module):
     """The head on what timm's `forward_features` returns."""
 
-    def __init__(self, layer: SecondOrder, *, channels_last: bool) -> None:
+    def __init__(self, layer: SecondOrder, *, channels_last: bool, carried: int = 0) -> None:
         super().__init__()
         self.layer = layer
         self.channels_last = channels_last
+        self.carried = carried  # prefix tokens that a map has in its channels
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Classify tokens B, N, C or a map."""
-        if x.ndim == 4:
+        if x.ndim == 4 and self.carried:
+            tokens = split_tokens(x, layout="NCHW", prefix_tokens=self.carried)
+            assert tokens.prefix is not None
+            x = torch.cat([tokens.prefix, tokens.words], dim=1)
+        elif x.ndim == 4:
             x = x.flatten(1, 2) if self.channels_last else x.flatten(2).mT
         return self.layer(x, pre_logits=pre_logits)
 
@@ -183,6 +202,15 @@ def _classifier_paths(model: Any) -> tuple[str, ...]:
     paths = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or "head"
     paths = (paths,) if isinstance(paths, str) else tuple(paths)
     return (*paths, *(name for name in ("head_dist", "aux_head") if getattr(model, name, None) is not None))
+
+
+def _part(model: nn.Module, path: str) -> nn.Module | None:
+    parent, _, name = path.rpartition(".")
+    return getattr(model.get_submodule(parent), name, None)
+
+
+def _count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
 
 
 class _Seen:

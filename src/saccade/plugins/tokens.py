@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from ._parts import (
@@ -196,12 +197,18 @@ def split_tokens(
     Args:
         features: B, N, C or B, H, W, C or B, C, H, W as `layout` says.
         layout: which of the three.
-        prefix_tokens: tokens to take off the front of a sequence.
+        prefix_tokens: tokens to take off the front of a sequence; a map B, C, H, W carries them at every place, in
+            further channels after its own.
         grid: the grid of a sequence, if known.
         image_size: height and width of the pictures, to tell the grid by where it is not given.
     """
     if layout == "NCHW":
-        return Tokens(features.flatten(2).transpose(1, 2), None, (features.shape[2], features.shape[3]))
+        words = features.flatten(2).transpose(1, 2)
+        grid = (features.shape[2], features.shape[3])
+        if not prefix_tokens:
+            return Tokens(words, None, grid)
+        words, *prefix_parts = words.chunk(1 + prefix_tokens, dim=2)
+        return Tokens(words, torch.stack([part[:, 0] for part in prefix_parts], dim=1), grid)
     if layout == "NHWC":
         return Tokens(features.flatten(1, 2), None, (features.shape[1], features.shape[2]))
     words = features[:, prefix_tokens:]

@@ -31,6 +31,7 @@ from .parallel import World, join_world, local_device, whole, whole_state
 from .setup import Parts, assemble, resolve
 from .state import load_state
 from .surroundings import surroundings
+from .variants import choose_variants, split_variants
 
 # What may differ when a run goes on: how it is computed and kept, and what a run that broke may need. A name with a dot
 # at its end stands for all under it.
@@ -180,11 +181,13 @@ def gather_settings(**short: Any) -> dict[str, Any]:
 
 
 def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
-    """Return the settings of a recipe with others laid over them."""
+    """Return the settings of a recipe for the model, with others laid over them."""
     name = recipe or "small"
-    values = read_recipe(name)
+    values, variants = split_variants(read_recipe(name), source=f"recipe {name}")
     config = overlay(TrainConfig(), values, source=f"recipe {name}")
     model = given.get("model.name")
+    for more in choose_variants(variants, resolve_name(model or config.model.name)):
+        config = overlay(config, more, source=f"recipe {name}")
     if model is not None and resolve_name(model) != resolve_name(config.model.name):
         config = replace(config, model=replace(config.model, options={}))  # they were meant for the recipe's model
     if {"optim.batch_size", "optim.lr"} & given.keys():  # then they are what was asked for, however few the pictures

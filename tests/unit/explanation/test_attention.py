@@ -98,3 +98,28 @@ def test_scaling_view_needs_cb_s():
     view = scaling_view(model, 2)[1]
     assert [row["ratio"] for row in view.numbers["layers"]] == [None, None]  # weights of zero have no ratio
     json.dumps(view.numbers, allow_nan=False)
+
+
+def test_heads_are_drawn_one_by_one():
+    captured = captured_of(1.0)
+    layer = captured.attention[0]
+    first = torch.zeros_like(layer.first)
+    first[:, :, 0, 1] = 1.0  # the first head looks at one place, the others at all alike
+    first[:, :, 1:, 1:] = 1 / 16
+    object.__setattr__(layer, "first", first)
+    figure = attention_view(captured, PIXELS, heads="all")[0].figures[0]
+    heads = figure.numbers["heads"]
+    assert [one["head"] for one in heads] == list(range(layer.heads))
+    assert heads[0]["places"] == pytest.approx(1 / 16)
+    assert heads[1]["places"] == pytest.approx(10 / 16)
+    one = attention_view(captured, PIXELS, heads=[1])[0].figures[0]
+    assert [entry["head"] for entry in one.numbers["heads"]] == [1]
+    assert attention_view(captured, PIXELS)[0].figures[0].numbers["heads"] == []
+
+
+def test_a_head_that_is_not_there_is_refused():
+    captured = captured_of(1.0)
+    with pytest.raises(ValueError, match=r"heads=\[7\] were given; blocks\.0\.attn has 2 heads"):
+        attention_view(captured, PIXELS, heads=[7])
+    with pytest.raises(ValueError, match="heads='every'"):
+        attention_view(captured, PIXELS, heads="every")

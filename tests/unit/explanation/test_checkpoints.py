@@ -98,3 +98,25 @@ def test_of_two_states_at_one_step_the_later_counts(tmp_path):
         (1, "step-000000001"),
         (2, "step-000000002.1"),
     ]
+
+
+def write_epochs(path, ends):
+    lines = [json.dumps({"epoch": epoch, "step": step}) for epoch, step in ends]
+    (path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def test_epochs_are_chosen_by_number(run):
+    path, models = run
+    write_epochs(path, [(1, 4), (2, 8), (3, 12), (4, 16)])
+    opened, _ = open_checkpoints(path, epochs=[1, 4])
+    assert [name for name, _ in opened] == ["epoch 1", "epoch 4 (final weights)"]
+    for (_, got), want in zip(opened, (models[0], models[2]), strict=True):
+        assert all(torch.equal(got.state_dict()[name], value) for name, value in want.state_dict().items())
+    assert [name for name, _ in open_checkpoints(path, epochs=[3])[0]] == ["epoch 3"]
+
+
+def test_an_epoch_whose_weights_were_not_kept_is_refused(run):
+    path, _ = run
+    write_epochs(path, [(1, 4), (2, 8), (3, 12)])
+    with pytest.raises(ValueError, match=r"epochs=\[2\] were given; .* kept .* epochs 1, 3"):
+        open_checkpoints(path, epochs=[2])

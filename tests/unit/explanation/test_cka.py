@@ -150,3 +150,34 @@ def test_view_holds_the_numbers_it_draws():
 )
 def test_names_beside_the_map_are_short_and_different(names, brief):
     assert brief_names(names) == brief
+
+
+def test_biased_estimate_is_the_papers_definition_over_all_pictures():
+    torch.manual_seed(0)
+    images = torch.randn(40, 1, 3, 3)
+    matrix = torch.randn(9, 5)
+
+    def make():
+        layer = nn.Linear(9, 5, bias=False)
+        layer.weight = nn.Parameter(matrix.T)
+        return layer
+
+    x, y = images.flatten(1).double(), images.flatten(1).double() @ matrix.double()
+    H = torch.eye(40, dtype=torch.float64) - torch.ones(40, 40, dtype=torch.float64) / 40
+    K, L = H @ x @ x.T @ H, H @ y @ y.T @ H
+    expected = (K * L).sum() / ((K * K).sum() * (L * L).sum()).sqrt()
+    assert between(make, images, estimator="biased") == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_biased_estimate_of_nothing_in_common_is_too_high():
+    torch.manual_seed(0)
+
+    class Noise(nn.Module):
+        def forward(self, x):
+            return torch.randn(len(x), 200)
+
+    images = torch.randn(16, 1, 10, 10)
+    assert between(Noise, images, estimator="biased") > 0.5
+    assert abs(between(Noise, images, batch_size=16)) < 0.3
+    with pytest.raises(ValueError, match="estimator='best'"):
+        between(Noise, images, estimator="best")

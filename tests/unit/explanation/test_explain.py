@@ -306,3 +306,39 @@ def test_text_model_makes_the_views_asked_for_and_refuses_those_of_pictures():
         explain(model, ids, data="run")
     with pytest.raises(TypeError, match="a mapping with input_ids"):
         explain(model, [3])
+
+
+def test_block_heads_and_estimator_are_the_users_choice(tmp_path):
+    model = timm.create_model(
+        "glnet_stl", num_classes=3, dims=(32, 32, 32, 32), depths=(1, 1, 2, 1), num_slots=4, img_size=64
+    ).eval()
+    pictures = [np.random.default_rng(i).integers(0, 256, (64, 64, 3), dtype=np.uint8) for i in range(4)]
+    chosen = ["slots-training", "attention", "cka"]
+    explained = explain(model, pictures, views=chosen, block=2, heads="all", estimator="biased")
+    views = {view.key: view for view in explained.pictures[0].views}
+    assert views["slots-training"].figures[0].layer == "stages.1.blocks.0.mixer.global_branch"
+    assert views["attention"].figures[0].numbers["heads"][0]["head"] == 0
+    assert views["cka"].figures[0].numbers["estimator"] == "biased"
+
+
+def test_command_follows_the_slots_of_a_block_by_epoch_and_draws_heads(tmp_path):
+    from saccade.cli import main
+
+    settings = {
+        "data.train_limit": 20,
+        "optim.batch_size": 10,
+        "keep.states": 100,
+        "keep.every_steps": 2,
+        "engine.device": "cpu",
+        "model.options": {"dims": [32, 64], "depths": [2, 1], "pattern": ["G", "A"], "num_slots": 4},
+    }
+    run = saccade.train(epochs=3, out=tmp_path / "run", settings=settings, quiet=True)
+    Image.fromarray(np.arange(28 * 28, dtype=np.uint8).reshape(28, 28)).save(tmp_path / "picture.png")
+    flags = ["--views", "slots-training,attention", "--block", "2", "--epochs", "1,3", "--heads", "0"]
+    assert main(["explain", str(run.path), str(tmp_path / "picture.png"), "--out", str(tmp_path / "page"), *flags]) == 0
+    numbers = (tmp_path / "page" / "numbers.json").read_text()
+    assert '"checkpoint": "epoch 1"' in numbers
+    assert '"checkpoint": "epoch 2"' not in numbers
+    assert "epoch 3 (final weights)" in numbers
+    assert "stages.0.blocks.1.mixer.global_branch" in numbers
+    assert '"head": 0' in numbers

@@ -129,3 +129,21 @@ def test_all_maps_lie_in_row_major_order():
     assert drawn[2, 13].sum() > 600  # first row, second map, its upper left cell
     assert drawn[2, 2].sum() < 200
     assert drawn[13, 2].sum() < 200
+
+
+def test_a_block_is_chosen_by_number_or_path(images, pixels):
+    models = [("step 1", nano(1)), ("step 2", nano(2))]
+    names = [block.layer for block in read_slots(models[0][1], images)]
+    for number, name in enumerate(names, start=1):
+        for layer in (number, name, name.removesuffix(".mixer.global_branch")):
+            (figure,) = slots_over_checkpoints(models, images, pixels, layer=layer)[0].figures
+            assert figure.layer == name
+    with pytest.raises(ValueError, match=f"a number from 1 to {len(names)}"):
+        read_slots(models[0][1], images, layer=len(names) + 1)
+
+
+def test_the_middle_block_of_stl_is_the_fifth_as_in_the_paper():
+    model = timm.create_model("glnet_stl", num_classes=3, dims=(32, 32, 32, 32), num_slots=4).eval()
+    (block,) = read_slots(model, torch.randn(1, 3, 64, 64), middle=True)
+    assert block.layer == "stages.2.blocks.0.mixer.global_branch"
+    assert block.layer == read_slots(model, torch.randn(1, 3, 64, 64), layer=5)[0].layer

@@ -111,12 +111,12 @@ def test_parameters_and_operations_are_the_published_ones(name, params, gmacs):
 def test_any_size_gives_maps_of_rounded_up_strides(size):
     model = small().eval()
     with torch.no_grad():
-        tokens, maps = model.forward_intermediates(images(*size, batch=1))
+        final, maps = model.forward_intermediates(images(*size, batch=1))
         logits = model(images(*size, batch=1))
     for stride, width, found in zip((4, 8, 16, 32), (8, 16, 32, 64), maps, strict=True):
         assert found.shape == (1, width, -(-size[0] // stride), -(-size[1] // stride))
-    assert tokens.shape == (1, 1 + maps[3][0, 0].numel(), 64)
-    assert torch.allclose(model.forward_head(tokens), logits)
+    assert final.shape == (1, 2 * 64, *maps[3].shape[2:])
+    assert torch.allclose(model.forward_head(final), logits)
     assert logits.isfinite().all()
 
 
@@ -130,9 +130,9 @@ def test_last_row_of_an_odd_map_is_pooled_by_itself():
 def test_last_map_is_the_normalised_word_tokens():
     model = small().eval()
     with torch.no_grad():
-        tokens, maps = model.forward_intermediates(images(64, 96), norm=True)
+        final, maps = model.forward_intermediates(images(64, 96), norm=True)
         bare = model.forward_intermediates(images(64, 96), indices=[3], intermediates_only=True)[0]
-    assert torch.equal(maps[3].flatten(2).mT, tokens[:, 1:])
+    assert torch.equal(maps[3], final[:, :64])
     assert torch.allclose(model.norm(bare.permute(0, 2, 3, 1)).permute(0, 3, 1, 2), maps[3], atol=1e-6)
 
 
@@ -145,15 +145,38 @@ def test_features_only_prunes_what_no_map_needs():
     assert all(p.grad is not None for p in model.parameters())
 
 
+def test_a_map_that_is_not_pooled_cannot_be_classified():
+    with pytest.raises(ValueError, match="pool 'token' or 'avg'"):
+        small(global_pool="")
+
+
 @pytest.mark.parametrize("pool", ["token", "avg", ""])
 def test_pooling_and_classifier(pool):
-    model = small(global_pool=pool).eval()
-    tokens = model.forward_features(images(64, 64))
-    want = {"token": tokens[:, 0], "avg": tokens[:, 1:].mean(1), "": tokens}[pool]
-    assert torch.equal(model.forward_head(tokens, pre_logits=True), want)
-    assert torch.equal(model(images(64, 64)), model.get_classifier()(want))
+    model = small(global_pool=pool, **({} if pool else {"num_classes": 0})).eval()
+    features = model.forward_features(images(64, 64))
+    assert features.shape == (2, 2 * 64, 2, 2)
+    want = {"token": features[:, 64:, 0, 0], "avg": features[:, :64].mean((2, 3)), "": features}[pool]
+    torch.testing.assert_close(model.forward_head(features, pre_logits=True), want)
+    torch.testing.assert_close(model(images(64, 64)), model.get_classifier()(want))
     model.reset_classifier(0, "avg")
-    assert torch.equal(model(images(64, 64)), tokens[:, 1:].mean(1))
+    torch.testing.assert_close(model(images(64, 64)), features[:, :64].mean((2, 3)))
+
+
+def test_every_place_carries_the_class_token():
+    model = small().eval()
+    with torch.no_grad():
+        tokens, grid = run_stages(model, images(64, 96))
+        features = model.forward_features(images(64, 96))
+    tokens = model.norm(tokens)
+    assert torch.equal(features[:, :64].flatten(2).mT, tokens[:, 1:])
+    assert torch.equal(features[:, 64:], tokens[:, 0, :, None, None].expand(-1, -1, *grid))
+
+
+def run_stages(model, x):
+    x = model.stem(x)
+    for stage in model.stages:
+        x = stage(x)
+    return x
 
 
 @torch.no_grad()

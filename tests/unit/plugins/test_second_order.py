@@ -6,6 +6,7 @@ import torch
 import transformers
 from torch import nn
 
+import saccade
 from saccade.layers.second_order import SecondOrder
 from saccade.plugins import HostError, attach
 from saccade.plugins.second_order import SecondOrderHead
@@ -182,3 +183,30 @@ def test_settings_are_checked_before_anything_is_attached():
         SecondOrderHead(fusion="average")
     with pytest.raises(ValueError, match="normalization"):
         SecondOrderHead(normalization="nope")
+
+
+@pytest.mark.parametrize(
+    ("name", "head_dim"),
+    [
+        ("deit_tiny_patch16_224", 14),
+        ("deit_small_patch16_224", 24),
+        ("deit_base_patch16_224", 38),
+        ("swin_tiny_patch4_window7_224", 24),
+        ("swin_base_patch4_window7_224", 38),
+        ("t2t_vit_12", 14),
+        ("t2t_vit_14", 24),
+        ("t2t_vit_24", 38),
+    ],
+)
+def test_width_of_its_heads_is_the_papers_for_the_hosts_size(name, head_dim):
+    with torch.device("meta"):
+        model = timm.create_model(name)
+        saccade.attach(model, saccade.SecondOrderHead())
+    assert model.get_classifier().pool.head_dim == head_dim
+
+
+def test_size_of_the_host_is_counted_without_its_classifier():
+    with torch.device("meta"):
+        model = timm.create_model("vit_small_patch16_224", num_classes=60000)
+        saccade.attach(model, saccade.SecondOrderHead(num_classes=10))
+    assert model.get_classifier().pool.head_dim == 24

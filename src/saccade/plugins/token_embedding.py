@@ -1,0 +1,116 @@
+"""SoT's token embeddings in the place of a host's patch embedding: with `SecondOrderHead`, the paper's "+ours"."""
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import nn
+
+from ..layers.token_embed import TOKEN_EMBEDS, TokenEmbed
+from .attach import Handle
+from .registry import register_plugin
+from .tokens import Host, HostError
+
+Kind = Literal["densenet", "resnet", "inception", "nonlocal", "linear"]
+NAMES = ("patch_embed", "patch_embeddings", "patch_embedding", "stem", "conv_proj")
+
+
+@register_plugin("token_embedding")
+class TokenEmbedding:
+    """Embed images by a small convolutional pyramid instead of one linear projection of patches.
+
+    The host's patch projection is looked for: a convolution whose kernel is its stride, under `patch_embed`, `stem` or
+    the like (ViT, DeiT, Swin, Mixer, Hugging Face's ViT), or T2T-ViT's tokens-to-token module. The new one returns a
+    map of the same width and stride, so that positions, class token and norms of the host stay. It starts from random
+    weights, so it is meant to be trained.
+
+    Args:
+        kind: "densenet" (every published SoT), "resnet", "inception", "nonlocal" or "linear".
+        norm: batch norm inside the layers of "densenet"; see `DenseNetEmbed`.
+        path: the module to replace, one that maps images to B, C, H, W, if it is not found by itself.
+        dim: width of its map, if it is no convolution.
+        stride: pixels a position of its map, if it is no convolution.
+    """
+
+    name: ClassVar[str] = "token_embedding"
+
+    def __init__(
+        self,
+        *,
+        kind: Kind = "densenet",
+        norm: bool = False,
+        path: str | None = None,
+        dim: int | None = None,
+        stride: int | None = None,
+    ) -> None:
+        if kind not in TOKEN_EMBEDS:
+            raise ValueError(f"kind={kind!r} was given; allowed are {', '.join(map(repr, TOKEN_EMBEDS))}")
+        if norm and kind != "densenet":
+            raise ValueError(f"norm=True was given with kind={kind!r}; it belongs to 'densenet'")
+        self.kind: Kind = kind
+        self.norm = norm
+        self.path = path
+        self.dim = dim
+        self.stride = stride
+
+    def install(self, host: Host, handle: Handle) -> None:
+        """Put the embedding in the place of the host's."""
+        path = self._find(host)
+        parent, _, name = path.rpartition(".")
+        layer = self.build(host, path)
+        handle.replace(host.model.get_submodule(parent), name, layer)
+
+    def build(self, host: Host, path: str) -> nn.Module:
+        """Make the embedding that fits where a module was."""
+        model: Any = host.model
+        old: Any = model.get_submodule(path)
+        first = next((m for m in old.modules() if isinstance(m, nn.Conv2d)), None)
+        in_chans = first.in_channels if first is not None else getattr(model, "in_chans", 3)
+        dim: Any
+        stride: Any
+        if isinstance(old, nn.Conv2d):
+            dim, stride = self.dim or old.out_channels, self.stride or old.stride[0]
+        else:
+            dim, stride = self.dim or getattr(model, "embed_dim", None), self.stride or getattr(old, "stride", None)
+        if not isinstance(dim, int) or not isinstance(stride, int):
+            raise HostError(
+                f"{path} of {host.name} is {type(old).__name__}, which tells no width and stride; pass dim= and stride="
+            )
+        if self.kind != "linear" and stride not in (4, 8, 16):
+            raise HostError(
+                f"{path} of {host.name} makes tokens of {stride} pixels; kind={self.kind!r} has strides of 4, 8 and "
+                "16, kind='linear' any"
+            )
+        options: dict[str, Any] = {"norm": True} if self.norm else {}
+        with torch.device(next(host.model.parameters()).device):
+            return TOKEN_EMBEDS[self.kind](in_chans=in_chans, embed_dim=dim, stride=stride, **options)
+
+    def _find(self, host: Host) -> str:
+        if self.path is not None:
+            try:
+                host.model.get_submodule(self.path)
+            except AttributeError:
+                top = ", ".join(name for name, _ in host.model.named_children())
+                raise HostError(f"path={self.path!r} was given; {host.name} has {top}") from None
+            return self.path
+        for path, module in host.model.named_modules():
+            if path.rpartition(".")[2] not in NAMES or host.text:
+                continue
+            if isinstance(module, TokenEmbed) or hasattr(module, "split1"):
+                return path
+            if found := next((p for p, m in module.named_modules() if _projects_patches(m)), None):
+                return f"{path}.{found}".rstrip(".")
+            if _projects_patches(module):
+                return path
+        raise HostError(
+            f"TokenEmbedding replaces a projection of patches and found none in {host.name}. Looked for a convolution "
+            f"whose kernel is its stride under {', '.join(NAMES)}; pass path= of the module that maps images to B, C, "
+            "H, W, with dim= and stride= if it is no convolution"
+        )
+
+    def __repr__(self) -> str:
+        return f"TokenEmbedding({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+def _projects_patches(module: nn.Module) -> bool:
+    """Tell whether a module is a convolution by patches that tile an image."""
+    return isinstance(module, nn.Conv2d) and module.kernel_size == module.stride and module.stride[0] > 1
