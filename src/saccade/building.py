@@ -11,13 +11,13 @@ from typing import Any
 
 import timm
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from .config import ConfigError, LossConfig, ModelConfig, fit_value, nearest, overlay, read_value
+from .config import ConfigError, LossConfig, ModelConfig, fit_value, nearest, read_value
 from .data.loader import Framing
 from .files import whole_file
+from .metadata import check_inputs, check_model, constructor_options, described_by, read_described
 from .models import CheckpointError, load_official
 from .models._backbone import Backbone
 from .models._identify import require_model
@@ -249,8 +249,10 @@ def _create(config: ModelConfig, shape: Shape) -> nn.Module:
 
 def save_model(path: Path, weights: Mapping[str, Tensor], config: ModelConfig, shape: Shape) -> None:
     """Write weights with what is needed to build their model and to feed it pictures."""
+    allowed = constructor_options(resolve_name(config.name))  # others, such as where weights came from, build nothing
+    options = {name: value for name, value in config.options.items() if name in allowed}
     about = {
-        "model": {**asdict(config), "checkpoint": None, "pretrained": False, "probe": False},
+        "model": {**asdict(config), "options": options, "checkpoint": None, "pretrained": False, "probe": False},
         "classes": list(shape.classes),
         "in_chans": shape.in_chans,
         "img_size": shape.img_size,
@@ -285,22 +287,16 @@ def load_model(path: str | Path) -> tuple[nn.Module, Shape]:
                 f"{file.parent} holds no model.safetensors; a run gets one at its end: saccade train --resume "
                 f"{file.parent}"
             )
-    try:
-        with safe_open(file, framework="pt") as opened:
-            about = json.loads((opened.metadata() or {})["saccade"])
-        weights = load_file(file)
-    except FileNotFoundError:
-        raise CheckpointError(f"there is no {file}") from None
-    except (SafetensorError, KeyError, ValueError):
-        raise CheckpointError(
-            f"{file} was not written by saccade; give a run's folder or its model.safetensors"
-        ) from None
-    shape = Shape(
-        **{name: about[name] for name in ("in_chans", "img_size", "mean", "std")},
-        shorter=about.get("shorter"),
-        classes=tuple(about["classes"]),
-    )
-    model = build_model(overlay(ModelConfig(), about["model"], source=str(file)), shape, seed=0)
+    about, weights = read_described(file)
+    with described_by(file, weights):
+        check_inputs(about)
+        config = check_model(about["model"], resolve=resolve_name)
+        shape = Shape(
+            **{name: about[name] for name in ("in_chans", "img_size", "mean", "std")},
+            shorter=about.get("shorter"),
+            classes=tuple(about["classes"]),
+        )
+        model = build_model(config, shape, seed=0)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

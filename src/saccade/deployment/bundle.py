@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from ..building import Shape
+from ..metadata import check_inputs
 
 KEY = "saccade"  # of ONNX's metadata
 MEMBER = "extra/saccade.json"  # of a torch.export package, behind the archive's own folder
@@ -90,20 +91,15 @@ class Bundle:
         return bundle
 
     def _check(self) -> None:
-        whole = {"img_size": self.img_size, "channels": self.channels, "parameters": self.parameters}
-        if not all(type(value) is int and value >= 0 for value in whole.values()):
-            raise ValueError(f"sizes are whole numbers, not {whole}")
-        if not 1 <= self.img_size <= 8192 or self.channels not in (1, 3):
-            raise ValueError(f"img_size {self.img_size}, channels {self.channels}")
-        if self.shorter is not None and (type(self.shorter) is not int or not self.img_size <= self.shorter <= 65536):
-            raise ValueError(f"shorter {self.shorter!r}")
-        if not all(isinstance(part, tuple) for part in (self.classes, self.plugins, self.mean, self.std)):
-            raise ValueError("classes, plugins, mean and std are lists")
-        if not self.classes or not all(isinstance(name, str) for name in (*self.classes, *self.plugins, self.name)):
-            raise ValueError("classes and names are text")
-        numbers = (*self.mean, *self.std)
-        if len(numbers) != 2 * self.channels or not all(isinstance(value, int | float) for value in numbers):
-            raise ValueError("mean and std are numbers, one a channel")
+        check_inputs(vars(self) | {"in_chans": self.channels})
+        if type(self.parameters) is not int or self.parameters < 0:
+            raise ValueError(f"parameters = {self.parameters!r}; it is a whole number")
+        if type(self.any_size) is not bool or not isinstance(self.plugins, tuple):
+            raise ValueError("any_size is true or false, and plugins is a list")
+        if not all(isinstance(name, str) for name in (*self.plugins, self.name, self.precision)):
+            raise ValueError("name, precision and plugins are text")
+        if not all(isinstance(entry, tuple) and len(entry) == 2 for entry in self.versions):
+            raise ValueError("versions is names with values")
         if self.interpolation != "bicubic":
             raise ValueError(f"interpolation {self.interpolation!r} is not known to this version")
 
