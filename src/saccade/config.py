@@ -13,6 +13,7 @@ import yaml
 from .ranges import RANGES
 
 ConfigT = TypeVar("ConfigT")
+TEXT_CHARS, VALUES = 2**20, 100_000  # of a text of settings
 
 
 class ConfigError(ValueError):
@@ -216,12 +217,31 @@ def read_yaml(text: str, *, source: str) -> dict[str, Any]:
 
 
 def _load(text: str, complaint: str) -> Any:
+    if len(text) > TEXT_CHARS:
+        raise ConfigError(f"{complaint}: it has {len(text)} characters; settings have at most {TEXT_CHARS}")
     try:
-        return yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _weigh(node, {}) > VALUES:
+            raise ConfigError(f"{complaint}: its aliases (*name) stand for more than {VALUES} values; write them out")
+        return loader.construct_document(node)
     except RecursionError:
         raise ConfigError(f"{complaint}: it is nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:  # a date that there is none of is a ValueError
         raise ConfigError(f"{complaint}: {error}") from None
+
+
+def _weigh(node: yaml.Node, known: dict[int, int]) -> int:
+    """Return how many values a node stands for with all aliases written out; one inside itself stands for no end."""
+    if id(node) in known:
+        return known[id(node)]
+    known[id(node)] = VALUES + 1  # until it is known: whoever comes here again is inside of it
+    parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+    weight = 1 + sum(_weigh(part, known) for part in parts) if isinstance(node, yaml.CollectionNode) else 1
+    known[id(node)] = min(weight, VALUES + 1)
+    return known[id(node)]
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
@@ -309,7 +329,8 @@ def fit_value(value: Any, hint: Any, name: str, *, source: str) -> Any:
     """
     fitted = _try(value, hint)
     if fitted is _NO:
-        raise ConfigError(f"{source}: {name} = {value!r} ({type(value).__name__}) was given; it takes {_say(hint)}")
+        given = f"{_short(repr(value))} ({type(value).__name__})"
+        raise ConfigError(f"{source}: {name} = {given} was given; it takes {_say(hint)}")
     return fitted
 
 
