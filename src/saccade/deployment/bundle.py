@@ -11,11 +11,13 @@ from typing import Any
 from torch import nn
 
 from ..building import Shape
+from ..files import read_small
 from ..metadata import check_inputs
 
 KEY = "saccade"  # of ONNX's metadata
 MEMBER = "extra/saccade.json"  # of a torch.export package, behind the archive's own folder
 LIMIT = 16 * 2**20  # bytes of JSON a package may carry
+ONNX_LIMIT = 2**31  # bytes of a graph, which is all that its format can hold
 INSTALL = "pip install 'saccade[export]'"
 
 
@@ -127,11 +129,12 @@ def safe_onnx_bytes(path: Path) -> tuple[bytes, Bundle]:
     """Return a file's bytes and what it says of itself, after refusing what saccade did not write.
 
     A graph may name other files to take weights from; none written here does, and one that does is refused, so that
-    no file besides the one given is ever read.
+    no file besides the one given is ever read. A graph may hold loops, which need not end, and functions, which may
+    unfold without end; none written here does either.
     """
     import onnx
 
-    data = path.read_bytes()
+    data = read_small(path, most=ONNX_LIMIT)
     try:
         model = onnx.load_model_from_string(data)
     except Exception:  # protobuf's own kind, which is not always importable from the same place
@@ -142,6 +145,11 @@ def safe_onnx_bytes(path: Path) -> tuple[bytes, Bundle]:
     if outside is not None or any(_outside(function) for function in model.functions):
         raise ExportError(
             f"{path} takes weights from other files, which a file of `saccade export` never does; it is not opened"
+        )
+    if model.functions or any(_has_graphs(node) for node in model.graph.node):
+        raise ExportError(
+            f"{path} holds loops, branches or functions, which a file of `saccade export` never does and which need "
+            "not end; it is not opened"
         )
     told = {entry.key: entry.value for entry in model.metadata_props}.get(KEY)
     names = [value.name for value in model.graph.input], [value.name for value in model.graph.output]
@@ -169,6 +177,10 @@ def _attribute_tensors(node: Any) -> Iterator[Any]:
             yield from (sparse.values, sparse.indices)
         for inner in (attribute.g, *attribute.graphs):
             yield from _tensors(inner)
+
+
+def _has_graphs(node: Any) -> bool:
+    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
 
 
 def _outside(function: Any) -> bool:
