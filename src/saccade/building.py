@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .config import ConfigError, LossConfig, ModelConfig, fit_value, nearest, read_value
 from .data.loader import Framing
-from .files import whole_file
+from .files import sort_header, whole_file
 from .metadata import check_inputs, check_model, constructor_options, described_by, read_described
 from .models import CheckpointError, load_official
 from .models._backbone import Backbone
@@ -268,6 +268,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: dict[st
     """Write a safetensors file of a run whole or not at all."""
     with whole_file(path, then=f"go on by saccade train --resume {path.parent}") as draft:
         save_file(dict(tensors), draft, metadata=metadata)
+        sort_header(draft)
 
 
 def load_model(path: str | Path) -> tuple[nn.Module, Shape]:

@@ -1,5 +1,6 @@
 """Files that are on the disk whole or not at all, errors that say what to do where they cannot be, and safe opening."""
 
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -27,6 +28,23 @@ def open_regular(path: Path) -> BinaryIO:
     os.close(handle)
     name = "a folder" if stat.S_ISDIR(kind) else "a pipe" if stat.S_ISFIFO(kind) else "a device or a socket"
     raise NotRegularError(f"{path} is {name}; only regular files are read")
+
+
+def sort_header(path: Path) -> None:
+    """Put what a safetensors file says of itself in order, so that the same content is the same bytes.
+
+    The library writes it in an order of chance. Nothing is moved: the header keeps its length.
+    """
+    with open(path, "rb+") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        if len(header.get("__metadata__", ())) < 2:
+            return
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= length:
+            file.seek(8)
+            file.write(text.ljust(length))
 
 
 def read_small(path: Path, *, most: int) -> bytes:

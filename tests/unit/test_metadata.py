@@ -1,14 +1,18 @@
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 import timm
+import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from saccade.building import Shape, build_model, load_model, save_model
 from saccade.config import ModelConfig
 from saccade.deployment.bundle import Bundle, ExportError
+from saccade.files import sort_header
 from saccade.metadata import constructor_options
 from saccade.models import CheckpointError
 from support.exports import BUNDLE, tiny_run
@@ -158,3 +162,25 @@ def test_bundles_that_no_export_writes_are_refused(name, value):
     about = json.loads(BUNDLE.to_json()) | {name: value}
     with pytest.raises(ExportError, match="its description is damaged"):
         Bundle.from_json(json.dumps(about), source="model.onnx")
+
+
+def test_the_same_weights_are_the_same_bytes_in_every_process(tmp_path):
+    code = "import sys; from pathlib import Path; from support.exports import tiny_run; tiny_run(Path(sys.argv[1]))"
+    written = set()
+    for number in range(4):  # the order of two entries is one of two
+        subprocess.run([sys.executable, "-c", code, tmp_path / str(number)], check=True)
+        written.add((tmp_path / str(number) / "model.safetensors").read_bytes())
+    assert len(written) == 1
+
+
+def test_a_header_in_another_order_is_sorted_and_read_as_before(tmp_path):
+    tensors = {"b": torch.arange(6.0).view(2, 3), "a": torch.ones(3, dtype=torch.bfloat16)}
+    seen = set()
+    for _ in range(20):
+        save_file(tensors, tmp_path / "x", metadata={"format": "pt", "saccade": '{"ä": "\\n\\u0001 \u2713"}'})
+        sort_header(tmp_path / "x")
+        seen.add((tmp_path / "x").read_bytes())
+        with safe_open(tmp_path / "x", framework="pt") as opened:
+            assert opened.metadata() == {"format": "pt", "saccade": '{"ä": "\\n\\u0001 \u2713"}'}
+            assert torch.equal(opened.get_tensor("b"), tensors["b"])
+    assert len(seen) == 1

@@ -17,6 +17,7 @@ from PIL import Image
 from saccade.data import picture as pictures
 from saccade.data import samples, tar
 from saccade.data.arrays import read_idx
+from saccade.data.folder import open_folder
 from saccade.data.npz import open_npz
 from saccade.data.open import open_data
 from saccade.data.picture import BadPicture, decode
@@ -254,6 +255,30 @@ def test_links_that_bring_in_other_classes_are_told(tmp_path):
     assert "cat/more leads to dog" in notes
     assert "cat/birds leads to" in notes
     assert "dog/linked.jpg leads to cat" in notes
+
+
+def test_a_class_folder_whose_name_is_no_text_is_told(tmp_path):
+    class_folders(tmp_path, {"cat": 4, "dog": 4})
+    os.mkdir(os.fsencode(tmp_path) + b"/v\xf6gel")
+    with pytest.raises(ValueError, match=r"class folder whose name is not UTF-8: v\\udcf6gel; rename it"):
+        open_data(str(tmp_path))
+
+
+def test_a_folder_that_may_not_be_listed_is_told(tmp_path, monkeypatch):
+    class_folders(tmp_path, {"cat": 4, "dog": 4})
+    (tmp_path / "cat" / "more").mkdir()
+    real = os.scandir
+
+    def deny(path, denied="more"):
+        if os.path.basename(path) == denied:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", deny)
+    assert any("cannot be read, left out: " in note and "cat/more" in note for note in open_data(str(tmp_path)).notes)
+    monkeypatch.setattr(os, "scandir", lambda path: deny(path, tmp_path.name))
+    with pytest.raises(PermissionError, match="may not be read: permission is denied; let the user"):
+        open_folder(tmp_path)
 
 
 def test_links_in_a_circle_are_bad_pictures(tmp_path):
