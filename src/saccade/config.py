@@ -272,14 +272,15 @@ def _nested(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name, value in values.items():
         if not isinstance(name, str):
-            raise ConfigError(f"{source} has the name {name!r}; names are words")
+            raise ConfigError(f"{source} has the name {_short(repr(name))}; names are words")
         *groups, last = name.split(".")
         place = tree
         for group in groups:
             place = place.setdefault(group, {})
             if not isinstance(place, dict):
                 raise ConfigError(
-                    f"{source}: {name} and {group} = {place!r} were given; {group} is a group of settings"
+                    f"{source}: {_short(name)} and {_short(group)} = {_short(repr(place))} were given; {_short(group)} "
+                    "is a group of settings"
                 )
         if isinstance(value, Mapping) and isinstance(place.get(last), dict):
             place[last] |= value
@@ -294,11 +295,13 @@ def _overlay(config: Any, values: Mapping[str, Any], source: str, prefix: str) -
     for name, value in values.items():
         full = f"{prefix}{name}"
         if name not in hints:
-            raise ConfigError(f"{source}: there is no setting {full!r}{_nearest(config, full, prefix, hints)}")
+            near = _nearest(config, _short(full), prefix, hints)
+            raise ConfigError(f"{source}: there is no setting {_short(full)!r}{near}")
         current = getattr(config, name)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
-                raise ConfigError(f"{source}: {full} is a group of settings, {value!r} was given; name one inside it")
+                given = _short(repr(value))
+                raise ConfigError(f"{source}: {full} is a group of settings, {given} was given; name one inside it")
             changes[name] = _overlay(current, value, source, f"{full}.")
         else:
             fitted = fit_value(value, hints[name], full, source=source)

@@ -6,6 +6,7 @@ import math
 import re
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -29,6 +30,7 @@ FASHION = (
 )
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IDX = re.compile(r"(.*?)(train|t10k|test)-(images|labels)[.-]idx[13]-ubyte(\.gz)?")
+PIECE = 2**24  # bytes read at a time
 TEST_NOTE = "there is no validation split: the test pictures are used as one"
 
 
@@ -64,13 +66,21 @@ def read_idx(path: Path) -> np.ndarray:
             count = math.prod(shape)
             if count > physical_memory():
                 raise ValueError(f"{path} announces {count} bytes, and this machine has {physical_memory()}")
-            data = opened.read(count + 1)  # no more than it announces, whatever it unpacks to
+            data = _read_up_to(opened, count + 1)  # no more than it announces, whatever it unpacks to
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} is truncated or not gzipped ({error}); fetch it again") from error
     if not shape or len(data) != count:
         more = f"more than {count}" if len(data) > count else len(data)
         raise ValueError(f"{path} has {more} bytes of content for shape {shape}; fetch it again")
     return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def _read_up_to(file: BinaryIO | gzip.GzipFile, size: int) -> bytes:
+    """Read piece by piece: what is announced and not there takes no memory."""
+    data = bytearray()
+    while len(data) < size and (piece := file.read(min(size - len(data), PIECE))):
+        data += piece
+    return bytes(data)
 
 
 def _open_idx(folder: Path, names: set[str]) -> Splits:

@@ -104,7 +104,8 @@ def _read(
                     f"{path} holds arrays of Python objects, which are pickles and not opened here; save plain uint8 "
                     "pictures of one size and whole-number labels with numpy.savez"
                 ) from error
-            raise ValueError(f"{path} cannot be read: {error}") from error
+            told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            raise ValueError(f"{path} cannot be read: {told}; fetch or save it again") from error
     if not found:
         raise ValueError(
             f"{path} holds {some(sorted(archive.files))}; it needs x_train and y_train, and may have x_val and y_val "

@@ -197,5 +197,7 @@ def read_program_bundle(path: Path) -> Bundle:
             if member.file_size > LIMIT:
                 raise ExportError(f"{path}: its description is {member.file_size} bytes; it is not opened")
             return Bundle.from_json(archive.read(member).decode("utf-8"), source=str(path))
-    except (zipfile.BadZipFile, UnicodeDecodeError, EOFError):
+    except ExportError:
+        raise
+    except Exception:  # zipfile raises many kinds on damaged archives
         raise ExportError(f"{path} is damaged or no torch.export package; export the run again") from None

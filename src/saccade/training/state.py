@@ -193,14 +193,14 @@ def _read(place: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         body = json.loads(text)
         for shard, digest in body["shards"].items():
             if re.fullmatch(SHARD, shard) is None:
-                raise StateError(f"{shard!r} is no file of a state")
+                raise StateError(f"{shard[:80]!r} is no file of a state")
             if _digest(place / shard) != digest:
                 raise StateError(f"{shard} does not match its checksum")
         return _assemble(place, body["layout"]), body["record"]
     except StateError:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError, RecursionError) as error:
-        raise StateError(f"{type(error).__name__}: {error}") from error
+        raise StateError(f"{type(error).__name__}: {str(error)[:300]}") from error
     except (RuntimeError, MemoryError, OverflowError) as error:  # pieces that do not fit together
         raise StateError(f"its pieces cannot be put together ({str(error)[:200]})") from error
 
@@ -209,7 +209,7 @@ def _assemble(place: Path, layout: Mapping[str, list[Any]]) -> dict[str, Tensor]
     """Join the pieces of every tensor along the first axis."""
     files = {piece["shard"] for pieces in layout.values() for piece in pieces}
     if not all(re.fullmatch(SHARD, name) for name in files):
-        raise StateError(f"its tensors lie in {sorted(files)[:3]}, which are no files of a state")
+        raise StateError(f"its tensors lie in {str(sorted(files))[:200]}, which are no files of a state")
     opened = {name: safe_open(place / name, framework="pt") for name in files}
     tensors = {}
     for name, pieces in layout.items():
