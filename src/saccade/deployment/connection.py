@@ -18,7 +18,8 @@ UNREAD_SECONDS = 30.0  # for a client to take what was sent to it
 REST_SECONDS = 10.0  # for the rest of an upload that was refused: who is still sending would not see the answer
 REST_BYTES = 256 * 1024 * 1024  # of that rest
 GRACE_SECONDS = 0.3  # after a stop, for requests that are on their way
-FRESH_SECONDS = 1.0  # so long nobody can be called slow
+FRESH_SECONDS = 1.0  # so long no upload can be called slow
+IDLE_SECONDS = 5.0  # so long nobody can be said to ask nothing
 FRESH, ANSWERED = 3, 6  # claims
 SPARE = 1.75  # times the connections that are kept: so many there are for a moment
 SHARE = 0.75  # of the connections, for one address
@@ -132,17 +133,17 @@ class Connection(H11Protocol):
         """Return a connection's claim to its place; the smallest goes first.
 
         Who was answered and goes on sending goes before slow uploads, the slowest first, and these before whoever asks
-        nothing. Whoever began within the last second (`FRESH`) stays while there are files left, and what is being
-        answered (`ANSWERED`) always.
+        nothing. Whoever began a moment ago (`FRESH`) stays while there are files left, and what is being answered
+        (`ANSWERED`) always.
         """
         age = now - self.since
         if self.busy and not self.cycle.more_body:
             return ANSWERED, 0.0
-        if age < FRESH_SECONDS:
-            return (FRESH, self.taken) if self.busy else (FRESH + 1 + (self.cycle is not None), self.since)
         if self.busy:
-            return 1, self.taken / age
-        return (0 if self._is_sending() else 2), self.since
+            return (FRESH, self.taken) if age < FRESH_SECONDS else (1, self.taken / age)
+        if self._is_sending():
+            return 0, self.since
+        return (FRESH + 1 + (self.cycle is not None) if age < IDLE_SECONDS else 2), self.since
 
     def _make_room(self) -> None:
         """Drop connections where all of them, or those of this one's address, are too many."""
