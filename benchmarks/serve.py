@@ -1,9 +1,10 @@
 """Load on a server: how fast, how steady, and what hostile clients do to the good ones.
 
-    python benchmarks/serve.py RUN [--seconds 60] [--clients 64]
+    python benchmarks/serve.py RUN [--seconds 60] [--clients 64] [--slow 600] [--parts speed kept hostile slow]
 
-prints answers per second with and without batching, then a minute of good, huge, truncated, wrong, slow and vanishing
-uploads: latencies of the good ones, what became of the others, and the server's memory.
+prints answers per second with and without batching; latencies on kept and on new connections; then a minute of good,
+huge, truncated, wrong, slow and vanishing uploads: latencies of the good ones, what became of the others, and the
+server's memory; then the same beside more slow uploads than a server that may open 1024 files has places for.
 """
 
 import argparse
@@ -89,8 +90,8 @@ def make_picture(kind="PNG", size=(64, 64), seed=0):
     return file.getvalue()
 
 
-async def good(client, tally, stop):
-    """Ask again and again; every answer has to be 200."""
+async def good(client, tally, stop, *, kept=True):
+    """Ask again and again, on one connection or on new ones; every answer has to be 200."""
     draw = random.Random(id(client))
     pictures = [make_picture(kind, size, seed) for seed, (kind, size) in enumerate(
         [("PNG", (64, 64)), ("JPEG", (64, 64)), ("JPEG", (320, 240)), ("WEBP", (100, 80))]
@@ -109,6 +110,8 @@ async def good(client, tally, stop):
         tally.outcomes["good"][status] += 1
         if status != 200 or "answer" not in json.loads(body):
             tally.wrong.append(f"{status}: {body[:200]!r}")
+        if not kept:
+            client.close()
 
 
 async def hostile(kind, client, tally, stop):
@@ -192,12 +195,22 @@ ATTACKS = {
 }
 
 
-async def load(port, *, clients, seconds, enemies=None, memory=None):
-    """Run clients against a port; `memory` is called each second and what it returns is kept."""
+async def load(port, *, clients, seconds, enemies=None, memory=None, kept=True):
+    """Run clients against a port.
+
+    Args:
+        port: of the server.
+        clients: how many, hostile ones included.
+        seconds: how long.
+        enemies: how many of each hostile kind.
+        memory: called each second; what it returns is kept.
+        kept: whether all good clients keep their connections; else every second makes a new one for each request.
+    """
     tally, stop = Tally(), time.monotonic() + seconds
     enemies = enemies or {}
     jobs = [hostile(kind, Client(port), tally, stop) for kind, count in enemies.items() for _ in range(count)]
-    jobs += [good(Client(port), tally, stop) for _ in range(clients - len(jobs))]
+    places = range(clients - len(jobs))
+    jobs += [good(Client(port), tally, stop, kept=kept or place % 2 == 0) for place in places]
     resident = []
 
     async def watch():
@@ -215,10 +228,32 @@ def resident_mib(pid):
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+async def latencies(port, *, count=200):
+    """Return milliseconds of the middle answer, by what is asked and whether the connection is kept."""
+    picture = upload(make_picture())
+    health = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    found = {}
+    for name, request in (("/health", health), ("/predict", picture)):
+        for kept in (True, False):
+            client, seconds = Client(port), []
+            for _ in range(count):
+                began = time.perf_counter()
+                await client.send(request)
+                assert (await client.answer())[0] == 200
+                seconds.append(time.perf_counter() - began)
+                if not kept:
+                    client.close()
+            client.close()
+            found[name, kept] = 1000 * float(np.median(seconds))
+    return found
+
+
 @contextlib.contextmanager
-def server(run, **options):
-    """Serve a run from a process of its own; gives port and process id."""
+def server(run, files=None, **options):
+    """Serve a run from a process of its own that may open so many files; gives port and process id."""
     code = f"from saccade.deployment.serve import serve; serve({str(run)!r}, port=0, **{options!r})"
+    if files is not None:
+        code = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files})); {code}"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline()
@@ -250,8 +285,16 @@ def main():
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--slow", type=int, default=600, help="slow uploads of the last part")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     args = parser.parse_args()
-    print(f"{args.run}, {os.cpu_count()} cores\n")
+    print(f"{args.run}, {os.cpu_count()} cores, load before it began {os.getloadavg()[0]:.1f}")
+    for part in args.parts:
+        print()
+        PARTS[part](args)
+
+
+def print_speed(args):
     print("| the model alone | pictures/s |\n| --- | --: |")
     for size in (1, 8, args.batch_size):
         print(f"| batch {size} | {in_process(args.run, size):.1f} |", flush=True)
@@ -269,28 +312,48 @@ def main():
             rates[name] = len(tally.seconds) / (time.perf_counter() - began)
         print(f"| {name} | {rates[name]:.1f} | {_latencies(tally)} | {len(tally.wrong)} |", flush=True)
     one_client, one_at_a_time, batched = rates.values()
-    print(f"\nbatching gives {batched / one_at_a_time:.2f}x one at a time, {batched / one_client:.2f}x one client\n")
-    with server(args.run, batch_size=args.batch_size) as (port, pid):
-        tally, resident = asyncio.run(
-            load(
-                port,
-                clients=args.clients,
-                seconds=args.seconds,
-                enemies=HOSTILE,
-                memory=lambda: resident_mib(pid),
-            )
-        )
+    print(f"\nbatching gives {batched / one_at_a_time:.2f}x one at a time, {batched / one_client:.2f}x one client")
+
+
+def print_kept(args):
+    with server(args.run, batch_size=args.batch_size) as (port, _):
+        found = asyncio.run(latencies(port))
+    print("| one client | kept connection, ms | new connection, ms |\n| --- | --: | --: |")
+    for name in ("/health", "/predict"):
+        print(f"| {name} | {found[name, True]:.1f} | {found[name, False]:.1f} |")
+
+
+def print_hostile(args):
     print(f"{args.clients} clients for {args.seconds:g} s, of them hostile: {HOSTILE}")
-    print(f"good: {len(tally.seconds)} answers, p50 and p99 {_latencies(tally)} ms, failed: {len(tally.wrong)}")
+    with server(args.run, batch_size=args.batch_size) as (port, pid):
+        _print_load(args, port, pid, clients=args.clients, enemies=HOSTILE)
+
+
+def print_slow(args):
+    good_clients = 16
+    print(
+        f"{args.slow} slow uploads for {args.seconds:g} s at a server that may open 1024 files, beside {good_clients} "
+        "good clients, half of which make a new connection for each request"
+    )
+    with server(args.run, files=1024, batch_size=args.batch_size) as (port, pid):
+        _print_load(args, port, pid, clients=args.slow + good_clients, enemies={"slow": args.slow}, kept=False)
+
+
+def _print_load(args, port, pid, **options):
+    tally, resident = asyncio.run(load(port, seconds=args.seconds, memory=lambda: resident_mib(pid), **options))
+    print(f"- good: {len(tally.seconds)} answers, p50 and p99 {_latencies(tally)} ms, failed: {len(tally.wrong)}")
     for kind, outcomes in tally.outcomes.items():
-        print(f"  {kind}: {dict(outcomes)}")
+        print(f"- {kind}: {dict(outcomes)}")
     parts = np.array_split(np.array(resident), 4)
     print(
-        "memory, MiB, by quarters of the time: "
+        "- memory, MiB, by quarters of the time: "
         + ", ".join(f"{part.mean():.0f} (max {part.max():.0f})" for part in parts)
     )
     for line in tally.wrong[:10]:
         print("FAILED", line)
+
+
+PARTS = {"speed": print_speed, "kept": print_kept, "hostile": print_hostile, "slow": print_slow}
 
 
 def _latencies(tally):

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,16 @@ from torch import Tensor, nn
 
 from .config import ConfigError, LossConfig, ModelConfig
 from .data.spec import InputSpec
+from .metadata import check_inputs, check_model, described_by, read_described
 from .models import CheckpointError, load_official
 from .models._backbone import Backbone
-from .models._identify import require_model
+from .models._identify import resolve_name
 from .models._official import read_checkpoint
 from .plugins import PLUGINS, attach
 from .registry import option_hints, parse_options
 from .tasks import Distillation, Task, TeacherLabels, TokenLabelling
 from .tasks.opening import TaskChoice, find_task
-from .weights import read_model
+from .weights import find_weights
 
 SMALL = 64  # sides up to this are small pictures: patches of 16 pixels would leave nothing of them
 GIVEN_HERE = ("model", "task")  # what plug-ins are given here
@@ -148,14 +150,6 @@ def _taught(name: str, model: nn.Module, options: dict[str, Any], spec: InputSpe
     return made(model, TeacherLabels(teacher, **fitted), **options)
 
 
-def resolve_name(name: str) -> str:
-    """Return a model's full name: `vit_tiny` stands for timm's `vit_tiny_patch16_224`."""
-    for full in (name, f"{name}_patch16_224", f"{name}_patch4_window7_224"):
-        if timm.is_model(full.split(".")[0]):
-            return full
-    return require_model(name)
-
-
 def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
     name = resolve_name(config.name)
     outputs = find_task(spec.task).num_outputs(spec)
@@ -197,8 +191,15 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
     Returns:
         The model, and what goes in and comes out.
     """
-    config, spec, weights, file = read_model(path)
-    model = build_model(config, spec, seed=0)
+    file = find_weights(path)
+    about, weights = read_described(file)
+    with described_by(file, weights):
+        check_inputs(about)
+        config, spec = check_model(about["model"], resolve=resolve_name), InputSpec.from_dict(about)
+        find_task(spec.task).check_spec(spec)
+        if "task" not in about:  # an earlier version's, which sized second-order heads by the tokens' width
+            config = replace(config, plugins=[_as_before(text) for text in config.plugins])
+        model = build_model(config, spec, seed=0)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -208,6 +209,13 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
             "the run that wrote them"
         ) from None
     return model.eval(), spec
+
+
+def _as_before(text: str) -> str:
+    name, options = parse_plugin(text)
+    if name != "second_order" or "head_dim" in options:
+        return text
+    return f"{text}{',' if ':' in text else ':'}head_dim=width"
 
 
 def load_weights(model: nn.Module, path: str, spec: InputSpec) -> None:

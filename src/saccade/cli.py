@@ -57,12 +57,21 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError, ImportError, RuntimeError, MemoryError) as error:
         if type(error) is RuntimeError and not any(words in str(error) for words in NO_MEMORY):
             raise  # not one of ours: a fault, to be seen whole
-        told = str(error) or "out of memory"
+        told = _plain(error) or "out of memory"
         if isinstance(error, MemoryError) or type(error) is RuntimeError:
             told = f"the memory is not enough ({told.splitlines()[0]}); give a smaller batch, image size or model"
         console = Console(stderr=True, soft_wrap=True)
         console.print(f"[bold red]saccade {args.verb}:[/] {escape(told)}", highlight=False)
         return 2
+
+
+def _plain(error: BaseException) -> str:
+    """Return what an error says; of one of the system's the code is left out and what to do is added."""
+    text = str(error)
+    if not isinstance(error, OSError) or not text.startswith("[Errno"):
+        return text
+    named = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    return f"{named + ': ' if named else ''}{error.strerror}; see that it is there and may be read and written"
 
 
 def _warn(

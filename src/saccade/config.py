@@ -13,6 +13,7 @@ import yaml
 from .ranges import RANGES
 
 ConfigT = TypeVar("ConfigT")
+TEXT_CHARS, VALUES = 2**20, 100_000  # of a text of settings
 
 
 class ConfigError(ValueError):
@@ -217,12 +218,31 @@ def read_yaml(text: str, *, source: str) -> dict[str, Any]:
 
 
 def _load(text: str, complaint: str) -> Any:
+    if len(text) > TEXT_CHARS:
+        raise ConfigError(f"{complaint}: it has {len(text)} characters; settings have at most {TEXT_CHARS}")
     try:
-        return yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _weigh(node, {}) > VALUES:
+            raise ConfigError(f"{complaint}: its aliases (*name) stand for more than {VALUES} values; write them out")
+        return loader.construct_document(node)
     except RecursionError:
         raise ConfigError(f"{complaint}: it is nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:  # a date that there is none of is a ValueError
         raise ConfigError(f"{complaint}: {error}") from None
+
+
+def _weigh(node: yaml.Node, known: dict[int, int]) -> int:
+    """Return how many values a node stands for with all aliases written out; one inside itself stands for no end."""
+    if id(node) in known:
+        return known[id(node)]
+    known[id(node)] = VALUES + 1  # until it is known: whoever comes here again is inside of it
+    parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+    weight = 1 + sum(_weigh(part, known) for part in parts) if isinstance(node, yaml.CollectionNode) else 1
+    known[id(node)] = min(weight, VALUES + 1)
+    return known[id(node)]
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
@@ -253,14 +273,15 @@ def _nested(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name, value in values.items():
         if not isinstance(name, str):
-            raise ConfigError(f"{source} has the name {name!r}; names are words")
+            raise ConfigError(f"{source} has the name {_short(repr(name))}; names are words")
         *groups, last = name.split(".")
         place = tree
         for group in groups:
             place = place.setdefault(group, {})
             if not isinstance(place, dict):
                 raise ConfigError(
-                    f"{source}: {name} and {group} = {place!r} were given; {group} is a group of settings"
+                    f"{source}: {_short(name)} and {_short(group)} = {_short(repr(place))} were given; {_short(group)} "
+                    "is a group of settings"
                 )
         if isinstance(value, Mapping) and isinstance(place.get(last), dict):
             place[last] |= value
@@ -275,11 +296,13 @@ def _overlay(config: Any, values: Mapping[str, Any], source: str, prefix: str) -
     for name, value in values.items():
         full = f"{prefix}{name}"
         if name not in hints:
-            raise ConfigError(f"{source}: there is no setting {full!r}{_nearest(config, full, prefix, hints)}")
+            near = _nearest(config, _short(full), prefix, hints)
+            raise ConfigError(f"{source}: there is no setting {_short(full)!r}{near}")
         current = getattr(config, name)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
-                raise ConfigError(f"{source}: {full} is a group of settings, {value!r} was given; name one inside it")
+                given = _short(repr(value))
+                raise ConfigError(f"{source}: {full} is a group of settings, {given} was given; name one inside it")
             changes[name] = _overlay(current, value, source, f"{full}.")
         else:
             fitted = fit_value(value, hints[name], full, source=source)
@@ -310,7 +333,8 @@ def fit_value(value: Any, hint: Any, name: str, *, source: str) -> Any:
     """
     fitted = _try(value, hint)
     if fitted is _NO:
-        raise ConfigError(f"{source}: {name} = {value!r} ({type(value).__name__}) was given; it takes {_say(hint)}")
+        given = f"{_short(repr(value))} ({type(value).__name__})"
+        raise ConfigError(f"{source}: {name} = {given} was given; it takes {_say(hint)}")
     return fitted
 
 

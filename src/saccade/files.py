@@ -1,8 +1,11 @@
-"""Files that are on the disk whole or not at all, and an error that says what to do where they cannot be."""
+"""Files that are on the disk whole or not at all, errors that say what to do where they cannot be, and safe opening."""
 
+import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -10,6 +13,60 @@ from safetensors import SafetensorError
 
 class WriteError(OSError):
     """A file that could not be written."""
+
+
+class NotRegularError(OSError):
+    """A pipe, a device or a folder in the place of a file."""
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a file to read it; a pipe would let its reader wait for ever, and a device may have no end."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    kind = os.fstat(handle).st_mode
+    if stat.S_ISREG(kind):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    name = "a folder" if stat.S_ISDIR(kind) else "a pipe" if stat.S_ISFIFO(kind) else "a device or a socket"
+    raise NotRegularError(f"{path} is {name}; only regular files are read")
+
+
+def sort_header(path: Path) -> None:
+    """Put what a safetensors file says of itself in order, so that the same content is the same bytes.
+
+    The library writes it in an order of chance. Nothing is moved: the header keeps its length.
+    """
+    with open(path, "rb+") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        if len(header.get("__metadata__", ())) < 2:
+            return
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= length:
+            file.seek(8)
+            file.write(text.ljust(length))
+
+
+def read_small(path: Path, *, most: int) -> bytes:
+    """Return what a regular file holds, or say that it is too large to be what it is taken for.
+
+    Args:
+        path: of the file.
+        most: bytes.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise ValueError(f"{path} has {size} bytes, and at most {most} are read of such a file; see what it is")
+        return file.read(most)
+
+
+def physical_memory() -> int:
+    """Return the bytes of memory of this machine; what is not known is much."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 2**50
 
 
 @contextmanager

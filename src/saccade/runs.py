@@ -74,7 +74,8 @@ class Run:
                     "--out, or replace it by --overwrite"
                 )
             run.clear()
-        run.path.mkdir(parents=True, exist_ok=True)
+        with explained(run.path, then="name another by --out if it may not"):
+            run.path.mkdir(parents=True, exist_ok=True)
         write_text(run.settings, to_yaml(config))
         return run
 

@@ -5,19 +5,22 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from .config import ModelConfig, overlay
+from .config import ModelConfig
 from .data.spec import InputSpec
-from .files import whole_file
+from .files import sort_header, whole_file
+from .metadata import constructor_options
 from .models import CheckpointError
+from .models._identify import resolve_name
 
 
 def save_model(path: Path, weights: Mapping[str, Tensor], config: ModelConfig, spec: InputSpec) -> None:
     """Write weights with what is needed to build their model and to feed it."""
-    model = {**asdict(config), "checkpoint": None, "pretrained": False, "probe": False}
+    allowed = constructor_options(resolve_name(config.name))  # others, such as where weights came from, build nothing
+    options = {name: value for name, value in config.options.items() if name in allowed}
+    model = {**asdict(config), "options": options, "checkpoint": None, "pretrained": False, "probe": False}
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
     about = json.dumps({"model": model, **spec.to_dict()})
     save_tensors(path, tensors, metadata={"format": "pt", "saccade": about})
@@ -27,30 +30,16 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: dict[st
     """Write a safetensors file of a run whole or not at all."""
     with whole_file(path, then=f"go on by saccade train --resume {path.parent}") as draft:
         save_file(dict(tensors), draft, metadata=metadata)
+        sort_header(draft)
 
 
-def read_model(path: str | Path) -> tuple[ModelConfig, InputSpec, dict[str, Tensor], Path]:
-    """Read a run's model: its settings, what goes in and comes out, its weights, and the file they are from.
-
-    Args:
-        path: a run's folder or its `model.safetensors`.
-    """
+def find_weights(path: str | Path) -> Path:
+    """Return the file of weights that a path names: itself, or the one in a run's folder."""
     file = Path(path).expanduser()
-    if file.is_dir():
-        file = file / "model.safetensors"
-        if not file.exists():
-            raise CheckpointError(
-                f"{file.parent} holds no model.safetensors; a run gets one at its end: saccade train --resume "
-                f"{file.parent}"
-            )
-    try:
-        with safe_open(file, framework="pt") as opened:
-            about = json.loads((opened.metadata() or {})["saccade"])
-        weights = load_file(file)
-    except FileNotFoundError:
-        raise CheckpointError(f"there is no {file}") from None
-    except (SafetensorError, KeyError, ValueError):
+    if not file.is_dir():
+        return file
+    if not (file / "model.safetensors").exists():
         raise CheckpointError(
-            f"{file} was not written by saccade; give a run's folder or its model.safetensors"
-        ) from None
-    return overlay(ModelConfig(), about["model"], source=str(file)), InputSpec.from_dict(about), weights, file
+            f"{file} holds no model.safetensors; a run gets one at its end: saccade train --resume {file}"
+        )
+    return file / "model.safetensors"

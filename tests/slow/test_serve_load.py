@@ -1,6 +1,7 @@
 """A minute of good and hostile clients against a real process."""
 
 import asyncio
+import resource
 
 import numpy as np
 import pytest
@@ -25,3 +26,16 @@ def test_sixty_four_clients_for_a_minute_fail_no_good_request_and_leave_memory_f
     assert "left hanging" not in {outcome for outcomes in tally.outcomes.values() for outcome in outcomes}
     early, late = np.mean(resident[15:30]), np.mean(resident[-15:])
     assert late < early * 1.1 + 20
+
+
+def test_six_hundred_slow_uploads_fail_no_good_request():
+    process, port = start(0.02)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (1024, 1024))  # half of these are places
+    try:
+        tally, _ = asyncio.run(load(port, clients=616, seconds=30, enemies={"slow": 600}, kept=False))
+    finally:
+        process.terminate()
+    assert process.wait(90) == 0
+    assert tally.wrong == []
+    assert tally.outcomes["good"][200] > 200
+    assert "left hanging" not in tally.outcomes["slow"]

@@ -271,3 +271,14 @@ def test_wrong_input_of_a_verb_is_answered_with_what_is_allowed(words, told, run
     assert main([names.get(word, word) for word in words]) == 2
     assert told in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_of_the_system_are_told_without_their_code(monkeypatch, capsys, tmp_path):
+    def deny(_):
+        raise PermissionError(13, "Permission denied", str(tmp_path / "file"))
+
+    monkeypatch.setattr("saccade.commands.models.run", deny)
+    assert main(["models"]) == 2
+    told = capsys.readouterr().err
+    assert "Errno" not in told
+    assert "Permission denied; see that it is there and may be read and written" in told

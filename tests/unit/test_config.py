@@ -206,3 +206,34 @@ def test_a_flag_out_of_range_is_refused_and_one_not_given_is_not():
     require_number("--parallel", None, 1, 4)
     with pytest.raises(ValueError, match="--parallel 5 was given; it must be from 1 to 4"):
         require_number("--parallel", 5, 1, 4)
+
+
+def bomb(levels, item="x"):
+    lines = [f"l0: &l0 [{item}]"]
+    lines += [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        bomb(12),
+        "model:\n  options:\n" + "\n".join(f"    {line}" for line in bomb(12).splitlines()),
+        "optim: &a\n  lr: *a",
+        "a: &a [*a]",
+        "l0: &l0 {a: 1}\n" + "\n".join(f"l{n}: &l{n} {{<<: *l{n - 1}, b{n}: *l{n - 1}}}" for n in range(1, 40)),
+    ],
+)
+def test_aliases_that_stand_for_too_much_are_refused_at_once(text):
+    with pytest.raises(ConfigError, match=r"aliases .* stand for more than"):
+        read_yaml(text, source="recipe bomb.yaml")
+
+
+def test_a_few_aliases_are_taken():
+    found = read_yaml("augment: &a {flip: 0.5}\nother: *a\nmore: {<<: *a, jitter: 1}", source="it")
+    assert found == {"augment": {"flip": 0.5}, "other": {"flip": 0.5}, "more": {"flip": 0.5, "jitter": 1}}
+
+
+def test_a_text_too_long_for_settings_is_not_read():
+    with pytest.raises(ConfigError, match="characters; settings have at most"):
+        read_yaml("a: [" + "1," * 2_000_000 + "]", source="it")

@@ -2,6 +2,7 @@ import errno
 import os
 import resource
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -205,3 +206,12 @@ def test_damaged_files_of_a_run_are_named(tmp_path):
     run.settings.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"config\.yaml is not text"):
         run.config()
+
+
+def test_a_place_that_may_not_be_written_is_told(tmp_path, monkeypatch):
+    def deny(self, *_args, **_options):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", deny)
+    with pytest.raises(OSError, match=r"run could not be written: Permission denied\. .*see that the folder may be"):
+        Run.create(tmp_path / "run", TrainConfig())

@@ -18,7 +18,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--task", default=None, help="as for train; by the data's layout if not given")
     parser.add_argument("--val", default=None, help="the validation pictures, if the set has none of its own")
     parser.add_argument("--min-side", type=int, default=16, help="a shorter side is tiny")
-    parser.add_argument("--max-pixels", type=int, default=178_956_970, help="more pixels are huge")
+    parser.add_argument("--max-pixels", type=int, default=120_000_000, help="more pixels are huge")
     parser.add_argument("--workers", type=int, default=4, help="threads that read")
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
 

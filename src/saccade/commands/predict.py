@@ -19,7 +19,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=4, help="threads that read")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
     parser.add_argument("--null", action="store_true", help="names on standard input end with a zero byte")
-    parser.add_argument("--max-pixels", type=int, default=178_956_970, help="a larger picture is refused")
+    parser.add_argument("--max-pixels", type=int, default=120_000_000, help="a larger picture is refused")
     parser.add_argument("--trust", action="store_true", help="open a .pt2 file, which can run anything")
     parser.add_argument("--quiet", action="store_true", help="no progress bar and no names of bad files")
 

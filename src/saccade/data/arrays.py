@@ -2,11 +2,16 @@
 
 import gzip
 import json
+import math
 import re
+import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
+from ..files import open_regular, physical_memory
+from .numbered import numbered_classes
 from .picture import decode
 from .reader import ReadOptions, register_reader
 from .source import ArraySource
@@ -27,6 +32,7 @@ FASHION = (
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IDX = re.compile(r"(.*?)(train|t10k|test)-(images|labels)[.-]idx[13]-ubyte(\.gz)?")
 STRIPS = {"data_batch_1.png", "train_lables.json"}  # of the npm package, spelt so
+PIECE = 2**24  # bytes read at a time
 TEST_NOTE = "there is no validation split: the test pictures are used as one"
 
 
@@ -79,16 +85,30 @@ def open_known_arrays(folder: Path) -> Splits:
 def read_idx(path: Path) -> np.ndarray:
     """Read a file of MNIST's format, plain or gzipped, into uint8."""
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (EOFError, gzip.BadGzipFile, ValueError) as error:
+        with open_regular(path) as file, gzip.open(file) if path.suffix == ".gz" else file as opened:
+            start = opened.read(4)
+            if len(start) < 4 or start[:3] != b"\0\0\x08":
+                raise ValueError(f"{path} is not an idx file of bytes: it starts with {start!r}")
+            sizes = opened.read(4 * start[3])
+            shape = tuple(np.frombuffer(sizes, ">u4").tolist()) if len(sizes) == 4 * start[3] else ()
+            count = math.prod(shape)
+            if count > physical_memory():
+                raise ValueError(f"{path} announces {count} bytes, and this machine has {physical_memory()}")
+            data = _read_up_to(opened, count + 1)  # no more than it announces, whatever it unpacks to
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} is truncated or not gzipped ({error}); fetch it again") from error
-    if len(data) < 4 or data[:3] != b"\0\0\x08":
-        raise ValueError(f"{path} is not an idx file of bytes: it starts with {data[:4]!r}")
-    shape = tuple(np.frombuffer(data, ">u4", count=data[3], offset=4).tolist()) if len(data) >= 4 + 4 * data[3] else ()
-    start = 4 + 4 * data[3]
-    if not shape or len(data) - start != int(np.prod(shape)):
-        raise ValueError(f"{path} has {len(data) - start} bytes of content for shape {shape}; fetch it again")
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+    if not shape or len(data) != count:
+        more = f"more than {count}" if len(data) > count else len(data)
+        raise ValueError(f"{path} has {more} bytes of content for shape {shape}; fetch it again")
+    return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def _read_up_to(file: BinaryIO | gzip.GzipFile, size: int) -> bytes:
+    """Read piece by piece: what is announced and not there takes no memory."""
+    data = bytearray()
+    while len(data) < size and (piece := file.read(min(size - len(data), PIECE))):
+        data += piece
+    return bytes(data)
 
 
 def _open_idx(folder: Path, names: set[str]) -> Splits:
@@ -103,7 +123,7 @@ def _open_idx(folder: Path, names: set[str]) -> Splits:
     arrays = {key: read_idx(path) for key, path in files.items()}
     fashion = "fashion" in str(folder.resolve()).lower()
     highest = max(int(arrays[train, "labels"].max(initial=0)) for train in (True, False))
-    classes = FASHION if fashion and highest < 10 else tuple(map(str, range(highest + 1)))
+    classes = FASHION if fashion and highest < 10 else numbered_classes(highest, where=str(folder))
     train, val = (
         ArraySource(arrays[t, "images"], arrays[t, "labels"], classes=classes, prefix="train" if t else "test")
         for t in (True, False)

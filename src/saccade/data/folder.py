@@ -4,6 +4,7 @@ import os
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from .picture import EXTENSIONS
 from .reader import ReadOptions, register_reader
 from .source import FileSource
 from .split import TEST, TRAIN, VAL, Splits, choose_split
+
+LINKS = 5  # that the notes name
 
 
 @register_reader("folder")
@@ -57,8 +60,9 @@ def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
     names: list[str] = []
     labels: list[int] = []
     found: dict[str, list[str]] = {}
-    others: Counter[str] = Counter()
+    others = Others()
     for name in _folders(folder):
+        _require_text(folder, name)
         # One spelling of an accented letter, whichever the file system returns.
         found.setdefault(unicodedata.normalize("NFC", name), []).extend(_pictures(folder / name, others))
     classes = sorted(name for name, files in found.items() if files)
@@ -71,52 +75,141 @@ def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
     if not names:
         raise ValueError(_nothing(folder, classes_seen=empty))
     notes = [f"class folders without pictures, left out: {some(empty)} in {folder.name}"] if empty else []
-    if others:
-        most = sorted(others, key=lambda kind: (-others[kind], kind))[:5]
-        kinds = ", ".join(f"{kind or 'no extension'} {others[kind]}" for kind in most)
-        rest = f" and {len(others) - 5} more kinds" if len(others) > 5 else ""
-        notes.append(f"{others.total()} files in {folder.name} are no pictures by their names: {kinds}{rest}")
-    loose = sum(1 for _ in _pictures(folder, Counter(), deep=False))
+    notes += others.notes(folder)
+    loose = sum(1 for _ in _pictures(folder, Others(), deep=False))
     if loose:
         notes.append(f"{loose} pictures directly in {folder.name} are in no class folder and left out")
     return FileSource(root, names, np.array(labels), classes=classes), tuple(notes)
 
 
+@dataclass
+class Others:
+    """What is in class folders beside pictures that lie there, for the notes.
+
+    Args:
+        kinds: extensions of files that are no pictures, counted.
+        odd: pipes, devices and sockets named like pictures, counted by class folder.
+        links: links that leave their class folder, and where they lead.
+        denied: folders that may not be read.
+    """
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    odd: Counter[str] = field(default_factory=Counter)
+    links: list[tuple[str, str]] = field(default_factory=list)
+    denied: list[str] = field(default_factory=list)
+
+    def notes(self, folder: Path) -> list[str]:
+        """Return what is worth saying; names are told from a folder of class folders on."""
+        notes = []
+        if self.kinds:
+            most = sorted(self.kinds, key=lambda kind: (-self.kinds[kind], kind))[:5]
+            kinds = ", ".join(f"{kind or 'no extension'} {self.kinds[kind]}" for kind in most)
+            rest = f" and {len(self.kinds) - 5} more kinds" if len(self.kinds) > 5 else ""
+            notes.append(f"{self.kinds.total()} files in {folder.name} are no pictures by their names: {kinds}{rest}")
+        if self.odd:
+            places = ", ".join(f"{count} in {os.path.relpath(name, folder)}" for name, count in self.odd.items())
+            notes.append(f"not read: {places} are pipes, devices or sockets named like pictures")
+        if self.links:
+            root = os.path.realpath(folder)
+            named = [
+                f"{os.path.relpath(link, folder)} leads to {os.path.relpath(to, root) if _inside(to, root) else to}"
+                for link, to in self.links[:LINKS]
+            ]
+            more = f" and {len(self.links) - LINKS} more" if len(self.links) > LINKS else ""
+            notes.append(
+                f"links bring pictures of other places into classes: {_printed(', '.join(named))}{more}. Take them out "
+                "if their pictures are of another class"
+            )
+        if self.denied:
+            told = some([_printed(os.path.relpath(path, folder)) for path in self.denied])
+            notes.append(f"folders that cannot be read, left out: {told}; see whether permission is denied")
+        return notes
+
+
 def _folders(folder: Path) -> list[str]:
-    with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry))
+    except PermissionError:
+        raise PermissionError(
+            f"{folder} may not be read: permission is denied; let the user that runs this read and enter it"
+        ) from None
 
 
-def _pictures(folder: Path, others: Counter[str], *, deep: bool = True) -> Iterator[str]:
+def _pictures(folder: Path, others: Others, *, deep: bool = True) -> Iterator[str]:
     """Yield the paths of pictures below a folder, by their extensions.
 
     Args:
         folder: where to look; folders that are linked into it belong to it, each once.
-        others: counts the extensions of other files.
+        others: takes note of other files and of links.
         deep: whether to look into the folders inside.
     """
     seen: set[str] = set()
+    own = os.path.realpath(folder)
     starts = [str(folder)]
     for start in starts:  # grows by the links found; folders that lie here have their own names before links to them
         links: list[str] = []
-        for here, below, files in os.walk(start):
+        waiting = [start]
+        while waiting:
+            here = waiting.pop()
             real = os.path.realpath(here)
             if real in seen:
-                below.clear()
                 continue
             seen.add(real)
-            inner = [os.path.join(here, name) for name in below if deep and not name.startswith(".")]
-            links += [path for path in inner if os.path.islink(path)]
-            below[:] = [os.path.basename(path) for path in inner if not os.path.islink(path)]
-            for name in files:
-                kind = os.path.splitext(name)[1].lower()
-                if name.startswith("."):
+            if start != starts[0] and here == start and not _inside(real, own):
+                others.links.append((here, real))
+            try:
+                entries = list(os.scandir(here))
+            except OSError:
+                others.denied.append(here)
+                continue
+            for entry in entries:
+                if entry.name.startswith("."):
                     continue
-                if kind in EXTENSIONS:
-                    yield os.path.join(here, name)
+                if _is_folder(entry):
+                    (links if entry.is_symlink() else waiting).extend([entry.path] if deep else [])
+                elif (kind := os.path.splitext(entry.name)[1].lower()) not in EXTENSIONS:
+                    others.kinds[kind] += 1
+                elif _is_odd(entry):
+                    others.odd[str(folder)] += 1
                 else:
-                    others[kind] += 1
+                    if start == starts[0] and entry.is_symlink():
+                        target = os.path.realpath(entry.path)
+                        others.links.extend([] if _inside(target, own) else [(entry.path, target)])
+                    yield entry.path
         starts += sorted(links)
+
+
+def _is_folder(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # links in a circle
+        return False
+
+
+def _is_odd(entry: "os.DirEntry[str]") -> bool:
+    """Whether something is neither a regular file nor a link that leads nowhere, which reading tells."""
+    try:
+        return not entry.is_file() and os.path.exists(entry.path)
+    except OSError:  # links in a circle
+        return False
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(os.path.join(folder, ""))
+
+
+def _require_text(folder: Path, name: str) -> None:
+    """Refuse the folder of a class whose name is no text: it could not be written into a run, a report or an answer."""
+    if _printed(name) != name:
+        raise ValueError(
+            f"{folder} has a class folder whose name is not UTF-8: {_printed(name)}; rename it, for example by "
+            "convmv -f latin1 -t utf8 --notest -r FOLDER"
+        )
+
+
+def _printed(name: str) -> str:
+    return name.encode(errors="backslashreplace").decode()
 
 
 def _nothing(folder: Path, classes_seen: list[str]) -> str:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..files import open_regular
 from .held_out import identity, some
+from .numbered import numbered_classes
 from .picture import BadPicture, decode
 from .reader import ReadOptions, holds, register_reader
 from .shuffle import random_of, shuffled
@@ -73,14 +75,18 @@ class HubSource(Source):
         dataset: a `datasets.Dataset` with a column of pictures and one of labels.
         prefix: the first part of the pictures' names; the second is the row.
         classes: names of the classes; by default the dataset's own.
+        roots: folders that rows may name files in; paths are relative to the first.
     """
 
-    def __init__(self, dataset: Any, *, prefix: str, classes: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, dataset: Any, *, prefix: str, classes: Sequence[str] | None = None, roots: Sequence[Path] = ()
+    ) -> None:
         image, label = _columns(dataset, prefix)
         own, labels = _labels(dataset, label)
         self.targets = ClassTargets.of(labels, tuple(classes or own), count=len(dataset), where=prefix)
         self.prefix = prefix
         self.image = image
+        self.roots = tuple(roots)
         self.rows = np.arange(len(dataset))
         self.dataset = _undecoded(dataset.select_columns([image]), image)
 
@@ -90,7 +96,7 @@ class HubSource(Source):
 
     def raw(self, index: int) -> Path | bytes:
         """Return the encoded picture."""
-        return _encoded(self.dataset[int(self.rows[index])][self.image], self.name(index))
+        return _encoded(self.dataset[int(self.rows[index])][self.image], self.name(index), self.roots)
 
     def read(self, index: int) -> np.ndarray:
         """Decode a picture."""
@@ -111,9 +117,10 @@ class HubStream(Stream):
         dataset: a `datasets.IterableDataset` with a column of pictures and one of labels.
         prefix: the first part of the pictures' names; the second is the row.
         buffer: how many undecoded samples a reader holds to shuffle them.
+        roots: as of `HubSource`.
     """
 
-    def __init__(self, dataset: Any, *, prefix: str, buffer: int) -> None:
+    def __init__(self, dataset: Any, *, prefix: str, buffer: int, roots: Sequence[Path] = ()) -> None:
         self.image, self.label = _columns(dataset, prefix)
         names = getattr(dataset.features[self.label], "names", None)
         if not names:
@@ -124,6 +131,7 @@ class HubStream(Stream):
         super().__init__(names)
         self.prefix = prefix
         self.buffer = buffer
+        self.roots = tuple(roots)
         self.dataset = _undecoded(dataset, self.image)
         known = (dataset.info.splits or {}).get(str(dataset.split)) if dataset.info else None
         self.length = getattr(known, "num_examples", None)
@@ -140,7 +148,7 @@ class HubStream(Stream):
             name = f"{self.prefix}[{number}]"
             try:
                 label = _checked(row[self.label], self.classes, name)
-                picture = decode(_encoded(row[self.image], name), name=name, at_least=self.at_least)
+                picture = decode(_encoded(row[self.image], name, self.roots), name=name, at_least=self.at_least)
                 yield Sample({"image": picture}, label, name, identity(name))
             except BadPicture as bad:
                 yield bad
@@ -152,47 +160,71 @@ def open_hub(spec: str, *, buffer: int = 4096) -> Splits:
     name, _, config = rest.partition(":")
     if not name:
         raise ValueError(f"{spec!r} names no set; write hf:NAME or hf:NAME:CONFIG, such as hf:uoft-cs/cifar100")
-    load = import_extra("datasets", package="datasets").load_dataset
+    datasets = import_extra("datasets", package="datasets")
+    load, roots = datasets.load_dataset, [*([Path(name)] if Path(name).is_dir() else []), *_caches(datasets)]
     found = load(name, config or None, streaming=kind == "hf-stream")
     if kind == "hf":
-        return _splits(found, where=name)
+        return _splits(found, where=name, roots=roots)
     roles, notes = choose_split(list(found))
     if not roles:
         raise ValueError(f"{name} has the splits {some(list(found))}; one of them should be 'train'")
-    train = HubStream(found[roles["train"]], prefix="train", buffer=buffer)
+    train = HubStream(found[roles["train"]], prefix="train", buffer=buffer, roots=roots)
     if "val" not in roles:
         return Splits(train, None, notes)
-    return Splits(train, HubSource(load(name, config or None, split=roles["val"]), prefix=roles["val"]), notes)
+    val = HubSource(load(name, config or None, split=roles["val"]), prefix=roles["val"], roots=roots)
+    return Splits(train, val, notes)
 
 
 def open_saved(path: Path) -> Splits:
     """Open a folder that `datasets` saved with `save_to_disk`."""
-    return _splits(import_extra("datasets", package="datasets").load_from_disk(str(path)), where=str(path))
+    found = import_extra("datasets", package="datasets").load_from_disk(str(path))
+    return _splits(found, where=str(path), roots=[path])
 
 
 def open_parquet(path: Path) -> Splits:
     """Open Parquet files that hold pictures: one file, or a folder of them named after their splits."""
     datasets = import_extra("datasets", package="datasets")
     if path.is_file():
-        return _splits({"train": datasets.Dataset.from_parquet(str(path))}, where=str(path))
-    groups: dict[str, list[str]] = {}
+        return _splits({"train": _parquet(datasets, [path])}, where=str(path), roots=[path.parent])
+    groups: dict[str, list[Path]] = {}
     for file in sorted(path.rglob("*.parquet")):
         inner = file.relative_to(path).parts
         words = [file.stem.split("-")[0].split("_")[0], *inner[:-1]]
         role = next((word for word in words if word.lower() in TRAIN + VAL + TEST), "train")
-        groups.setdefault(role, []).append(str(file))
-    return _splits({role: datasets.Dataset.from_parquet(files) for role, files in groups.items()}, where=str(path))
+        groups.setdefault(role, []).append(file)
+    found = {role: _parquet(datasets, files) for role, files in groups.items()}
+    return _splits(found, where=str(path), roots=[path])
 
 
-def _splits(found: Any, *, where: str) -> Splits:
+def _parquet(datasets: Any, files: Sequence[Path]) -> Any:
+    """Have the library read Parquet files; whatever it raises on damaged ones is told as such."""
+    for file in files:
+        open_regular(file).close()
+    try:
+        return datasets.Dataset.from_parquet([str(file) for file in files])
+    except Exception as error:  # the library's and pyarrow's own kinds, OSError without a number among them
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = " ".join(str(error.__cause__ or error).split())[:300]
+        named = some([file.name for file in files])
+        raise ValueError(f"{named} cannot be read as Parquet, or is damaged ({reason}); fetch it again") from error
+
+
+def _caches(datasets: Any) -> list[Path]:
+    """Return where the library keeps what it fetched."""
+    known = [getattr(datasets.config, name, None) for name in ("HF_DATASETS_CACHE", "HF_CACHE_HOME", "HF_HUB_CACHE")]
+    return [Path(place) for place in known if place]
+
+
+def _splits(found: Any, *, where: str, roots: Sequence[Path]) -> Splits:
     """Turn what the library returned, one dataset or several, into training and validation."""
     if not isinstance(found, Mapping):
-        return Splits(HubSource(found, prefix="train"))
+        return Splits(HubSource(found, prefix="train", roots=roots))
     roles, notes = choose_split(list(found))
     if not roles:
         raise ValueError(f"{where} has the splits {some(list(found))}; one of them should be 'train'")
-    train = HubSource(found[roles["train"]], prefix="train")
-    val = HubSource(found[roles["val"]], prefix=roles["val"]) if "val" in roles else None
+    train = HubSource(found[roles["train"]], prefix="train", roots=roots)
+    val = HubSource(found[roles["val"]], prefix=roles["val"], roots=roots) if "val" in roles else None
     return Splits(train, val, notes)
 
 
@@ -217,7 +249,7 @@ def _labels(dataset: Any, column: str) -> tuple[tuple[str, ...], np.ndarray]:
     if names:
         return tuple(names), values
     if values.dtype.kind in "iu":
-        return tuple(map(str, range(int(values.max(initial=0)) + 1))), values
+        return numbered_classes(int(values.max(initial=0)), where=f"the column {column!r}"), values
     classes, labels = np.unique(values.astype(str), return_inverse=True)
     return tuple(map(str, classes)), labels
 
@@ -234,9 +266,16 @@ def _checked(label: Any, classes: Sequence[str], name: str) -> int:
     return int(label)
 
 
-def _encoded(value: Any, name: str) -> Path | bytes:
+def _encoded(value: Any, name: str, roots: Sequence[Path]) -> Path | bytes:
+    """Return a row's picture; a file that it names instead has to lie in one of the set's own folders."""
     if value is None or (value.get("bytes") is None and not value.get("path")):
         raise BadPicture(name, "the row has no picture")
     if value.get("bytes") is not None:
         return value["bytes"]
-    return Path(value["path"])
+    try:
+        found = ((roots[0] if roots else Path()) / value["path"]).resolve()
+    except (OSError, ValueError, RuntimeError):  # a circle of links, a zero byte
+        raise BadPicture(name, "the row names a file that cannot be found", "missing") from None
+    if not any(found.is_relative_to(root.resolve()) for root in roots):
+        raise BadPicture(name, "the row names a file outside of the set, which is not read; save the picture's bytes")
+    return found

@@ -3,13 +3,16 @@
 import json
 import re
 import zipfile
+import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
+from ..files import open_regular, physical_memory
 from .held_out import some
+from .numbered import numbered_classes
 from .picture import decode
 from .reader import ReadOptions, register_reader
 from .source import ArraySource
@@ -18,6 +21,22 @@ from .split import TEST, TRAIN, VAL, Splits
 PICTURES = ("x", "images", "image", "data", "pixels")
 LABELS = ("y", "labels", "label", "targets", "target")
 CLASSES = ("classes", "class_names", "label_names")
+_UNREADABLE = (  # what NumPy, zipfile, json and a wrong description raise
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    ArithmeticError,
+    AttributeError,
+    NotImplementedError,
+    RecursionError,
+    MemoryError,
+    SyntaxError,
+    EOFError,
+    OSError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 ROLES = {**dict.fromkeys(TRAIN, "train"), **dict.fromkeys(VAL, "val"), **dict.fromkeys(TEST, "test")}
 
 
@@ -53,7 +72,7 @@ def open_npz(paths: Sequence[Path]) -> Splits:
         for role, arrays in found.items():
             parts.setdefault(role, []).append(arrays)
     highest = max(int(labels.max(initial=0)) for arrays in parts.values() for _, labels, _ in arrays)
-    classes = classes or tuple(map(str, range(highest + 1)))
+    classes = classes or numbered_classes(highest, where=", ".join(map(str, paths)))
     sources = {role: _join(arrays, classes=classes, prefix=role) for role, arrays in parts.items()}
     where = ", ".join(map(str, paths))
     if "train" not in sources:
@@ -79,6 +98,7 @@ def _read(
     path: Path,
 ) -> tuple[dict[str, tuple[np.ndarray, np.ndarray, np.ndarray | None]], tuple[str, ...] | None]:
     """Return pictures, labels and numbers of each split, and the classes if they are named."""
+    open_regular(path).close()
     try:
         archive = np.load(path, allow_pickle=False)
     except (ValueError, zipfile.BadZipFile, EOFError) as error:
@@ -87,6 +107,7 @@ def _read(
         raise ValueError(f"{path} is a single array; save pictures and labels together with numpy.savez")
     with archive:
         try:
+            _require_memory(path)
             kinds = _sort_keys(archive.files)
             found = {}
             meta = json.loads(archive["meta_json"].tobytes()) if "meta_json" in archive.files else {}
@@ -101,13 +122,14 @@ def _read(
                     images = _untile([archive[key].tobytes() for key in keys["mosaic"]], meta, len(labels), path)
                 found[role] = (images, labels, archive[keys["index"][0]] if "index" in keys else None)
             named = next((archive[key] for key in CLASSES if key in archive.files), None)
-        except (ValueError, zipfile.BadZipFile, EOFError, OSError) as error:
+        except _UNREADABLE as error:
             if "allow_pickle" in str(error):
                 raise ValueError(
                     f"{path} holds arrays of Python objects, which are pickles and not opened here; save plain uint8 "
                     "pictures of one size and whole-number labels with numpy.savez"
                 ) from error
-            raise ValueError(f"{path} cannot be read: {error}") from error
+            told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            raise ValueError(f"{path} cannot be read: {told}; fetch or save it again") from error
     if not found:
         raise ValueError(
             f"{path} holds {some(sorted(archive.files))}; it needs x_train and y_train, and may have x_val and y_val "
@@ -115,6 +137,14 @@ def _read(
         )
     names = [str(name) for name in named] if named is not None else meta.get("classes")
     return found, tuple(names) if names else None
+
+
+def _require_memory(path: Path) -> None:
+    """Refuse an archive that unpacks to more than the machine can hold."""
+    with zipfile.ZipFile(path) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    if size > physical_memory():
+        raise ValueError(f"it unpacks to {size} bytes, and this machine has {physical_memory()}")
 
 
 def _sort_keys(keys: Sequence[str]) -> dict[str, dict[str, list[str]]]:

@@ -1,10 +1,11 @@
 """Read one picture into RGB pixels, or say in plain words why that cannot be done."""
 
 import io
+import os
 import re
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -12,9 +13,12 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image
 
+from ..files import NotRegularError, open_regular
 from .damage import find_damage
 
-MAX_PIXELS = 178_956_970  # PIL's own limit, which holds as well
+MAX_PIXELS = 120_000_000  # a picture of so many takes 0.8 GiB while it is decoded; PIL's own limit is 178,956,970
+MAX_BYTES = 512 * 2**20  # of a picture's file
+STRIP = 2**22  # pixels that are brought to RGB at a time
 EXTENSIONS = {
     ".jpg": "JPEG",
     ".jpeg": "JPEG",
@@ -34,14 +38,15 @@ EXTENSIONS = {
 FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))  # no other decoder of PIL is let near a file: some run programs
 ORIENTATION = 0x0112
 SHADES = 16  # fewer of 256 are black to the eye and to a model
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
+# By orientation, the view of an upright picture's pixels that shows them as they lie in the file.
+AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
+    2: lambda upright: upright[:, ::-1],
+    3: lambda upright: upright[::-1, ::-1],
+    4: lambda upright: upright[::-1],
+    5: lambda upright: upright.swapaxes(0, 1),
+    6: lambda upright: np.rot90(upright, 1),
+    7: lambda upright: upright[::-1, ::-1].swapaxes(0, 1),
+    8: lambda upright: np.rot90(upright, -1),
 }
 
 
@@ -109,9 +114,8 @@ def decode(
         image.load()
         if damage := find_damage(file, image, at_least=at_least):
             raise BadPicture(name, damage, "truncated" if "truncated" in damage else "damaged")
-        turn = TURNS.get(_orientation(image))  # read first: converting may drop what says it
-        rgb = _to_rgb(image, name, sixteen=sixteen)
-        return np.array(rgb if turn is None else rgb.transpose(turn))
+        _check_range(image, name, sixteen=sixteen)
+        return _upright(image)
 
 
 def header(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_PIXELS) -> Header:
@@ -134,7 +138,7 @@ def _opened(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int) -> I
     """Open a picture and its file; whatever goes wrong inside the `with` is a BadPicture."""
     file: BinaryIO | None = None
     try:
-        file = _file(source)
+        file = _file(source, name)
         with _QUIET, Image.open(file, formats=FORMATS) as image:
             if image.width * image.height > max_pixels:
                 raise BadPicture(name, _too_large(f"{image.width} x {image.height}", max_pixels), "huge")
@@ -148,27 +152,61 @@ def _opened(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int) -> I
             file.close()
 
 
-def _file(source: Path | bytes | BinaryIO) -> BinaryIO:
-    if isinstance(source, Path):
-        return source.open("rb")
-    return io.BytesIO(source) if isinstance(source, bytes) else source
+def _file(source: Path | bytes | BinaryIO, name: str) -> BinaryIO:
+    if isinstance(source, bytes):
+        return io.BytesIO(source)
+    if not isinstance(source, Path):
+        return source
+    file = open_regular(source)
+    size = os.fstat(file.fileno()).st_size
+    if size > MAX_BYTES:
+        file.close()
+        raise BadPicture(name, f"it has {size} bytes, and at most {MAX_BYTES} of a picture are read", "huge")
+    return file
 
 
-def _to_rgb(image: Image.Image, name: str, *, sixteen: bool) -> Image.Image:
+def _upright(image: Image.Image) -> np.ndarray:
+    """Return the pixels, H, W, 3 uint8, turned as they are meant; no second copy of a large picture is made."""
+    turn, (width, height) = _orientation(image), image.size
+    upright = np.empty((width, height, 3) if turn >= 5 and turn in AS_STORED else (height, width, 3), np.uint8)
+    stored = AS_STORED[turn](upright) if turn in AS_STORED else upright
+    rows = max(STRIP // max(width, 1), 1)
+    if rows >= height:
+        stored[:] = np.asarray(_to_rgb(image))
+        return upright
+    for top in range(0, height, rows):
+        strip = image.crop((0, top, width, min(top + rows, height)))
+        stored[top : top + rows] = np.asarray(_to_rgb(strip))
+    return upright
+
+
+def _check_range(image: Image.Image, name: str, *, sixteen: bool) -> None:
+    """Refuse pixels whose black and white are not known."""
     mode = image.mode
     if mode in ("F", "I") or mode.startswith("I;"):
-        values = np.asarray(image)
-        if mode == "F" or (values.size and (values.min() < 0 or values.max() > 65535)):
+        low, high = (0, 0) if mode == "F" else _extremes(image)
+        if mode == "F" or low < 0 or high > 65535:
             reason = "its pixels are 32-bit numbers without a known range; convert it to 8 or 16 bits"
             raise BadPicture(name, reason, "range")
-        if values.any():  # what is zero is black at any range
-            _refuse_black(int(values.max()), name)
+        if high:  # what is zero is black at any range
+            _refuse_black(high, name)
+    elif sixteen and mode != "CMYK":
+        colours = [band for band in image.getbands() if band not in "Aa"]
+        highest = max(int(image.getchannel(band).getextrema()[1]) for band in colours)  # type: ignore[arg-type]
+        _refuse_black(256 * highest + 255, name)
+
+
+def _extremes(image: Image.Image) -> tuple[int, int]:
+    """Return the lowest and highest of a picture's whole numbers."""
+    values = np.asarray(image)
+    return (int(values.min()), int(values.max())) if values.size else (0, 0)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    mode = image.mode
+    if mode == "I" or mode.startswith("I;"):
         # The high byte, which is what PIL keeps of 16-bit colour.
-        return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
-    if sixteen and mode != "CMYK":
-        values = np.asarray(image)
-        colours = values[..., :-1] if image.getbands()[-1] in "Aa" else values
-        _refuse_black(256 * int(colours.max(initial=0)) + 255, name)
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if _is_transparent(image):
         straight = {"RGBa": "RGBA", "La": "LA"}.get(mode)
         layer = (image.convert(straight) if straight else image).convert("RGBA")
@@ -209,6 +247,8 @@ def _reason(error: Exception, file: BinaryIO | None, max_pixels: int) -> tuple[s
     """Say in plain words, and in one, what an error of opening or decoding means."""
     if isinstance(error, FileNotFoundError):
         return "the file is not there (any more)", "missing"
+    if isinstance(error, NotRegularError):
+        return f"it is {str(error).rpartition(' is ')[2]}", "foreign"
     if isinstance(error, PermissionError):
         return "permission to read the file is denied", "denied"
     if isinstance(error, Image.DecompressionBombError):

@@ -8,11 +8,15 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from ..files import open_regular
 from .held_out import some
-from .picture import EXTENSIONS, BadPicture
+from .numbered import numbered_classes
+from .picture import EXTENSIONS, MAX_BYTES, BadPicture
 from .tar import Member, TarError, members
 
 MEASURED = 100  # samples that tell how large all of them are
+LABEL_BYTES = 2**20  # of a .cls or .json member
+LABEL_CHARS = 1000  # of a label
 
 
 @dataclass(slots=True)
@@ -48,7 +52,7 @@ def shard_entries(
     lookup = {name: index for index, name in enumerate(classes)}
     end = 0
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for key, files in _groups(members(file)):
                 name = f"{path.name}/{key}"
                 end = _end(files)
@@ -56,6 +60,10 @@ def shard_entries(
                 if picture is None:
                     if {"cls", "json"} & files.keys():
                         yield BadPicture(name, "the sample has a label but no picture")
+                    continue
+                if picture.size > MAX_BYTES:
+                    reason = f"it has {picture.size} bytes, and at most {MAX_BYTES} of a picture are read"
+                    yield BadPicture(name, reason, "huge")
                     continue
                 label = _label(file, files)
                 index = _index(label, lookup)
@@ -75,7 +83,7 @@ def usual_shard(shards: Sequence[Path]) -> Usual:
     """Measure the largest shard that has samples, by its first ones."""
     for size, path in sorted(((_size(path), path) for path in shards), reverse=True):
         count, end = 0, 0
-        with suppress(TarError, OSError), path.open("rb") as file:
+        with suppress(TarError, OSError), open_regular(path) as file:
             for _, files in islice(_groups(members(file)), MEASURED):
                 count, end = count + 1, _end(files)
         if count:
@@ -127,7 +135,7 @@ def _groups(found: Iterator[Member]) -> Iterator[tuple[str, dict[str, Member]]]:
 
 def _index(label: str, classes: dict[str, int]) -> int | None:
     """Return the class that a label names or, where no class has a number for a name, counts; None if it is neither."""
-    if label in classes or not label.isdecimal():
+    if label in classes or not label.isdecimal() or len(label) > LABEL_CHARS:
         return classes.get(label)
     if any(name.isdecimal() for name in classes):
         return classes.get(str(int(label)))
@@ -138,25 +146,29 @@ def _label(file: BinaryIO, files: dict[str, Member]) -> str:
     """Return the label of a sample as text, empty if there is none."""
     for kind in ("cls", "json"):
         if kind in files:
+            if files[kind].size > LABEL_BYTES:
+                return ""
             file.seek(files[kind].offset)
             text = file.read(files[kind].size).decode(errors="replace").strip()
             if kind == "cls":
-                return text
+                return text[:LABEL_CHARS]
             try:
                 content = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return ""
             content = content if isinstance(content, dict) else {"label": content}
-            return str(next((content[key] for key in ("label", "cls", "class") if key in content), "")).strip()
+            label = next((content[key] for key in ("label", "cls", "class") if key in content), "")
+            return str(label).strip()[:LABEL_CHARS] if isinstance(label, str | int | float) else ""
     return ""
 
 
 def number_classes(shards: Sequence[Path]) -> tuple[list[int], tuple[str, ...]]:
     """Read every label once, as numbers, and return them with names for the classes."""
     labels: list[int] = []
+    where = some([path.name for path in shards])
     for path in shards:
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 for _, files in _groups(members(file)):
                     text = _label(file, files)
                     if text and not text.isdecimal():
@@ -168,5 +180,5 @@ def number_classes(shards: Sequence[Path]) -> tuple[list[int], tuple[str, ...]]:
         except (TarError, OSError):
             continue  # what is there counts; reading it says what is lost
     if not labels:
-        raise ValueError(f"no sample with a label was found in {some([path.name for path in shards])}")
-    return labels, tuple(map(str, range(max(labels) + 1)))
+        raise ValueError(f"no sample with a label was found in {where}")
+    return labels, numbered_classes(max(labels), where=where)

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from ..files import open_regular
+
 BLOCK = 512
+NAME_BYTES = 65536  # of a member that holds the name of the next; no file system has longer ones
 
 
 class Member(NamedTuple):
@@ -32,11 +35,15 @@ def members(file: BinaryIO) -> Iterator[Member]:
             return
         header = _header(block, position)
         offset, size = position + BLOCK, header.size
+        if size < 0:
+            raise TarError(f"it is damaged at byte {position}: {header.name!r} has {size} bytes")
         if offset + size > end:
             raise TarError(f"it is truncated: {header.name!r} needs {offset + size} bytes of {end}")
         position = offset + -(-size // BLOCK) * BLOCK
         if header.type in (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE):
             # Names over 100 bytes stand in a member of their own before the file's.
+            if size > NAME_BYTES:
+                raise TarError(f"it is damaged at byte {position}: a name of {size} bytes, where {NAME_BYTES} are many")
             long_name = _long_name(header.type, file.read(size)) or long_name
             continue
         if header.type in tarfile.REGULAR_TYPES:
@@ -47,7 +54,7 @@ def members(file: BinaryIO) -> Iterator[Member]:
 
 def read_member(path: Path, *, offset: int, size: int) -> bytes:
     """Read one member's content."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(offset)
         return file.read(size)
 
@@ -65,12 +72,13 @@ def _header(block: bytes, position: int) -> tarfile.TarInfo:
 def _long_name(kind: bytes, content: bytes) -> str:
     if kind == tarfile.GNUTYPE_LONGNAME:
         return content.rstrip(b"\0").decode(errors="surrogateescape")
-    while content:  # records "LENGTH KEY=VALUE\n"
-        length, _, _ = content.partition(b" ")
+    start = 0
+    while start < len(content):  # records "LENGTH KEY=VALUE\n"
+        length, _, _ = content[start : start + 10].partition(b" ")
         if not length.isdigit() or int(length) <= len(length):
             break
-        key, _, value = content[len(length) + 1 : int(length) - 1].partition(b"=")
+        key, _, value = content[start + len(length) + 1 : start + int(length) - 1].partition(b"=")
         if key == b"path":
             return value.decode(errors="surrogateescape")
-        content = content[int(length) :]
+        start += int(length)
     return ""

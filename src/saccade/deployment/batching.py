@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -141,24 +142,41 @@ class Batcher:
     async def _compute(self, batch: list[_Waiting]) -> None:
         if self.on_batch is not None:
             self.on_batch(len(batch))
-        pictures = torch.stack([one.picture for one in batch])
         try:
-            rows = await asyncio.get_running_loop().run_in_executor(self._thread, self.answer, pictures)
+            pictures = torch.stack([one.picture for one in batch])
+            rows = list(await asyncio.get_running_loop().run_in_executor(self._thread, self.answer, pictures))
         except Exception as error:  # whatever it is belongs to those who asked; the worker lives on
+            if _is_memory(error):
+                error = Refusal(503, "there is no memory for this batch now; send it again", retry_after=5)
             for one in batch:
                 if not one.answer.done():
                     one.answer.set_exception(error)
             return
-        for one, row in zip(batch, rows, strict=True):
-            if not one.answer.done():
+        for one, row in zip_longest(batch, rows[: len(batch)]):
+            if one.answer.done():
+                continue
+            if row is None:
+                one.answer.set_exception(RuntimeError(f"{len(rows)} answers came for {len(batch)} pictures"))
+            else:
                 one.answer.set_result(row)
+
+
+def _is_memory(error: Exception) -> bool:
+    """Whether an error says that memory has run out; on the CPU torch's is a plain RuntimeError."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        type(error) is RuntimeError and any(words in str(error) for words in ("allocate memory", "not enough memory"))
+    )
 
 
 async def _is_there(one: _Waiting) -> bool:
     """Whether somebody still waits for an answer."""
     if one.answer.done():
         return False
-    if one.gone is not None and await one.gone():
+    try:
+        gone = one.gone is not None and await one.gone()
+    except Exception:  # who cannot be asked is taken to be there
+        gone = False
+    if gone:
         with suppress(asyncio.InvalidStateError):
             one.answer.set_exception(ClientGone())
         return False

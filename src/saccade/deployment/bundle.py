@@ -12,12 +12,15 @@ from torch import nn
 
 from ..config import ConfigError
 from ..data.spec import InputSpec
+from ..files import read_small
+from ..metadata import check_inputs
 from ..tasks import Task
 from ..tasks.opening import find_task
 
 KEY = "saccade"  # of ONNX's metadata
 MEMBER = "extra/saccade.json"  # of a torch.export package, behind the archive's own folder
 LIMIT = 16 * 2**20  # bytes of JSON a package may carry
+ONNX_LIMIT = 2**31  # bytes of a graph, which is all that its format can hold
 INSTALL = "pip install 'saccade[export]'"
 
 
@@ -128,20 +131,15 @@ class Bundle:
         return bundle
 
     def _check(self) -> None:
-        whole = {"img_size": self.img_size, "channels": self.channels, "parameters": self.parameters}
-        if not all(type(value) is int and value >= 0 for value in whole.values()):
-            raise ValueError(f"sizes are whole numbers, not {whole}")
-        if not 1 <= self.img_size <= 8192 or self.channels not in (1, 3):
-            raise ValueError(f"img_size {self.img_size}, channels {self.channels}")
-        if self.shorter is not None and (type(self.shorter) is not int or not self.img_size <= self.shorter <= 65536):
-            raise ValueError(f"shorter {self.shorter!r}")
-        if not all(isinstance(part, tuple) for part in (self.outputs, self.plugins, self.mean, self.std)):
-            raise ValueError("outputs, plugins, mean and std are lists")
-        if not self.outputs or not all(isinstance(name, str) for name in (*self.outputs, *self.plugins, self.name)):
-            raise ValueError("outputs and names are text")
-        numbers = (*self.mean, *self.std)
-        if len(numbers) != 2 * self.channels or not all(isinstance(value, int | float) for value in numbers):
-            raise ValueError("mean and std are numbers, one a channel")
+        check_inputs(vars(self) | {"in_chans": self.channels})
+        if type(self.parameters) is not int or self.parameters < 0:
+            raise ValueError(f"parameters = {self.parameters!r}; it is a whole number")
+        if type(self.any_size) is not bool or not isinstance(self.plugins, tuple):
+            raise ValueError("any_size is true or false, and plugins is a list")
+        if not all(isinstance(name, str) for name in (*self.plugins, self.name, self.precision)):
+            raise ValueError("name, precision and plugins are text")
+        if not all(isinstance(entry, tuple) and len(entry) == 2 for entry in self.versions):
+            raise ValueError("versions is names with values")
         if self.interpolation != "bicubic":
             raise ValueError(f"interpolation {self.interpolation!r} is not known to this version")
         if not isinstance(self.extra, dict):
@@ -191,11 +189,12 @@ def safe_onnx_bytes(path: Path) -> tuple[bytes, Bundle]:
     """Return a file's bytes and what it says of itself, after refusing what saccade did not write.
 
     A graph may name other files to take weights from; none written here does, and one that does is refused, so that
-    no file besides the one given is ever read.
+    no file besides the one given is ever read. A graph may hold loops, which need not end, and functions, which may
+    unfold without end; none written here does either.
     """
     import onnx
 
-    data = path.read_bytes()
+    data = read_small(path, most=ONNX_LIMIT)
     try:
         model = onnx.load_model_from_string(data)
     except Exception:  # protobuf's own kind, which is not always importable from the same place
@@ -206,6 +205,11 @@ def safe_onnx_bytes(path: Path) -> tuple[bytes, Bundle]:
     if outside is not None or any(_outside(function) for function in model.functions):
         raise ExportError(
             f"{path} takes weights from other files, which a file of `saccade export` never does; it is not opened"
+        )
+    if model.functions or any(_has_graphs(node) for node in model.graph.node):
+        raise ExportError(
+            f"{path} holds loops, branches or functions, which a file of `saccade export` never does and which need "
+            "not end; it is not opened"
         )
     told = {entry.key: entry.value for entry in model.metadata_props}.get(KEY)
     bundle = None if told is None else Bundle.from_json(told, source=str(path))
@@ -236,6 +240,10 @@ def _attribute_tensors(node: Any) -> Iterator[Any]:
             yield from _tensors(inner)
 
 
+def _has_graphs(node: Any) -> bool:
+    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+
+
 def _outside(function: Any) -> bool:
     return any(tensor.data_location == 1 for node in function.node for tensor in _attribute_tensors(node))
 
@@ -250,5 +258,7 @@ def read_program_bundle(path: Path) -> Bundle:
             if member.file_size > LIMIT:
                 raise ExportError(f"{path}: its description is {member.file_size} bytes; it is not opened")
             return Bundle.from_json(archive.read(member).decode("utf-8"), source=str(path))
-    except (zipfile.BadZipFile, UnicodeDecodeError, EOFError):
+    except ExportError:
+        raise
+    except Exception:  # zipfile raises many kinds on damaged archives
         raise ExportError(f"{path} is damaged or no torch.export package; export the run again") from None

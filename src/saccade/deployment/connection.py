@@ -1,15 +1,38 @@
 """Connections that cannot be held open for nothing, and that finish what was begun when the server stops."""
 
 import asyncio
+import heapq
+import ipaddress
+import socket
+from collections import Counter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from .lingering import Lingering
+
 HEADER_SECONDS = 10.0  # for a request's headers to arrive
 UNREAD_SECONDS = 30.0  # for a client to take what was sent to it
-REST_SECONDS = 5.0  # for the rest of an upload that was refused: who is still sending would not see the answer
+REST_SECONDS = 10.0  # for the rest of an upload that was refused: who is still sending would not see the answer
+REST_BYTES = 256 * 1024 * 1024  # of that rest
 GRACE_SECONDS = 0.3  # after a stop, for requests that are on their way
+FRESH_SECONDS = 1.0  # so long no upload can be called slow
+IDLE_SECONDS = 5.0  # so long nobody can be said to ask nothing
+FRESH, ANSWERED = 3, 6  # claims
+SPARE = 1.75  # times the connections that are kept: so many there are for a moment
+SHARE = 0.75  # of the connections, for one address
+LOOK_SECONDS = 0.05  # between two looks for connections to drop
+
+
+class Crowd(Counter[str]):
+    """The connections of a server by their address."""
+
+    looked = 0.0  # when some were dropped last
+
+
+CROWDS: WeakKeyDictionary[Any, Crowd] = WeakKeyDictionary()  # by the state of their server
 
 
 class Connection(H11Protocol):
@@ -19,7 +42,11 @@ class Connection(H11Protocol):
         super().__init__(*args, **kwargs)
         self.timer: asyncio.TimerHandle | None = None
         self.unread: asyncio.TimerHandle | None = None
-        self.since = 0.0
+        self.since = 0.0  # when it came, its request began or its last answer ended
+        self.taken = 0  # bytes of its request
+        self.dropped = 0  # bytes of a rest
+        self.origin = ""
+        self.crowd = CROWDS.setdefault(self.server_state, Crowd())
         self.stopping = False
 
     @property
@@ -28,26 +55,41 @@ class Connection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin; the oldest idle connection gives way where there are too many."""
-        super().connection_made(transport)
+        """Begin; where there are too many, those that use their place least give way."""
+        lingering: Any = Lingering(transport, sending=self._is_sending, begin=lambda: self._within(REST_SECONDS))
+        super().connection_made(lingering)
+        connected = transport.get_extra_info("socket")
+        if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
+            # asyncio leaves it out where the listening socket does not name TCP: the end of an answer would wait for
+            # the client to acknowledge its beginning, which takes 40 ms.
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.origin = origin_of(self.client)
+        self.crowd[self.origin] += 1
         self.since = self.loop.time()
         self._within(HEADER_SECONDS)
-        if len(self.connections) > most_connections():
-            idle = [one for one in self.connections if isinstance(one, Connection) and not one.busy]
-            min(idle, key=lambda one: one.since).transport.abort()
+        self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         for timer in (self.timer, self.unread):
             if timer is not None:
                 timer.cancel()
+        self.crowd[self.origin] -= 1
+        if not self.crowd[self.origin]:
+            del self.crowd[self.origin]
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; headers that began have to end in time."""
+        """Take bytes; headers that began have to end in time, and a rest that nobody wants has to be short."""
+        if self._drops(len(data)):
+            return
+        waited = not self.busy
         super().data_received(data)
         if self.busy:
             self._within(None)
+            if waited:
+                self.since, self.taken = self.loop.time(), 0
+            self.taken += len(data)
             if self.stopping:
                 self.cycle.keep_alive = False
         elif self.timer is None:
@@ -56,6 +98,7 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of one that was answered early."""
         super().on_response_complete()
+        self.since = self.loop.time()
         if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
             self._within(REST_SECONDS)
 
@@ -86,8 +129,55 @@ class Connection(H11Protocol):
         else:
             self.loop.call_later(GRACE_SECONDS, self._close_if_idle)
 
+    def claim(self, now: float) -> tuple[int, float]:
+        """Return a connection's claim to its place; the smallest goes first.
+
+        Who was answered and goes on sending goes before slow uploads, the slowest first, and these before whoever asks
+        nothing. Whoever began a moment ago (`FRESH`) stays while there are files left, and what is being answered
+        (`ANSWERED`) always.
+        """
+        age = now - self.since
+        if self.busy and not self.cycle.more_body:
+            return ANSWERED, 0.0
+        if self.busy:
+            return (FRESH, self.taken) if age < FRESH_SECONDS else (1, self.taken / age)
+        if self._is_sending():
+            return 0, self.since
+        return (FRESH + 1 + (self.cycle is not None) if age < IDLE_SECONDS else 2), self.since
+
+    def _make_room(self) -> None:
+        """Drop connections where all of them, or those of this one's address, are too many."""
+        total, most = len(self.connections), most_connections()
+        if total <= most:
+            total, most = self.crowd[self.origin], max(int(SHARE * most), 1)
+        now, over = self.loop.time(), total - int(SPARE * most)
+        if total <= most or (now < self.crowd.looked + LOOK_SECONDS and over <= 0):
+            return
+        self.crowd.looked = now
+        others = [one for one in self.connections if isinstance(one, Connection) and one is not self]
+        if most < most_connections():
+            others = [one for one in others if one.origin == self.origin]
+        claims = heapq.nsmallest(total - most + most // 64, ((*one.claim(now), id(one), one) for one in others))
+        left = [one for place, (kind, *_, one) in enumerate(claims) if kind < (ANSWERED if place < over else FRESH)]
+        for one in left or ([self] if over > 0 else []):
+            one.transport.abort()
+
+    def _is_sending(self) -> bool:
+        """Whether there is more of a request to come than was read."""
+        return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
+
+    def _drops(self, size: int) -> bool:
+        """Whether bytes belong to a rest that is dropped whole; a rest that is too long ends the connection."""
+        lingering = self.transport.lingering  # type: ignore[attr-defined]
+        if lingering or (not self.busy and self.cycle is not None and self.conn.their_state is h11.SEND_BODY):
+            self.dropped += size
+            if self.dropped > REST_BYTES:
+                self.transport.abort()
+                return True
+        return lingering
+
     def _close_if_idle(self) -> None:
-        if self.transport.is_closing():
+        if self.transport.transport.is_closing():  # type: ignore[attr-defined]
             return
         if self.busy:
             self.cycle.keep_alive = False
@@ -110,3 +200,16 @@ def most_connections() -> int:
         return 1000
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 1000 if soft == resource.RLIM_INFINITY else max(min(1000, soft // 2), 16)
+
+
+def origin_of(client: tuple[str, int] | None) -> str:
+    """Return what one client has one of: its address, of IPv6 the network, which is all of one client's."""
+    host = client[0] if client else ""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.version == 4:
+        return str(address)
+    mapped = address.ipv4_mapped
+    return str(mapped) if mapped else str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))

@@ -16,6 +16,8 @@ class Limits:
         max_bytes: of one upload.
         max_pixels: of one picture; a larger one is refused from its header, before memory is taken for it.
         upload_seconds: from the first to the last byte of an upload.
+        min_rate: bytes a second that an upload brings on average, once it has been under way for `slow_seconds`.
+        slow_seconds: that an upload may be slower.
         memory: bytes of all uploads that are held at once.
         large_pixels: pictures with more are decoded on a lane of their own, so that small ones need not wait.
         large_waiting: of these, how many may wait.
@@ -24,12 +26,14 @@ class Limits:
     max_bytes: int = 16 * MEBIBYTE
     max_pixels: int = 40_000_000
     upload_seconds: float = 15.0
+    min_rate: float = 2048.0
+    slow_seconds: float = 2.0
     memory: int = 256 * MEBIBYTE
     large_pixels: int = 4_000_000
     large_waiting: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("max_bytes", "max_pixels", "upload_seconds"):
+        for name in ("max_bytes", "max_pixels", "upload_seconds", "min_rate"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} = {getattr(self, name)} was given; it is more than 0")
         if self.memory < self.max_bytes:
@@ -58,12 +62,17 @@ class Room:
 
     def __init__(self) -> None:
         self.held = 0
+        self.began = 0.0
         self.deadline: asyncio.Timeout | None = None  # while it is being read
         self.gave_way = False
 
+    def rate(self, now: float) -> float:
+        """Return the bytes a second it has brought so far."""
+        return self.held / max(now - self.began, 1e-3)
+
 
 class Uploads:
-    """The memory of all uploads. Where it is full the oldest one still being sent gives way: who is quick gets through.
+    """The memory of all uploads. Where it is full the slowest one being sent gives way: who is quick gets through.
 
     Args:
         limits: what is let in.
@@ -73,7 +82,7 @@ class Uploads:
         self.limits = limits
         self.held = 0
         self.received = 0
-        self._rooms: dict[Room, None] = {}  # oldest first
+        self._rooms: dict[Room, None] = {}
 
     @contextmanager
     def room(self) -> Iterator[Room]:
@@ -97,21 +106,30 @@ class Uploads:
         if announced is not None and announced.isascii() and announced.isdigit():
             self._check(int(announced[:20]))
         body = bytearray()
+        clock = asyncio.get_running_loop().time
+        room.began = clock()
+        end = room.began + self.limits.upload_seconds
         try:
-            async with asyncio.timeout(self.limits.upload_seconds) as room.deadline:
+            async with asyncio.timeout_at(self._due(room, 0, end)) as room.deadline:
                 async for chunk in chunks:
                     self._check(len(body) + len(chunk))
                     self._take(room, len(chunk))
                     body += chunk
+                    room.deadline.reschedule(self._due(room, len(body), end))
         except TimeoutError:
             if room.gave_way:
                 raise Refusal(503, "too many uploads are under way; send it again", retry_after=1) from None
-            raise Refusal(
-                408, f"the upload was not complete after {self.limits.upload_seconds:g} seconds; send it again"
-            ) from None
+            told = f"was not complete after {self.limits.upload_seconds:g} seconds"
+            if clock() < end:
+                told = f"came at less than {self.limits.min_rate:g} bytes a second"
+            raise Refusal(408, f"the upload {told}; send it again") from None
         finally:
             room.deadline = None
         return bytes(body)
+
+    def _due(self, room: Room, size: int, end: float) -> float:
+        """Return when an upload of so many bytes so far has to have brought more."""
+        return min(end, room.began + self.limits.slow_seconds + size / self.limits.min_rate)
 
     def _check(self, size: int) -> None:
         if size > self.limits.max_bytes:
@@ -125,14 +143,16 @@ class Uploads:
         if room.gave_way:
             raise TimeoutError
         while self.held + size > self.limits.memory:
-            oldest = next((other for other in self._rooms if other is not room and other.deadline), None)
-            if oldest is None:
+            now = asyncio.get_running_loop().time()
+            others = [other for other in self._rooms if other is not room and other.deadline]
+            if not others:
                 raise Refusal(503, "the memory for uploads is full; send it again", retry_after=1)
-            assert oldest.deadline is not None
-            oldest.gave_way = True
-            oldest.deadline.reschedule(asyncio.get_running_loop().time())
-            oldest.deadline = None
-            self._release(oldest)
+            slowest = min(others, key=lambda other: other.rate(now))
+            assert slowest.deadline is not None
+            slowest.gave_way = True
+            slowest.deadline.reschedule(now)
+            slowest.deadline = None
+            self._release(slowest)
         room.held += size
         self.held += size
         self.received += size

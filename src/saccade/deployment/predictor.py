@@ -16,6 +16,7 @@ from ..plugins import attached
 from ..targets import find_target
 from ..tasks import Task
 from .bundle import Bundle, ExportError, read_program_bundle, require_onnxruntime, safe_onnx_bytes
+from .limited import LimitedSession
 
 
 class Predictor(ABC):
@@ -121,21 +122,13 @@ class OnnxPredictor(Predictor):
         runtime = require_onnxruntime()
         data, bundle = safe_onnx_bytes(Path(path))
         super().__init__(Path(path).name, "onnx", bundle=bundle)
-        options = runtime.SessionOptions()
-        options.log_severity_level = 3  # errors only
-        try:
-            self.session = runtime.InferenceSession(data, options, providers=_providers(runtime, device))
-        except ExportError:
-            raise
-        except Exception as error:  # onnxruntime has a kind of its own for each failure
-            raise ExportError(
-                f"{path} cannot be opened by onnxruntime {runtime.__version__}: {str(error)[:300]}; export it again"
-            ) from None
+        self.session = LimitedSession(
+            runtime, data, providers=_providers(runtime, device), path=Path(path), output=bundle.kind.output
+        )
 
     def outputs(self, pictures: Tensor) -> np.ndarray:
         """Return the raw answers to pictures; onnxruntime takes calls from many threads."""
-        (raw,) = self.session.run([self.task.output], {"image": pictures.cpu().numpy()})
-        return np.asarray(raw, dtype=np.float32)
+        return self.session.run(pictures.cpu().numpy())
 
 
 class ProgramPredictor(Predictor):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 TOKEN = "SACCADE_TOKEN"
 STOP_SECONDS = 60  # for what was accepted, once asked to stop
+WAITING, ACCEPTED = 1024, 32  # connections that wait to be accepted, and that are between two looks at the others
 KEEP_ALIVE_SECONDS = 30  # longer than clients keep theirs, so that none is closed under a request
 
 
@@ -104,6 +105,11 @@ def make_server(app: "FastAPI") -> "uvicorn.Server":
             app.state.server.draining = True
             super().handle_exit(sig, frame)
 
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            for one in sockets or ():
+                one.listen(WAITING)  # uvicorn has told the system `ACCEPTED`
+
     config = uvicorn.Config(
         app,
         http=Connection,
@@ -114,7 +120,7 @@ def make_server(app: "FastAPI") -> "uvicorn.Server":
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=STOP_SECONDS,
-        backlog=1024,
+        backlog=ACCEPTED,
     )
     return Server(config)
 
@@ -146,7 +152,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ValueError(f"--port {port} was given; it is from 0 to 65535, where 0 takes a free one")
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=1024)
+        return socket.create_server(address[:2], family=family, backlog=WAITING)
     except OSError as error:
         raise OSError(
             f"cannot listen on {host} port {port}: {error.strerror or error}; give another by --port or --host"

@@ -82,7 +82,16 @@ def read_weights(place: Path) -> dict[str, Tensor]:
         for prefix in (WEIGHTS, AVERAGE):
             named = {name: pieces for name, pieces in layout.items() if name.startswith(prefix)}
             weights |= {name.removeprefix(prefix): _join(place, name, named[name]) for name in named}
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        SafetensorError,
+        RecursionError,
+        RuntimeError,
+    ) as error:
         raise CheckpointError(f"{place} is no state of a run that can be read: {error}") from error
     if not weights:
         raise CheckpointError(f"{place} holds no weights of a model")

@@ -35,6 +35,14 @@ def require_model(name: str) -> str:
     raise ValueError(f"unknown model {name!r}; {hint}")
 
 
+def resolve_name(name: str) -> str:
+    """Return a model's full name: `vit_tiny` stands for timm's `vit_tiny_patch16_224`."""
+    for full in (name, f"{name}_patch16_224", f"{name}_patch4_window7_224"):
+        if timm.is_model(full.split(".")[0]):
+            return full
+    return require_model(name)
+
+
 def describe(state_dict: Mapping[str, Tensor]) -> str:
     """Return the name of the backbone whose keys and shapes fit best, or a kind of network, or what the keys are."""
     scores = {name: _overlap(name, state_dict) for name in list_backbones()}

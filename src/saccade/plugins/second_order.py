@@ -91,9 +91,9 @@ class SecondOrderHead:
         self, dim: int, num_classes: int, *, size: int, class_token: Literal["first", "last"] | None, prefix: int
     ) -> SecondOrder:
         """Make the head for tokens of a width, in a host of a size."""
-        head_dim = self.head_dim or next(found for most, found in HEAD_DIMS if size < most)
-        if isinstance(head_dim, str):
-            head_dim = 14 if dim < 300 else 24 if dim < 450 else 38
+        by_width = 14 if dim < 300 else 24 if dim < 450 else 38
+        by_size = next(found for most, found in HEAD_DIMS if size < most)
+        head_dim = by_width if self.head_dim == "width" else self.head_dim or by_size
         return SecondOrder(
             dim,
             self.num_classes or num_classes,

@@ -19,9 +19,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ..files import open_regular, read_small
 from .parallel import Alone, World, piece_of
 
 NAME = "step-{:09d}"
+SHARD = r"shard-\d+-of-\d+\.safetensors"
+RECORD_BYTES = 2**30  # of state.json
 
 
 class StateError(ValueError):
@@ -183,24 +186,30 @@ def _write_record(path: Path, record: Mapping[str, Any], parts: list[tuple[str, 
 
 def _read(place: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
-        outer = json.loads((place / "state.json").read_text(encoding="utf-8"))
+        outer = json.loads(read_small(place / "state.json", most=RECORD_BYTES))
         text = outer["body"]
         if hashlib.sha256(text.encode()).hexdigest() != outer["sha256"]:
             raise StateError("state.json does not match its checksum")
         body = json.loads(text)
         for shard, digest in body["shards"].items():
+            if re.fullmatch(SHARD, shard) is None:
+                raise StateError(f"{shard[:80]!r} is no file of a state")
             if _digest(place / shard) != digest:
                 raise StateError(f"{shard} does not match its checksum")
         return _assemble(place, body["layout"]), body["record"]
     except StateError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        raise StateError(f"{type(error).__name__}: {error}") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError, RecursionError) as error:
+        raise StateError(f"{type(error).__name__}: {str(error)[:300]}") from error
+    except (RuntimeError, MemoryError, OverflowError) as error:  # pieces that do not fit together
+        raise StateError(f"its pieces cannot be put together ({str(error)[:200]})") from error
 
 
 def _assemble(place: Path, layout: Mapping[str, list[Any]]) -> dict[str, Tensor]:
     """Join the pieces of every tensor along the first axis."""
     files = {piece["shard"] for pieces in layout.values() for piece in pieces}
+    if not all(re.fullmatch(SHARD, name) for name in files):
+        raise StateError(f"its tensors lie in {str(sorted(files))[:200]}, which are no files of a state")
     opened = {name: safe_open(place / name, framework="pt") for name in files}
     tensors = {}
     for name, pieces in layout.items():
@@ -213,7 +222,7 @@ def _assemble(place: Path, layout: Mapping[str, list[Any]]) -> dict[str, Tensor]
 
 
 def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

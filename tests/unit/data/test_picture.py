@@ -8,7 +8,6 @@ import tracemalloc
 import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -226,7 +225,7 @@ def test_denied_permission_is_called_that(monkeypatch, tmp_path):
     def refuse(*_args, **_options):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("saccade.data.picture.open_regular", refuse)
     with pytest.raises(BadPicture, match="permission") as caught:
         decode(tmp_path / "secret.jpg", name="secret.jpg")
     assert caught.value.kind == "denied"

@@ -160,3 +160,45 @@ def test_stopping_answers_what_waits():
 def test_a_batcher_that_could_not_work_is_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Batcher(Model(), **wrong)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes")]
+)
+def test_out_of_memory_while_a_batch_is_put_together_is_told_and_the_worker_lives_on(monkeypatch, error):
+    async def scene(batcher, model):
+        stack = torch.stack
+
+        def fail(_):
+            raise error
+
+        monkeypatch.setattr(torch, "stack", fail)
+        with pytest.raises(Refusal) as refused:
+            await batcher.submit(picture(1))
+        assert refused.value.status == 503
+        monkeypatch.setattr(torch, "stack", stack)
+        assert (await batcher.submit(picture(2)))[0] == 2
+        assert batcher.alive
+
+    play(scene)
+
+
+def test_who_cannot_be_asked_whether_he_is_there_is_answered():
+    async def gone():
+        raise RuntimeError("unknown")
+
+    async def scene(batcher, model):
+        assert (await batcher.submit(picture(3), gone=gone))[0] == 3
+        assert batcher.alive
+
+    play(scene)
+
+
+def test_too_few_answers_leave_nobody_waiting():
+    async def scene(batcher, model):
+        batcher.answer = lambda pictures: np.zeros((1, 1), np.float32)
+        answers = await asyncio.gather(*(batcher.submit(picture(v)) for v in range(3)), return_exceptions=True)
+        assert sum(isinstance(answer, RuntimeError) for answer in answers) == 2
+        assert batcher.alive
+
+    play(scene, batch_size=3)

@@ -92,3 +92,46 @@ def test_uploads_that_are_read_do_not_give_way():
 def test_limits_that_let_nothing_in_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Limits(**wrong)
+
+
+async def trickle(*parts, pause):
+    for part in parts:
+        yield part
+        await asyncio.sleep(pause)
+
+
+def test_a_body_that_comes_too_slowly_is_refused_before_its_time_is_up():
+    async def scene():
+        uploads = Uploads(Limits(max_bytes=100, upload_seconds=60, min_rate=1000, slow_seconds=0.05))
+        with uploads.room() as room:
+            await uploads.read(trickle(*[b"a"] * 100, pause=0.02), room, announced=None)
+
+    refusal = refused(asyncio.wait_for(scene(), 20))
+    assert refusal.status == 408
+    assert "less than 1000 bytes a second" in refusal.detail
+
+
+def test_a_body_that_comes_at_a_fair_rate_may_take_longer_than_a_slow_one_may():
+    async def scene():
+        uploads = Uploads(Limits(max_bytes=10_000, upload_seconds=60, min_rate=10, slow_seconds=0.01))
+        with uploads.room() as room:
+            return await uploads.read(trickle(*[b"a" * 100] * 5, pause=0.02), room, announced=None)
+
+    assert asyncio.run(scene()) == b"a" * 500
+
+
+def test_where_memory_is_full_the_slowest_upload_gives_way():
+    async def scene():
+        uploads = Uploads(Limits(max_bytes=8, memory=9))
+        quick = asyncio.create_task(read(uploads, b"quickly", hang=True))
+        await asyncio.sleep(0.05)
+        slow = asyncio.create_task(read(uploads, b"s", hang=True))
+        await asyncio.sleep(0.05)
+        assert await read(uploads, b"g", b"d") == b"gd"
+        await asyncio.sleep(0.01)
+        assert slow.done()
+        assert not quick.done()
+        quick.cancel()
+        await asyncio.gather(quick, slow, return_exceptions=True)
+
+    asyncio.run(scene())

@@ -157,6 +157,83 @@ def test_weights_in_other_files_are_refused(tmp_path, place, where):
         open_predictor(path)
 
 
+def changed_onnx(path, *nodes, initializers=(), functions=()):
+    """Write a graph whose logits come from other nodes."""
+    import onnx
+
+    model = onnx.load(str(tiny_onnx(path)))
+    model.graph.node[-1].output[0] = "before"
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend(initializers)
+    model.functions.extend(functions)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def endless_loop():
+    from onnx import TensorProto, helper
+
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["going"], ["goes_on"]), helper.make_node("Identity", ["value"], ["same"])],
+        "body",
+        [
+            helper.make_tensor_value_info("turn", TensorProto.INT64, []),
+            helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("value", TensorProto.FLOAT, ["b", 3]),
+        ],
+        [
+            helper.make_tensor_value_info("goes_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("same", TensorProto.FLOAT, ["b", 3]),
+        ],
+    )
+    return helper.make_node("Loop", ["", "always", "before"], ["logits"], body=body)
+
+
+def test_a_graph_that_may_never_end_is_refused(tmp_path):
+    from onnx import TensorProto, helper
+
+    path = tmp_path / "model.onnx"
+    always = helper.make_tensor("always", TensorProto.BOOL, [], [True])
+    with pytest.raises(ExportError, match="loops, branches or functions"):
+        open_predictor(changed_onnx(path, endless_loop(), initializers=[always]))
+    itself = helper.make_node("Same", ["a"], ["b"], domain="own")
+    function = helper.make_function("own", "Same", ["a"], ["b"], [itself], [helper.make_opsetid("", 18)])
+    call = helper.make_node("Same", ["before"], ["logits"], domain="own")
+    with pytest.raises(ExportError, match="loops, branches or functions"):
+        open_predictor(changed_onnx(path, call, functions=[function]))
+
+
+def test_a_graph_that_takes_too_long_is_stopped(tmp_path, monkeypatch):
+    from onnx import TensorProto, helper
+
+    from saccade.deployment import limited
+
+    monkeypatch.setattr(limited, "RUN_SECONDS", 0.3)
+    size = helper.make_tensor("size", TensorProto.INT64, [2], [1500, 1500])
+    nodes = [
+        helper.make_node("ReduceMean", ["before"], ["mean"], keepdims=0),
+        helper.make_node("Expand", ["mean", "size"], ["m0"]),
+        *(helper.make_node("MatMul", [f"m{n}", f"m{n}"], [f"m{n + 1}"]) for n in range(400)),
+        helper.make_node("ReduceMean", ["m400"], ["all"], keepdims=0),
+        helper.make_node("Add", ["before", "all"], ["logits"]),
+    ]
+    predictor = open_predictor(changed_onnx(tmp_path / "model.onnx", *nodes, initializers=[size]))
+    with pytest.raises(ExportError, match=r"did not answer 1 pictures within 0\.3 seconds"):
+        predictor.shares(pictures(1, 8))
+
+
+def test_a_graph_that_wants_all_memory_is_told(tmp_path):
+    from onnx import TensorProto, helper
+
+    size = helper.make_tensor("size", TensorProto.INT64, [2], [2**20, 2**20])
+    nodes = [
+        helper.make_node("ReduceMean", ["before"], ["mean"], keepdims=0),
+        helper.make_node("Expand", ["mean", "size"], ["logits"]),
+    ]
+    with pytest.raises(ExportError, match="cannot answer: "):
+        open_predictor(changed_onnx(tmp_path / "model.onnx", *nodes, initializers=[size])).shares(pictures(1, 8))
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -5,6 +5,8 @@ import os
 import signal
 import socket
 import time
+import urllib.error
+import urllib.request
 
 import httpx
 import pytest
@@ -114,7 +116,8 @@ def test_a_body_that_does_not_come_is_answered_408(port):
 
 
 def test_where_connections_are_too_many_the_oldest_idle_one_gives_way(monkeypatch):
-    monkeypatch.setattr(connection, "most_connections", lambda: 3)
+    for name, value in {"most_connections": lambda: 3, "SHARE": 1.0, "IDLE_SECONDS": 0.05, "LOOK_SECONDS": 0.0}.items():
+        monkeypatch.setattr(connection, name, value)
     with running(make_app()) as address:
         port = int(address.rsplit(":", 1)[1])
         idle = []
@@ -123,10 +126,132 @@ def test_where_connections_are_too_many_the_oldest_idle_one_gives_way(monkeypatc
             time.sleep(0.05)
         data = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
         assert b" 200 " in answer_of(port, data)
-        with contextlib.suppress(ConnectionError):
-            assert idle[0].recv(1) == b""
+        assert [is_open(one) for one in idle] == [False, True, True]
         for one in idle:
             one.close()
+
+
+SLOW = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 900\r\n\r\n"
+
+
+def begin_slow(port, *, address="127.0.0.1", size=1):
+    """Begin an upload that does not go on."""
+    slow = socket.create_connection(("127.0.0.1", port), timeout=20, source_address=(address, 0))
+    slow.sendall(SLOW + b"x" * size)
+    return slow
+
+
+def is_open(connected):
+    connected.settimeout(0.3)
+    try:
+        return connected.recv(1) != b""
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        return False
+
+
+@pytest.fixture
+def crowded(monkeypatch):
+    """A server with eight places, at which an upload is slow after 50 ms."""
+    for name, value in {"most_connections": lambda: 8, "FRESH_SECONDS": 0.05, "LOOK_SECONDS": 0.0}.items():
+        monkeypatch.setattr(connection, name, value)
+    with running(make_app(limits={"slow_seconds": 30})) as address:
+        yield address
+
+
+def test_more_slow_uploads_than_places_lock_nobody_out(crowded):
+    port = int(crowded.rsplit(":", 1)[1])
+    slow = []
+    for _ in range(4):
+        slow += [begin_slow(port) for _ in range(6)]
+        time.sleep(0.1)
+        for _ in range(4):  # each on a connection of its own
+            assert httpx.post(crowded + "/predict", files={"file": picture()}).status_code == 200
+    assert sum(map(is_open, slow)) <= 8
+    for one in slow:
+        one.close()
+
+
+def test_the_slowest_upload_gives_way_first(crowded):
+    port = int(crowded.rsplit(":", 1)[1])
+    sizes = (800, 1, 700, 600, 500, 400, 300, 200)
+    slow = [begin_slow(port, address=f"127.0.0.{1 + place % 2}", size=size) for place, size in enumerate(sizes)]
+    time.sleep(0.1)
+    assert httpx.get(crowded + "/health").status_code == 200
+    assert [is_open(one) for one in slow] == [size > 1 for size in sizes]
+    for one in slow:
+        one.close()
+
+
+def test_an_address_takes_places_from_itself_and_from_no_other(crowded):
+    port = int(crowded.rsplit(":", 1)[1])
+    other = begin_slow(port, address="127.0.0.2")
+    time.sleep(0.1)
+    slow = []
+    for _ in range(20):
+        slow.append(begin_slow(port, size=500))
+        time.sleep(0.06)
+    assert is_open(other)
+    assert sum(map(is_open, slow)) <= 7
+    for one in (other, *slow):
+        one.close()
+
+
+@pytest.mark.parametrize(
+    ("client", "origin"),
+    [
+        (("10.0.0.1", 5), "10.0.0.1"),
+        (("2001:db8:1:2:3:4:5:6", 5), "2001:db8:1:2::/64"),
+        (("::ffff:10.0.0.1", 5), "10.0.0.1"),
+        (("testclient", 5), "testclient"),
+        (None, ""),
+    ],
+)
+def test_a_client_is_told_by_its_address(client, origin):
+    assert connection.origin_of(client) == origin
+
+
+def test_answers_do_not_wait_for_acknowledgements(monkeypatch):
+    made = []
+    begin = connection.Connection.connection_made
+
+    def connection_made(self, transport):
+        begin(self, transport)
+        sock = transport.get_extra_info("socket")
+        made.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(connection.Connection, "connection_made", connection_made)
+    with running(make_app()) as address:
+        httpx.get(address + "/health")
+    assert made
+    assert all(made)
+
+
+@pytest.mark.parametrize("path", ["/predict", "/nowhere"])
+def test_an_ordinary_client_that_sends_too_much_sees_the_refusal(path):
+    request = {"data": b"x" * 20_000_000, "headers": {"Content-Type": "image/png"}, "method": "POST"}
+    with running(make_app(limits={"max_bytes": 1000})) as address:
+        for _ in range(5):  # urllib asks for the connection to be closed, and reads nothing before it has sent all
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(urllib.request.Request(address + path, **request), timeout=20)
+            assert refused.value.code == (413 if path == "/predict" else 404)
+            assert "detail" in json.loads(refused.value.read())
+
+
+def test_the_rest_of_a_refused_upload_is_dropped_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr(connection, "REST_BYTES", 1_000_000)
+    head = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 900000000\r\n"
+    with running(make_app(limits={"max_bytes": 1000})) as address:
+        for close in (b"Connection: close\r\n\r\n", b"\r\n"):
+            sent = 0
+            with socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1])), timeout=20) as sender:
+                sender.sendall(head + close)
+                with contextlib.suppress(ConnectionError):
+                    for _ in range(900):
+                        sender.sendall(b"x" * 1_000_000)
+                        sent += 1
+            assert sent < 100
 
 
 def test_who_hangs_up_while_waiting_costs_no_forward_pass():

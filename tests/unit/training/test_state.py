@@ -1,5 +1,7 @@
 import errno
+import hashlib
 import json
+import os
 import re
 from pathlib import Path
 
@@ -189,3 +191,52 @@ def test_state_holds_no_pickle(folder):
     newest = folder / "step-000000020"
     assert sorted(path.name for path in newest.iterdir()) == ["shard-0-of-1.safetensors", "state.json"]
     json.loads((newest / "state.json").read_text())
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "5", "[]", '{"body": 5, "sha256": 5}', '{"body": "' + "[" * 9 + '"}'])
+def test_a_state_whose_record_is_nested_or_odd_is_passed_over(folder, text):
+    (folder / "step-000000020" / "state.json").write_text(text)
+    assert step_of(folder) == 10
+
+
+def test_a_state_whose_checked_record_is_nested_is_passed_over(folder):
+    body = "[" * 100_000
+    whole = json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body})
+    (folder / "step-000000020" / "state.json").write_text(whole)
+    loaded = load_state(folder)
+    assert loaded.record["step"] == 10
+    assert "RecursionError" in loaded.notes[0]
+
+
+def rewrite(place, change):
+    """Change what a state's record says, with a checksum that fits."""
+    body = json.loads(json.loads((place / "state.json").read_text())["body"])
+    change(body)
+    text = json.dumps(body)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    (place / "state.json").write_text(json.dumps({"sha256": digest, "body": text}))
+
+
+def test_a_state_names_no_file_outside_of_its_folder(folder, tmp_path):
+    place = folder / "step-000000020"
+    (shard,) = place.glob("shard-*")
+    outside = tmp_path / "outside.safetensors"
+    outside.write_bytes(shard.read_bytes())
+
+    def change(body):
+        body["shards"] = {str(outside): hashlib.sha256(outside.read_bytes()).hexdigest()}
+        for pieces in body["layout"].values():
+            pieces[0]["shard"] = str(outside)
+
+    rewrite(place, change)
+    loaded = load_state(folder)
+    assert loaded.record["step"] == 10
+    assert "no file of a state" in loaded.notes[0]
+
+
+@pytest.mark.parametrize("name", ["state.json", "shard-0-of-1.safetensors"])
+def test_a_pipe_in_a_state_is_not_waited_for(folder, name):
+    file = folder / "step-000000020" / name
+    file.unlink()
+    os.mkfifo(file)
+    assert step_of(folder) == 10
