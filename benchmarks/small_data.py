@@ -38,8 +38,8 @@ from saccade.tasks.opening import choose_task
 from saccade.training.console import Console
 from saccade.training.loop import Loop
 from saccade.training.parallel import Alone, local_device
+from saccade.training.recipes import configure
 from saccade.training.setup import assemble, limit_samples, resolve
-from saccade.training.train import configure
 
 
 def main() -> None:

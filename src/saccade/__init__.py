@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from .deployment.serve import serve
     from .evaluation.evaluate import evaluate
     from .explanation.explain import explain
-    from .training.train import list_recipes, train
+    from .training.recipes import list_recipes
+    from .training.train import train
 
 # Verbs, imported when they are first used.
 VERBS = {
@@ -36,7 +37,7 @@ VERBS = {
     "evaluate": ".evaluation.evaluate",
     "explain": ".explanation.explain",
     "export": ".deployment.export",
-    "list_recipes": ".training.train",
+    "list_recipes": ".training.recipes",
     "load_model": ".building",
     "optimize": ".deployment.optimize",
     "predict": ".deployment.predict",

@@ -71,9 +71,9 @@ def check_inputs(about: Mapping[str, Any]) -> None:
     """
     outputs, channels, side = about["outputs"], about["in_chans"], about["img_size"]
     if type(outputs) not in (list, tuple) or not 0 < len(outputs) <= CLASSES:
-        raise ValueError(f"classes = {_short(outputs)}; they are a list of names")
+        raise ValueError(f"outputs = {_short(outputs)}; they are a list of names")
     if not all(isinstance(name, str) for name in outputs):
-        raise ValueError("classes holds what is no text; they are a list of names")
+        raise ValueError("outputs holds what is no text; they are a list of names")
     if not isinstance(about.get("task", ""), str) or not isinstance(about.get("extra", {}), dict):
         raise ValueError("task is a name and extra names with values")
     if type(channels) is not int or channels not in (1, 3):

@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser
 from saccade.cli import VERBS
 from saccade.comparison.arms import parse_arms
 from saccade.explanation.choice import VIEWS
-from saccade.training.train import configure
+from saccade.training.recipes import configure
 
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import timm
@@ -9,12 +10,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from saccade.building import Shape, build_model, load_model, save_model
+from saccade.building import build_model, load_model
 from saccade.config import ModelConfig
+from saccade.data.spec import InputSpec
 from saccade.deployment.bundle import Bundle, ExportError
 from saccade.files import sort_header
 from saccade.metadata import constructor_options
 from saccade.models import CheckpointError
+from saccade.weights import save_model
 from support.exports import BUNDLE, tiny_run
 
 
@@ -64,9 +67,12 @@ def test_weights_cannot_name_an_option_that_is_no_argument_of_the_models_constru
         (("mean",), [0.5, float("nan"), 0.5], "mean = "),
         (("std",), [0.5, 0.0, 0.5], "std = .*more than 0"),
         (("std",), [0.5], "std = "),
-        (("classes",), [], "classes = "),
-        (("classes",), "ab", "classes = 'ab'"),
-        (("classes",), ["a", "b", 3], "no text"),
+        (("outputs",), [], "outputs = "),
+        (("outputs",), "ab", "outputs = 'ab'"),
+        (("outputs",), ["a", "b", 3], "no text"),
+        (("task",), 5, "task is a name"),
+        (("task",), "paint", "there is no task 'paint'"),
+        (("extra",), [1], "extra names with values"),
         (("in_chans",), 7, "in_chans = 7"),
         (("shorter",), 1, "shorter = 1"),
         (("model",), "vit_tiny", "model = 'vit_tiny'"),
@@ -97,7 +103,7 @@ def test_what_no_training_writes_is_told_with_the_file(file, path, value, told):
         load_model(file)
 
 
-@pytest.mark.parametrize("name", ["model", "classes", "in_chans", "img_size", "mean", "std"])
+@pytest.mark.parametrize("name", ["model", "outputs", "in_chans", "img_size", "mean", "std"])
 def test_what_is_missing_is_named(file, name):
     rewrite(file, lambda about: about.pop(name))
     with pytest.raises(CheckpointError, match=f"does not say its model's {name}"):
@@ -119,11 +125,11 @@ def test_a_pipe_in_the_place_of_weights_is_not_waited_for(file):
 
 
 def test_options_that_say_where_weights_came_from_are_not_written(tmp_path):
-    shape = Shape(("a", "b"), 3, 32, [0.5] * 3, [0.5] * 3)
+    spec = InputSpec(("a", "b"), 3, 32, [0.5] * 3, [0.5] * 3)
     options = {"depth": 1, "embed_dim": 24, "num_heads": 2, "patch_size": 8}
-    model = build_model(ModelConfig(name="vit_tiny", options=options), shape, seed=0)
+    model = build_model(ModelConfig(name="vit_tiny", options=options), spec, seed=0)
     given = ModelConfig(name="vit_tiny", options={**options, "checkpoint_path": "/home/me/weights.pth"})
-    save_model(tmp_path / "model.safetensors", model.state_dict(), given, shape)
+    save_model(tmp_path / "model.safetensors", model.state_dict(), given, spec)
     assert load_model(tmp_path)[0].embed_dim == 24
 
 
@@ -137,9 +143,9 @@ def test_no_registered_model_has_a_constructor_that_opens_a_file():
 
 @pytest.mark.parametrize("name", ["glnet_nano", "nommer_tiny", "sot_7", "resnet18", "convnext_atto", "swin_tiny"])
 def test_models_of_every_family_come_back(tmp_path, name):
-    shape = Shape(("a", "b"), 3, 224, [0.5] * 3, [0.5] * 3)
+    spec = InputSpec(("a", "b"), 3, 224, [0.5] * 3, [0.5] * 3)
     config = ModelConfig(name=name)
-    save_model(tmp_path / "model.safetensors", build_model(config, shape, seed=0).state_dict(), config, shape)
+    save_model(tmp_path / "model.safetensors", build_model(config, spec, seed=0).state_dict(), config, spec)
     load_model(tmp_path)
 
 
@@ -168,7 +174,8 @@ def test_the_same_weights_are_the_same_bytes_in_every_process(tmp_path):
     code = "import sys; from pathlib import Path; from support.exports import tiny_run; tiny_run(Path(sys.argv[1]))"
     written = set()
     for number in range(4):  # the order of two entries is one of two
-        subprocess.run([sys.executable, "-c", code, tmp_path / str(number)], check=True)
+        tests = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        subprocess.run([sys.executable, "-c", code, tmp_path / str(number)], check=True, env=tests)
         written.add((tmp_path / str(number) / "model.safetensors").read_bytes())
     assert len(written) == 1
 

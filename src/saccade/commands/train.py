@@ -50,7 +50,7 @@ def run(args: Namespace) -> int:
     """Train, or print the settings that would be trained with."""
     from ..config import parse_settings, to_yaml
     from ..training.loop import Interrupted
-    from ..training.train import configure, gather_settings
+    from ..training.recipes import configure, gather_settings
     from ..training.train import train as run_training
 
     flags = ("data", "task", "model", "epochs", "batch_size", "lr", "img_size", "seed", "device", "workers")

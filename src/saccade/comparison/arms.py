@@ -12,7 +12,7 @@ from typing import Any
 from ..building import parse_plugin
 from ..config import ConfigError, TrainConfig, flatten, overlay, read_value
 from ..plugins import PLUGINS
-from ..training.train import configure
+from ..training.recipes import configure
 
 BASE = "base"
 SHORT = {

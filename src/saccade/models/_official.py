@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -18,9 +18,7 @@ from torch import Tensor, nn
 
 from ._identify import describe
 
-if TYPE_CHECKING:
-    from ._backbone import Backbone
-
+Convertible = Any  # a `Backbone`, which knows how published weights become its own; it lies above this file
 _logger = logging.getLogger(__name__)
 
 WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")  # timm's order: averaged weights first
@@ -66,9 +64,7 @@ def load_official(model: nn.Module, path: str | Path, *, strict: bool = True) ->
     Returns:
         What was loaded, missing, unexpected, dropped and resized, by name.
     """
-    from ._backbone import Backbone
-
-    if not isinstance(model, Backbone):
+    if not hasattr(model, "is_official"):
         raise TypeError(
             f"load_official takes a saccade backbone, got {type(model).__name__}; "
             "for a timm model use timm.models.load_checkpoint"
@@ -83,7 +79,7 @@ def load_official(model: nn.Module, path: str | Path, *, strict: bool = True) ->
     return report
 
 
-def adapt(model: "Backbone", state_dict: Mapping[str, Tensor], *, strict: bool) -> LoadReport:
+def adapt(model: Convertible, state_dict: Mapping[str, Tensor], *, strict: bool) -> LoadReport:
     """Convert a state dict to the model's layout and check every key and shape, changing nothing in the model."""
     own = model.state_dict()
     converted = model.convert(state_dict)
@@ -167,11 +163,11 @@ def _foreign_objects(path: Path) -> list[str]:
         return []
 
 
-def _is_classifier(model: "Backbone", key: str) -> bool:
+def _is_classifier(model: Convertible, key: str) -> bool:
     return any(key == name or key.startswith(name + ".") for name in model.classifier)
 
 
-def _drop_classifier(model: "Backbone", own: Mapping[str, Tensor], report: LoadReport) -> None:
+def _drop_classifier(model: Convertible, own: Mapping[str, Tensor], report: LoadReport) -> None:
     """Leave out classifier weights for another number of classes, all or none of them."""
     file = {k: v for k, v in report.state_dict.items() if _is_classifier(model, k)}
     other = {k for k, v in file.items() if k not in own or own[k].shape[:1] != v.shape[:1]}
@@ -190,7 +186,7 @@ def _drop_classifier(model: "Backbone", own: Mapping[str, Tensor], report: LoadR
     )
 
 
-def _fit_input_layer(model: "Backbone", own: Mapping[str, Tensor], report: LoadReport) -> None:
+def _fit_input_layer(model: Convertible, own: Mapping[str, Tensor], report: LoadReport) -> None:
     """Sum or repeat the first convolution over channels when the model takes other than three."""
     cfg = getattr(model, "pretrained_cfg", None) or {}
     key = f"{cfg.get('first_conv')}.weight"
@@ -202,7 +198,7 @@ def _fit_input_layer(model: "Backbone", own: Mapping[str, Tensor], report: LoadR
         report.resized.append(key)
 
 
-def _misfit(model: "Backbone", state_dict: Mapping[str, Tensor], report: LoadReport) -> str:
+def _misfit(model: Convertible, state_dict: Mapping[str, Tensor], report: LoadReport) -> str:
     name = (getattr(model, "pretrained_cfg", None) or {}).get("architecture") or type(model).__name__
     parts = [f"these weights do not fit {name}: they look like {describe(state_dict)}"]
     for title, keys in (

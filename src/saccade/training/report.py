@@ -22,6 +22,7 @@ from ..report.page import Section, facts, fold, grid, paragraph, render_page, ta
 from ..runs import Run, RunError
 from ..tasks.opening import choose_task, open_samples
 from ..tasks.page import Page, Shown
+from .recipes import configure
 
 # Filled in from the data and the device where they are not given.
 AUTOMATIC = {"data.img_size", "data.mean", "data.std", "data.workers", "engine.compile", "engine.graphs"}
@@ -199,8 +200,6 @@ def _settings(run: Run, config: TrainConfig) -> Section:
 
 def _base(config: TrainConfig) -> tuple[TrainConfig, str]:
     """Return the settings to compare with, and what they are called."""
-    from .train import configure
-
     try:
         return configure(config.recipe, {}), f"recipe {shorten(config.recipe or 'small', 120)}"
     except (ConfigError, OSError):

@@ -13,8 +13,9 @@ from saccade.data.open import open_data
 from saccade.data.order import Order
 from saccade.tasks.opening import choose_task
 from saccade.training.parallel import Alone
+from saccade.training.recipes import configure
 from saccade.training.setup import assemble, resolve
-from saccade.training.train import configure, train
+from saccade.training.train import train
 from support.augmenting import class_augment
 from support.pictures import class_folders
 from support.trainings import TINY, png_folder, settings

@@ -6,7 +6,8 @@ from saccade.config import ConfigError, TrainConfig, overlay
 from saccade.data.open import open_data
 from saccade.runs import Run
 from saccade.training.defaults import batch_for, options_for, side_for, typical_side
-from saccade.training.train import configure, train
+from saccade.training.recipes import configure
+from saccade.training.train import train
 from support.trainings import TINY, assert_same_end
 
 

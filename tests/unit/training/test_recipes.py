@@ -5,8 +5,7 @@ import pytest
 import saccade
 from saccade.config import ConfigError, TrainConfig, flatten, overlay
 from saccade.training.optim import rate_at
-from saccade.training.train import configure, list_recipes, read_recipe
-from saccade.training.variants import choose_variants, split_variants
+from saccade.training.recipes import choose_variants, configure, list_recipes, read_recipe, split_variants
 
 STRONG = {
     "augment.rand_ops": 2,

@@ -14,8 +14,8 @@ from saccade.report.tally import wilson
 from saccade.runs import Run
 from saccade.tasks.classification.metrics import ClassificationMetrics
 from saccade.training import train as training
+from saccade.training.recipes import configure
 from saccade.training.report import rewrite_report, write_report
-from saccade.training.train import configure
 from support.markup import parse
 from support.pictures import encoded
 

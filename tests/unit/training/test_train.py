@@ -11,7 +11,7 @@ from saccade.building import load_model, parse_plugin, resolve_name
 from saccade.config import ConfigError, TrainConfig
 from saccade.runs import Run, RunError
 from saccade.training.optim import rate_at
-from saccade.training.train import configure, list_recipes, read_recipe
+from saccade.training.recipes import configure, list_recipes, read_recipe
 from support.training import TINY, tiny
 
 # Nothing is learned: weights stay where they began.

@@ -1,0 +1,105 @@
+"""From a recipe and what a user types to all settings of a run."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ..building import parse_plugin, resolve_name
+from ..config import ConfigError, TrainConfig, nearest, overlay, read_yaml
+from ..tasks.opening import choose_task
+
+# Where the short names that people type belong in the tree of settings.
+SHORT = {
+    "data": "data.path",
+    "task": "task",
+    "model": "model.name",
+    "plugins": "model.plugins",
+    "epochs": "schedule.epochs",
+    "batch_size": "optim.batch_size",
+    "lr": "optim.lr",
+    "img_size": "data.img_size",
+    "seed": "seed",
+    "device": "engine.device",
+    "workers": "data.workers",
+}
+
+
+def gather_settings(**short: Any) -> dict[str, Any]:
+    """Return settings by dotted name from those given by short name; None and no plug-ins are not given."""
+    given = {SHORT[name]: value for name, value in short.items() if value is not None}
+    if "model.name" in given and not isinstance(given["model.name"], str):
+        raise ConfigError(
+            f"model={type(given['model.name']).__name__} was given; give a model's name, ours or timm's, so that the "
+            "run can be repeated and resumed. timm.models.register_model gives a model of your own a name"
+        )
+    if "model.plugins" in given:
+        plugins = given["model.plugins"]
+        given["model.plugins"] = [plugins] if isinstance(plugins, str) else list(plugins)
+        if not given["model.plugins"]:
+            del given["model.plugins"]
+    return given
+
+
+def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
+    """Return the settings of a recipe for the model, with others laid over them."""
+    name = recipe or "small"
+    values, variants = split_variants(read_recipe(name), source=f"recipe {name}")
+    config = overlay(TrainConfig(), values, source=f"recipe {name}")
+    model = given.get("model.name")
+    for more in choose_variants(variants, resolve_name(model or config.model.name)):
+        config = overlay(config, more, source=f"recipe {name}")
+    if model is not None and resolve_name(model) != resolve_name(config.model.name):
+        config = replace(config, model=replace(config.model, options={}))  # they were meant for the recipe's model
+    if {"optim.batch_size", "optim.lr"} & given.keys():  # then they are what was asked for, however few the pictures
+        given = {"optim.least_steps": None, **given}
+    config = overlay(config, {"recipe": name} | dict(given), source="the command")
+    for text in config.model.plugins:
+        parse_plugin(text)
+    if config.task is not None:
+        choose_task(config.task)
+    return config
+
+
+def list_recipes() -> list[str]:
+    """Return the names of the recipes that come with the package."""
+    files = resources.files("saccade.recipes").iterdir()
+    return sorted(file.name[:-5] for file in files if file.name.endswith(".yaml"))
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """Return the settings of a recipe by its name or its file."""
+    if name in list_recipes():
+        text = (resources.files("saccade.recipes") / f"{name}.yaml").read_text(encoding="utf-8")
+    elif Path(name).is_file():
+        text = Path(name).read_text(encoding="utf-8")
+    else:
+        known = list_recipes()
+        raise ConfigError(
+            f"there is no recipe {name!r}; there are {', '.join(known)}, or give a YAML file{nearest(name, known)}"
+        )
+    return read_yaml(text, source=f"recipe {name}")
+
+
+def split_variants(values: Mapping[str, Any], *, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a recipe's settings without its variants, and the variants: patterns of names with settings.
+
+    Args:
+        values: a recipe as read.
+        source: what an error calls it.
+    """
+    plain = dict(values)
+    variants = plain.pop("variants", None) or {}
+    if not isinstance(variants, Mapping) or not all(isinstance(v, Mapping) for v in variants.values()):
+        raise ConfigError(
+            f"{source}: variants = {variants!r} was given; it takes patterns of model names, each with settings, as in "
+            "variants: {swin_*: {model: {drop_path: 0.2}}}"
+        )
+    return plain, {str(pattern): settings for pattern, settings in variants.items()}
+
+
+def choose_variants(variants: Mapping[str, Any], model: str) -> list[Any]:
+    """Return the settings of every pattern that fits a model's name, in the order of the file: later ones win."""
+    return [settings for pattern, settings in variants.items() if fnmatchcase(model.split(".")[0], pattern)]
