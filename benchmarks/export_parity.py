@@ -47,6 +47,7 @@ PLUGINS: dict[str, Callable[[], Any]] = {
     "ExtraBlock(mlp)": partial(plugins.ExtraBlock, kind="mlp"),
     "SecondOrderHead": partial(plugins.SecondOrderHead, num_classes=1000),
     "SqueezeExcite": plugins.SqueezeExcite,
+    "TokenEmbedding": plugins.TokenEmbedding,
     "UniformHead": plugins.UniformHead,
     "UniformHead(B)": partial(plugins.UniformHead, "B"),
     "UniformHead(C)": partial(plugins.UniformHead, "C"),

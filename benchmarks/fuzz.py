@@ -307,7 +307,7 @@ class Bundles:
                 path = self.folder / "model.pt2"
                 path.write_bytes(self._package(draw))
         opened = open_predictor(path)
-        opened.shares(torch.zeros(1, opened.channels, opened.img_size, opened.img_size, dtype=torch.uint8))
+        opened.rows(torch.zeros(1, opened.channels, opened.img_size, opened.img_size, dtype=torch.uint8))
 
     def _weights(self, draw):
         if draw.random() < 0.3:

@@ -13,7 +13,15 @@ from saccade.deployment.bundle import Bundle
 from saccade.deployment.graph import WithPreprocessing, trace, write_onnx, write_program
 from saccade.deployment.predictor import OnnxPredictor, ProgramPredictor
 from saccade.deployment.verify import compare
-from saccade.plugins import ContextBroadcast, ExtraBlock, SecondOrderHead, SqueezeExcite, UniformHead, attach
+from saccade.plugins import (
+    ContextBroadcast,
+    ExtraBlock,
+    SecondOrderHead,
+    SqueezeExcite,
+    TokenEmbedding,
+    UniformHead,
+    attach,
+)
 from support.backbones import NAMES, shallow
 from support.pictures import pixels
 
@@ -33,11 +41,12 @@ PLUGINS = {
     "extra_mlp": lambda: ExtraBlock(kind="mlp"),
     "second_order": lambda: SecondOrderHead(num_classes=5),
     "squeeze": SqueezeExcite,
+    "token_embedding": TokenEmbedding,
     "uniform": UniformHead,
     "uniform_b": lambda: UniformHead("B"),
     "uniform_c": lambda: UniformHead("C"),
 }
-USUAL = ("broadcast_scale", "extra_block", "second_order", "squeeze", "uniform")  # each plug-in once
+USUAL = ("broadcast_scale", "extra_block", "second_order", "squeeze", "token_embedding", "uniform")  # each once
 MEAN, STD = [0.5, 0.45, 0.4], [0.2, 0.25, 0.3]
 
 

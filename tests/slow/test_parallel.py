@@ -15,7 +15,7 @@ import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from saccade.runs import load_model
+from saccade.building import load_model
 from saccade.training.state import list_states
 from support.trainings import environment, png_folder, records, settings, weights
 

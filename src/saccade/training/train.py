@@ -286,7 +286,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
         loop.console.close(
             f"{loop.config.model.name} on {parts.data.name}",
             {
-                primary.words: f"{primary.show(trained.score)} of {len(measured)} validation pictures",
+                primary.words: f"{primary.show(trained.score)} on {len(measured)} validation pictures",
                 "trained": f"{loop.epoch} epochs, {loop.step} steps, {summary['seconds']:.0f} s",
                 "parameters": f"{summary['parameters']:,}",
                 "pictures left out": str(count_bad(summary["bad_pictures"])),

@@ -219,7 +219,7 @@ def test_a_graph_that_takes_too_long_is_stopped(tmp_path, monkeypatch):
     ]
     predictor = open_predictor(changed_onnx(tmp_path / "model.onnx", *nodes, initializers=[size]))
     with pytest.raises(ExportError, match=r"did not answer 1 pictures within 0\.3 seconds"):
-        predictor.shares(pictures(1, 8))
+        predictor.rows(pictures(1, 8))
 
 
 def test_a_graph_that_wants_all_memory_is_told(tmp_path):
@@ -231,7 +231,7 @@ def test_a_graph_that_wants_all_memory_is_told(tmp_path):
         helper.make_node("Expand", ["mean", "size"], ["logits"]),
     ]
     with pytest.raises(ExportError, match="cannot answer: "):
-        open_predictor(changed_onnx(tmp_path / "model.onnx", *nodes, initializers=[size])).shares(pictures(1, 8))
+        open_predictor(changed_onnx(tmp_path / "model.onnx", *nodes, initializers=[size])).rows(pictures(1, 8))
 
 
 @pytest.mark.parametrize(
