@@ -134,6 +134,11 @@ class SecondOrder(nn.Module):
         token = x.gather(1, last[:, None, None].expand(-1, -1, x.shape[2])).squeeze(1)
         return token, words, (mask if everything else mask & (place != last[:, None]))[:, prefix:]
 
+    @property
+    def has_pair(self) -> bool:
+        """Whether class token and words have a classifier each."""
+        return self.class_fc is not None and self.word_fc is not None
+
     def logits_pair(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the logits of class token and words apart, B, num_classes each.
 

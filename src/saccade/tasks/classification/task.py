@@ -18,6 +18,7 @@ from ...layers.numerics import upcast
 from ..metric import MetricSpec
 from ..task import Answer, Task, register_task
 from .data import ClassShares, shares_of
+from .late import find_late, hear_pair
 from .metrics import ClassificationMetrics, metric_specs
 from .page import ClassificationPage
 
@@ -94,17 +95,33 @@ class Classify(Task):
         """
         if draws:
             raise TypeError(f"{type(self).__name__} was given {', '.join(draws)}, which it has no use for")
-        return self.score(self.ask(batch), batch.get("target"))
+        late = find_late(self.model) if self.training and "target" in batch else None
+        if late is None:
+            return self.score(self.ask(batch), batch.get("target"))
+        with hear_pair(late) as pair:
+            answer = self.ask(batch)
+        return self.score(answer, batch["target"], pair=torch.stack(pair))
 
-    def score(self, answer: Any, targets: Tensor | None) -> dict[str, Tensor]:
-        """Compare what the model returned with the targets."""
+    def score(self, answer: Any, targets: Tensor | None, *, pair: Tensor | None = None) -> dict[str, Tensor]:
+        """Compare what the model returned with the targets.
+
+        Args:
+            answer: logits, B, K, or an object that holds them.
+            targets: None to only answer.
+            pair: logits of two classifiers that are fused late, 2, B, K; then their losses are added.
+        """
         logits = read_logits(answer)
         if targets is None:
             return {"output": logits}
-        loss = classification_loss(
-            logits, targets, label_smoothing=self.label_smoothing, class_weights=self.class_weights
-        )
-        return {"loss": loss, "output": logits, "classification": loss.detach()}
+        loss = self._compare(logits, targets, pair)
+        result = {"loss": loss, "output": logits, "classification": loss.detach()}
+        return result if pair is None else {**result, "pair": pair}
+
+    def _compare(self, logits: Tensor, targets: Tensor, pair: Tensor | None) -> Tensor:
+        how: dict[str, Any] = {"label_smoothing": self.label_smoothing, "class_weights": self.class_weights}
+        if pair is None:
+            return classification_loss(logits, targets, **how)
+        return classification_loss(pair[0], targets, **how) + classification_loss(pair[1], targets, **how)
 
     def follow(self, result: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, ...]:
         """Return how many answers are right, labels as they were before they were mixed."""
@@ -122,9 +139,7 @@ class Classify(Task):
             return result
         targets = batch["target"]
         heavier = self._weights(targets).mean() / mean - 1
-        own = classification_loss(
-            result["output"], targets, label_smoothing=self.label_smoothing, class_weights=self.class_weights
-        )
+        own = self._compare(result["output"], targets, result.get("pair"))
         return result | {"loss": result["loss"] + own * heavier}
 
     def _weights(self, targets: Tensor) -> Tensor:
