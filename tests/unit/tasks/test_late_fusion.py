@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import saccade
+from saccade.layers.second_order import SecondOrder
 
 IMAGES, LABELS = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 1])
 
