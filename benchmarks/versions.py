@@ -22,16 +22,17 @@ from PIL import Image
 
 OURS = Path(__file__).parents[1] / "src"
 VIT = '{"embed_dim": 64, "depth": 4, "num_heads": 2, "patch_size": 7}'
+VIT_FILES = ["--model", "vit_tiny", "--epochs", "6", "--img-size", "28", "--set", f"model.options={VIT}"]
 CASES = {
     "cpu": {
-        "glnet_nano, arrays, recipe small": ("", ["--set", "data.train_limit=1024", "--epochs", "6"]),
+        "glnet_nano, arrays, recipe small": ("", ["--set", "data.train_limit=256", "--epochs", "3"]),
         "vit_tiny, arrays": (
             "",
             ["--model", "vit_tiny", "--set", "data.train_limit=2048", "--epochs", "6", "--set", f"model.options={VIT}"],
         ),
-        "glnet_nano, files, random crops": (
+        "vit_tiny, files, random crops": (
             "files",
-            ["--epochs", "6", "--img-size", "32", "--set", "augment.crop=resized", "--set", "data.resident=never"],
+            [*VIT_FILES, "--set", "augment.crop=resized", "--set", "data.resident=never"],
         ),
     },
     "cuda": {
