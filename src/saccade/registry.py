@@ -43,11 +43,6 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
             raise ConfigError(f"there is no {self.noun} {name!r}; there are {', '.join(known)}{nearest(name, known)}")
         return self._found[name]
 
-    def name_of(self, thing: Any) -> str:
-        """Return the name something is registered under."""
-        self._complete_once()
-        return next(name for name, known in self._found.items() if known is thing)
-
     def _complete_once(self) -> None:
         if self._complete:
             return

@@ -1,6 +1,6 @@
 """How good labels are: mean average precision, F1 by thresholds that were chosen on other samples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -21,14 +21,7 @@ def metric_specs(prevalence: float | None) -> tuple[MetricSpec, ...]:
 
 
 class MultilabelMetrics(Metrics):
-    """Collects shares and labels.
-
-    Args:
-        specs: the metrics.
-    """
-
-    def __init__(self, specs: Sequence[MetricSpec]) -> None:
-        super().__init__(specs)
+    """Collects shares and labels."""
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return shares and labels, B, labels."""
@@ -44,6 +37,12 @@ class MultilabelMetrics(Metrics):
         """Which labels are there, N, labels, 0 or 1."""
         return self.columns["label"].numpy()
 
+    @property
+    def losses(self) -> Tensor:
+        """Binary cross-entropy of each sample, N, averaged over labels."""
+        logits, there = self.columns["logit"], self.columns["label"].float()
+        return F.binary_cross_entropy_with_logits(logits, there, reduction="none").mean(1)
+
     def thresholds(self) -> np.ndarray:
         """Return the share from which on each label is said, chosen on all samples."""
         return choose_thresholds(self.shares, self.labels)
@@ -51,12 +50,9 @@ class MultilabelMetrics(Metrics):
     def scores(self) -> dict[str, Tensor]:
         """Return loss, shares with labels, and what was decided by thresholds chosen on the other half."""
         shares, labels = self.shares, self.labels
-        loss = F.binary_cross_entropy_with_logits(
-            self.columns["logit"], self.columns["label"].float(), reduction="none"
-        )
         decided = 2 * labels + decide_crossed(shares, labels)
         ranked = np.stack([shares, labels.astype(np.float32)], axis=1)
-        return {"loss": loss.mean(1), "map": torch.from_numpy(ranked), "decided": torch.from_numpy(decided)}
+        return {"loss": self.losses, "map": torch.from_numpy(ranked), "decided": torch.from_numpy(decided)}
 
     def predictions(self) -> dict[str, Tensor]:
         """Return shares, labels and thresholds for pages."""
@@ -64,7 +60,7 @@ class MultilabelMetrics(Metrics):
             PLACE: self.columns[PLACE],
             "share": torch.from_numpy(self.shares),
             "label": self.columns["label"],
-            "loss": self.scores()["loss"],
+            "loss": self.losses,
             "threshold": torch.from_numpy(self.thresholds()),
         }
 
