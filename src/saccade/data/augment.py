@@ -18,7 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..config import AugmentConfig, ConfigError
+from .erasing import erase_pixels
 from .geometry import ERASE, JITTER, MIX, OPERATIONS, RAND, Geometry, change, draw_uniforms, rand_draws
+from .rand_augment import Step
 
 
 class Mix(NamedTuple):
@@ -62,7 +64,13 @@ class Augment:
         targets: Follow = keep_targets,
         device: torch.device | str = "cpu",
     ) -> None:
+        if config.rand_interpolation != "bilinear" and config.rand_kind != "timm":
+            raise ConfigError(
+                f"augment.rand_interpolation = {config.rand_interpolation} was given with augment.rand_kind = "
+                f"{config.rand_kind}, which is bilinear; set augment.rand_kind=timm too, or leave it out"
+            )
         self.config = config
+        self.fill = torch.tensor([min(255, round(255 * value)) for value in mean], device=device).float().view(-1, 1, 1)
         self.img_size, self.targets = img_size, targets
         self.normalize = Normalize(mean, std, device=device)
         self.mixup = beta_quantiles(config.mixup).to(device) if config.mixup else None
@@ -83,18 +91,36 @@ class Augment:
         config = self.config
         pictures, draws = batch["image"], draw_uniforms(batch["key"])
         operations = config.rand_ops if strong else 0
+        steps: list[Step] = []
+        if config.rand_kind == "timm":
+            steps, operations = [Step.draw(batch["key"], number, config) for number in range(operations)], 0
         width = pictures.shape[-1]
-        moved = Geometry.draw(draws, config, width=width, side=self.img_size, operations=operations)
+        moved = Geometry.draw(
+            draws,
+            config,
+            width=width,
+            side=self.img_size,
+            operations=operations,
+            later=[step.moves() for step in steps],
+        )
         images = moved.images(pictures)
         for operation in range(operations):
             images = rand_colour(images, draws, RAND + 4 * operation, config)
+        if steps:
+            images = images.mul(255).round_().clamp_(0, 255)
+            for step in steps:
+                images = step(images, self.fill)
+            images = images / 255
         if config.jitter:
             images = jitter(images, draws, config.jitter)
         images = self.normalize(images)
         mix: Mix | None = None
         if strong:
             if config.erase:
-                images = erase(images, draws, config.erase)
+                if config.erase_kind == "pixel":
+                    images = erase_pixels(images, batch["key"], config.erase)
+                else:
+                    images = erase(images, draws, config.erase)
             images, mix = self.mix(images, draws)
         found = {name: value for name, value in batch.items() if name not in ("image", "key")}
         if "mask" in batch:
