@@ -19,8 +19,9 @@ from .models._backbone import Backbone
 from .models._identify import resolve_name
 from .models._official import read_checkpoint
 from .plugins import PLUGINS, attach
+from .pretrained import PREFIX, class_words, match_classes, open_timm
 from .registry import option_hints, parse_options
-from .tasks import Distillation, Task, TeacherLabels, TokenLabelling
+from .tasks import Distillation, LabelMaps, Task, TeacherLabels, TokenLabelling
 from .tasks.opening import TaskChoice, find_task
 from .weights import find_weights
 
@@ -30,8 +31,8 @@ TEACHER_TASKS = (Distillation, TokenLabelling)  # in the place of plain classifi
 
 
 def parse_plugin(text: str) -> tuple[str, dict[str, Any]]:
-    """Read "name" or "name:option=value,option=value"; a teacher is named by its path."""
-    return parse_options(text, PLUGINS, given_here=GIVEN_HERE, typed={"teacher": str})
+    """Read "name" or "name:option=value,option=value"; a teacher and label maps are named by their paths."""
+    return parse_options(text, PLUGINS, given_here=GIVEN_HERE, typed={"teacher": str, "maps": str})
 
 
 def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module:
@@ -127,27 +128,47 @@ def _options_explained(name: str, options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _taught(name: str, model: nn.Module, options: dict[str, Any], spec: InputSpec) -> Task:
-    """Return a task whose labels come from a teacher: a finished run, or the weights one wrote."""
+    """Return a task whose labels come from a teacher, or from the maps one made."""
     options, made = dict(options), PLUGINS[name]
-    path = options.pop("teacher", None)
+    path, maps = options.pop("teacher", None), options.pop("maps", None)
     if path is None and name == "distill":
-        raise ConfigError("the plug-in distill needs a teacher: distill:teacher=RUN, a run's folder or its weights")
+        raise ConfigError(
+            "the plug-in distill needs a teacher: distill:teacher=RUN, a run's folder or its weights, or "
+            "distill:teacher=timm:NAME"
+        )
+    if maps is not None:
+        options["maps"] = LabelMaps(maps).checked(spec.outputs)
     if path is None:
         return made(model, **options)
-    teacher, other = load_model(path)
-    if other.outputs != spec.outputs:
+    teacher, other, known = open_teacher(path)
+    if other.task != spec.task or other.in_chans != spec.in_chans:
         raise ConfigError(
-            f"the teacher {path} knows the classes {', '.join(other.outputs[:5])}, ..., the data has "
-            f"{', '.join(spec.outputs[:5])}, ...; train the teacher on the same classes"
+            f"the teacher {path} was trained for the task {other.task} on images of {other.in_chans} channels; the "
+            f"data is for {spec.task}, with {spec.in_chans}: give a teacher of such data"
         )
     fitted: dict[str, Any] = {
         "images_norm": (spec.mean, spec.std),
         "teacher_norm": (other.mean, other.std),
         "size": None if other.img_size == spec.img_size else other.img_size,
+        "classes": match_classes(spec.outputs, known, teacher=path),
     }
     if name == "distill":
         return made(model, teacher, **fitted, **options)
     return made(model, TeacherLabels(teacher, **fitted), **options)
+
+
+def open_teacher(path: str) -> tuple[nn.Module, InputSpec, list[list[str]]]:
+    """Return a teacher, what goes in and comes out, and all names of each of its classes.
+
+    Args:
+        path: a run's folder or its weights; `timm:NAME`, or `timm:NAME@FILE` with its weights in safetensors.
+    """
+    target = path.removeprefix(PREFIX)
+    if target == path:
+        model, spec = load_model(path)
+        return model, spec, [[label] for label in spec.outputs]
+    model, spec = open_timm(target)
+    return model, spec, class_words(target.partition("@")[0], len(spec.outputs))
 
 
 def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:

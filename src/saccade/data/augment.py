@@ -127,6 +127,14 @@ class Augment:
             found["mask"] = moved.mask(batch["mask"])
         if "boxes" in batch:
             found["boxes"] = moved.boxes(batch["boxes"], (pictures.shape[-2], width))
+        if "label_box" in batch:
+            if mix is not None:
+                raise ConfigError(
+                    "augment.mixup or augment.cutmix was asked for and the labels of places are stored, which are not "
+                    "mixed; set both to 0, MixToken takes their place"
+                )
+            size = (pictures.shape[-2], width)
+            found["label_box"], found["label_flip"] = moved.parts(batch["label_box"], size)
         if "target" in batch:
             found |= {"truth": batch["target"], "target": self.targets(batch["target"], mix)}
         return {"image": images, **found}

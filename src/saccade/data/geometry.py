@@ -76,6 +76,7 @@ class Geometry:
     Args:
         shift: whole pixels, first; None for none.
         moves: matrices from the output's square, -1 to 1, to the input's, B or 1, 3, 3.
+        crop: likewise, of the random crop alone.
         later: likewise, of what is done to the images afterwards; masks and boxes move by both at once.
         turned: whether `moves` may move some samples, the others kept as they are.
         resampled: whether every sample is resampled, whatever its move.
@@ -84,6 +85,7 @@ class Geometry:
 
     shift: Shift | None
     moves: Tensor
+    crop: Tensor
     later: Tensor | None
     turned: bool
     resampled: bool
@@ -112,16 +114,37 @@ class Geometry:
         """
         pad = round(config.pad * width) if config.crop == "pad" else 0
         shift = Shift.draw(draws, pad=pad, flip=config.flip) if config.crop == "pad" or config.flip else None
-        moves = identity(draws) if config.crop != "resized" else resized_crops(draws, config)
+        crop = identity(draws) if config.crop != "resized" else resized_crops(draws, config)
+        moves = crop
         for operation in range(operations):
             moves = moves @ rand_geometry(draws, RAND + 4 * operation, config)
         after = reduce(torch.matmul, later) if later else None
-        return cls(shift, moves, after, operations > 0, config.crop == "resized" or width != side, side)
+        return cls(shift, moves, crop, after, operations > 0, config.crop == "resized" or width != side, side)
 
     @property
     def whole(self) -> Tensor:
         """Return the matrices of all moves, B or 1, 3, 3."""
         return self.moves if self.later is None else self.moves @ self.later
+
+    def parts(self, shown: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Return which part of a picture each sample shows, RandAugment's moves left out, B, 4, and which are flipped.
+
+        Args:
+            shown: left, top, right and bottom of the part that was given, as shares of the picture, B, 4.
+            size: height and width of what was given, in pixels.
+        """
+        width, x, height, y = (self.crop[:, row, column] for row, column in ((0, 0), (0, 2), (1, 1), (1, 2)))
+        inner = torch.stack([x - width, y - height, x + width, y + height], dim=1).add(1).div(2).expand(len(shown), -1)
+        flipped = torch.zeros(len(shown), dtype=torch.bool, device=shown.device)
+        if self.shift is not None:
+            flipped = self.shift.flipped
+            left, top, right, bottom = inner.unbind(1)
+            inner = torch.stack(
+                [torch.where(flipped, 1 - right, left), top, torch.where(flipped, 1 - left, right), bottom], 1
+            )
+            inner = inner + torch.stack([self.shift.right / size[1], self.shift.down / size[0]], 1).repeat(1, 2)
+        sides = (shown[:, 2:] - shown[:, :2]).repeat(1, 2)
+        return shown[:, :2].repeat(1, 2) + inner * sides, flipped
 
     def images(self, pictures: Tensor) -> Tensor:
         """Return moved images, float B, C, side, side from 0 to 1, of bytes B, C, H, W; mid-grey outside."""

@@ -201,7 +201,9 @@ def _settings(run: Run, config: TrainConfig) -> Section:
 def _base(config: TrainConfig) -> tuple[TrainConfig, str]:
     """Return the settings to compare with, and what they are called."""
     try:
-        return configure(config.recipe, {}), f"recipe {shorten(config.recipe or 'small', 120)}"
+        return configure(
+            config.recipe, {"model.name": config.model.name}
+        ), f"recipe {shorten(config.recipe or 'small', 120)}"
     except (ConfigError, OSError):
         return TrainConfig(), "defaults"
 

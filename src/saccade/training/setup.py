@@ -122,7 +122,7 @@ def assemble(
         rank=world.rank,
         world=world.size,
     )
-    feed = _feed(train, config, choice.kind, spec, world=world, device=device)
+    feed = _feed(train, config, choice.kind, spec, task, world=world, device=device)
     identity = identity_of(train, data.val, steps=feed.steps)
     metrics = choice.kind.metric_specs(spec)
     primary = next(one for one in metrics if one.name == choice.kind.primary)
@@ -134,6 +134,7 @@ def _feed(
     config: TrainConfig,
     kind: type[Task],
     spec: InputSpec,
+    task: Task,
     *,
     world: World,
     device: torch.device,
@@ -141,7 +142,8 @@ def _feed(
     expand = kind.expander(spec, config.augment, config.loss, device=device)
     shared: dict[str, Any] = {"expand": expand, "rank": world.rank, "world": world.size}
     cropping = replace(spec.framing, config=config.augment)
-    encode = kind.encoder(spec, config.augment)
+    plain = kind.encoder(spec, config.augment)
+    encode = task.read_along(plain)
     reading: dict[str, Any] = {
         "encode": encode,
         "device": device,
@@ -162,7 +164,7 @@ def _feed(
         )
     order = Order(length=len(train), batch_size=batch_size, seed=config.seed, repeats=config.augment.repeats)
     array = train.array()
-    resident = array is not None and train.targets.in_rows and config.data.resident != "never"
+    resident = train.targets.in_rows and config.data.resident != "never" and encode is plain
     if array is not None and resident and _fits(array.nbytes, device):
         pictures = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
         if spec.in_chans == 3 and pictures.shape[1] == 1:
