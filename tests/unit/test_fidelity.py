@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser
 from saccade.cli import VERBS
 from saccade.comparison.arms import parse_arms
 from saccade.explanation.choice import VIEWS
-from saccade.training.recipes import configure
+from saccade.training.recipes import configure, gather_settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -89,7 +89,7 @@ def test_every_command_is_understood(command):
     if verb == "compare":
         assert [arm.configure(args.recipe, {}) for arm in parse_arms(args.arm)]
     if verb == "train":
-        assert configure(args.recipe, {"model.name": args.model})
+        assert configure(args.recipe, gather_settings(model=args.model, plugins=args.plugin))
 
 
 def test_there_are_commands_to_try():
