@@ -1,7 +1,7 @@
 """The server's application: what can be asked, and how it is answered."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -15,16 +15,15 @@ from starlette.routing import Route
 
 from .batching import Batcher, ClientGone
 from .browse import RunIndex
-from .decoding import Decoder
 from .explaining import Explainer
 from .guard import Guard
 from .limits import Limits, Refusal, Room, Uploads
-from .metrics import Gauge, Metrics
+from .metrics import CONTENT_TYPE, Metrics
 from .plain import to_json
 from .predictor import Predictor
 from .schema import BODY, EXPLAINED, PREDICTED, REFUSALS
 from .static import FILES, read_files
-from .upload import Form, check_type, read_form
+from .upload import Decoder, Form, check_type, read_form
 
 HUNG_UP = 499  # nobody reads it; it is for the counts
 OPEN = ("/health", "/ready", "/openapi.json")
@@ -81,8 +80,9 @@ class Served:
             batch_size=settings.batch_size,
             wait_ms=settings.wait_ms,
             queue=settings.queue,
-            on_batch=lambda size: metrics.batches.observe(size, name),
+            on_batch=metrics.batches.labels(name).observe,
         )
+        metrics.queue.labels(name).set_function(lambda: len(self.batcher))
 
     def about(self) -> dict[str, Any]:
         """Return what is worth knowing of it."""
@@ -115,16 +115,13 @@ class ServerState:
         self.settings, self.runs, self.metrics = settings, runs, Metrics()
         self.uploads, self.decoder = Uploads(settings.limits), Decoder(settings.limits)
         self.models: list[Served] = []
-        self.draining = False
+        self.stopping: Callable[[], bool] = bool  # whether the server is about to stop; who runs it says how to tell
         for predictor, explainer in predictors:
             taken = sum(one.predictor.name == predictor.name for one in self.models)
             name = f"{predictor.name} ({taken + 1})" if taken else predictor.name
             self.models.append(Served(name, predictor, settings=settings, metrics=self.metrics, explainer=explainer))
-        self.metrics.gauges += [
-            Gauge("saccade_queue_length", "Pictures that wait.", self._queues, ("model",)),
-            Gauge("saccade_upload_bytes", "Bytes of uploads in memory.", lambda: {(): self.uploads.held}, ()),
-            Gauge("saccade_received_bytes", "Bytes of uploads so far.", lambda: {(): self.uploads.received}, ()),
-        ]
+        self.metrics.watch("saccade_upload_bytes", "Bytes of uploads in memory.", lambda: self.uploads.held)
+        self.metrics.watch("saccade_received_bytes", "Bytes of uploads so far.", lambda: self.uploads.received)
 
     async def take(self, request: Request, room: Room, query: dict[str, Any]) -> tuple[Form, Served, dict[str, Any]]:
         """Read a request: its form, the model it asks and its options; a form's field goes before the query's."""
@@ -149,9 +146,6 @@ class ServerState:
             more = ", ..." if len(numbers) > NAMED else ""
             raise Refusal(422, f"model = {str(which)[:80]!r} was given; there are {there}{more}, by number or name")
         return found
-
-    def _queues(self) -> dict[tuple[str, ...], float]:
-        return {(one.name,): float(len(one.batcher)) for one in self.models}
 
 
 def create_app(
@@ -199,7 +193,7 @@ def create_app(
         free=(*OPEN, *FILES),
         token=state.settings.token,
         hosts=state.settings.hosts,
-        stopping=lambda: state.draining,
+        stopping=lambda: state.stopping(),
     )
     return app
 
@@ -211,7 +205,7 @@ def _add_questions(app: FastAPI, state: ServerState) -> None:
         with state.uploads.room() as room:
             form, served, options = await state.take(request, room, {"model": model, "top": top})
             with served.batcher.coming():
-                picture = await state.decoder(form.picture, served.predictor.framing)
+                picture = await state.decoder(form.image, served.predictor.framing)
         row = await served.batcher.submit(picture, gone=request.is_disconnected)
         return JSONResponse(served.answer(row, options["top"] or 5))
 
@@ -225,7 +219,7 @@ def _add_questions(app: FastAPI, state: ServerState) -> None:
                     422, f"{served.name} is a {served.predictor.kind}, which cannot be looked into; ask a run"
                 )
             served.explainer.check()
-            pixels = await state.decoder(form.picture, lambda pixels: pixels)
+            pixels = await state.decoder(form.image, lambda pixels: pixels)
         keys = [key.strip() for key in (options["views"] or "").split(",") if key.strip()] or None
         explained = await served.explainer.explain(pixels, views=keys, gone=request.is_disconnected)
         return JSONResponse({"model": served.name, **explained})
@@ -242,7 +236,7 @@ def _add_facts(app: FastAPI, state: ServerState) -> None:
     async def ready() -> JSONResponse:
         """Answer 200 if further requests are welcome: not while the server stops, nor while a queue is full."""
         full = any(len(one.batcher) >= one.batcher.limit for one in state.models)
-        status = "stopping" if state.draining else "busy" if full else "ready"
+        status = "stopping" if state.stopping() else "busy" if full else "ready"
         headers = {} if status == "ready" else {"Retry-After": "1"}
         return JSONResponse({"status": status}, 200 if status == "ready" else 503, headers)
 
@@ -258,7 +252,7 @@ def _add_facts(app: FastAPI, state: ServerState) -> None:
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> PlainTextResponse:
         """Return counts as Prometheus reads them."""
-        return PlainTextResponse(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return PlainTextResponse(state.metrics.text(), media_type=CONTENT_TYPE)
 
     looking = asyncio.Lock()  # one search of the disk at a time, however many ask
 
@@ -301,7 +295,7 @@ def _add_refusals(app: FastAPI, state: ServerState) -> None:
     @app.exception_handler(ClientGone)
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, _: Exception) -> Response:
-        state.metrics.gone.add(request.url.path)
+        state.metrics.gone.labels(request.url.path).inc()
         return Response(status_code=HUNG_UP)
 
 
