@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,18 +14,32 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
+from ..report.heat import heat_css
+from ..report.plain import to_json
 from .batching import Batcher, ClientGone
 from .browse import RunIndex
 from .explaining import Explainer
 from .guard import Guard
 from .limits import Limits, Refusal, Room, Uploads
 from .metrics import CONTENT_TYPE, Metrics
-from .plain import to_json
 from .predictor import Predictor
 from .schema import BODY, EXPLAINED, PREDICTED, REFUSALS
-from .static import FILES, read_files
 from .upload import Decoder, Form, check_type, read_form
 
+FILES = {
+    "/": ("index.html", "text/html"),
+    "/docs": ("docs.html", "text/html"),
+    "/page/page.css": ("page.css", "text/css"),
+    "/page/main.js": ("main.js", "text/javascript"),
+    "/page/ask.js": ("ask.js", "text/javascript"),
+    "/page/picker.js": ("picker.js", "text/javascript"),
+    "/page/views.js": ("views.js", "text/javascript"),
+    "/page/runs.js": ("runs.js", "text/javascript"),
+    "/page/build.js": ("build.js", "text/javascript"),
+    "/page/docs.js": ("docs.js", "text/javascript"),
+    "/page/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/page/report.css": ("", "text/css"),  # the look of reports, which the page shares
+}
 HUNG_UP = 499  # nobody reads it; it is for the counts
 OPEN = ("/health", "/ready", "/openapi.json")
 CLOSED = ("/predict", "/explain", "/model", "/metrics", "/runs")
@@ -307,3 +322,11 @@ def _whole(fields: dict[str, str], name: str, otherwise: int | None, *, least: i
     if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
         raise Refusal(422, f"{name} = {text[:40]!r} was given; it is a whole number from {least} to {most}")
     return int(text)
+
+
+def read_files() -> dict[str, tuple[str, bytes]]:
+    """Return type and content of every file, by its path on the server."""
+    folder = resources.files("saccade.deployment") / "page"
+    found = {path: (kind, (folder / name).read_bytes()) for path, (name, kind) in FILES.items() if name}
+    style = (resources.files("saccade.report") / "page.css").read_text(encoding="utf-8") + heat_css()
+    return {**found, "/page/report.css": ("text/css", style.encode())}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.spec import InputSpec
+from ..report.plain import to_json
 from ..tasks.opening import find_task
-from .plain import to_json
 
 DEPTH = 4
 MOST_FOLDERS = 5000

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..explanation.view import Figure, View
 from ..report import png_uri
+from ..report.plain import to_json
 from .batching import ClientGone, Gone
 from .limits import Refusal
-from .plain import to_json
 
 LARGEST, SMALLEST = 448, 168  # pixels of a figure's longer side
 

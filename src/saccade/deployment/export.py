@@ -20,11 +20,9 @@ from ..files import write_text
 from ..loading import open_model
 from ..targets import find_target
 from .bundle import Bundle, ExportError, require_onnxruntime
-from .exported import Exported, ExportedFile
-from .graph import WithPreprocessing, trace, write_onnx, write_program
-from .judge import Judge
+from .graph import WithPreprocessing, halved, trace, write_int8, write_onnx, write_program
+from .judge import Exported, ExportedFile, Judge
 from .predictor import plugin_names
-from .quantize import halved, write_int8
 from .verify import TOLERANCE, gather
 
 FORMATS = ("onnx", "pt2")

@@ -2,6 +2,8 @@
 
 import threading
 from abc import ABC, abstractmethod
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,15 @@ from torch import Tensor, nn
 
 from ..data.augment import Normalize
 from ..data.spec import InputSpec
+from ..files import physical_memory
 from ..loading import LoadedModel, open_model
 from ..plugins import attached
 from ..targets import find_target
 from ..tasks import Task
 from .bundle import Bundle, ExportError, read_program_bundle, require_onnxruntime, safe_onnx_bytes
-from .limited import LimitedSession
+
+RUN_SECONDS = 120.0  # for one batch of an ONNX graph
+MEMORY_SHARE = 0.5  # of the machine's
 
 
 class Predictor(ABC):
@@ -198,3 +203,63 @@ def _providers(runtime: Any, device: str) -> list[Any]:
             "onnxruntime-gpu in its place for cuda"
         )
     return [("CUDAExecutionProvider", {"device_id": int(number or 0)}), "CPUExecutionProvider"]
+
+
+class LimitedSession:
+    """A graph that onnxruntime answers.
+
+    Args:
+        runtime: onnxruntime.
+        data: the graph.
+        providers: what it runs on.
+        path: what errors call it.
+        output: name of what the graph answers with.
+    """
+
+    def __init__(self, runtime: Any, data: bytes, *, providers: list[Any], path: Path, output: str = "logits") -> None:
+        self.runtime, self.path, self.output = runtime, path, output
+        options = runtime.SessionOptions()
+        options.log_severity_level = 4  # what goes wrong is raised
+        if _limit_memory(runtime):
+            options.add_session_config_entry("session.use_env_allocators", "1")
+        try:
+            self.session = runtime.InferenceSession(data, options, providers=providers)
+        except Exception as error:  # onnxruntime has a kind of its own for each failure
+            raise ExportError(
+                f"{path} cannot be opened by onnxruntime {runtime.__version__}: {str(error)[:300]}; export it again"
+            ) from None
+
+    def run(self, pictures: np.ndarray) -> np.ndarray:
+        """Return the raw answers to pictures; may be called from many threads."""
+        options = self.runtime.RunOptions()
+        options.log_severity_level = 4
+        late = threading.Timer(RUN_SECONDS, setattr, (options, "terminate", True))  # looked at between two operations
+        late.daemon = True
+        late.start()
+        try:
+            (raw,) = self.session.run([self.output], {"image": pictures}, options)
+            found = np.asarray(raw, dtype=np.float32)
+            if found.ndim < 2 or len(found) != len(pictures):
+                raise ValueError(f"its answers to {len(pictures)} pictures have the shape {found.shape}")
+            return found
+        except Exception as error:  # onnxruntime's kinds, and what an odd output raises
+            if options.terminate:
+                told = f"did not answer {len(pictures)} pictures within {RUN_SECONDS:g} seconds"
+            else:
+                told = f"cannot answer: {' '.join(str(error).split())[:300]}"
+            raise ExportError(f"{self.path} {told}; ask with smaller batches, or export the run again") from None
+        finally:
+            late.cancel()
+
+
+@cache
+def _limit_memory(runtime: Any) -> bool:
+    """Let graphs of this process take a share of the memory at most; return whether they will."""
+    with suppress(Exception):  # a version that cannot: graphs run as they would
+        about = runtime.OrtMemoryInfo(
+            "Cpu", runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT
+        )
+        limit = runtime.OrtArenaCfg({"max_mem": int(MEMORY_SHARE * physical_memory())})
+        runtime.create_and_register_allocator(about, limit)
+        return True
+    return False

@@ -1,4 +1,4 @@
-"""The image in a request: a form's field `file`, or the body itself; taken apart and decoded in memory, never on disk."""
+"""The image in a request: a form's field `file`, or the body itself; read and decoded in memory, never on disk."""
 
 import asyncio
 import logging

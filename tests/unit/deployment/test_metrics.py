@@ -34,4 +34,4 @@ def test_two_servers_in_a_process_count_apart():
     one, two = Metrics(), Metrics()
     one.gone.labels("/predict").inc()
     assert 'saccade_clients_gone_total{path="/predict"} 1.0' in one.text()
-    assert 'saccade_clients_gone_total{path=' not in two.text()
+    assert "saccade_clients_gone_total{path=" not in two.text()
