@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from .attach import Handle
 from .context import Members, choose_blocks
 from .registry import register_plugin
-from .tokens import Block, Host, HostError, Place, require_blocks
+from .tokens import Block, HookPoint, Host, HostError, require_blocks
 
 Kind = Literal["attention", "mlp"]
 KINDS = ("attention", "mlp")
@@ -56,7 +56,7 @@ class ExtraBlock:
         members = Members(host, "all")
         members.install(host, handle)
         name = handle.add(parent, self.name, self.build(host, block))
-        handle.listen(Place(block.path, "output", block.end.dim), _WithMask(parent.get_submodule(name), members))
+        handle.listen(HookPoint(block.path, "output", block.end.dim), _WithMask(parent.get_submodule(name), members))
 
     def build(self, host: Host, block: Block) -> nn.Module:
         """Make the layer for tokens of the block's width."""

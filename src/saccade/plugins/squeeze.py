@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ..layers.broadcast import WithMean
 from .context import OnTokens, Part, Position
 from .registry import register_plugin
-from .tokens import Place
+from .tokens import HookPoint
 
 
 @register_plugin("squeeze")
@@ -51,7 +51,7 @@ class SqueezeExcite(OnTokens):
             raise ValueError(f"reduction={reduction} was given; it must be 1 or more")
         self.reduction = reduction
 
-    def build(self, place: Place, *, skip: int, causal: bool) -> nn.Module:
+    def build(self, place: HookPoint, *, skip: int, causal: bool) -> nn.Module:
         """Make the gate for one place."""
         layout = "NCHW" if place.channels_first else "NLC"
         hidden = max(1, place.dim // self.reduction)

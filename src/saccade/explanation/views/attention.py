@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from ..report import Html, fold, grid, line_chart, table
-from .capture import Captured
-from .density import spread
-from .draw import enlarge, heat_overlay, montage, upsample
-from .maps import AttentionMap
-from .view import Figure, View
+from ...report import Html, fold, grid, line_chart, table
+from ..capture import Captured
+from ..draw import enlarge, heat_overlay, montage, upsample
+from ..maps import AttentionMap, spread
+from ..request import Heads, ViewRequest, register_view
+from ..view import Figure, View
 
 KEPT = 0.6  # of the weight stays in a thresholded map
 KINDS = {"tokens": "attention among all tokens", "windows": "attention in windows", "slots": "attention of slots"}
@@ -34,7 +34,7 @@ def density_view(captured: Captured, count: int) -> list[View]:
     """Return for every picture the entropy, the distance and the Jacobian's norm of every layer's attention.
 
     Args:
-        captured: what `capture` heard.
+        captured: what `capture` recorded.
         count: how many pictures there are.
     """
     title = "How dense attention is"
@@ -79,34 +79,32 @@ def describe(layer: AttentionMap, index: int) -> dict[str, Any]:
     return {
         "layer": layer.label,
         "depth": layer.depth,
-        "kind": layer.place.kind,
+        "kind": layer.grid.kind,
         "windows": layer.windows,
         "heads": layer.heads,
         "queries": layer.queries,
         "keys": layer.keys,
         "computed": "beside a fused kernel" if layer.fused else "by the model",
-        "no_distance": layer.place.trouble,
+        "no_distance": layer.grid.trouble,
         **{key: None if value is None or not math.isfinite(value) else value for key, value in numbers.items()},
     }
 
 
-def attention_view(
-    captured: Captured, pixels: Sequence[np.ndarray], *, heads: Literal["mean", "all"] | Sequence[int] = "mean"
-) -> list[View]:
+def attention_view(captured: Captured, pixels: Sequence[np.ndarray], *, heads: Heads = "mean") -> list[View]:
     """Return for every picture the thresholded attention map of every layer whose tokens lie on a grid.
 
     Args:
-        captured: what `capture` heard.
+        captured: what `capture` recorded.
         pixels: the pictures, each H, W, 3 uint8.
         heads: "mean" averages over the heads of a layer; "all" draws each beside it, numbers from 0 those alone.
     """
     title = "What attention looks at"
-    drawn = [layer for layer in captured.attention if layer.place.key_grid is not None and layer.windows == 1]
+    drawn = [layer for layer in captured.attention if layer.grid.key_grid is not None and layer.windows == 1]
     if not drawn:
         reason = _no_attention(captured)
         if captured.attention:
-            windowed = any(layer.place.kind == "windows" for layer in captured.attention)
-            told = sorted({layer.place.trouble for layer in captured.attention if layer.place.trouble})
+            windowed = any(layer.grid.kind == "windows" for layer in captured.attention)
+            told = sorted({layer.grid.trouble for layer in captured.attention if layer.grid.trouble})
             reason = f"No map can be laid over the picture: {'; '.join(told) or 'all attention is inside windows'}."
             if windowed and told:
                 reason += " Attention inside windows is not put together, since windows may be shifted or spread out."
@@ -148,12 +146,10 @@ def threshold(weights: np.ndarray, share: float = KEPT) -> tuple[np.ndarray, flo
     return kept.reshape(weights.shape), count / len(flat)
 
 
-def _map_figure(
-    layer: AttentionMap, index: int, picture: np.ndarray, heads: Literal["mean", "all"] | Sequence[int]
-) -> Figure:
+def _map_figure(layer: AttentionMap, index: int, picture: np.ndarray, heads: Heads) -> Figure:
     rows: Tensor = layer.received if layer.first is None else layer.first
-    words = rows[index, 0, :, layer.place.prefix[1] :].nan_to_num()  # heads, places
-    assert layer.place.key_grid is not None
+    words = rows[index, 0, :, layer.grid.prefix[1] :].nan_to_num()  # heads, places
+    assert layer.grid.key_grid is not None
     picture = enlarge(picture)
     tile, places = _map_tile(words.mean(0), layer, picture)
     tiles, captions, by_head = [picture, tile], ["picture", "mean of the heads"], []
@@ -171,7 +167,7 @@ def _map_figure(
         "places": places,
         "kept": KEPT,
         "of": "all tokens" if layer.first is None else "class token",
-        "grid": list(layer.place.key_grid),
+        "grid": list(layer.grid.key_grid),
         "weight_on_grid": float(words.mean(0).sum()),
         "heads": by_head,
     }
@@ -187,13 +183,13 @@ def _map_figure(
 
 def _map_tile(words: Tensor, layer: AttentionMap, picture: np.ndarray) -> tuple[np.ndarray, float]:
     """Return a thresholded map over a picture, and the share of places in it."""
-    assert layer.place.key_grid is not None
-    heat, places = threshold(words.reshape(layer.place.key_grid).numpy())
+    assert layer.grid.key_grid is not None
+    heat, places = threshold(words.reshape(layer.grid.key_grid).numpy())
     bare = upsample(heat, *picture.shape[:2], smooth=False)[..., None] > 0
     return np.where(bare, heat_overlay(picture, heat, smooth=False), picture // 3), places
 
 
-def _chosen(heads: Literal["mean", "all"] | Sequence[int], layer: AttentionMap) -> Sequence[int]:
+def _chosen(heads: Heads, layer: AttentionMap) -> Sequence[int]:
     """Return the numbers of the heads of a layer that are drawn one by one."""
     if isinstance(heads, str):
         if heads not in ("mean", "all"):
@@ -274,6 +270,16 @@ def _no_attention(captured: Captured) -> str:
         names = ", ".join(captured.unheard[:3])
         told += (
             f" {len(captured.unheard)} modules are attention by name ({names}), but compute no softmax of queries with "
-            "keys that could be heard."
+            "keys that could be recorded."
         )
     return told
+
+
+@register_view("attention", rank=20)
+def _attention(request: ViewRequest) -> list[View]:
+    return attention_view(request.captured, request.pixels, heads=request.options.heads)
+
+
+@register_view("density", rank=30, reads=("images", "texts"))
+def _density(request: ViewRequest) -> list[View]:
+    return density_view(request.captured, request.count)
