@@ -6,8 +6,18 @@ from ..report.rows import Interval, interval_chart
 from .bootstrap import Difference, fewer
 from .classes.page import ABOUT, attack_section, calibration_section, class_section, class_sentence
 from .findings import Findings
-from .page_numbers import NAME, cell, change, change_ends, ends, is_sure, number_cell, title
-from .page_robust import corruption_section, occlusion_section
+from .page_parts import (
+    NAME,
+    cell,
+    change,
+    change_ends,
+    corruption_section,
+    ends,
+    is_sure,
+    number_cell,
+    occlusion_section,
+    title,
+)
 from .robust import mean_name
 
 

@@ -6,7 +6,7 @@ from ...report.page import Section, fold, grid, paragraph, table
 from ...report.rows import Interval, interval_chart
 from ...report.tally import wilson
 from ..findings import Evaluated, Findings
-from ..page_numbers import NAME, change, change_ends, is_sure, number_cell, title
+from ..page_parts import NAME, change, change_ends, is_sure, number_cell, title
 from ..robust import mean_name
 
 WORST = 20  # classes shown at once
