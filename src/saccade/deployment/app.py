@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -26,20 +27,8 @@ from .predictor import Predictor
 from .schema import BODY, EXPLAINED, PREDICTED, REFUSALS
 from .upload import Decoder, Form, check_type, read_form
 
-FILES = {
-    "/": ("index.html", "text/html"),
-    "/docs": ("docs.html", "text/html"),
-    "/page/page.css": ("page.css", "text/css"),
-    "/page/main.js": ("main.js", "text/javascript"),
-    "/page/ask.js": ("ask.js", "text/javascript"),
-    "/page/picker.js": ("picker.js", "text/javascript"),
-    "/page/views.js": ("views.js", "text/javascript"),
-    "/page/runs.js": ("runs.js", "text/javascript"),
-    "/page/build.js": ("build.js", "text/javascript"),
-    "/page/docs.js": ("docs.js", "text/javascript"),
-    "/page/icon.svg": ("icon.svg", "image/svg+xml"),
-    "/page/report.css": ("", "text/css"),  # the look of reports, which the page shares
-}
+PAGES = {"index.html": "/", "docs.html": "/docs"}  # other files of the page are below /page/
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HUNG_UP = 499  # nobody reads it; it is for the counts
 OPEN = ("/health", "/ready", "/openapi.json")
 CLOSED = ("/predict", "/explain", "/model", "/metrics", "/runs")
@@ -199,13 +188,14 @@ def create_app(
     app.state.server = state
     _add_questions(app, state)
     _add_facts(app, state)
-    _add_page(app)
+    files = read_files()
+    _add_page(app, files)
     _add_refusals(app, state)
     app.add_middleware(
         Guard,
         metrics=state.metrics,
-        paths=(*OPEN, *CLOSED, *FILES),
-        free=(*OPEN, *FILES),
+        paths=(*OPEN, *CLOSED, *files),
+        free=(*OPEN, *files),
         token=state.settings.token,
         hosts=state.settings.hosts,
         stopping=lambda: state.stopping(),
@@ -287,8 +277,8 @@ def _add_facts(app: FastAPI, state: ServerState) -> None:
         return Response(page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
 
 
-def _add_page(app: FastAPI) -> None:
-    for path, (kind, content) in read_files().items():
+def _add_page(app: FastAPI, files: dict[str, tuple[str, bytes]]) -> None:
+    for path, (kind, content) in files.items():
 
         async def file(_: Request, kind: str = kind, content: bytes = content) -> Response:
             return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
@@ -325,8 +315,12 @@ def _whole(fields: dict[str, str], name: str, otherwise: int | None, *, least: i
 
 
 def read_files() -> dict[str, tuple[str, bytes]]:
-    """Return type and content of every file, by its path on the server."""
+    """Return type and content of the page's files, by path: read once, since no name in a request becomes a path."""
     folder = resources.files("saccade.deployment") / "page"
-    found = {path: (kind, (folder / name).read_bytes()) for path, (name, kind) in FILES.items() if name}
+    found = {
+        PAGES.get(file.name, f"/page/{file.name}"): (TYPES[Path(file.name).suffix], file.read_bytes())
+        for file in folder.iterdir()
+        if Path(file.name).suffix in TYPES
+    }
     style = (resources.files("saccade.report") / "page.css").read_text(encoding="utf-8") + heat_css()
-    return {**found, "/page/report.css": ("text/css", style.encode())}
+    return {**found, "/page/report.css": ("text/css", style.encode())}  # the look of reports, which the page shares

@@ -116,7 +116,7 @@ class TorchPredictor(Predictor):
 
 
 class OnnxPredictor(Predictor):
-    """A file written by `saccade export`, answered by onnxruntime.
+    """A file written by `saccade export`, answered by onnxruntime for a limited time and in limited memory.
 
     Args:
         path: of the .onnx file; one that points to other files is refused.
@@ -124,16 +124,41 @@ class OnnxPredictor(Predictor):
     """
 
     def __init__(self, path: str | Path, *, device: str = "cpu") -> None:
-        runtime = require_onnxruntime()
-        data, bundle = safe_onnx_bytes(Path(path))
-        super().__init__(Path(path).name, "onnx", bundle=bundle)
-        self.session = LimitedSession(
-            runtime, data, providers=_providers(runtime, device), path=Path(path), output=bundle.kind.output
-        )
+        self.runtime, self.path = require_onnxruntime(), Path(path)
+        data, bundle = safe_onnx_bytes(self.path)
+        super().__init__(self.path.name, "onnx", bundle=bundle)
+        options = self.runtime.SessionOptions()
+        options.log_severity_level = 4  # what goes wrong is raised
+        if _limit_memory(self.runtime):
+            options.add_session_config_entry("session.use_env_allocators", "1")
+        providers = _providers(self.runtime, device)
+        try:
+            self.session = self.runtime.InferenceSession(data, options, providers=providers)
+        except Exception as error:  # onnxruntime has a kind of its own for each failure
+            version, reason = self.runtime.__version__, str(error)[:300]
+            raise ExportError(f"{path} cannot be opened by onnxruntime {version}: {reason}; export it again") from None
 
     def outputs(self, pictures: Tensor) -> np.ndarray:
         """Return the raw answers to pictures; onnxruntime takes calls from many threads."""
-        return self.session.run(pictures.cpu().numpy())
+        options = self.runtime.RunOptions()
+        options.log_severity_level = 4
+        late = threading.Timer(RUN_SECONDS, setattr, (options, "terminate", True))  # looked at between two operations
+        late.daemon = True
+        late.start()
+        try:
+            (raw,) = self.session.run([self.task.output], {"image": pictures.cpu().numpy()}, options)
+            found = np.asarray(raw, dtype=np.float32)
+            if found.ndim < 2 or len(found) != len(pictures):
+                raise ValueError(f"its answers to {len(pictures)} pictures have the shape {found.shape}")
+            return found
+        except Exception as error:  # onnxruntime's kinds, and what an odd output raises
+            if options.terminate:
+                reason = f"did not answer {len(pictures)} pictures within {RUN_SECONDS:g} seconds"
+            else:
+                reason = f"cannot answer: {' '.join(str(error).split())[:300]}"
+            raise ExportError(f"{self.path} {reason}; ask with smaller batches, or export the run again") from None
+        finally:
+            late.cancel()
 
 
 class ProgramPredictor(Predictor):
@@ -203,53 +228,6 @@ def _providers(runtime: Any, device: str) -> list[Any]:
             "onnxruntime-gpu in its place for cuda"
         )
     return [("CUDAExecutionProvider", {"device_id": int(number or 0)}), "CPUExecutionProvider"]
-
-
-class LimitedSession:
-    """A graph that onnxruntime answers.
-
-    Args:
-        runtime: onnxruntime.
-        data: the graph.
-        providers: what it runs on.
-        path: what errors call it.
-        output: name of what the graph answers with.
-    """
-
-    def __init__(self, runtime: Any, data: bytes, *, providers: list[Any], path: Path, output: str = "logits") -> None:
-        self.runtime, self.path, self.output = runtime, path, output
-        options = runtime.SessionOptions()
-        options.log_severity_level = 4  # what goes wrong is raised
-        if _limit_memory(runtime):
-            options.add_session_config_entry("session.use_env_allocators", "1")
-        try:
-            self.session = runtime.InferenceSession(data, options, providers=providers)
-        except Exception as error:  # onnxruntime has a kind of its own for each failure
-            raise ExportError(
-                f"{path} cannot be opened by onnxruntime {runtime.__version__}: {str(error)[:300]}; export it again"
-            ) from None
-
-    def run(self, pictures: np.ndarray) -> np.ndarray:
-        """Return the raw answers to pictures; may be called from many threads."""
-        options = self.runtime.RunOptions()
-        options.log_severity_level = 4
-        late = threading.Timer(RUN_SECONDS, setattr, (options, "terminate", True))  # looked at between two operations
-        late.daemon = True
-        late.start()
-        try:
-            (raw,) = self.session.run([self.output], {"image": pictures}, options)
-            found = np.asarray(raw, dtype=np.float32)
-            if found.ndim < 2 or len(found) != len(pictures):
-                raise ValueError(f"its answers to {len(pictures)} pictures have the shape {found.shape}")
-            return found
-        except Exception as error:  # onnxruntime's kinds, and what an odd output raises
-            if options.terminate:
-                told = f"did not answer {len(pictures)} pictures within {RUN_SECONDS:g} seconds"
-            else:
-                told = f"cannot answer: {' '.join(str(error).split())[:300]}"
-            raise ExportError(f"{self.path} {told}; ask with smaller batches, or export the run again") from None
-        finally:
-            late.cancel()
 
 
 @cache
