@@ -100,8 +100,8 @@ class Served:
             {"name": name, "text": text, "share": share, "said": name in answer.said}
             for name, text, share in answer.rows
         ]
-        told = {"model": self.name, "task": task.name, "text": answer.text, **answer.record, "rows": rows}
-        return to_json(told)
+        record = {"model": self.name, "task": task.name, "text": answer.text, **answer.record, "rows": rows}
+        return to_json(record)
 
 
 class ServerState:
@@ -294,8 +294,8 @@ def _add_refusals(app: FastAPI, state: ServerState) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        told = "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())
-        return JSONResponse({"detail": told}, 422)
+        detail = "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())
+        return JSONResponse({"detail": detail}, 422)
 
     @app.exception_handler(ClientGone)
     @app.exception_handler(ClientDisconnect)

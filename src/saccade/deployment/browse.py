@@ -116,8 +116,8 @@ def _score(summary: dict[str, Any]) -> dict[str, Any]:
     value = None if metric is None else summary.get(f"val_{metric.name}")
     if metric is None or isinstance(value, bool) or not isinstance(value, int | float):
         return {}
-    told = {"name": metric.name, "words": metric.words, "share": metric.share, "text": metric.show(value)}
-    return {f"val_{metric.name}": value, "score": {**told, "value": value}}
+    record = {"name": metric.name, "words": metric.words, "share": metric.share, "text": metric.show(value)}
+    return {f"val_{metric.name}": value, "score": {**record, "value": value}}
 
 
 def _record(file: Path) -> dict[str, Any]:

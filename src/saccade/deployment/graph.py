@@ -56,11 +56,11 @@ class WithPreprocessing(nn.Module):
             return self(pictures).numpy()
 
 
-def trace(asked: WithPreprocessing, *, channels: int, img_size: int, any_size: bool) -> ExportedProgram:
+def trace(wrapped: WithPreprocessing, *, channels: int, img_size: int, any_size: bool) -> ExportedProgram:
     """Return a module's graph, for any number of pictures.
 
     Args:
-        asked: in evaluation mode, on the CPU.
+        wrapped: in evaluation mode, on the CPU.
         channels: of the pictures.
         img_size: their side, if it is to be fixed.
         any_size: leave height and width open.
@@ -71,9 +71,9 @@ def trace(asked: WithPreprocessing, *, channels: int, img_size: int, any_size: b
     example = torch.zeros(2, channels, *size, dtype=torch.uint8)
     with quietly(), torch.no_grad():
         try:
-            program = torch.export.export(asked, (example,), dynamic_shapes=(open_sides,), strict=False)
+            program = torch.export.export(wrapped, (example,), dynamic_shapes=(open_sides,), strict=False)
         except Exception as error:  # tracing a foreign module can fail in any way
-            raise ExportError(f"torch.export cannot trace {type(asked.model).__name__}: {shortened(error)}") from error
+            raise ExportError(f"torch.export cannot trace {type(wrapped.model).__name__}: {shortened(error)}") from error
     for module in program.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             node.meta.pop("stack_trace", None)  # lines of source with this machine's paths

@@ -178,14 +178,14 @@ class Exported:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it ready for JSON, files by their names, scores by the words of their metric: `accuracy`."""
-        told = self._named(asdict(self)) | {"bundle": self.bundle.to_dict(), "metric": self.metric.to_dict()}
-        del told["folder"]
-        told["files"] = [self._named(asdict(file)) | {"path": file.path.name} for file in self.files]
-        return told
+        record = self._named(asdict(self)) | {"bundle": self.bundle.to_dict(), "metric": self.metric.to_dict()}
+        del record["folder"]
+        record["files"] = [self._named(asdict(file)) | {"path": file.path.name} for file in self.files]
+        return record
 
-    def _named(self, told: dict[str, Any]) -> dict[str, Any]:
+    def _named(self, record: dict[str, Any]) -> dict[str, Any]:
         words = re.sub(r"\W+", "_", self.metric.words)
-        return {words if name == "score" else name: value for name, value in told.items()}
+        return {words if name == "score" else name: value for name, value in record.items()}
 
 
 class Judge:

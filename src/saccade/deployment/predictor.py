@@ -106,13 +106,13 @@ class TorchPredictor(Predictor):
         super().__init__(loaded.name, loaded.origin, bundle=bundle)
         self.model, self.device = loaded.model, loaded.device
         self.normalize = Normalize(loaded.spec.mean, loaded.spec.std, device=self.device)
-        self._asked = self.task.build(loaded.model, loaded.spec).to(self.device).eval()
+        self._task = self.task.build(loaded.model, loaded.spec).to(self.device).eval()
         self._lock = threading.Lock()  # modules may keep what they computed for a size; one thread at a time
 
     def outputs(self, pictures: Tensor) -> np.ndarray:
         """Return the raw answers to pictures."""
         with self._lock, torch.inference_mode():
-            return self._asked({"image": self.normalize(pictures.to(self.device))})["output"].float().cpu().numpy()
+            return self._task({"image": self.normalize(pictures.to(self.device))})["output"].float().cpu().numpy()
 
 
 class OnnxPredictor(Predictor):

@@ -78,12 +78,12 @@ class JsonWriter:
 
     def __call__(self, prediction: Prediction) -> None:
         """Write one line."""
-        told: dict[str, Any] = {"name": prediction.name}  # ASCII in the file: odd bytes of a name stay as \udcXX
+        record: dict[str, Any] = {"name": prediction.name}  # ASCII in the file: odd bytes of a name stay as \udcXX
         if prediction.answer is not None:
-            told |= to_json(self.task.line_record(prediction.answer))
+            record |= to_json(self.task.line_record(prediction.answer))
         else:
-            told["problem"] = prediction.problem
-        self.file.write(json.dumps(told) + "\n")
+            record["problem"] = prediction.problem
+        self.file.write(json.dumps(record) + "\n")
 
 
 class DrawWriter:

@@ -137,10 +137,10 @@ def ask_all(
             continue
         covered, spoilt = occlusions(framing.img_size), corruptions(framing.channels)
         back = float(np.mean([judge.passes_back() for judge in group])) if attacked else 0.0
-        told = expect(time.monotonic() - begun, passes=len(covered) + len(spoilt), back=back, attacked=attacked)
+        text = expect(time.monotonic() - begun, passes=len(covered) + len(spoilt), back=back, attacked=attacked)
         # Runs that see images at another size are asked apart, so each group is told of by its names.
         names = ", ".join(judge.model.name for judge in group)
-        bars.say(told if len(group) == len(judges) else f"{names}: {told}")
+        bars.say(text if len(group) == len(judges) else f"{names}: {text}")
         for stage, conditions in (("occlusions", covered), ("corruptions", spoilt)):
             bars.begin(stage, len(places) * len(conditions) * len(group))
             _ask_changed(group, images, conditions, bars)
@@ -163,9 +163,9 @@ def expect(seconds: float, *, passes: float, back: float, attacked: bool = True)
         attacked: whether attacks are among them.
     """
     minutes = round(seconds * (passes + 3 * back) / 60)
-    told = "less than a minute" if minutes < 1 else f"up to about {minutes} minute{'s' * (minutes > 1)}"
+    text = "less than a minute" if minutes < 1 else f"up to about {minutes} minute{'s' * (minutes > 1)}"
     what = "occlusions, corruptions and attacks" if attacked else "occlusions and corruptions"
-    return f"{told} for {what}; --limit asks about fewer pictures"
+    return f"{text} for {what}; --limit asks about fewer pictures"
 
 
 def _ask_clean(judges: Sequence[Judge], images: FramedImages, bars: Bars) -> np.ndarray:

@@ -129,9 +129,9 @@ def plan(models: Sequence[EvaluatedModel], pictures: int, *, robust: bool, attac
         lines.append(f"robustness: {covered} occlusions and {spoilt} corruptions, a pass each")
     if attacks:
         most = attacks[0].steps * attacks[0].restarts
-        told = ", ".join(f"{attack.epsilon:g}/255" for attack in attacks)
+        text = ", ".join(f"{attack.epsilon:g}/255" for attack in attacks)
         passes = f"{most} pass{'es' * (most != 1)}"
-        lines[-1] += f"; FGSM, and PGD of at most {passes} forward and back, at {told}"
+        lines[-1] += f"; FGSM, and PGD of at most {passes} forward and back, at {text}"
     return lines
 
 
@@ -208,5 +208,5 @@ def _examples(model: EvaluatedModel, source: Source, seed: int) -> tuple[Example
 
 def _bad_notes(bad: dict[str, str]) -> list[str]:
     count = count_bad(bad)
-    told = "1 picture could not be read and is" if count == 1 else f"{count} pictures could not be read and are"
-    return [f"{told} not counted: {abbreviate(sorted(bad))}"] if bad else []
+    text = "1 picture could not be read and is" if count == 1 else f"{count} pictures could not be read and are"
+    return [f"{text} not counted: {abbreviate(sorted(bad))}"] if bad else []

@@ -67,14 +67,14 @@ def _sentence(result: Findings) -> str:
     """Return what the first run reaches, and how the others differ."""
     first, spec, mean = result.run(), result.primary, mean_name(result.primary.name)
     found = first.metrics[spec.name]
-    told = f"{shorten(first.name, NAME)} reaches {spec.words} of {spec.show(found.value)}"
-    told += f" ({ends(found, spec)})"
+    text = f"{shorten(first.name, NAME)} reaches {spec.words} of {spec.show(found.value)}"
+    text += f" ({ends(found, spec)})"
     if mean in first.metrics:
-        told += f", and of {spec.show(first.metrics[mean].value)} on corrupted pictures"
-    told += f". {'Higher' if spec.larger_is_better else 'Lower'} is better."
+        text += f", and of {spec.show(first.metrics[mean].value)} on corrupted pictures"
+    text += f". {'Higher' if spec.larger_is_better else 'Lower'} is better."
     for name in list(result.runs)[1:]:
-        told += f" {shorten(name, NAME)}: {_verdict(result.difference(name), result)}."
-    return told
+        text += f" {shorten(name, NAME)}: {_verdict(result.difference(name), result)}."
+    return text
 
 
 def _verdict(found: Difference, result: Findings) -> str:
@@ -123,8 +123,8 @@ def _difference_table(result: Findings, name: str) -> Html:
     for found in result.differences:
         if found.run == name and found.metric in result.specs:
             spec = result.specs[found.metric]
-            told = number_cell(change(found.value, spec), change_ends(found, spec))
-            rows.append([title(spec), told, "higher" if spec.larger_is_better else "lower"])
+            text = number_cell(change(found.value, spec), change_ends(found, spec))
+            rows.append([title(spec), text, "higher" if spec.larger_is_better else "lower"])
     return table(
         ["Number", "Difference, 95% interval", "Better when"],
         rows,

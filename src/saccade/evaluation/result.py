@@ -71,8 +71,8 @@ class Evaluation(Findings):
             if found.metric in (self.primary.name, mean_name(self.primary.name)):
                 p = "" if found.p_value is None else f", p = {found.p_value:.3g}"
                 value, low, high = (_digits(x, self.primary, "+") for x in (found.value, found.low, found.high))
-                told = f"{value} ({low} to {high}{p})"
-                lines.append(f"\n{found.run} minus {found.reference}, {found.metric}: {told}")
+                text = f"{value} ({low} to {high}{p})"
+                lines.append(f"\n{found.run} minus {found.reference}, {found.metric}: {text}")
         return "\n".join([*lines, *(f"\nnote: {note}" for note in self.notes)])
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:

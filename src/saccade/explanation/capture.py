@@ -233,9 +233,9 @@ class _Listener(TorchFunctionMode):
     def unheard(self) -> list[str]:
         """Return the outermost modules that are attention by name and of which no map was heard."""
         found: list[str] = []
-        told = {other.name for other in self.captured.other}
+        named = {other.name for other in self.captured.other}
         for name, module in self.ran.items():
-            silent = name not in self.heard and not any(t == name or t.startswith(f"{name}.") for t in told)
+            silent = name not in self.heard and not any(t == name or t.startswith(f"{name}.") for t in named)
             if name and silent and is_attentive(module) and not any(name.startswith(f"{outer}.") for outer in found):
                 found.append(name)
         return found

@@ -93,9 +93,9 @@ def find_spec(model: nn.Module) -> InputSpec:
     )
 
 
-def _channels(model: nn.Module, told: int) -> int:
+def _channels(model: nn.Module, default: int) -> int:
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-    return told if first is None or first.in_channels not in (1, 3) else first.in_channels
+    return default if first is None or first.in_channels not in (1, 3) else first.in_channels
 
 
 ImageLike = str | Path | PIL.Image.Image | np.ndarray

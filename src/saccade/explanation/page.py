@@ -72,14 +72,14 @@ def _head(explanation: Explained, picture: ExplainedSample) -> Html:
         seen = f"{picture.name}, as the model saw it"
         parts.append(tag("div", encode_picture(picture.pixels, alt=seen, largest=256, smallest=224)))
     if picture.rows:
-        told = _answer(picture.rows, explanation.model, explanation.outputs, picture.said)
+        body = _answer(picture.rows, explanation.model, explanation.outputs, picture.said)
     else:
-        told = paragraph("The model gives no answer for the whole picture; the views are of its features.")
+        body = paragraph("The model gives no answer for the whole picture; the views are of its features.")
     against = explanation.against or "the other model"
     other = (
         _answer(picture.other_rows, against, explanation.outputs, picture.other_said) if picture.other_rows else None
     )
-    return tag("div", *parts, tag("div", told, other), class_="answer")
+    return tag("div", *parts, tag("div", body, other), class_="answer")
 
 
 def _answer(answer: Rows, name: str, outputs: str, said: Answer | None) -> Html:

@@ -67,15 +67,15 @@ def _safe(key: str) -> str:
 
 def _numbers(explanation: Explained, files: dict[tuple[int, str], str]) -> dict[str, Any]:
     def figure(place: int, one: Figure) -> dict[str, Any]:
-        told = {"file": files.get((place, one.key)), "caption": one.caption, "layer": one.layer, "depth": one.depth}
-        return {**{key: value for key, value in told.items() if value is not None}, "numbers": one.numbers}
+        record = {"file": files.get((place, one.key)), "caption": one.caption, "layer": one.layer, "depth": one.depth}
+        return {**{key: value for key, value in record.items() if value is not None}, "numbers": one.numbers}
 
     def view(place: int, one: View) -> dict[str, Any]:
         if one.absent is not None:
             return {"absent": one.absent}
         return {"numbers": one.numbers, "figures": {fig.key: figure(place, fig) for fig in one.figures}}
 
-    def told(picture: ExplainedSample) -> dict[str, Answer | None]:
+    def said(picture: ExplainedSample) -> dict[str, Answer | None]:
         return {"said": picture.said, "against_said": picture.other_said}
 
     pictures = [
@@ -83,7 +83,7 @@ def _numbers(explanation: Explained, files: dict[tuple[int, str], str]) -> dict[
             "name": picture.name,
             "answer": [{"class": name, "share": share} for name, share in picture.answer],
             "against": [{"class": name, "share": share} for name, share in picture.other],
-            **{key: answer.record for key, answer in told(picture).items() if answer is not None},
+            **{key: answer.record for key, answer in said(picture).items() if answer is not None},
             "views": {one.key: view(place, one) for one in picture.views},
         }
         for place, picture in enumerate(explanation.pictures)

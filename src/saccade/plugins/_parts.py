@@ -225,16 +225,16 @@ def count_prefix(model: nn.Module, paths: Sequence[str]) -> tuple[list[int], int
     if find_joint(model) is not None:
         return [0] * len(paths), 0
     counts = (getattr(module, "num_prefix_tokens", None) for module in (model, *model.children()))
-    told = next((count for count in counts if isinstance(count, int)), None)
+    given = next((count for count in counts if isinstance(count, int)), None)
     late = any(has_name(m, CLASS_ONLY) for m in model.modules())  # the class token comes in after the blocks
     for path, module in model.named_modules():
         if not (count := _class_tokens(module)):
             continue
-        total = count if told is None else told
+        total = count if given is None else given
         below = [not path or block.startswith(f"{path}.") for block in paths]
         everywhere = not any(below)  # it belongs to an embedding
         return [total if (everywhere or inside) and not late else 0 for inside in below], total
-    return [told or 0] * len(paths), told or 0
+    return [given or 0] * len(paths), given or 0
 
 
 def _class_tokens(module: nn.Module) -> int:

@@ -142,8 +142,10 @@ def _check_tokens(x: Tensor) -> None:
 
 
 def _heads(block: nn.Module, dim: int) -> int:
-    told = [getattr(module, name, None) for module in block.modules() for name in ("num_heads", "num_attention_heads")]
-    return next((heads for heads in told if isinstance(heads, int) and dim % heads == 0), max(dim // 64, 1))
+    counts = [
+        getattr(module, name, None) for module in block.modules() for name in ("num_heads", "num_attention_heads")
+    ]
+    return next((heads for heads in counts if isinstance(heads, int) and dim % heads == 0), max(dim // 64, 1))
 
 
 def _linear(width: int, out: int) -> nn.Linear:

@@ -255,9 +255,9 @@ def guess_grid(count: int, image_size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _layout(model: nn.Module, blocks: Sequence[Block]) -> Layout:
-    told = getattr(model, "output_fmt", None)
-    if told is not None:
-        return "NHWC" if "NHWC" in str(told) else "NCHW" if "NCHW" in str(told) else "NLC"
+    fmt = getattr(model, "output_fmt", None)
+    if fmt is not None:
+        return "NHWC" if "NHWC" in str(fmt) else "NCHW" if "NCHW" in str(fmt) else "NLC"
     if not blocks or hasattr(model, "stages"):
         return "NCHW"
     return "NLC"

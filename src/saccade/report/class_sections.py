@@ -33,10 +33,10 @@ def class_section(answered: Answered, classes: Sequence[str]) -> Section:
     else:
         rest = seen[WORST:-BEST]
         shown = rest[:LISTED]
-        told = f"The other {len(rest)} classes" if len(shown) == len(rest) else f"The {len(shown)} next worst classes"
+        text = f"The other {len(rest)} classes" if len(shown) == len(rest) else f"The {len(shown)} next worst classes"
         parts.append(_class_chart(seen[:WORST], title=f"The {WORST} classes with the lowest accuracy"))
         parts.append(_class_chart(seen[-BEST:], title=f"The {BEST} classes with the highest accuracy"))
-        parts.append(fold(told, _class_chart(shown, title=f"{told}, worst first")))
+        parts.append(fold(text, _class_chart(shown, title=f"{text}, worst first")))
     if absent:
         names = ", ".join(shorten(name, 40) for name in absent[:20])
         more = f" and {len(absent) - 20} more" if len(absent) > 20 else ""
@@ -52,24 +52,24 @@ def confusion_section(answered: Answered, classes: Sequence[str]) -> Section:
     if len(classes) > MAPPED:
         return Section("confusion", "Confusions", _pair_table(answered, classes, most=20))
     most = confused_pairs(answered, most=3)
-    told = "; ".join(
+    text = "; ".join(
         f"{shorten(classes[pair.true], 40)} taken for {shorten(classes[pair.predicted], 40)}, "
         f"{pair.pictures:,} of {pair.of:,}"
         for pair in most
     )
-    drawing, pairs = _confusion_map(answered, classes, told), _pair_table(answered, classes, most=10)
+    drawing, pairs = _confusion_map(answered, classes, text), _pair_table(answered, classes, most=10)
     body = grid(drawing, pairs) if len(classes) <= BESIDE else join(drawing, pairs)
-    return Section("confusion", "Confusions", join(paragraph(f"Most often: {told}."), body))
+    return Section("confusion", "Confusions", join(paragraph(f"Most often: {text}."), body))
 
 
 def calibration_section(answered: Answered) -> Section:
     """Return how far confidence can be trusted."""
     bins, error = calibration(answered)
     if not np.isfinite(answered.confidence).all():
-        told = "Some answers are not finite numbers: training diverged. Lower optim.lr, or set optim.clip."
-        return Section("calibration", "Confidence", paragraph(told))
+        text = "Some answers are not finite numbers: training diverged. Lower optim.lr, or set optim.clip."
+        return Section("calibration", "Confidence", paragraph(text))
     gap = float(answered.confidence.mean() - answered.correct.mean())
-    told = (
+    text = (
         f"The model's mean confidence is {answered.confidence.mean():.1%} and it is right in "
         f"{answered.correct.mean():.1%} of the pictures"
     )
@@ -81,7 +81,7 @@ def calibration_section(answered: Answered) -> Section:
         else "about as sure as right"
     )
     about = paragraph(
-        f"{told}: {leaning}. The expected calibration error is {error:.1%} (ten bins of confidence). Dashed: as "
+        f"{text}: {leaning}. The expected calibration error is {error:.1%} (ten bins of confidence). Dashed: as "
         "confident as right; shaded: 95% interval."
     )
     chart = reliability_chart({"answers": bins}, title="Share of right answers by confidence")
@@ -178,7 +178,7 @@ def _class_chart(scores: Sequence[Score], *, title: str) -> Html:
     return share_chart(rows, title=title, measure="Accuracy", name_label="Class", remark_label="Right")
 
 
-def _confusion_map(answered: Answered, classes: Sequence[str], told: str) -> Html:
+def _confusion_map(answered: Answered, classes: Sequence[str], text: str) -> Html:
     counts = confusion(answered, len(classes))
     totals = counts.sum(1, keepdims=True)
     shares = counts / np.maximum(totals, 1)
@@ -202,7 +202,7 @@ def _confusion_map(answered: Answered, classes: Sequence[str], told: str) -> Htm
         column_label="answered class",
         texts=texts,
         tips=tips,
-        alternative=f"The diagonal is what was right. Most confused: {told}.",
+        alternative=f"The diagonal is what was right. Most confused: {text}.",
     )
 
 

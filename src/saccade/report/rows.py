@@ -68,7 +68,7 @@ def interval_chart(
     return tag("div", whole, class_="scroll", tabindex="0", role="group", aria_label=title)
 
 
-def share_chart(rows: Sequence[Interval], *, title: str, measure: str, **labels: str) -> Html:
+def share_chart(rows: Sequence[Interval], *, title: str, measure: str, **labels: Any) -> Html:
     """Return bars of shares from 0 to 1, each with its interval.
 
     Args:

@@ -174,8 +174,8 @@ def read_subset(path: str | Path) -> list[str]:
     found = [line.split()[0] if WORDNET.match(line) else line for line in lines if line]
     twice = sorted({name for name in found if found.count(name) > 1})
     if len(found) < 2 or twice:
-        told = f"names {abbreviate(twice)} twice" if twice else f"names {len(found)} classes"
-        raise LabelError(f"{file} {told}; --subset takes two or more classes, each once, one a line")
+        reason = f"names {abbreviate(twice)} twice" if twice else f"names {len(found)} classes"
+        raise LabelError(f"{file} {reason}; --subset takes two or more classes, each once, one a line")
     return found
 
 

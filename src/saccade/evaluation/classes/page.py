@@ -19,16 +19,16 @@ def class_sentence(result: Findings) -> str:
     """Return how often the first run is right, and how the others differ."""
     first, mean = result.run(), mean_name(result.primary.name)
     top = first.metrics[result.primary.name]
-    told = f"{shorten(first.name, NAME)} is right in {top.value:.1%} of the pictures ({top.low:.1%} to {top.high:.1%})"
+    text = f"{shorten(first.name, NAME)} is right in {top.value:.1%} of the pictures ({top.low:.1%} to {top.high:.1%})"
     if mean in first.metrics:
-        told += f", and in {first.metrics[mean].value:.1%} of them corrupted"
-    told += "."
+        text += f", and in {first.metrics[mean].value:.1%} of them corrupted"
+    text += "."
     for name in list(result.runs)[1:]:
         found = result.difference(name)
         sure = "more than chance gives" if is_sure(found.low, found.high) else "not more than chance gives"
         value, ends = change(found.value, result.primary), change_ends(found, result.primary)
-        told += f" {shorten(name, NAME)}: {value}, {sure} ({ends})."
-    return told
+        text += f" {shorten(name, NAME)}: {value}, {sure} ({ends})."
+    return text
 
 
 def calibration_section(result: Findings) -> Section | None:

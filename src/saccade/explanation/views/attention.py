@@ -104,9 +104,9 @@ def attention_view(captured: Captured, pixels: Sequence[np.ndarray], *, heads: H
         reason = _no_attention(captured)
         if captured.attention:
             windowed = any(layer.grid.kind == "windows" for layer in captured.attention)
-            told = sorted({layer.grid.trouble for layer in captured.attention if layer.grid.trouble})
-            reason = f"No map can be laid over the picture: {'; '.join(told) or 'all attention is inside windows'}."
-            if windowed and told:
+            troubles = sorted({layer.grid.trouble for layer in captured.attention if layer.grid.trouble})
+            reason = f"No map can be laid over the picture: {'; '.join(troubles) or 'all attention is inside windows'}."
+            if windowed and troubles:
                 reason += " Attention inside windows is not put together, since windows may be shifted or spread out."
         return [View("attention", title, MAPS, absent=reason) for _ in pixels]
     left_out = len(captured.attention) - len(drawn)
@@ -250,10 +250,10 @@ def _table(rows: Sequence[dict[str, Any]]) -> Html:
 def _caption(kind: str, rows: Sequence[dict[str, Any]]) -> str:
     near = np.mean([row["entropy"] / row["entropy_bound"] for row in rows if row["entropy"] and row["entropy_bound"]])
     windows = sorted({row["windows"] for row in rows}, reverse=True)
-    told = f" Each map is of one window; there are {', '.join(map(str, windows))} to a picture." * (kind == "windows")
-    told += " Slots are clusters of places, so that there is no distance between them." * (kind == "slots")
+    text = f" Each map is of one window; there are {', '.join(map(str, windows))} to a picture." * (kind == "windows")
+    text += " Slots are clusters of places, so that there is no distance between them." * (kind == "slots")
     verb = "layers have" if len(rows) > 1 else "layer has"
-    return f"{len(rows)} {verb} {KINDS[kind]}; the mean entropy is {near:.0%} of its bound.{told}"
+    return f"{len(rows)} {verb} {KINDS[kind]}; the mean entropy is {near:.0%} of its bound.{text}"
 
 
 def _others(captured: Captured) -> list[dict[str, Any]]:
@@ -262,17 +262,17 @@ def _others(captured: Captured) -> list[dict[str, Any]]:
 
 def _no_attention(captured: Captured) -> str:
     """Say why there is no attention to show, and what was seen instead."""
-    told = "This model computes no attention among tokens."
+    text = "This model computes no attention among tokens."
     kinds = list(dict.fromkeys(other.what for other in captured.other))
     if kinds:
-        told += f" The softmaxes in it are {', '.join(kinds)}."
+        text += f" The softmaxes in it are {', '.join(kinds)}."
     if captured.unheard:
         names = ", ".join(captured.unheard[:3])
-        told += (
+        text += (
             f" {len(captured.unheard)} modules are attention by name ({names}), but compute no softmax of queries with "
             "keys that could be recorded."
         )
-    return told
+    return text
 
 
 @register_view("attention", rank=20)

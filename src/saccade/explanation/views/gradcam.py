@@ -136,8 +136,8 @@ def compute_gradcam(model: nn.Module, images: Tensor, *, targets: int | Sequence
         cam = (weights * features).sum(1).clamp_min(0).cpu().numpy()  # B, H, W
         peak[name] = cam.max((1, 2))
         heat[name] = np.stack([scale_heat(one) for one in cam])
-    told = {name: parts[name].detach().float().cpu().numpy() for name in gradients}
-    return Cams(features_at.layer, chosen.cpu().numpy(), heat, told, peak)
+    scores = {name: parts[name].detach().float().cpu().numpy() for name in gradients}
+    return Cams(features_at.layer, chosen.cpu().numpy(), heat, scores, peak)
 
 
 def _logits(host: Host, answer: Any) -> Tensor:

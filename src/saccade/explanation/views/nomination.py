@@ -127,9 +127,9 @@ def _figure(layer: Nomination, index: int, depth: int, picture: np.ndarray) -> F
         "soft": _shares(soft, layer.names),
         "certainty": float(soft.max(axis=-1).mean()),
     }
-    told = ", ".join(f"{share:.0%} {WORDS.get(name, name)}" for name, share in numbers["hard"].items())  # type: ignore[attr-defined]
+    text = ", ".join(f"{share:.0%} {WORDS.get(name, name)}" for name, share in numbers["hard"].items())  # type: ignore[attr-defined]
     caption = (
-        f"Layer {depth + 1} ({layer.layer.removesuffix('.nominator')}): {told}. The network itself uses the "
+        f"Layer {depth + 1} ({layer.layer.removesuffix('.nominator')}): {text}. The network itself uses the "
         f"{layer.used} nomination; the mean share of the best choice is {numbers['certainty']:.0%}."
     )
     return Figure(

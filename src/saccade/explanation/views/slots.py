@@ -197,11 +197,11 @@ def _figure(block: Slots, index: int, depth: int, picture: np.ndarray) -> Figure
         "representatives": _describe(weights, chosen, sizes),
         "focus": float(np.mean([_spread(one) for one in weights])),
     }
-    told = ", ".join(f"{slot} (for {size})" for slot, size in zip(chosen, sizes, strict=True))
+    text = ", ".join(f"{slot} (for {size})" for slot, size in zip(chosen, sizes, strict=True))
     caption = (
         f"Block {depth + 1} ({block.layer.removesuffix('.mixer.global_branch')}): {numbers['slots_in_use']} of "
         f"{len(weights)} slots are closest to some place. Slots shown singly, and for how many slots each stands: "
-        f"{told}. A slot draws on {numbers['focus']:.0%} of the places on average (100 %: on all alike)."
+        f"{text}. A slot draws on {numbers['focus']:.0%} of the places on average (100 %: on all alike)."
     )
     pixels = montage(tiles, 4, captions=captions)
     return Figure(f"slots-{depth}", caption, pixels=pixels, numbers=numbers, layer=block.layer, depth=depth)

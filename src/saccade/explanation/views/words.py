@@ -159,8 +159,8 @@ def _figure(part: str, found: Influence, groups: Sequence[tuple[str, list[int]]]
         f"What each word does for {name!r} in {PARTS[part]}, whose score for it is {found.logits[part]:.3g}. The "
         f"words' numbers sum to {sum(scores):.3g}."
     )
-    told = [{"word": word, "influence": score} for (word, _), score in zip(groups, scores, strict=True)]
-    numbers = {"score": found.logits[part], "words": told}
+    influences = [{"word": word, "influence": score} for (word, _), score in zip(groups, scores, strict=True)]
+    numbers = {"score": found.logits[part], "words": influences}
     chart = colour_sentence([word for word, _ in groups], scores)
     return Figure("words" if part == "both" else f"words-{part}", caption, chart=chart, numbers=numbers)
 
