@@ -73,7 +73,8 @@ def trace(wrapped: WithPreprocessing, *, channels: int, img_size: int, any_size:
         try:
             program = torch.export.export(wrapped, (example,), dynamic_shapes=(open_sides,), strict=False)
         except Exception as error:  # tracing a foreign module can fail in any way
-            raise ExportError(f"torch.export cannot trace {type(wrapped.model).__name__}: {shortened(error)}") from error
+            name = type(wrapped.model).__name__
+            raise ExportError(f"torch.export cannot trace {name}: {shortened(error)}") from error
     for module in program.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             node.meta.pop("stack_trace", None)  # lines of source with this machine's paths
