@@ -32,7 +32,7 @@ def flags(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> None:
     """Write the page and print where it is."""
     from ..explanation.explain import explain as make
-    from ..explanation.page import choose_folder
+    from ..explanation.result import choose_folder
 
     names = {name: args[name].split(",") if args[name] else None for name in ("views", "layers")}
     home = Path(args.run).expanduser()

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from ..deployment.exported import ExportedFile
+    from ..deployment.judge import ExportedFile
     from ..tasks import MetricSpec
 
 

@@ -12,11 +12,10 @@ from ..data.feed import Batch
 from ..data.held_out import some as abbreviate
 from ..data.source import Source
 from ..tasks.metric import Metrics, MetricSpec
-from .bootstrap import Resampled, fewer, resample, resample_means
+from .bootstrap import Resampled, Statistic, fewer, over_all, resample, resample_means, statistic_of
 from .classes.options import ClassOptions
 from .opening import EvaluatedModel, EvaluatedSet, EvaluationError
 from .robust import add_means, mean_name
-from .statistic import Statistic, over_all, statistic_of
 
 CLEAN = "clean"
 
@@ -88,7 +87,7 @@ class Judge:
         with torch.no_grad():
             self.metrics[key].update(*self.model.answer(batch, images))
 
-    def attack(self, batch: Batch, words: Sequence[int]) -> None:
+    def attack(self, batch: Batch, rng_keys: Sequence[int]) -> None:
         """Attack a batch's images; for those that are attackable."""
 
     def passes_back(self) -> float:

@@ -1,15 +1,45 @@
-"""A class's logit, and the parts of it that come from the class token and from the word tokens."""
+"""Record what passes a model's modules, without changing the model or its answer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..layers.second_order import SecondOrder
 
-WORDS = {
+Recorded = dict[nn.Module, Tensor]  # the last output of each module recorded
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode for a while; every module gets its own mode back."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def record(modules: Iterable[nn.Module]) -> Iterator[Recorded]:
+    """Keep the last output of each module; of a tuple, its first part."""
+    recorded: Recorded = {}
+
+    def keep(module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        recorded[module] = output[0] if isinstance(output, tuple) else output
+
+    hooks = [module.register_forward_hook(keep) for module in modules]
+    try:
+        yield recorded
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+PARTS = {
     "both": "the whole answer",
     "class": "the class token alone",
     "words": "the word tokens alone (their second-order statistics)",
@@ -35,7 +65,7 @@ class HeadCall:
 
 
 @contextmanager
-def hear_head(model: nn.Module) -> Iterator[HeadCall]:
+def record_head(model: nn.Module) -> Iterator[HeadCall]:
     """Listen to a model's second-order head, if it has one."""
     head = next((module for module in model.modules() if isinstance(module, SecondOrder)), None)
     call = HeadCall(head)
@@ -62,21 +92,3 @@ def split_logits(head: SecondOrder, tokens: Tensor | None, mask: Tensor | None) 
         return {"class": head.class_fc(token), "words": head.word_fc(words)}
     weight = head.word_fc.weight
     return {"class": token @ weight[:, : head.class_width].T, "words": words @ weight[:, head.class_width :].T}
-
-
-def choose_targets(logits: Tensor, targets: int | Sequence[int] | None) -> Tensor:
-    """Return one class for each sample of logits, B, K: what was asked for, or the best-scored one."""
-    if targets is None:
-        return logits.detach().argmax(dim=1)
-    count, classes = logits.shape
-    chosen = [targets] * count if isinstance(targets, int) else list(targets)
-    if len(chosen) != count or not all(0 <= target < classes for target in chosen):
-        raise ValueError(
-            f"the classes {chosen} were asked for; give a number from 0 to {classes - 1} for each of {count} samples"
-        )
-    return torch.tensor(chosen, device=logits.device)
-
-
-def name_class(target: int, classes: Sequence[str] | None) -> str:
-    """Return what to call a class."""
-    return classes[target] if classes is not None else f"class {target}"

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from saccade.evaluation.classes.answers import (
+from saccade.evaluation.bootstrap import mean_of, over_all
+from saccade.evaluation.classes.measures import (
     by_class,
     expected_calibration_error,
     matthews,
@@ -11,7 +12,6 @@ from saccade.evaluation.classes.answers import (
     reliability,
     set_statistics,
 )
-from saccade.evaluation.statistic import mean_of, over_all
 
 
 def answers_of(shares, labels):

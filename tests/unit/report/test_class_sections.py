@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from saccade.report.answers import (
+from saccade.report.class_sections import (
     BEST,
     PICTURES,
     WORST,

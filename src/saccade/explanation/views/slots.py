@@ -8,13 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..layers.cluster import correspondence, kmeans
-from ..layers.numerics import upcast
-from ..layers.slots import SlotMixer
-from .draw import SMALLEST, enlarge, heat_colours, heat_overlay, label_overlay, montage, upsample
-from .listening import Heard, eval_mode, listen
-from .medoids import assign, choose_medoids
-from .view import Figure, View
+from ...layers.cluster import correspondence, kmeans
+from ...layers.numerics import upcast
+from ...layers.slots import SlotMixer
+from ..checkpoints import open_checkpoints
+from ..draw import SMALLEST, enlarge, heat_colours, heat_overlay, label_overlay, montage, upsample
+from ..medoids import assign, choose_medoids
+from ..recording import Recorded, eval_mode, record
+from ..request import ViewRequest, register_view
+from ..view import Figure, View
 
 TITLE = "What the slots stand for"
 ABOUT = (
@@ -46,7 +48,7 @@ class Slots:
 
 
 def slots_view(
-    model: nn.Module, images: Tensor, pixels: Sequence[np.ndarray], *, heard: Heard | None = None
+    model: nn.Module, images: Tensor, pixels: Sequence[np.ndarray], *, recorded: Recorded | None = None
 ) -> list[View]:
     """Return for every picture the assignment maps of each block's slots.
 
@@ -54,9 +56,9 @@ def slots_view(
         model: any; only one with slots has something to show.
         images: B, C, H, W as the model takes them.
         pixels: the pictures, each H, W, 3 uint8.
-        heard: what passed the `slot_taps` for these images; the model is run if not given.
+        recorded: what passed the `slot_taps` for these images; the model is run if not given.
     """
-    blocks = read_slots(model, images, heard=heard)
+    blocks = read_slots(model, images, recorded=recorded)
     if not blocks:
         return [View("slots", TITLE, ABOUT, absent=ABSENT) for _ in pixels]
     views = []
@@ -112,7 +114,7 @@ def read_slots(
     *,
     layer: str | int | None = None,
     middle: bool = False,
-    heard: Heard | None = None,
+    recorded: Recorded | None = None,
 ) -> list[Slots]:
     """Return what a model's slots stand for in images, block by block; empty if it has none.
 
@@ -121,7 +123,7 @@ def read_slots(
         images: B, C, H, W.
         layer: only the block with this number, from 1, or with this path.
         middle: only the middle block.
-        heard: what passed the `slot_taps` for these images; the model is run if not given.
+        recorded: what passed the `slot_taps` for these images; the model is run if not given.
     """
     found = [(path, module) for path, module in model.named_modules() if isinstance(module, SlotMixer)]
     if layer is not None and found:
@@ -130,10 +132,10 @@ def read_slots(
         found = [found[(len(found) - 1) // 2]]
     if not found:
         return []
-    if heard is None:
-        with eval_mode(model), listen(slot_taps(model)) as heard:
+    if recorded is None:
+        with eval_mode(model), record(slot_taps(model)) as recorded:
             model(images)
-    return [_read(path, mixer, heard[mixer.slots], heard[mixer.features]) for path, mixer in found]
+    return [_read(path, mixer, recorded[mixer.slots], recorded[mixer.features]) for path, mixer in found]
 
 
 def _number(names: Sequence[str], layer: str | int) -> int:
@@ -195,11 +197,11 @@ def _figure(block: Slots, index: int, depth: int, picture: np.ndarray) -> Figure
         "representatives": _describe(weights, chosen, sizes),
         "focus": float(np.mean([_spread(one) for one in weights])),
     }
-    told = ", ".join(f"{slot} (for {size})" for slot, size in zip(chosen, sizes, strict=True))
+    text = ", ".join(f"{slot} (for {size})" for slot, size in zip(chosen, sizes, strict=True))
     caption = (
         f"Block {depth + 1} ({block.layer.removesuffix('.mixer.global_branch')}): {numbers['slots_in_use']} of "
         f"{len(weights)} slots are closest to some place. Slots shown singly, and for how many slots each stands: "
-        f"{told}. A slot draws on {numbers['focus']:.0%} of the places on average (100 %: on all alike)."
+        f"{text}. A slot draws on {numbers['focus']:.0%} of the places on average (100 %: on all alike)."
     )
     pixels = montage(tiles, 4, captions=captions)
     return Figure(f"slots-{depth}", caption, pixels=pixels, numbers=numbers, layer=block.layer, depth=depth)
@@ -262,3 +264,31 @@ def _spread(weights: np.ndarray) -> float:
 def _stretch(weights: np.ndarray) -> np.ndarray:
     low, high = weights.min(), weights.max()
     return (weights - low) / (high - low) if high > low else np.zeros_like(weights)
+
+
+@register_view("slots", rank=60, taps=slot_taps)
+def _slots(request: ViewRequest) -> list[View]:
+    assert request.images is not None
+    return slots_view(request.model, request.images, request.pixels, recorded=request.recorded)
+
+
+@register_view("slots-training", rank=70, needs_run=True)
+def _slots_training(request: ViewRequest) -> list[View]:
+    assert request.images is not None
+    if "stages" not in request.shared:
+        request.shared["stages"] = _stages(request)
+    models, note = request.shared["stages"]
+    return slots_over_checkpoints(models, request.images, request.pixels, layer=request.options.block, note=note)
+
+
+def _stages(request: ViewRequest) -> tuple[list[tuple[str, nn.Module]], str]:
+    """Return a run's models as training went on, and a sentence on them; the model alone where there are none."""
+    loaded = request.loaded
+    assert loaded is not None
+    alone = [("final weights", loaded.model)]
+    if not slot_taps(loaded.model):
+        return alone, ""
+    if loaded.folder is None:
+        return alone, "The model is of no run, so there are its present weights alone."
+    models, note = open_checkpoints(loaded.folder, epochs=request.options.epochs)
+    return [(name, one.to(loaded.device)) for name, one in models], note

@@ -1,7 +1,7 @@
 """Sections on a classifier's answers: by class, confusions, calibration, the worst pictures."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -10,8 +10,8 @@ from .heat import heat_map
 from .markup import Html, join, shorten, tag
 from .page import Section, fold, grid, paragraph, table
 from .picture import encode_picture
-from .rows import Interval, interval_chart
-from .tally import Answered, Score, calibration, class_scores, confused_pairs, confusion, wilson
+from .rows import Interval, share_chart
+from .tally import Answered, Bin, Score, calibration, class_scores, confused_pairs, confusion, wilson
 
 MANY = 40  # classes beyond which not all are shown at once
 WORST, BEST = 20, 5
@@ -33,10 +33,10 @@ def class_section(answered: Answered, classes: Sequence[str]) -> Section:
     else:
         rest = seen[WORST:-BEST]
         shown = rest[:LISTED]
-        told = f"The other {len(rest)} classes" if len(shown) == len(rest) else f"The {len(shown)} next worst classes"
+        text = f"The other {len(rest)} classes" if len(shown) == len(rest) else f"The {len(shown)} next worst classes"
         parts.append(_class_chart(seen[:WORST], title=f"The {WORST} classes with the lowest accuracy"))
         parts.append(_class_chart(seen[-BEST:], title=f"The {BEST} classes with the highest accuracy"))
-        parts.append(fold(told, _class_chart(shown, title=f"{told}, worst first")))
+        parts.append(fold(text, _class_chart(shown, title=f"{text}, worst first")))
     if absent:
         names = ", ".join(shorten(name, 40) for name in absent[:20])
         more = f" and {len(absent) - 20} more" if len(absent) > 20 else ""
@@ -52,26 +52,24 @@ def confusion_section(answered: Answered, classes: Sequence[str]) -> Section:
     if len(classes) > MAPPED:
         return Section("confusion", "Confusions", _pair_table(answered, classes, most=20))
     most = confused_pairs(answered, most=3)
-    told = "; ".join(
+    text = "; ".join(
         f"{shorten(classes[pair.true], 40)} taken for {shorten(classes[pair.predicted], 40)}, "
         f"{pair.pictures:,} of {pair.of:,}"
         for pair in most
     )
-    drawing, pairs = _confusion_map(answered, classes, told), _pair_table(answered, classes, most=10)
+    drawing, pairs = _confusion_map(answered, classes, text), _pair_table(answered, classes, most=10)
     body = grid(drawing, pairs) if len(classes) <= BESIDE else join(drawing, pairs)
-    return Section("confusion", "Confusions", join(paragraph(f"Most often: {told}."), body))
+    return Section("confusion", "Confusions", join(paragraph(f"Most often: {text}."), body))
 
 
 def calibration_section(answered: Answered) -> Section:
     """Return how far confidence can be trusted."""
     bins, error = calibration(answered)
     if not np.isfinite(answered.confidence).all():
-        told = "Some answers are not finite numbers: training diverged. Lower optim.lr, or set optim.clip."
-        return Section("calibration", "Confidence", paragraph(told))
-    points = [(found.confidence, found.correct / found.pictures) for found in bins]
-    band = [(found.confidence, *wilson(found.correct, found.pictures)) for found in bins]
+        text = "Some answers are not finite numbers: training diverged. Lower optim.lr, or set optim.clip."
+        return Section("calibration", "Confidence", paragraph(text))
     gap = float(answered.confidence.mean() - answered.correct.mean())
-    told = (
+    text = (
         f"The model's mean confidence is {answered.confidence.mean():.1%} and it is right in "
         f"{answered.correct.mean():.1%} of the pictures"
     )
@@ -83,26 +81,37 @@ def calibration_section(answered: Answered) -> Section:
         else "about as sure as right"
     )
     about = paragraph(
-        f"{told}: {leaning}. The expected calibration error is {error:.1%} (ten bins of confidence). Dashed: as "
+        f"{text}: {leaning}. The expected calibration error is {error:.1%} (ten bins of confidence). Dashed: as "
         "confident as right; shaded: 95% interval."
     )
-    chart = line_chart(
-        {"answers": points},
-        title="Share of right answers by confidence",
+    chart = reliability_chart({"answers": bins}, title="Share of right answers by confidence")
+    numbers = reliability_table(bins, caption="Answers in bins of confidence")
+    return Section("calibration", "Confidence", join(about, grid(chart, numbers)))
+
+
+def reliability_chart(bins: Mapping[str, Sequence[Bin]], *, title: str) -> Html:
+    """Return the share of right answers by confidence, of one model or several; the intervals of up to two."""
+    bands = {
+        name: [(one.confidence, *wilson(one.correct, one.pictures)) for one in found] for name, found in bins.items()
+    }
+    return line_chart(
+        {name: [(one.confidence, one.correct / one.pictures) for one in found] for name, found in bins.items()},
+        title=title,
         x_label="confidence",
         y_label="right answers",
-        bands={"answers": band},
+        bands=bands if len(bins) <= 2 else {},
         guide=[(0, 0), (1, 1)],
         x_range=(0, 1),
         y_range=(0, 1),
         percent=True,
         x_percent=True,
     )
-    rows = [[f"{f.confidence:.1%}", f"{f.correct / f.pictures:.1%}", f"{f.pictures:,}"] for f in bins]
-    numbers = table(
-        ["Mean confidence", "Right", "Pictures"], rows, caption="Answers in bins of confidence", numeric=(0, 1, 2)
-    )
-    return Section("calibration", "Confidence", join(about, grid(chart, numbers)))
+
+
+def reliability_table(bins: Sequence[Bin], *, caption: str) -> Html:
+    """Return answers in bins of confidence, and how many are right."""
+    rows = [[f"{one.confidence:.1%}", f"{one.correct / one.pictures:.1%}", f"{one.pictures:,}"] for one in bins]
+    return table(["Mean confidence", "Right", "Pictures"], rows, caption=caption, numeric=(0, 1, 2))
 
 
 def picture_section(
@@ -166,21 +175,10 @@ def _class_chart(scores: Sequence[Score], *, title: str) -> Html:
     for score in scores:
         low, high = score.interval
         rows.append(Interval(score.name, low, score.share, high, f"{score.correct:,} of {score.pictures:,}"))
-    return interval_chart(
-        rows,
-        title=title,
-        x_label="Accuracy",
-        name_label="Class",
-        value_label="Accuracy, 95% interval",
-        remark_label="Right",
-        zero=None,
-        bars=True,
-        percent=True,
-        x_range=(0, 1),
-    )
+    return share_chart(rows, title=title, measure="Accuracy", name_label="Class", remark_label="Right")
 
 
-def _confusion_map(answered: Answered, classes: Sequence[str], told: str) -> Html:
+def _confusion_map(answered: Answered, classes: Sequence[str], text: str) -> Html:
     counts = confusion(answered, len(classes))
     totals = counts.sum(1, keepdims=True)
     shares = counts / np.maximum(totals, 1)
@@ -204,7 +202,7 @@ def _confusion_map(answered: Answered, classes: Sequence[str], told: str) -> Htm
         column_label="answered class",
         texts=texts,
         tips=tips,
-        alternative=f"The diagonal is what was right. Most confused: {told}.",
+        alternative=f"The diagonal is what was right. Most confused: {text}.",
     )
 
 

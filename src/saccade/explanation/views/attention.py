@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from ..report import Html, fold, grid, line_chart, table
-from .capture import Captured
-from .density import spread
-from .draw import enlarge, heat_overlay, montage, upsample
-from .maps import AttentionMap
-from .view import Figure, View
+from ...report import Html, fold, grid, line_chart, table
+from ..capture import Captured
+from ..draw import enlarge, heat_overlay, montage, upsample
+from ..maps import AttentionMap, spread
+from ..request import Heads, ViewRequest, register_view
+from ..view import Figure, View
 
 KEPT = 0.6  # of the weight stays in a thresholded map
 KINDS = {"tokens": "attention among all tokens", "windows": "attention in windows", "slots": "attention of slots"}
@@ -34,7 +34,7 @@ def density_view(captured: Captured, count: int) -> list[View]:
     """Return for every picture the entropy, the distance and the Jacobian's norm of every layer's attention.
 
     Args:
-        captured: what `capture` heard.
+        captured: what `capture` recorded.
         count: how many pictures there are.
     """
     title = "How dense attention is"
@@ -79,36 +79,34 @@ def describe(layer: AttentionMap, index: int) -> dict[str, Any]:
     return {
         "layer": layer.label,
         "depth": layer.depth,
-        "kind": layer.place.kind,
+        "kind": layer.grid.kind,
         "windows": layer.windows,
         "heads": layer.heads,
         "queries": layer.queries,
         "keys": layer.keys,
         "computed": "beside a fused kernel" if layer.fused else "by the model",
-        "no_distance": layer.place.trouble,
+        "no_distance": layer.grid.trouble,
         **{key: None if value is None or not math.isfinite(value) else value for key, value in numbers.items()},
     }
 
 
-def attention_view(
-    captured: Captured, pixels: Sequence[np.ndarray], *, heads: Literal["mean", "all"] | Sequence[int] = "mean"
-) -> list[View]:
+def attention_view(captured: Captured, pixels: Sequence[np.ndarray], *, heads: Heads = "mean") -> list[View]:
     """Return for every picture the thresholded attention map of every layer whose tokens lie on a grid.
 
     Args:
-        captured: what `capture` heard.
+        captured: what `capture` recorded.
         pixels: the pictures, each H, W, 3 uint8.
         heads: "mean" averages over the heads of a layer; "all" draws each beside it, numbers from 0 those alone.
     """
     title = "What attention looks at"
-    drawn = [layer for layer in captured.attention if layer.place.key_grid is not None and layer.windows == 1]
+    drawn = [layer for layer in captured.attention if layer.grid.key_grid is not None and layer.windows == 1]
     if not drawn:
         reason = _no_attention(captured)
         if captured.attention:
-            windowed = any(layer.place.kind == "windows" for layer in captured.attention)
-            told = sorted({layer.place.trouble for layer in captured.attention if layer.place.trouble})
-            reason = f"No map can be laid over the picture: {'; '.join(told) or 'all attention is inside windows'}."
-            if windowed and told:
+            windowed = any(layer.grid.kind == "windows" for layer in captured.attention)
+            troubles = sorted({layer.grid.trouble for layer in captured.attention if layer.grid.trouble})
+            reason = f"No map can be laid over the picture: {'; '.join(troubles) or 'all attention is inside windows'}."
+            if windowed and troubles:
                 reason += " Attention inside windows is not put together, since windows may be shifted or spread out."
         return [View("attention", title, MAPS, absent=reason) for _ in pixels]
     left_out = len(captured.attention) - len(drawn)
@@ -148,12 +146,10 @@ def threshold(weights: np.ndarray, share: float = KEPT) -> tuple[np.ndarray, flo
     return kept.reshape(weights.shape), count / len(flat)
 
 
-def _map_figure(
-    layer: AttentionMap, index: int, picture: np.ndarray, heads: Literal["mean", "all"] | Sequence[int]
-) -> Figure:
+def _map_figure(layer: AttentionMap, index: int, picture: np.ndarray, heads: Heads) -> Figure:
     rows: Tensor = layer.received if layer.first is None else layer.first
-    words = rows[index, 0, :, layer.place.prefix[1] :].nan_to_num()  # heads, places
-    assert layer.place.key_grid is not None
+    words = rows[index, 0, :, layer.grid.prefix[1] :].nan_to_num()  # heads, places
+    assert layer.grid.key_grid is not None
     picture = enlarge(picture)
     tile, places = _map_tile(words.mean(0), layer, picture)
     tiles, captions, by_head = [picture, tile], ["picture", "mean of the heads"], []
@@ -171,7 +167,7 @@ def _map_figure(
         "places": places,
         "kept": KEPT,
         "of": "all tokens" if layer.first is None else "class token",
-        "grid": list(layer.place.key_grid),
+        "grid": list(layer.grid.key_grid),
         "weight_on_grid": float(words.mean(0).sum()),
         "heads": by_head,
     }
@@ -187,13 +183,13 @@ def _map_figure(
 
 def _map_tile(words: Tensor, layer: AttentionMap, picture: np.ndarray) -> tuple[np.ndarray, float]:
     """Return a thresholded map over a picture, and the share of places in it."""
-    assert layer.place.key_grid is not None
-    heat, places = threshold(words.reshape(layer.place.key_grid).numpy())
+    assert layer.grid.key_grid is not None
+    heat, places = threshold(words.reshape(layer.grid.key_grid).numpy())
     bare = upsample(heat, *picture.shape[:2], smooth=False)[..., None] > 0
     return np.where(bare, heat_overlay(picture, heat, smooth=False), picture // 3), places
 
 
-def _chosen(heads: Literal["mean", "all"] | Sequence[int], layer: AttentionMap) -> Sequence[int]:
+def _chosen(heads: Heads, layer: AttentionMap) -> Sequence[int]:
     """Return the numbers of the heads of a layer that are drawn one by one."""
     if isinstance(heads, str):
         if heads not in ("mean", "all"):
@@ -254,10 +250,10 @@ def _table(rows: Sequence[dict[str, Any]]) -> Html:
 def _caption(kind: str, rows: Sequence[dict[str, Any]]) -> str:
     near = np.mean([row["entropy"] / row["entropy_bound"] for row in rows if row["entropy"] and row["entropy_bound"]])
     windows = sorted({row["windows"] for row in rows}, reverse=True)
-    told = f" Each map is of one window; there are {', '.join(map(str, windows))} to a picture." * (kind == "windows")
-    told += " Slots are clusters of places, so that there is no distance between them." * (kind == "slots")
+    text = f" Each map is of one window; there are {', '.join(map(str, windows))} to a picture." * (kind == "windows")
+    text += " Slots are clusters of places, so that there is no distance between them." * (kind == "slots")
     verb = "layers have" if len(rows) > 1 else "layer has"
-    return f"{len(rows)} {verb} {KINDS[kind]}; the mean entropy is {near:.0%} of its bound.{told}"
+    return f"{len(rows)} {verb} {KINDS[kind]}; the mean entropy is {near:.0%} of its bound.{text}"
 
 
 def _others(captured: Captured) -> list[dict[str, Any]]:
@@ -266,14 +262,24 @@ def _others(captured: Captured) -> list[dict[str, Any]]:
 
 def _no_attention(captured: Captured) -> str:
     """Say why there is no attention to show, and what was seen instead."""
-    told = "This model computes no attention among tokens."
+    text = "This model computes no attention among tokens."
     kinds = list(dict.fromkeys(other.what for other in captured.other))
     if kinds:
-        told += f" The softmaxes in it are {', '.join(kinds)}."
+        text += f" The softmaxes in it are {', '.join(kinds)}."
     if captured.unheard:
         names = ", ".join(captured.unheard[:3])
-        told += (
+        text += (
             f" {len(captured.unheard)} modules are attention by name ({names}), but compute no softmax of queries with "
-            "keys that could be heard."
+            "keys that could be recorded."
         )
-    return told
+    return text
+
+
+@register_view("attention", rank=20)
+def _attention(request: ViewRequest) -> list[View]:
+    return attention_view(request.captured, request.pixels, heads=request.options.heads)
+
+
+@register_view("density", rank=30, reads=("images", "texts"))
+def _density(request: ViewRequest) -> list[View]:
+    return density_view(request.captured, request.count)

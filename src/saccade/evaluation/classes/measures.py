@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...report.tally import Answered, Bin, Score, calibration, class_scores
-from ..statistic import Statistic, group_mean, one_hot
+from ...report.tally import Answered, Bin, Score, calibration, class_scores, confidence_bin
+from ..bootstrap import Statistic, group_mean, one_hot
 
 BINS = 15
 ROWS = 4096  # pictures whose shares are held at a time
@@ -93,7 +93,7 @@ def set_statistics(answers: Answers) -> dict[str, Statistic]:
 
 def expected_calibration_error(answers: Answers, *, bins: int = BINS) -> Statistic:
     """Return the mean distance of confidence from accuracy over bins of equal width, as a statistic."""
-    number = np.minimum(answers.confidence * bins, bins - 1).astype(np.int64)
+    number = confidence_bin(answers.confidence, bins)
     gaps = np.zeros((len(number), bins))
     gaps[np.arange(len(number)), number] = answers.confidence - answers.correct
     return lambda weights: np.abs(weights @ gaps).sum(1) / len(number)

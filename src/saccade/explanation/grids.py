@@ -1,4 +1,4 @@
-"""Which axis of an attention map is what, and which of its tokens lies where."""
+"""Which axis of an attention map is what, and on which grid its tokens lie."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,16 +7,20 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from ..plugins.tokens import Host, HostError, find_host, guess_grid
-
-REORDERED = ("Hiera",)  # models whose tokens do not lie in rows and columns
-OBJECTS = ("num_queries", "num_detection_tokens")  # what Hugging Face's detectors call the number of their queries
-OVERLAPPING = ("Halo",)  # modules whose keys come from a larger window than the queries
+from ..plugins.tokens import (
+    Host,
+    HostError,
+    count_objects,
+    find_host,
+    guess_grid,
+    overlaps_windows,
+    reorders_tokens,
+)
 
 Kind = Literal["tokens", "windows", "slots"]
 
 
-class Place(NamedTuple):
+class TokenGrid(NamedTuple):
     """Where the tokens of a map lie.
 
     Args:
@@ -57,7 +61,7 @@ class Axes(NamedTuple):
         return weights.reshape(*self.split, *weights.shape[-2:]).permute(*self.order, 3, 4)
 
 
-class Shape(NamedTuple):
+class MapShape(NamedTuple):
     """Windows, queries and keys of a map."""
 
     windows: int
@@ -89,12 +93,6 @@ def split_axes(shape: Sequence[int], *, batch: int, heads: int | None) -> Axes |
     if len(lead) == 3 and lead[0] == batch and heads is not None and heads in lead[1:]:
         return Axes((lead[0], lead[1], lead[2]), (0, 1, 2) if lead[2] == heads else (0, 2, 1))
     return None
-
-
-def count_heads(module: nn.Module) -> int | None:
-    """Return how many heads a module says it has; None where it does not say."""
-    names = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads")
-    return next((n for name in names if isinstance(n := getattr(module, name, None), int) and n > 0), None)
 
 
 @dataclass
@@ -133,28 +131,24 @@ class Layers:
         pictures = [x for x in inputs if isinstance(x, Tensor) and x.ndim == 4]
         pictures += [x for x in listed or () if isinstance(x, Tensor) and x.ndim == 3]
         size = (pictures[0].shape[-2], pictures[0].shape[-1]) if pictures else None
-        reordered = any(word in type(m).__name__ for m in model.modules() for word in REORDERED)
-        config = getattr(model, "config", None)
-        objects = next((n for name in OBJECTS if isinstance(n := getattr(config, name, None), int)), 0)
-        return cls(host, batch, size, reordered, objects)
+        return cls(host, batch, size, reorders_tokens(model), count_objects(model))
 
-    def place(self, name: str, module: nn.Module, shape: Shape, *, slots: bool) -> Place:
+    def locate(self, name: str, module: nn.Module, shape: MapShape, *, slots: bool) -> TokenGrid:
         """Tell where the tokens of a map lie."""
         blocks = self.host.blocks if self.host is not None else ()
         block = next((block for block in blocks if f"{name}.".startswith(f"{block.path}.")), None)
         path = None if block is None else block.path
         if slots:
-            return Place("slots", path, trouble="slots lie nowhere in the picture")
+            return TokenGrid("slots", path, trouble="slots lie nowhere in the picture")
         kind: Kind = "windows" if shape.windows > 1 else "tokens"
         if self.reordered:
-            return Place(kind, path, trouble="its tokens are not kept in rows and columns")
+            return TokenGrid(kind, path, trouble="its tokens are not kept in rows and columns")
         if self.size is None or (self.host is not None and self.host.text):
-            return Place(kind, path, trouble="words have no place in a picture")
+            return TokenGrid(kind, path, trouble="words have no place in a picture")
         if self.objects and (shape.keys == self.objects or _grid(shape.keys - self.objects, (0, 1), self.size)[1]):
-            return Place(kind, path, trouble="tokens that ask for objects are among its keys, and lie nowhere")
-        overlapping = any(word in type(module).__name__ for word in OVERLAPPING)
-        if overlapping or (kind == "windows" and shape.queries != shape.keys):
-            return Place(kind, path, trouble="its windows of queries are not its windows of keys")
+            return TokenGrid(kind, path, trouble="tokens that ask for objects are among its keys, and lie nowhere")
+        if overlaps_windows(module) or (kind == "windows" and shape.queries != shape.keys):
+            return TokenGrid(kind, path, trouble="its windows of queries are not its windows of keys")
         size = self.size if kind == "tokens" else (1, 1)
         inner = block.prefix_tokens if block is not None else 0
         final = self.host.output_prefix if self.host is not None else 0
@@ -164,13 +158,13 @@ class Layers:
             (prefix_k, key_grid) if shape.queries == shape.keys else _grid(shape.queries, counts, size)
         )
         if self.objects and shape.queries == self.objects:
-            return Place(kind, path, (0, prefix_k), None, key_grid, "its queries ask for objects, and lie nowhere")
+            return TokenGrid(kind, path, (0, prefix_k), None, key_grid, "its queries ask for objects, and lie nowhere")
         if query_grid == (1, 1) and shape.queries < shape.keys:  # the class token asks alone
             prefix_q, query_grid = shape.queries, None
         trouble = None if key_grid and query_grid else "the grid of its tokens cannot be told"
         if key_grid is not None and query_grid is None and prefix_q == shape.queries:
             trouble = "only the class token asks here, and it has no place"
-        return Place(kind, path, (prefix_q, prefix_k), query_grid, key_grid, trouble)
+        return TokenGrid(kind, path, (prefix_q, prefix_k), query_grid, key_grid, trouble)
 
 
 def _grid(count: int, prefixes: Sequence[int], size: tuple[int, int]) -> tuple[int, tuple[int, int] | None]:

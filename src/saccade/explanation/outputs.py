@@ -1,15 +1,18 @@
 """What a model answers: for whole pictures, or at every place."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..loading import LoadedModel
 from ..tasks import Answer
 
 BEST = 5  # parts of an answer
+
+Text = str | Tensor | Mapping[str, Any]
 
 
 def read_output(output: Any) -> Any:
@@ -55,3 +58,43 @@ class Pooled(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return the mean logits of each class, B, K."""
         return read_output(self.model(images)).mean((2, 3))
+
+
+def choose_targets(logits: Tensor, targets: int | Sequence[int] | None) -> Tensor:
+    """Return one class for each sample of logits, B, K: what was asked for, or the best-scored one."""
+    if targets is None:
+        return logits.detach().argmax(dim=1)
+    count, classes = logits.shape
+    chosen = [targets] * count if isinstance(targets, int) else list(targets)
+    if len(chosen) != count or not all(0 <= target < classes for target in chosen):
+        raise ValueError(
+            f"the classes {chosen} were asked for; give a number from 0 to {classes - 1} for each of {count} samples"
+        )
+    return torch.tensor(chosen, device=logits.device)
+
+
+def name_class(target: int, classes: Sequence[str] | None) -> str:
+    """Return what to call a class."""
+    return classes[target] if classes is not None else f"class {target}"
+
+
+def read_text(text: Text, tokenizer: Any, device: torch.device) -> Tensor | dict[str, Any]:
+    """Return what a model is given for a text: token numbers, or all it takes by name, on its device.
+
+    Args:
+        text: token numbers, 1, N; what the model takes by name; or a text in letters.
+        tokenizer: of Hugging Face, for a text in letters.
+        device: where the model is.
+    """
+    if isinstance(text, str):
+        if tokenizer is None:
+            raise ValueError("a text was given and no tokenizer; pass tokenizer=, or token numbers with words=")
+        text = dict(tokenizer(text, return_tensors="pt"))
+    if isinstance(text, Tensor):
+        return text.to(device)
+    if not isinstance(text, Mapping) or "input_ids" not in text:
+        raise TypeError(
+            f"a text is {type(text).__name__}; give a string with tokenizer=, token numbers of shape 1, N, or a "
+            "mapping with input_ids"
+        )
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in text.items()}

@@ -7,12 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..layers.nominate import CANDIDATES, Nominator, Synergy
-from ..layers.numerics import upcast
-from ..report import Html, grid, line_chart
-from .draw import enlarge, montage, overlay, share_colours, to_grey, upsample
-from .listening import Heard, eval_mode, listen
-from .view import Figure, View
+from ...layers.nominate import CANDIDATES, Nominator, Synergy
+from ...layers.numerics import upcast
+from ...report import Html, grid, line_chart
+from ..draw import enlarge, montage, overlay, share_colours, to_grey, upsample
+from ..recording import Recorded, eval_mode, record
+from ..request import ViewRequest, register_view
+from ..view import Figure, View
 
 TITLE = "What every place nominates"
 ABOUT = (
@@ -45,7 +46,7 @@ class Nomination:
 
 
 def nomination_view(
-    model: nn.Module, images: Tensor, pixels: Sequence[np.ndarray], *, heard: Heard | None = None
+    model: nn.Module, images: Tensor, pixels: Sequence[np.ndarray], *, recorded: Recorded | None = None
 ) -> list[View]:
     """Return for every picture its nomination maps and the shares of each kind of context per layer.
 
@@ -53,9 +54,9 @@ def nomination_view(
         model: any; only one with nominators has something to show.
         images: B, C, H, W as the model takes them.
         pixels: the pictures, each H, W, 3 uint8.
-        heard: what passed the `nomination_taps` for these images; the model is run if not given.
+        recorded: what passed the `nomination_taps` for these images; the model is run if not given.
     """
-    layers = read_nominations(model, images, heard=heard)
+    layers = read_nominations(model, images, recorded=recorded)
     if not layers:
         absent = (
             "This model does not nominate: it has no layer that chooses between several kinds of context. NomMer "
@@ -71,15 +72,15 @@ def nomination_taps(model: nn.Module) -> list[nn.Module]:
 
 
 @torch.no_grad()
-def read_nominations(model: nn.Module, images: Tensor, *, heard: Heard | None = None) -> list[Nomination]:
+def read_nominations(model: nn.Module, images: Tensor, *, recorded: Recorded | None = None) -> list[Nomination]:
     """Return what a model's layers nominate for images, in their order; empty if none does."""
     found = [(path, module) for path, module in model.named_modules() if isinstance(module, Nominator)]
     if not found:
         return []
-    if heard is None:
-        with eval_mode(model), listen(nomination_taps(model)) as heard:
+    if recorded is None:
+        with eval_mode(model), record(nomination_taps(model)) as recorded:
             model(images)
-    return [_read(model, path, module, heard[module.scores]) for path, module in found if module.scores in heard]
+    return [_read(model, path, module, recorded[module.scores]) for path, module in found if module.scores in recorded]
 
 
 def _read(model: nn.Module, path: str, nominator: Nominator, scores: Tensor) -> Nomination:
@@ -126,9 +127,9 @@ def _figure(layer: Nomination, index: int, depth: int, picture: np.ndarray) -> F
         "soft": _shares(soft, layer.names),
         "certainty": float(soft.max(axis=-1).mean()),
     }
-    told = ", ".join(f"{share:.0%} {WORDS.get(name, name)}" for name, share in numbers["hard"].items())  # type: ignore[attr-defined]
+    text = ", ".join(f"{share:.0%} {WORDS.get(name, name)}" for name, share in numbers["hard"].items())  # type: ignore[attr-defined]
     caption = (
-        f"Layer {depth + 1} ({layer.layer.removesuffix('.nominator')}): {told}. The network itself uses the "
+        f"Layer {depth + 1} ({layer.layer.removesuffix('.nominator')}): {text}. The network itself uses the "
         f"{layer.used} nomination; the mean share of the best choice is {numbers['certainty']:.0%}."
     )
     return Figure(
@@ -163,3 +164,9 @@ def _chart(rows: Sequence[dict], kind: str) -> Html:
     return line_chart(
         lines, title=f"Shares by {kind} nomination", x_label="layer", y_label="share", y_range=(0, 1), percent=True
     )
+
+
+@register_view("nomination", rank=50, taps=nomination_taps)
+def _nomination(request: ViewRequest) -> list[View]:
+    assert request.images is not None
+    return nomination_view(request.model, request.images, request.pixels, recorded=request.recorded)

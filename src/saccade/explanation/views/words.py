@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..plugins.tokens import HostError
-from ..report import Html, tag
-from ..tasks.classification.task import read_logits
-from .listening import eval_mode
-from .terms import WORDS, choose_targets, hear_head, name_class
-from .view import Figure, View
+from ...plugins.tokens import HostError, find_embedding
+from ...report import Html, tag
+from ...tasks.classification.task import read_logits
+from ..outputs import Text, choose_targets, name_class, read_text
+from ..recording import PARTS, eval_mode, record_head
+from ..request import ViewRequest, register_view
+from ..view import Figure, View
 
 TITLE = "Which words the answer comes from"
 ABOUT = (
@@ -24,8 +25,6 @@ ABOUT = (
 )
 FOR, AGAINST, PLAIN, INK = (86, 163, 245), (245, 150, 60), (238, 238, 238), "#111111"
 STARTS = ("Ġ", "▁")  # how vocabularies mark the piece that begins a word
-
-Text = str | Tensor | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -70,34 +69,12 @@ def words_view(
     try:
         found = compute_influence(model, inputs, target=target)
     except HostError as error:
-        return View("words", TITLE, ABOUT, absent=f"No influence of words: {error}.")
+        return View("words", TITLE, ABOUT, absent=f"No influence of words: {error.message}.")
     groups = _groups(given["input_ids"][0].tolist(), found.counts, words, tokenizer)
     name = name_class(found.target, classes)
     figures = [_figure(part, found, groups, name) for part in found.scores]
     numbers = {"target": found.target, "class": name}
     return View("words", TITLE, ABOUT, figures=figures, numbers=numbers)
-
-
-def read_text(text: Text, tokenizer: Any, device: torch.device) -> Tensor | dict[str, Any]:
-    """Return what a model is given for a text: token numbers, or all it takes by name, on its device.
-
-    Args:
-        text: as in `words_view`.
-        tokenizer: of Hugging Face, for a text in letters.
-        device: where the model is.
-    """
-    if isinstance(text, str):
-        if tokenizer is None:
-            raise ValueError("a text was given and no tokenizer; pass tokenizer=, or token numbers with words=")
-        text = dict(tokenizer(text, return_tensors="pt"))
-    if isinstance(text, Tensor):
-        return text.to(device)
-    if not isinstance(text, Mapping) or "input_ids" not in text:
-        raise TypeError(
-            f"a text is {type(text).__name__}; give a string with tokenizer=, token numbers of shape 1, N, or a "
-            "mapping with input_ids"
-        )
-    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in text.items()}
 
 
 def compute_influence(
@@ -121,7 +98,7 @@ def compute_influence(
         leaves.append(output.detach().clone().requires_grad_())
         return leaves[0]
 
-    with torch.inference_mode(False), torch.enable_grad(), eval_mode(model), hear_head(model) as call:
+    with torch.inference_mode(False), torch.enable_grad(), eval_mode(model), record_head(model) as call:
         hook = find_embedding(model).register_forward_hook(cut)
         try:
             answer = model(inputs) if isinstance(inputs, Tensor) else model(**inputs)
@@ -138,18 +115,6 @@ def compute_influence(
     embedded = leaves[0].detach()
     scores = {name: (g * embedded).sum(-1)[0].float().cpu().numpy() * counts for name, g in gradients.items()}
     return Influence(int(chosen[0]), scores, {name: part.item() for name, part in parts.items()}, counts)
-
-
-def find_embedding(model: nn.Module) -> nn.Module:
-    """Return the embedding of a model's tokens, not that of their positions or kinds."""
-    told = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None  # type: ignore[operator]
-    if isinstance(told, nn.Embedding):
-        return told
-    for path, module in model.named_modules():
-        name = path.rpartition(".")[2]
-        if isinstance(module, nn.Embedding) and not any(word in name for word in ("pos", "wpe", "type", "relative")):
-            return module
-    raise HostError(f"{type(model).__name__} has no embedding of tokens, so it reads no words")
 
 
 def join_pieces(tokens: Sequence[str], special: Sequence[bool]) -> list[list[int]]:
@@ -191,11 +156,11 @@ def _groups(
 def _figure(part: str, found: Influence, groups: Sequence[tuple[str, list[int]]], name: str) -> Figure:
     scores = [float(found.scores[part][places].sum()) for _, places in groups]
     caption = (
-        f"What each word does for {name!r} in {WORDS[part]}, whose score for it is {found.logits[part]:.3g}. The "
+        f"What each word does for {name!r} in {PARTS[part]}, whose score for it is {found.logits[part]:.3g}. The "
         f"words' numbers sum to {sum(scores):.3g}."
     )
-    told = [{"word": word, "influence": score} for (word, _), score in zip(groups, scores, strict=True)]
-    numbers = {"score": found.logits[part], "words": told}
+    influences = [{"word": word, "influence": score} for (word, _), score in zip(groups, scores, strict=True)]
+    numbers = {"score": found.logits[part], "words": influences}
     chart = colour_sentence([word for word, _ in groups], scores)
     return Figure("words" if part == "both" else f"words-{part}", caption, chart=chart, numbers=numbers)
 
@@ -217,3 +182,8 @@ def word_colour(score: float, strength: float) -> str:
     full = FOR if score >= 0 else AGAINST
     mixed = (round(a + (b - a) * strength) for a, b in zip(PLAIN, full, strict=True))
     return "#" + "".join(f"{value:02x}" for value in mixed)
+
+
+@register_view("words", rank=5, reads=("texts",))
+def _words(request: ViewRequest) -> list[View]:
+    return [words_view(request.model, request.inputs, tokenizer=request.tokenizer, classes=request.classes)]

@@ -2,20 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..layers.numerics import upcast
-from ..plugins.tokens import HostError, find_host
-from .listening import eval_mode, listen
+from ...layers.numerics import upcast
+from ...loading import LoadedModel
+from ...plugins.tokens import find_layers
+from ...report import heat_map
+from ...report.plain import to_json
+from ..recording import eval_mode, record
+from ..request import Estimator, ViewRequest, register_view
+from ..view import Figure, View
 
+TITLE = "Which layers represent pictures alike"
+ABOUT = (
+    "Centred kernel alignment (CKA) of two layers is 1 where the pictures that are alike for one are alike for the "
+    "other, and 0 where they have nothing in common; turning or scaling a layer's features does not change it. Blocks "
+    "of dark cells are stages in which little changes."
+)
 FEWEST = 4  # pictures: the unbiased estimate divides by n - 3
 ADVISED = 32
-Estimator = Literal["unbiased", "biased"]
-BLOCKS = ("Block", "Bottleneck", "InvertedResidual", "EncoderLayer")  # classes of a network's steps, by their names
 
 
 @dataclass(frozen=True)
@@ -136,28 +145,6 @@ def linear_kernel(features: Tensor) -> Tensor:
     return (flat @ flat.T).double().cpu()
 
 
-def find_layers(model: nn.Module) -> list[str]:
-    """Return the paths of a model's blocks in order; of a network without transformer blocks, of its residual ones."""
-    try:
-        blocks = [block.path for block in find_host(model).blocks]
-    except HostError:
-        blocks = []
-    if len(blocks) > 1:
-        return blocks
-    found: list[str] = []
-    for path, module in model.named_modules():
-        step = path and any(word in type(module).__name__ for word in BLOCKS) and not isinstance(module, nn.Sequential)
-        if step and not any(path.startswith(f"{outer}.") for outer in found):
-            found.append(path)
-    if len(found) > 1:
-        return found
-    info: Any = getattr(model, "feature_info", None)
-    if info is not None and not hasattr(info, "module_name"):
-        known = dict(model.named_modules())
-        return [entry["module"] for entry in info if entry["module"] in known]
-    return [name for name, _ in model.named_children()]
-
-
 class _Features:
     """Kernels of a model's layers, batch by batch."""
 
@@ -174,11 +161,11 @@ class _Features:
 
     def grams(self, images: Tensor) -> Tensor:
         """Return the kernels of all layers, L, n, n; a layer that does not keep pictures apart is dropped for good."""
-        with eval_mode(self.model), listen(self.modules) as heard:
+        with eval_mode(self.model), record(self.modules) as recorded:
             self.model(images)
         kept, kernels = [], []
         for name, module in zip(self.names, self.modules, strict=True):
-            features = heard.get(module)
+            features = recorded.get(module)
             if not isinstance(features, Tensor) or features.ndim < 2 or features.shape[0] % len(images):
                 self.left_out.append(name)
                 continue
@@ -203,3 +190,116 @@ def _jackknife(cross: Tensor, one: Tensor, two: Tensor) -> np.ndarray | None:
     without = [_ratio(*(x.sum(0) - x[place] for x in (cross, one, two))) for place in range(count)]
     spread = torch.stack(without)
     return ((spread - spread.mean(0)).square().sum(0) * (count - 1) / count).sqrt().numpy()
+
+
+def cka_view(
+    model: nn.Module,
+    samples: Tensor,
+    count: int,
+    *,
+    other: nn.Module | None = None,
+    other_samples: Tensor | None = None,
+    names: tuple[str, str] = ("this model", "the other model"),
+    layers: Sequence[str] | None = None,
+    batch_size: int | None = None,
+    estimator: Estimator = "unbiased",
+) -> list[View]:
+    """Return the similarity of all pairs of layers, the same for every picture.
+
+    Args:
+        model: any.
+        samples: pictures to compare layers by, as the model takes them, N, C, H, W.
+        count: how many pictures the page is about.
+        other: a second model, whose layers are compared with those of the first.
+        other_samples: the same pictures as the second model takes them, if otherwise.
+        names: of both models.
+        layers: see `cka`.
+        batch_size: see `cka`.
+        estimator: see `cka`.
+    """
+    if len(samples) < FEWEST:
+        absent = (
+            f"CKA compares how a layer tells many pictures apart; it was given {len(samples)}. The unbiased estimate "
+            f"needs at least {FEWEST} and is of use from {ADVISED} on: give more, or a set by --data (data= in Python)."
+        )
+        return [View("cka", TITLE, ABOUT, absent=absent) for _ in range(count)]
+    shared: dict[str, Any] = {"batch_size": batch_size, "layers": layers, "estimator": estimator}
+    found = [(names[0], names[0], cka(model, samples, **shared))]
+    if not np.isfinite(found[0][2].values).any():
+        absent = "The pictures given are all alike to every layer, so that there is nothing to compare."
+        return [View("cka", TITLE, ABOUT, absent=absent) for _ in range(count)]
+    if other is not None:
+        shared["layers"] = None
+        found.append((*names, cka(model, samples, other=other, other_images=other_samples, **shared)))
+    figures = [_figure(place, *entry, estimator=estimator) for place, entry in enumerate(found)]
+    return [View("cka", TITLE, ABOUT, figures=figures) for _ in range(count)]
+
+
+def _figure(place: int, one: str, other: str, found: Similarity, *, estimator: Estimator) -> Figure:
+    values = np.clip(found.values, 0, 1)
+    error = "" if found.errors is None else f" Standard errors are at most {np.nanmax(found.errors):.2g}."
+    few = " These are few; take the map as a sketch." if found.pictures < ADVISED else ""
+    left = f" Left out, since they fold pictures: {', '.join(found.left_out)}." if found.left_out else ""
+    whose = f"the layers of {one}" if one == other else f"the layers of {one} (rows) and of {other} (columns)"
+    how = f"by {found.pictures} pictures in {found.batches} batches, {estimator} estimate"
+    caption = f"CKA between {whose}, {how}.{error}{few}{left}"
+    chart = heat_map(
+        values,
+        rows=brief_names(found.rows),
+        columns=brief_names(found.columns),
+        title=f"CKA of {one}, in percent" if one == other else f"CKA of {one} and {other}, in percent",
+        row_label=one,
+        column_label=other,
+        texts=[[f"{100 * value:.0f}" if np.isfinite(value) else "" for value in row] for row in values],
+        tips=[
+            [f"{row} and {column}: {found.values[i, j]:.3f}" for j, column in enumerate(found.columns)]
+            for i, row in enumerate(found.rows)
+        ],
+        alternative=_alternative(found),
+    )
+    numbers = {
+        "rows": list(found.rows),
+        "columns": list(found.columns),
+        "values": to_json(found.values),
+        "errors": None if found.errors is None else to_json(found.errors),
+        "pictures": found.pictures,
+        "batches": found.batches,
+        "estimator": estimator,
+    }
+    return Figure(f"cka-{place}", caption, chart=chart, numbers=numbers)
+
+
+def brief_names(names: Sequence[str]) -> list[str]:
+    """Leave out of layers' paths the words that all of them have: stages.0.blocks.1 becomes 0.1."""
+    parts = [name.split(".") for name in names]
+    shared = set.intersection(*(set(path) for path in parts))
+    brief = [".".join(word for word in path if word.isdigit() or word not in shared) for path in parts]
+    return brief if len(set(brief)) == len(names) and all(brief) else list(names)
+
+
+def _alternative(found: Similarity) -> str:
+    first, last = found.values[0, 0], found.values[0, -1]
+    return f"First layers {first:.2f}, first and last layer {last:.2f}, mean {np.nanmean(found.values):.2f}."
+
+
+@register_view("cka", rank=80, once=True)
+def _cka(request: ViewRequest) -> list[View]:
+    loaded, other = request.loaded, request.other
+    assert loaded is not None
+
+    def prepare(model: LoadedModel) -> Tensor:
+        return model.normalize(torch.stack([model.frame(pixels) for pixels in request.samples]))
+
+    names = (loaded.name, "" if other is None else other.name)
+    if other is not None and names[0] == names[1]:
+        names = (f"{names[0]} (first)", f"{names[1]} (second)")
+    return cka_view(
+        loaded.model,
+        prepare(loaded),
+        1,
+        other=None if other is None else other.model,
+        other_samples=None if other is None else prepare(other),
+        names=names,
+        layers=request.options.layers,
+        estimator=request.options.estimator,
+    )
