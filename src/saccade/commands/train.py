@@ -50,11 +50,10 @@ def run(args: Namespace) -> int:
     """Train, or print the settings that would be trained with."""
     from ..config import parse_settings, to_yaml
     from ..training.loop import Interrupted
-    from ..training.recipes import configure, gather_settings
+    from ..training.recipes import SHORT_FLAGS, configure, gather_settings
     from ..training.train import train as run_training
 
-    flags = ("data", "task", "model", "epochs", "batch_size", "lr", "img_size", "seed", "device", "workers")
-    given: dict[str, Any] = {name: args[name] for name in flags}
+    given: dict[str, Any] = {name: args[name] for name in SHORT_FLAGS if name != "plugins"}
     given["plugins"] = [part for text in args.plugin or [] for part in text.split("+")]
     settings = parse_settings(args["set"] or [])
     if args.print_config:
