@@ -258,7 +258,7 @@ class States:
         import torch
 
         from saccade.explanation.checkpoints import read_weights
-        from saccade.training.state import load_state, save_state
+        from saccade.state import load_state, save_state
 
         folder = self.folder / "state"
         for old in folder.glob("*/*"):

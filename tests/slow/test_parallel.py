@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from saccade.building import load_model
-from saccade.training.state import list_states
+from saccade.state import list_states
 from support.trainings import environment, png_folder, records, settings, weights
 
 pytestmark = pytest.mark.slow

@@ -1,7 +1,7 @@
 import pytest
 
+from saccade.loading import find_target
 from saccade.models import CheckpointError
-from saccade.targets import find_target
 from support.exports import tiny_run
 
 

@@ -1,21 +1,21 @@
-"""Small sets that are published as arrays: MNIST and its kind, CIFAR; none of their readers unpickles."""
+"""Small sets of arrays: the embedded one, MNIST and its kind, CIFAR; none of their readers unpickles."""
 
 import gzip
 import json
 import math
 import re
 import zlib
+from importlib import resources
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from ..files import open_regular, physical_memory
-from .numbered import numbered_classes
 from .picture import decode
 from .reader import ReadOptions, register_reader
-from .source import ArraySource
-from .split import Splits
+from .source import ArraySource, Splits
+from .targets import numbered_classes
 
 FASHION = (
     "T-shirt/top",
@@ -34,6 +34,40 @@ IDX = re.compile(r"(.*?)(train|t10k|test)-(images|labels)[.-]idx[13]-ubyte(\.gz)
 STRIPS = {"data_batch_1.png", "train_lables.json"}  # of the npm package, spelt so
 PIECE = 2**24  # bytes read at a time
 TEST_NOTE = "there is no validation split: the test pictures are used as one"
+
+
+@register_reader("embedded")
+class EmbeddedReader:
+    """The set that comes with the package."""
+
+    rank = 10
+
+    def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
+        """Whether it is one."""
+        return spec in ("", "embedded")
+
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
+        """Open it."""
+        return open_embedded()
+
+
+def open_embedded() -> Splits:
+    """Open what comes with the package of Fashion-MNIST (MIT licence): 4,000 training and 1,000 test pictures."""
+    file = resources.files("saccade.data").joinpath("embedded", "fashion_mnist.npz")
+    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+        classes = tuple(str(name) for name in archive["classes"])
+        train, test = (
+            ArraySource(
+                archive[f"x_{split}"],
+                archive[f"y_{split}"],
+                classes=classes,
+                prefix=split,
+                ids=archive[f"{split}_index"],
+            )
+            for split in ("train", "test")
+        )
+    note = f"this is the embedded part of Fashion-MNIST: {len(train)} training and {len(test)} test pictures"
+    return Splits(train, test, (note,))
 
 
 @register_reader("arrays")

@@ -7,8 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .draws import key
-from .order import Order
+from .draws import Order, key
 
 PICTURES = 0x91C7  # keeps the draws of samples apart from others of the same seed and epoch
 

@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 
 from ..files import open_regular
-from .held_out import identity, some
-from .numbered import numbered_classes
+from .draws import random_of, shuffled
 from .picture import BadPicture, decode
 from .reader import ReadOptions, holds, register_reader
-from .shuffle import random_of, shuffled
-from .source import Sample, Source, Stream
-from .split import TEST, TRAIN, VAL, Splits, choose_split
+from .source import Sample, Source, Splits, Stream
+from .split import TEST, TRAIN, VAL, abbreviate, choose_split, identity
 from .table import import_extra
-from .targets import ClassTargets
+from .targets import ClassTargets, numbered_classes
 
 IMAGES = ("image", "img", "picture", "pixel_values", "jpg", "png")
 LABELS = ("label", "labels", "fine_label", "class", "target", "cls")
@@ -167,7 +165,7 @@ def open_hub(spec: str, *, buffer: int = 4096) -> Splits:
         return _splits(found, where=name, roots=roots)
     roles, notes = choose_split(list(found))
     if not roles:
-        raise ValueError(f"{name} has the splits {some(list(found))}; one of them should be 'train'")
+        raise ValueError(f"{name} has the splits {abbreviate(list(found))}; one of them should be 'train'")
     train = HubStream(found[roles["train"]], prefix="train", buffer=buffer, roots=roots)
     if "val" not in roles:
         return Splits(train, None, notes)
@@ -206,7 +204,7 @@ def _parquet(datasets: Any, files: Sequence[Path]) -> Any:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         reason = " ".join(str(error.__cause__ or error).split())[:300]
-        named = some([file.name for file in files])
+        named = abbreviate([file.name for file in files])
         raise ValueError(f"{named} cannot be read as Parquet, or is damaged ({reason}); fetch it again") from error
 
 
@@ -222,7 +220,7 @@ def _splits(found: Any, *, where: str, roots: Sequence[Path]) -> Splits:
         return Splits(HubSource(found, prefix="train", roots=roots))
     roles, notes = choose_split(list(found))
     if not roles:
-        raise ValueError(f"{where} has the splits {some(list(found))}; one of them should be 'train'")
+        raise ValueError(f"{where} has the splits {abbreviate(list(found))}; one of them should be 'train'")
     train = HubSource(found[roles["train"]], prefix="train", roots=roots)
     val = HubSource(found[roles["val"]], prefix=roles["val"], roots=roots) if "val" in roles else None
     return Splits(train, val, notes)
@@ -236,8 +234,8 @@ def _columns(dataset: Any, where: str) -> tuple[str, str]:
     label = label or next((name for name in names if type(dataset.features[name]).__name__ == "ClassLabel"), None)
     if image is None or label is None:
         raise ValueError(
-            f"{where} has the columns {some(names)}; it needs one of pictures, such as 'image', and one of classes, "
-            "such as 'label'"
+            f"{where} has the columns {abbreviate(names)}; it needs one of pictures, such as 'image', and one of "
+            "classes, such as 'label'"
         )
     return image, label
 

@@ -8,13 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .draws import Order
 from .feed import Batch, Expand, ResidentFeed
 from .framing import Encoder, Framing
-from .loader import TRIES, note_bad, replacement, too_many_bad
-from .order import Order
+from .loader import TRIES, in_threads, note_bad, replacement, too_many_bad
 from .picture import BadPicture
 from .source import Source
-from .threads import in_threads
 
 LIMIT = 2 * 2**30  # bytes a set of files may take in memory, unless it is to be kept at any size
 SAMPLED = 16  # pictures that tell how large all of them are

@@ -7,20 +7,22 @@ replaced by another one, found by its own draws, named in `bad`, and training st
 import signal
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from .draws import key, uniform_number
+from .draws import Order, key, uniform_number
 from .feed import Batch, Expand, Feed, sample_keys, to_device
 from .framing import Encoded, Encoder
-from .order import Order
 from .picture import BadPicture, count_bad
 from .source import Sample, Source, Stream
-from .threads import in_threads
 
+T = TypeVar("T")
+U = TypeVar("U")
 INSTEAD = 0x1257  # purpose of the draws that choose a replacement
 TRIES = 20
 GRACE = 30  # seconds a reading process lives on after SIGTERM; the main one saves meanwhile and then ends it
@@ -174,6 +176,17 @@ def check_bad(seen: dict[str, str], allowed: float, *, of: int) -> None:
             f"{count} of {of} pictures cannot be read, more than the limit of {allowed:g}: {first}. `saccade data "
             "check` names them all; repair or remove them, or raise data.bad_limit"
         )
+
+
+def in_threads(function: Callable[[T], U], items: Iterable[T], threads: int) -> Iterator[U]:
+    """Yield what a function returns for each item, in order and a little ahead; decoding lets other threads run."""
+    if threads < 2:
+        yield from map(function, items)
+        return
+    rest = iter(items)
+    with ThreadPoolExecutor(threads) as pool:
+        while ahead := list(islice(rest, 32 * threads)):
+            yield from pool.map(function, ahead)
 
 
 def _loader(dataset: Any, workers: int, *, persistent: bool = True, **options: Any) -> DataLoader[Any]:

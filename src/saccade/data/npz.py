@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from ..files import open_regular, physical_memory
-from .held_out import some
-from .numbered import numbered_classes
 from .picture import decode
 from .reader import ReadOptions, register_reader
-from .source import ArraySource
-from .split import TEST, TRAIN, VAL, Splits
+from .source import ArraySource, Splits
+from .split import TEST, TRAIN, VAL, abbreviate
+from .targets import numbered_classes
 
 PICTURES = ("x", "images", "image", "data", "pixels")
 LABELS = ("y", "labels", "label", "targets", "target")
@@ -76,7 +75,7 @@ def open_npz(paths: Sequence[Path]) -> Splits:
     sources = {role: _join(arrays, classes=classes, prefix=role) for role, arrays in parts.items()}
     where = ", ".join(map(str, paths))
     if "train" not in sources:
-        raise ValueError(f"{where} has only {some(sorted(sources))} pictures; training needs x_train and y_train")
+        raise ValueError(f"{where} has only {abbreviate(sorted(sources))} pictures; training needs x_train and y_train")
     if "val" in sources:
         notes = ("the test pictures are not used",) if "test" in sources else ()
         return Splits(sources["train"], sources["val"], notes)
@@ -132,8 +131,8 @@ def _read(
             raise ValueError(f"{path} cannot be read: {told}; fetch or save it again") from error
     if not found:
         raise ValueError(
-            f"{path} holds {some(sorted(archive.files))}; it needs x_train and y_train, and may have x_val and y_val "
-            "or x_test and y_test"
+            f"{path} holds {abbreviate(sorted(archive.files))}; it needs x_train and y_train, and may have x_val and "
+            "y_val or x_test and y_test"
         )
     names = [str(name) for name in named] if named is not None else meta.get("classes")
     return found, tuple(names) if names else None

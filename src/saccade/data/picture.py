@@ -38,6 +38,7 @@ EXTENSIONS = {
 FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))  # no other decoder of PIL is let near a file: some run programs
 ORIENTATION = 0x0112
 SHADES = 16  # fewer of 256 are black to the eye and to a model
+DIM = 64  # an image of 16 bits whose bytes stay below it is called dim: it uses 14 or less
 # By orientation, the view of an upright picture's pixels that shows them as they lie in the file.
 AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
     2: lambda upright: upright[:, ::-1],
@@ -131,6 +132,14 @@ def header(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_
             animated=image.format != "MPO" and bool(getattr(image, "is_animated", False)),
             orientation=_orientation(image),
         )
+
+
+def highest_of_sixteen_bits(source: Path | bytes, *, name: str) -> int | None:
+    """Return the highest byte of a picture of 16 bits, 0 if it is refused as black; None for any other."""
+    try:
+        return int(decode(source, name=name).max()) if header(source, name=name).sixteen_bit else None
+    except BadPicture as bad:
+        return 0 if bad.kind == "range" else None
 
 
 @contextmanager

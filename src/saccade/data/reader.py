@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ..registry import Registry
-from .split import TEST, TRAIN, VAL, Splits
+from .source import Splits
+from .split import TEST, TRAIN, VAL
 from .table import ReadTargets, read_classes
 
 

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from .held_out import choose_held_out, held_out_notes, identity
+from .draws import random_of, shuffled
 from .picture import BadPicture, decode
 from .reader import ReadOptions, holds, register_reader
-from .samples import Entry, Usual, number_classes, shard_entries, usual_shard
-from .shuffle import random_of, shuffled
-from .source import Names, Sample, Source, Stream
-from .split import Splits, choose_split
-from .tar import read_member
+from .source import Names, Sample, Source, Splits, Stream
+from .split import choose_held_out, choose_split, held_out_notes, identity
+from .tar import Entry, Usual, number_classes, read_member, shard_entries, usual_shard
 from .targets import ClassTargets
 
 

@@ -4,13 +4,14 @@ import copy
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from .held_out import choose_held_out, held_out_notes, identity
 from .picture import BadPicture, decode
+from .split import choose_held_out, held_out_notes, identity
 from .targets import ClassTargets, Targets
 
 
@@ -317,3 +318,18 @@ class Stream(Samples):
     def hold_out(self, *, share: float, seed: int) -> tuple["Stream", Source, tuple[str, ...]]:  # noqa: ARG002
         """Return the stream without some pictures, those pictures by index, and remarks."""
         raise ValueError("no pictures can be held out of this stream; give validation pictures of their own")
+
+
+@dataclass(frozen=True)
+class Splits:
+    """What a set on disk has of its own, before anything is held out.
+
+    Args:
+        train: the training pictures.
+        val: the validation pictures, or None if the set has none.
+        notes: plain remarks for the log.
+    """
+
+    train: Source | Stream
+    val: Source | None = None
+    notes: tuple[str, ...] = ()

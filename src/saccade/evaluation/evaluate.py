@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..data.held_out import some
 from ..data.picture import count_bad
 from ..data.source import Source
+from ..data.split import abbreviate
 from .asking import Bars, FramedImages, ask_all
 from .bootstrap import RESAMPLES, Difference, Resampled
 from .classes.attacks import Attack
@@ -209,4 +209,4 @@ def _examples(model: EvaluatedModel, source: Source, seed: int) -> tuple[Example
 def _bad_notes(bad: dict[str, str]) -> list[str]:
     count = count_bad(bad)
     told = "1 picture could not be read and is" if count == 1 else f"{count} pictures could not be read and are"
-    return [f"{told} not counted: {some(sorted(bad))}"] if bad else []
+    return [f"{told} not counted: {abbreviate(sorted(bad))}"] if bad else []

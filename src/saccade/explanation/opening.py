@@ -6,8 +6,7 @@ from typing import Any
 from torch import nn
 
 from ..data.spec import InputSpec
-from ..loading import LoadedModel, open_device, open_model
-from ..targets import find_target
+from ..loading import LoadedModel, find_target, open_device, open_model
 
 DETECTING = ("rpn", "roi_heads", "anchor_generator")  # parts of detectors, which resize pictures and return boxes
 INNER = ("backbone", "encoder")

@@ -11,20 +11,20 @@ import torch
 
 from ..building import build_model, build_task, resolve_name
 from ..config import ConfigError, TrainConfig, overlay
+from ..data.draws import Order, part
 from ..data.feed import Feed, ResidentFeed
 from ..data.kept import LIMIT, Kept, KeptFeed, decoded_bytes, framed_bytes, kept_note
 from ..data.loader import FileFeed, StreamFeed
 from ..data.open import Data
-from ..data.order import Order, part
 from ..data.source import Source, Stream
 from ..data.spec import InputSpec
+from ..data.split import abbreviate
 from ..data.validation import Validation
 from ..tasks import MetricSpec, Task
 from ..tasks.opening import TaskChoice
 from .defaults import batch_for, notes_on, options_for, side_for, typical_side
-from .identity import identity_of
+from .engine import use_fast_gelu
 from .parallel import World
-from .quicken import quicken
 
 RESIDENT_SHARE = 0.4  # of the device's free memory a set may take
 
@@ -96,7 +96,7 @@ def assemble(
             raise ConfigError(f"engine.grad_checkpointing was asked for and {config.model.name} does not offer it")
         model.set_grad_checkpointing(True)
     if device.type == "cpu":
-        quicken(model)
+        use_fast_gelu(model)
     task = build_task(
         model,
         choice,
@@ -127,6 +127,42 @@ def assemble(
     metrics = choice.kind.metric_specs(spec)
     primary = next(one for one in metrics if one.name == choice.kind.primary)
     return Parts(data, spec, feed, validation, task, metrics, primary, identity)
+
+
+def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str, Any]:
+    """Return what tells pictures apart, as JSON holds it; where they lie does not matter.
+
+    Args:
+        train: the training pictures.
+        val: the validation pictures.
+        steps: of an epoch.
+    """
+    return {
+        "classes": list(train.outputs),
+        "training": [train.length, ""] if isinstance(train, Stream) else [len(train), train.fingerprint()],
+        "validation": [len(val), val.fingerprint()],
+        "steps": steps,
+    }
+
+
+def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return in words how pictures differ from those a run was begun with."""
+    told = []
+    if begun["classes"] != now["classes"]:
+        gone = [name for name in begun["classes"] if name not in now["classes"]]
+        new = [name for name in now["classes"] if name not in begun["classes"]]
+        told += [f"the classes {abbreviate(gone)} are gone"] if gone else []
+        told += [f"the classes {abbreviate(new)} are new"] if new else []
+        told += [] if gone or new else ["the classes are in another order"]
+    for role in ("training", "validation"):
+        (before, was), (count, is_now) = begun[role], now[role]
+        if before != count:
+            told.append(f"there were {before} {role} pictures and are {count}")
+        elif was != is_now:
+            told.append(f"the {count} {role} pictures have other names, labels or pixels")
+    if not told and begun["steps"] != now["steps"]:
+        told.append(f"an epoch had {begun['steps']} steps and has {now['steps']}")
+    return told
 
 
 def _feed(

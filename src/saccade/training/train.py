@@ -20,17 +20,16 @@ from ..data.source import Stream
 from ..files import write_text
 from ..runs import Run, RunError, free_name
 from ..scores import save_scores
+from ..state import load_state
 from ..tasks.opening import open_samples
 from ..weights import save_model, save_tensors
 from .console import Console
-from .elastic import begun_before, mark
-from .lock import held_alone
+from .engine import torch_settings
+from .lifecycle import begun_before, held_alone, mark
 from .loop import Loop, TrainingError
 from .parallel import World, join_world, local_device, whole, whole_state
 from .recipes import configure, gather_settings
 from .setup import Parts, assemble, resolve
-from .state import load_state
-from .surroundings import surroundings
 
 # What may differ when a run goes on: how it is computed and kept, and what a run that broke may need. A name with a dot
 # at its end stands for all under it.
@@ -165,8 +164,8 @@ def train_config(
         quiet: print nothing.
     """
     device = local_device(config.engine.device)
-    with surroundings(config, device), join_world(device) as world:
-        console = Console(epochs=config.schedule.epochs, quiet=quiet or not world.leads)
+    with torch_settings(config, device), join_world(device) as world:
+        console = Console(epochs=config.schedule.epochs, quiet=quiet or not world.is_main)
         choice, data = open_samples(config.task, config.data)
         config, spec = resolve(config, choice, data, device)
         resumed = run is not None
@@ -217,7 +216,7 @@ def _fit_and_name_bad(loop: Loop) -> dict[str, Any]:
     finally:
         loop.feed.close()
         loop.parts.validation.close()
-        if loop.world.leads:
+        if loop.world.is_main:
             bad = loop.feed.bad | loop.parts.validation.bad
             with suppress(OSError):  # a full disk has a message of its own
                 write_text(loop.run.bad_file, json.dumps(bad, indent=1, ensure_ascii=False))
@@ -226,7 +225,7 @@ def _fit_and_name_bad(loop: Loop) -> dict[str, Any]:
 def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overwrite: bool) -> Run:
     """Make the folder in one process, and find it in the others."""
     path, error = None, None
-    if world.leads:
+    if world.is_main:
         try:
             name = f"{config.model.name}-{config.recipe or 'own'}-seed{config.seed}"
             path = Run.create(out or free_name(Path("runs"), name), config, overwrite=overwrite).path
@@ -244,7 +243,7 @@ def _restore(loop: Loop, run: Run, console: Console) -> None:
     for note in state.notes:
         console.say(note, style="yellow")
     loop.restore(state)
-    if loop.world.leads:
+    if loop.world.is_main:
         write_text(run.settings, to_yaml(loop.config))  # what was changed now holds from here on
     if loop.ended():
         console.say(f"{run.path} has come to its end at step {loop.step}; its weights and its report are written again")
@@ -262,7 +261,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
         weights |= {name: whole(value) for name, value in loop.average.tensors().items()}
     primary = parts.primary
     trained = Trained(run.path, metrics[f"val_{primary.name}"], primary.name, record, seconds)
-    if loop.world.leads:
+    if loop.world.is_main:
         model = loop.task.model
         names = [parts.data.val.name(int(place)) for place in measured.columns["place"]]
         save_scores(run.scores_file, measured.scores(), measured.columns["place"], names, parts.spec)

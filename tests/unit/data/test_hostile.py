@@ -21,8 +21,7 @@ from saccade.data.folder import open_folder
 from saccade.data.npz import open_npz
 from saccade.data.open import open_data
 from saccade.data.picture import BadPicture, decode
-from saccade.data.samples import number_classes, shard_entries
-from saccade.data.tar import TarError, members
+from saccade.data.tar import TarError, members, number_classes, shard_entries
 from saccade.files import NotRegularError, open_regular
 from support.pictures import class_folders, encoded, write_shard
 

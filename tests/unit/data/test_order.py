@@ -4,7 +4,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from saccade.data.order import Order, part
+from saccade.data.draws import Order, part
 
 
 def pictures(order, epoch):

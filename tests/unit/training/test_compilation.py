@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from saccade import ContextBroadcast, ExtraBlock, SqueezeExcite, UniformHead, attach
-from saccade.training.compilation import compile_parts, uncompiled
+from saccade.training.engine import compile_parts, uncompiled
 
 HOSTS: dict[str, Callable[[], nn.Module]] = {
     "vit": partial(

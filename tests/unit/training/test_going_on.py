@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 
 from saccade.config import ConfigError
 from saccade.runs import Run, RunError
-from saccade.training.identity import differences
+from saccade.state import StateError
 from saccade.training.loop import Loop
-from saccade.training.state import StateError
+from saccade.training.setup import differences
 from saccade.training.train import train
 from support.trainings import TINY, assert_same_end, environment, png_folder, settings
 
@@ -50,7 +50,7 @@ def stopped(whole, data, tmp_path):
 
 
 def keeping_all(*args, keep, **options):
-    from saccade.training.state import save_state
+    from saccade.state import save_state
 
     return save_state(*args, keep=100, **options)
 
@@ -147,7 +147,7 @@ def test_another_folder_for_a_run_that_goes_on_is_refused(stopped, tmp_path):
 def test_a_run_that_another_process_trains_is_refused(stopped):
     hold = (
         "import sys; from pathlib import Path; from saccade.runs import Run\n"
-        "from saccade.training.lock import held_alone; from saccade.training.parallel import Alone\n"
+        "from saccade.training.lifecycle import held_alone; from saccade.training.parallel import Alone\n"
         "with held_alone(Run(Path(sys.argv[1])), Alone()):\n    print('held', flush=True); sys.stdin.read()\n"
     )
     command = [sys.executable, "-c", hold, str(stopped)]
@@ -184,11 +184,11 @@ def test_parts_of_a_batch_are_as_many_in_every_process(monkeypatch):
         size = 2
 
     loop = object.__new__(Loop)
-    loop.world, loop.everyone = Two(), 6
+    loop.world, loop.global_batch_size = Two(), 6
     loop.config = type("C", (), {"optim": type("O", (), {"accumulate": 2})})
     # three pictures each are one pair and a half: two processes with parts of three and of four agree on one part
     assert [len(loop._chunks(length)) for length in (3, 4)] == [1, 1]
-    loop.everyone = 8
+    loop.global_batch_size = 8
     assert [len(loop._chunks(length)) for length in (4, 5)] == [2, 2]
 
 

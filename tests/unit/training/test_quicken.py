@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from saccade.layers.activation import Gelu
-from saccade.training.quicken import quicken
+from saccade.training.engine import use_fast_gelu
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "convnext_atto"])
@@ -22,7 +22,7 @@ def test_quickened_model_answers_the_same_bits_and_learns_the_same(name):
 
     answers, gradients = learn()
     names = list(model.state_dict())
-    assert quicken(model) > 1
+    assert use_fast_gelu(model) > 1
     assert any(isinstance(module, Gelu) for module in model.modules())
     again, others = learn()
     assert torch.equal(again, answers)
@@ -33,5 +33,5 @@ def test_quickened_model_answers_the_same_bits_and_learns_the_same(name):
 def test_activations_that_are_others_or_listened_to_stay():
     model = nn.Sequential(nn.GELU(approximate="tanh"), nn.ReLU(), nn.GELU(), nn.GELU())
     model[3].register_forward_hook(lambda *_: None)
-    assert quicken(model) == 1
+    assert use_fast_gelu(model) == 1
     assert [type(module) for module in model] == [nn.GELU, nn.ReLU, Gelu, nn.GELU]

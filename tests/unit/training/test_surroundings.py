@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from saccade.config import TrainConfig
-from saccade.training.surroundings import surroundings
+from saccade.training.engine import torch_settings
 
 
 def kept_by_the_process() -> tuple[object, ...]:
@@ -23,7 +23,7 @@ def test_a_run_leaves_the_process_as_it_was_even_if_it_breaks() -> None:
     config = TrainConfig()
     config.engine.threads = 2
     before = kept_by_the_process()
-    with suppress(RuntimeError), surroundings(config, torch.device("cpu")):
+    with suppress(RuntimeError), torch_settings(config, torch.device("cpu")):
         assert torch.get_num_threads() == 2
         torch.rand(3)
         raise RuntimeError
@@ -35,7 +35,7 @@ def test_training_attends_without_the_kernel_whose_gradient_can_be_no_number(ena
     before = torch.backends.cuda.cudnn_sdp_enabled()
     try:
         torch.backends.cuda.enable_cudnn_sdp(enabled)
-        with surroundings(TrainConfig(), torch.device("cpu")):
+        with torch_settings(TrainConfig(), torch.device("cpu")):
             assert not torch.backends.cuda.cudnn_sdp_enabled()
         assert torch.backends.cuda.cudnn_sdp_enabled() is enabled
     finally:

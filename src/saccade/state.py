@@ -19,12 +19,26 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..files import open_regular, read_small
-from .parallel import Alone, World, piece_of
+from .files import open_regular, read_small
 
 NAME = "step-{:09d}"
 SHARD = r"shard-\d+-of-\d+\.safetensors"
 RECORD_BYTES = 2**30  # of state.json
+
+
+class Processes:
+    """Those that write a state together; by itself, one alone."""
+
+    rank, size = 0, 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes and speaks for all."""
+        return self.rank == 0
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every process's value, in the order of their ranks."""
+        return [value]
 
 
 class StateError(ValueError):
@@ -48,7 +62,7 @@ def save_state(
     record: Mapping[str, Any],
     *,
     keep: int = 2,
-    world: World | None = None,
+    world: Processes | None = None,
 ) -> Path:
     """Write a state and remove the oldest ones.
 
@@ -60,21 +74,21 @@ def save_state(
         keep: how many states to leave.
         world: the processes that write together; all of them call this.
     """
-    world = world or Alone()
-    stand = _Together(world, f"the state at step {step} could not be written to {folder}")
-    with stand:
-        if world.leads:
-            stand.told = _begin(folder, step)
-    place, draft = world.gather(stand.told)[0]
+    world = world or Processes()
+    writing = _AllOrNone(world, f"the state at step {step} could not be written to {folder}")
+    with writing:
+        if world.is_main:
+            writing.told = _begin(folder, step)
+    place, draft = world.gather(writing.told)[0]
     shard = f"shard-{world.rank}-of-{world.size}.safetensors"
-    with stand:
-        mine, layout = _pieces(tensors, shard, leads=world.leads)
+    with writing:
+        mine, layout = _pieces(tensors, shard, is_main=world.is_main)
         save_file(mine, draft / shard)
         _sync(draft / shard)
-        stand.told = (shard, _digest(draft / shard), layout)
-    parts = world.gather(stand.told)
-    with stand:
-        if world.leads:
+        writing.told = (shard, _digest(draft / shard), layout)
+    parts = world.gather(writing.told)
+    with writing:
+        if world.is_main:
             _write_record(draft / "state.json", record, parts)
             _sync(draft)
             os.replace(draft, place)
@@ -84,10 +98,10 @@ def save_state(
     return place
 
 
-class _Together:
+class _AllOrNone:
     """A part of the writing that all processes come through, or none: one's failure is everyone's."""
 
-    def __init__(self, world: World, failed: str) -> None:
+    def __init__(self, world: Processes, failed: str) -> None:
         self.world, self.failed = world, failed
         self.told: Any = None
 
@@ -159,11 +173,22 @@ def set_aside(passed: list[Path]) -> None:
             os.replace(place, aside)
 
 
-def _pieces(tensors: Mapping[str, Tensor], shard: str, *, leads: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def piece_of(tensor: Tensor) -> tuple[Tensor, tuple[int, ...], int]:
+    """Return the part of a tensor held here, the whole's shape, and where the part begins on the first axis."""
+    sharded: Any = tensor
+    mesh = getattr(sharded, "device_mesh", None)
+    if mesh is None:
+        return tensor, tuple(tensor.shape), 0
+    local, length = sharded.to_local(), tensor.shape[0]
+    each = -(-length // mesh.size())  # as torch.chunk parts it
+    return local, tuple(tensor.shape), min(mesh.get_local_rank() * each, length)
+
+
+def _pieces(tensors: Mapping[str, Tensor], shard: str, *, is_main: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
     mine, layout = {}, {}
     for name, tensor in tensors.items():
         local, shape, offset = piece_of(tensor)
-        if local is tensor and not leads:
+        if local is tensor and not is_main:
             continue  # the same in every process
         mine[name] = local.detach().contiguous().to("cpu", copy=True)
         layout[name] = {"shape": list(shape), "shard": shard, "offset": offset}
