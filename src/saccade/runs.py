@@ -4,9 +4,11 @@ import csv
 import io
 import json
 import os
+import pkgutil
 import re
 import shutil
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +20,8 @@ from .config import ConfigError, DataConfig, TrainConfig, overlay, read_yaml, to
 from .files import explained, write_text
 from .scores import Scores, read_scores, scores_before
 
-# Everything that training, comparing, evaluating, explaining and exporting put into a run's folder; nothing else is
-# ever removed from one.
-OWN = re.compile(
-    r"config\.yaml|metrics\.(jsonl|csv)|(summary|cost|bad_pictures)\.json|report\.html"
-    r"|(model|predictions|scores)\.safetensors|\.DS_Store|\.[^/]+\.part(/.*)?"
-    r"|state(/(\.lock|\.torchrun|\.?(damaged-)?step-[\d.]+(part)?(/(state\.json|shard-\d+-of-\d+\.safetensors))?))?"
-    r"|tensorboard(/events\.out\.[^/]+)?"
-    r"|evaluation(-\d+)?(/evaluation\.(json|html))?"
-    r"|explanation(-\d+)?(/(index\.html|numbers\.json|picture-\d+(/[\w-]+\.png)?))?"
-    r"|export(/(export\.json|model[\w.]*\.(onnx|pt2)|\.[^/]+\.part|\.part\.[^/]+))?"
+COMMON = (
+    r"\.DS_Store|\.[^/]+\.part(/.*)?"  # in a run's folder beside what its verbs write: drafts, what a Mac puts there
 )
 GROUPS = ("data", "model", "optim", "schedule")  # of settings, in the config.yaml of any version
 
@@ -110,14 +104,14 @@ class Run:
 
     def foreign(self) -> list[str]:
         """Return what is in the folder and was written by nobody here, without what is inside of it."""
-        found = []
+        found, own = [], _written_by_verbs()
         for here, folders, files in os.walk(self.path):
             inside = Path(here).relative_to(self.path)
             for name in (*folders, *files):
                 relative = (inside / name).as_posix()
-                if OWN.fullmatch(relative) is None:
+                if own.fullmatch(relative) is None:
                     found.append(f"{relative}/" if name in folders else relative)
-            folders[:] = [name for name in folders if OWN.fullmatch((inside / name).as_posix())]
+            folders[:] = [name for name in folders if own.fullmatch((inside / name).as_posix())]
         return sorted(found)
 
     @classmethod
@@ -211,6 +205,13 @@ class Run:
         writer.writeheader()
         writer.writerows(records)
         write_text(self.path / "metrics.csv", text.getvalue())
+
+
+def _written_by_verbs() -> re.Pattern[str]:
+    """Return the paths that verbs write in a run's folder; each says in its file of `commands` which those are."""
+    commands = import_module(".commands", __package__)
+    verbs = (import_module(f"{commands.__name__}.{found.name}") for found in pkgutil.iter_modules(commands.__path__))
+    return re.compile("|".join([COMMON, *(verb.WRITES for verb in verbs if hasattr(verb, "WRITES"))]))
 
 
 def require_apart(out: str | Path, data: DataConfig) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor
 from .files import open_regular, read_small
 
 NAME = "step-{:09d}"
+FOLDER = re.compile(r"step-(\d+)(?:\.(\d+))?")
 SHARD = r"shard-\d+-of-\d+\.safetensors"
 RECORD_BYTES = 2**30  # of state.json
 
@@ -146,7 +147,7 @@ def load_state(folder: Path) -> State:
     passed: list[Path] = []
     for place in reversed(list_states(folder)):
         try:
-            tensors, record = _read(place)
+            tensors, record = read_state(place)
         except StateError as error:
             notes.append(f"{place.name} is damaged and was passed over: {error}")
             passed.append(place)
@@ -157,11 +158,49 @@ def load_state(folder: Path) -> State:
     raise StateError(f"no intact state in {folder}: {'; '.join(notes)}. Start the run anew in another folder")
 
 
+def read_state(place: Path, *, only: tuple[str, ...] = ("",)) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors of a state, and its record, or raise StateError if a file of it is not what was written.
+
+    Args:
+        place: the state's folder.
+        only: how the names of the tensors that are wanted begin.
+    """
+    try:
+        outer = json.loads(read_small(place / "state.json", most=RECORD_BYTES))
+        text = outer["body"]
+        if hashlib.sha256(text.encode()).hexdigest() != outer["sha256"]:
+            raise StateError("state.json does not match its checksum")
+        body = json.loads(text)
+        for shard, digest in body["shards"].items():
+            if re.fullmatch(SHARD, shard) is None:
+                raise StateError(f"{shard[:80]!r} is no file of a state")
+            if _digest(place / shard) != digest:
+                raise StateError(f"{shard} does not match its checksum")
+        wanted = {name: pieces for name, pieces in body["layout"].items() if name.startswith(only)}
+        return _assemble(place, wanted), body["record"]
+    except StateError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError, RecursionError) as error:
+        raise StateError(f"{type(error).__name__}: {str(error)[:300]}") from error
+    except (RuntimeError, MemoryError, OverflowError) as error:  # pieces that do not fit together
+        raise StateError(f"its pieces cannot be put together ({str(error)[:200]})") from error
+
+
 def list_states(folder: Path) -> list[Path]:
     """Return a run's states, oldest first."""
-    found = [(path, re.fullmatch(r"step-(\d+)(?:\.(\d+))?", path.name)) for path in folder.glob("step-*")]
-    states = [(int(match[1]), int(match[2] or 0), path) for path, match in found if match and path.is_dir()]
-    return [path for _, _, path in sorted(states)]
+    return sorted((path for path in folder.glob("step-*") if path.is_dir() and FOLDER.fullmatch(path.name)), key=_age)
+
+
+def step_of(place: Path) -> int:
+    """Return the step at which a state was written."""
+    return _age(place)[0]
+
+
+def _age(place: Path) -> tuple[int, int]:
+    """Return a state's step and how often that step had been written before."""
+    found = FOLDER.fullmatch(place.name)
+    assert found is not None
+    return int(found[1]), int(found[2] or 0)
 
 
 def set_aside(passed: list[Path]) -> None:
@@ -207,27 +246,6 @@ def _write_record(path: Path, record: Mapping[str, Any], parts: list[tuple[str, 
         file.write(whole)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _read(place: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    try:
-        outer = json.loads(read_small(place / "state.json", most=RECORD_BYTES))
-        text = outer["body"]
-        if hashlib.sha256(text.encode()).hexdigest() != outer["sha256"]:
-            raise StateError("state.json does not match its checksum")
-        body = json.loads(text)
-        for shard, digest in body["shards"].items():
-            if re.fullmatch(SHARD, shard) is None:
-                raise StateError(f"{shard[:80]!r} is no file of a state")
-            if _digest(place / shard) != digest:
-                raise StateError(f"{shard} does not match its checksum")
-        return _assemble(place, body["layout"]), body["record"]
-    except StateError:
-        raise
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError, RecursionError) as error:
-        raise StateError(f"{type(error).__name__}: {str(error)[:300]}") from error
-    except (RuntimeError, MemoryError, OverflowError) as error:  # pieces that do not fit together
-        raise StateError(f"its pieces cannot be put together ({str(error)[:200]})") from error
 
 
 def _assemble(place: Path, layout: Mapping[str, list[Any]]) -> dict[str, Tensor]:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ..deployment.exported import ExportedFile
     from ..tasks import MetricSpec
 
+WRITES = r"export(/(export\.json|model[\w.]*\.(onnx|pt2)|\.[^/]+\.part|\.part\.[^/]+))?"  # in a run's folder
+
 
 def flags(parser: ArgumentParser) -> None:
     """Write a run for other programs: ONNX or a torch.export package, verified on real pictures before it is kept."""

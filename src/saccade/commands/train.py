@@ -7,6 +7,13 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 
+# In a run's folder, as a pattern of paths; nothing that no verb writes is ever removed from one.
+WRITES = (
+    r"config\.yaml|metrics\.(jsonl|csv)|(summary|bad_pictures)\.json|report\.html|(model|predictions|scores)\.safetensors"
+    r"|state(/(\.lock|\.torchrun|\.?(damaged-)?step-[\d.]+(part)?(/(state\.json|shard-\d+-of-\d+\.safetensors))?))?"
+    r"|tensorboard(/events\.out\.[^/]+)?"
+)
+
 
 def flags(parser: ArgumentParser) -> None:
     """Train a model on your pictures, or go on with a run that was stopped."""

@@ -10,8 +10,8 @@ from PIL import Image
 
 from ..config import TrainConfig
 from ..data.source import Source, Stream
+from ..models._builder import OPTIONS_ABOVE_SMALL, SMALL_SIDE
 
-SMALL = 64  # pixels of a side up to which a picture is small
 MIDDLE = 96  # what larger ones are brought to for a model that is made for small ones; a CPU needs to keep up as well
 SAMPLED = 48  # pictures whose size is looked at
 FEWEST = 16  # pictures in a batch that was made smaller
@@ -28,12 +28,13 @@ def side_for(side: int | None, usual: int) -> int:
         The usual side of a model for large pictures; for one that is made for small ones, that of the pictures
         themselves, in steps of 32 pixels and at most 96.
     """
-    return usual if side is None or usual > SMALL else min(max(side // 32 * 32, usual), MIDDLE)
+    return usual if side is None or usual > SMALL_SIDE else min(max(side // 32 * 32, usual), MIDDLE)
 
 
 def options_for(name: str, options: dict[str, Any], side: int) -> dict[str, Any]:
-    """Return a model's options with those that larger pictures ask for: patches of four pixels instead of two."""
-    return {**options, "patch": 4} if name == "glnet_nano" and side > SMALL and "patch" not in options else options
+    """Return a model's options with those that it asks for where images are larger than what it was made for."""
+    more = OPTIONS_ABOVE_SMALL.get(name, {}) if side > SMALL_SIDE else {}
+    return options | {option: value for option, value in more.items() if option not in options}
 
 
 def typical_side(data: Source | Stream) -> int | None:

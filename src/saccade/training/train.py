@@ -49,9 +49,6 @@ MAY_CHANGE = (
 )
 
 
-FINE_TUNING = ("nommer_finetune", "drloc_finetune")  # recipes that begin with trained weights
-
-
 @dataclass(frozen=True)
 class Trained:
     """What a run ended with.
@@ -333,7 +330,7 @@ def _may_change(name: str) -> bool:
 
 def _refuse_without_weights(config: TrainConfig) -> None:
     """Refuse to fine-tune what has not been trained."""
-    if config.recipe in FINE_TUNING and not config.model.checkpoint and not config.model.pretrained:
+    if config.requires_checkpoint and not config.model.checkpoint and not config.model.pretrained:
         raise ConfigError(
             f"the recipe {config.recipe} goes on from trained weights and none were given; name a run, a safetensors "
             "file or a published checkpoint by --set model.checkpoint=FILE, or fetch timm's by --set "

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from saccade.data import picture as pictures
-from saccade.data import samples, tar
+from saccade.data import tar
 from saccade.data.arrays import read_idx
 from saccade.data.folder import open_folder
 from saccade.data.npz import open_npz
@@ -109,7 +109,7 @@ def test_labels_that_no_writer_makes_are_bad_samples(tmp_path, label):
 
 
 def test_a_picture_in_a_shard_that_is_too_large_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(samples, "MAX_BYTES", 100)
+    monkeypatch.setattr(tar, "MAX_BYTES", 100)
     write_shard(tmp_path / "a.tar", [("a", encoded(1), "0")])
     (bad,) = shard_entries(tmp_path / "a.tar", 0, ["0", "1"])
     assert bad.kind == "huge"
