@@ -20,9 +20,7 @@ from .config import ConfigError, DataConfig, TrainConfig, overlay, read_yaml, to
 from .files import explained, write_text
 from .scores import Scores, read_scores, scores_before
 
-COMMON = (
-    r"\.DS_Store|\.[^/]+\.part(/.*)?"  # in a run's folder beside what its verbs write: drafts, what a Mac puts there
-)
+COMMON = r"\.DS_Store|\.[^/]+\.part(/.*)?"  # in a run's folder beside what verbs write: drafts, a Mac's own
 GROUPS = ("data", "model", "optim", "schedule")  # of settings, in the config.yaml of any version
 
 
@@ -232,11 +230,3 @@ def require_apart(out: str | Path, data: DataConfig) -> None:
                     f"{out} {where} the pictures' place, {spec}: what is written would be taken for pictures, or take "
                     "their place; name a folder elsewhere by --out"
                 )
-
-
-def free_name(folder: Path, name: str) -> Path:
-    """Return `folder/name`, with a number if that is taken."""
-    path, number = folder / name, 2
-    while path.exists():
-        path, number = folder / f"{name}-{number}", number + 1
-    return path

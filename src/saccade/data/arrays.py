@@ -32,6 +32,7 @@ FASHION = (
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IDX = re.compile(r"(.*?)(train|t10k|test)-(images|labels)[.-]idx[13]-ubyte(\.gz)?")
 STRIPS = {"data_batch_1.png", "train_lables.json"}  # of the npm package, spelt so
+Arrays = tuple[np.ndarray, np.ndarray]  # images, labels
 PIECE = 2**24  # bytes read at a time
 TEST_NOTE = "there is no validation split: the test pictures are used as one"
 
@@ -158,11 +159,8 @@ def _open_idx(folder: Path, names: set[str]) -> Splits:
     fashion = "fashion" in str(folder.resolve()).lower()
     highest = max(int(arrays[train, "labels"].max(initial=0)) for train in (True, False))
     classes = FASHION if fashion and highest < 10 else numbered_classes(highest, where=str(folder))
-    train, val = (
-        ArraySource(arrays[t, "images"], arrays[t, "labels"], classes=classes, prefix="train" if t else "test")
-        for t in (True, False)
-    )
-    return Splits(train, val, (TEST_NOTE,))
+    train, test = ((arrays[t, "images"], arrays[t, "labels"]) for t in (True, False))
+    return _both(train, test, classes)
 
 
 def _open_cifar10(folder: Path) -> Splits:
@@ -171,23 +169,23 @@ def _open_cifar10(folder: Path) -> Splits:
     train = _records([path for path in batches if path.exists()], labels=1)
     test = _records([folder / "test_batch.bin"], labels=1)
     short = [path.name for path in batches if not path.exists()]
-    notes = (TEST_NOTE, *([f"not all of CIFAR-10 is there: {', '.join(short)} missing"] if short else []))
-    return Splits(
-        ArraySource(*train, classes=classes, prefix="train"), ArraySource(*test, classes=classes, prefix="test"), notes
-    )
+    more = [f"not all of CIFAR-10 is there: {', '.join(short)} missing"] if short else []
+    return _both(train, test, classes, *more)
 
 
 def _open_cifar100(folder: Path) -> Splits:
     train, test = (_records([folder / name], labels=2) for name in ("train.bin", "test.bin"))
     classes = _lines(folder / "fine_label_names.txt") or tuple(map(str, range(100)))
-    return Splits(
-        ArraySource(*train, classes=classes, prefix="train"),
-        ArraySource(*test, classes=classes, prefix="test"),
-        (TEST_NOTE,),
-    )
+    return _both(train, test, classes)
 
 
-def _records(paths: list[Path], labels: int) -> tuple[np.ndarray, np.ndarray]:
+def _both(train: Arrays, test: Arrays, classes: tuple[str, ...], *notes: str) -> Splits:
+    """Return images and labels of the training and of the test part as a set that validates on the latter."""
+    held = ArraySource(*test, classes=classes, prefix="test")
+    return Splits(ArraySource(*train, classes=classes, prefix="train"), held, (TEST_NOTE, *notes))
+
+
+def _records(paths: list[Path], labels: int) -> Arrays:
     """Read records of label bytes, the last of which counts, and 3 x 32 x 32 pixels."""
     size = labels + 3 * 32 * 32
     parts = []
@@ -207,11 +205,7 @@ def _open_strips(folder: Path) -> Splits:
     train = np.concatenate([_strip(path) for path in strips])
     test = _strip(folder / "test_batch.png")
     labels = [np.array(json.loads((folder / name).read_text())) for name in ("train_lables.json", "test_lables.json")]
-    return Splits(
-        ArraySource(train, labels[0], classes=CIFAR10, prefix="train"),
-        ArraySource(test, labels[1], classes=CIFAR10, prefix="test"),
-        (TEST_NOTE,),
-    )
+    return _both((train, labels[0]), (test, labels[1]), CIFAR10)
 
 
 def _strip(path: Path) -> np.ndarray:

@@ -69,12 +69,16 @@ class Order:
         batch_size: over all processes.
         seed: of the run.
         repeats: copies of a picture in an epoch.
+        rank: of this process.
+        world: how many processes share a batch.
     """
 
     length: int
     batch_size: int
     seed: int
     repeats: int = 1
+    rank: int = 0
+    world: int = 1
 
     def __post_init__(self) -> None:
         """Refuse an empty set."""
@@ -95,17 +99,11 @@ class Order:
         distinct = -(-min(self.batch_size, used) // self.repeats)  # pictures in a batch
         return order[batch * distinct + place % distinct], place // distinct
 
-    def batches(self, *, start: int, rank: int, world: int) -> Iterator[slice]:
-        """Yield the places of an epoch that make up one process's part of each batch.
-
-        Args:
-            start: the first batch.
-            rank: of the process.
-            world: how many processes share a batch.
-        """
+    def batches(self, *, start: int) -> Iterator[slice]:
+        """Yield the places of an epoch that make up this process's part of each batch from `start` on."""
         used = min(self.steps * self.batch_size, self.length)
         for begin in range(start * self.batch_size, used, self.batch_size):
-            mine = part(min(self.batch_size, used - begin), rank, world)
+            mine = part(min(self.batch_size, used - begin), self.rank, self.world)
             yield slice(begin + mine.start, begin + mine.stop)
 
 

@@ -33,8 +33,6 @@ class KeptFeed(ResidentFeed):
         device: where they are kept.
         threads: that read.
         bad_limit: share of the set at which unreadable samples stop training.
-        rank: of this process.
-        world: how many processes share a batch.
     """
 
     def __init__(
@@ -48,10 +46,8 @@ class KeptFeed(ResidentFeed):
         device: torch.device,
         threads: int,
         bad_limit: float,
-        rank: int = 0,
-        world: int = 1,
     ) -> None:
-        super().__init__({}, order=order, expand=expand, rank=rank, world=world)
+        super().__init__({}, order=order, expand=expand)
         self.source, self.encode, self.threads, self.place = source, encode, threads, device
         self.allowed = bad_limit * len(source)
         self.unreadable: dict[int, BadPicture] = {}

@@ -44,9 +44,9 @@ class FileFeed(Feed):
         workers: processes that read; 0 reads in this one.
         bad_limit: share of the set at which unreadable pictures stop training.
         threads: that read where no other process does.
-        rank: of this process.
-        world: how many processes share a batch.
     """
+
+    order: Order
 
     def __init__(
         self,
@@ -59,26 +59,20 @@ class FileFeed(Feed):
         workers: int,
         bad_limit: float,
         threads: int = 1,
-        rank: int = 0,
-        world: int = 1,
     ) -> None:
         super().__init__(expand.after_framing())
-        self.source, self.order, self.device = source, order, device
-        self.rank, self.world = rank, world
-        self.steps = order.steps
+        self.source, self.order, self.steps, self.device = source, order, order.steps, device
         self.allowed = bad_limit * len(source)
         self.plan = _Plan()
         self.loader = _loader(_Reading(source, encode, 1 if workers else threads), workers, batch_sampler=self.plan)
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
         """Yield samples and draws."""
-        assert self.order is not None
         self.source.ready()
         index, copies = self.order.epoch(epoch)
         words = sample_keys(self.order.seed, epoch, index, copies).tolist()
         pairs = list(zip(index.tolist(), words, strict=True))
-        places = self.order.batches(start=start, rank=self.rank, world=self.world)
-        self.plan.batches = [pairs[mine] for mine in places]
+        self.plan.batches = [pairs[mine] for mine in self.order.batches(start=start)]
         for batch, bad in self.loader:
             note_bad(self.bad, bad, self.allowed, of=len(self.source))
             if batch is None:

@@ -2,17 +2,14 @@
 
 import json
 import math
-import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from ..files import free_folder, whole_folder
 from ..report import Html, Section, encode_picture, paragraph, render_page, strip, table, tag
-from ..runs import free_name
 from ..tasks import Answer
 from .explained import ExplainedPicture, ExplainedPictures, Rows
 from .view import Figure, View
@@ -44,19 +41,11 @@ STYLE = """
 def save_page(explanation: ExplainedPictures, folder: Path, *, overwrite: bool = False) -> Path:
     """Write an explanation into a folder, whole or not at all; see `ExplainedPictures`."""
     check_free(folder, overwrite=overwrite)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
-    try:
-        draft.chmod(0o755)
+    with whole_folder(folder) as draft:
         files = _write_pictures(explanation, draft)
         numbers = json.dumps(_numbers(explanation, files), indent=1, allow_nan=False)
         (draft / "numbers.json").write_text(numbers, encoding="utf-8")
         (draft / "index.html").write_text(render(explanation), encoding="utf-8")
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(draft, folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return folder / "index.html"
 
 
@@ -221,10 +210,7 @@ def choose_folder(folder: str | Path, *, overwrite: bool) -> Path:
     """
     path = Path(folder).expanduser()
     check_free(path, overwrite=True)
-    if overwrite or not path.is_dir() or not any(path.iterdir()):
-        return path
-    path = path.resolve() if path.name in ("", "..") else path
-    return free_name(path.parent, path.name)
+    return free_folder(path, overwrite=overwrite)
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:

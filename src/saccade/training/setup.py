@@ -176,7 +176,8 @@ def _feed(
     device: torch.device,
 ) -> Feed:
     expand = kind.expander(spec, config.augment, config.loss, device=device)
-    shared: dict[str, Any] = {"expand": expand, "rank": world.rank, "world": world.size}
+    ranked: dict[str, Any] = {"rank": world.rank, "world": world.size}
+    shared: dict[str, Any] = {"expand": expand}
     cropping = replace(spec.framing, config=config.augment)
     plain = kind.encoder(spec, config.augment)
     encode = task.read_along(plain)
@@ -197,8 +198,10 @@ def _feed(
             bad_limit=config.data.bad_limit,
             **reading,
             **shared,
+            **ranked,
         )
-    order = Order(length=len(train), batch_size=batch_size, seed=config.seed, repeats=config.augment.repeats)
+    repeats = config.augment.repeats
+    order = Order(length=len(train), batch_size=batch_size, seed=config.seed, repeats=repeats, **ranked)
     array = train.array()
     resident = train.targets.in_rows and config.data.resident != "never" and encode is plain
     if array is not None and resident and _fits(array.nbytes, device):

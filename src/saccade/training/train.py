@@ -17,8 +17,8 @@ from ..data.loader import check_bad
 from ..data.open import Data
 from ..data.picture import count_bad
 from ..data.source import Stream
-from ..files import write_text
-from ..runs import Run, RunError, free_name
+from ..files import free_name, write_text
+from ..runs import Run, RunError
 from ..scores import save_scores
 from ..state import load_state
 from ..tasks.opening import open_samples

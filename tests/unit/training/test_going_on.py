@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from saccade.config import ConfigError
 from saccade.runs import Run, RunError
 from saccade.state import StateError
-from saccade.training.loop import Loop
 from saccade.training.setup import differences
 from saccade.training.train import train
 from support.trainings import TINY, assert_same_end, environment, png_folder, settings
@@ -177,19 +176,6 @@ def test_only_what_this_torchrun_began_is_gone_on_with_after_a_restart(stopped, 
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     train(str(data), out=begun, settings=settings(), quiet=True)
     assert_same_end(begun, stopped.with_name("run"))
-
-
-def test_parts_of_a_batch_are_as_many_in_every_process(monkeypatch):
-    class Two:
-        size = 2
-
-    loop = object.__new__(Loop)
-    loop.world, loop.global_batch_size = Two(), 6
-    loop.config = type("C", (), {"optim": type("O", (), {"accumulate": 2})})
-    # three pictures each are one pair and a half: two processes with parts of three and of four agree on one part
-    assert [len(loop._chunks(length)) for length in (3, 4)] == [1, 1]
-    loop.global_batch_size = 8
-    assert [len(loop._chunks(length)) for length in (4, 5)] == [2, 2]
 
 
 def test_a_model_is_given_by_its_name_and_one_plugin_may_be_a_word(data, tmp_path):
