@@ -123,7 +123,7 @@ class Images:
                 self.seeds.append(file.getvalue())
 
     def __call__(self, draw):
-        from saccade.data.picture import decode, header
+        from saccade.data.image import decode, header
 
         data = mutate(draw.choice(self.seeds), draw)
         (self.folder / "a.jpg").write_bytes(data)
@@ -351,7 +351,7 @@ KINDS = {
 
 def read_all(data):
     """Read every picture of a set; bad ones are what is expected of some."""
-    from saccade.data.picture import BadPicture
+    from saccade.data.image import BadPicture
     from saccade.data.source import Stream
 
     for part in (data.train, data.val):
@@ -366,7 +366,7 @@ def read_all(data):
 
 def is_clear(error):
     """Whether saccade itself said what is wrong, in words."""
-    from saccade.data.picture import BadPicture
+    from saccade.data.image import BadPicture
 
     if isinstance(error, BadPicture):
         return True

@@ -224,10 +224,10 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        told = " ".join(str(error).split())[:300]
+        detail = " ".join(str(error).split())[:300]
         raise CheckpointError(
-            f"the weights of {file} do not fit the model and classes written beside them ({told}); give the folder of "
-            "the run that wrote them"
+            f"the weights of {file} do not fit the model and classes written beside them ({detail}); give the folder "
+            "of the run that wrote them"
         ) from None
     return model.eval(), spec
 

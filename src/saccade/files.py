@@ -99,9 +99,9 @@ def explained(path: Path, *, then: str = "do the same again") -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        told = getattr(error, "strerror", None) or str(error)
+        detail = getattr(error, "strerror", None) or str(error)
         raise WriteError(
-            f"{path} could not be written: {told}. Make room on that disk, or see that the folder may be written to; "
+            f"{path} could not be written: {detail}. Make room on that disk, or see that the folder may be written to; "
             f"then {then}"
         ) from error
 

@@ -117,8 +117,8 @@ class Run:
         """Return an existing run."""
         run = cls(Path(path).expanduser())
         if not run.settings.is_file():
-            told = "is not there" if not run.path.exists() else "holds no config.yaml, so it is no run"
-            raise RunError(f"{run.path} {told}; give the folder that `saccade train` wrote")
+            detail = "is not there" if not run.path.exists() else "holds no config.yaml, so it is no run"
+            raise RunError(f"{run.path} {detail}; give the folder that `saccade train` wrote")
         return run
 
     def config(self) -> TrainConfig:

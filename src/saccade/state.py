@@ -79,15 +79,15 @@ def save_state(
     writing = _AllOrNone(world, f"the state at step {step} could not be written to {folder}")
     with writing:
         if world.is_main:
-            writing.told = _begin(folder, step)
-    place, draft = world.gather(writing.told)[0]
+            writing.result = _begin(folder, step)
+    place, draft = world.gather(writing.result)[0]
     shard = f"shard-{world.rank}-of-{world.size}.safetensors"
     with writing:
         mine, layout = _pieces(tensors, shard, is_main=world.is_main)
         save_file(mine, draft / shard)
         _sync(draft / shard)
-        writing.told = (shard, _digest(draft / shard), layout)
-    parts = world.gather(writing.told)
+        writing.result = (shard, _digest(draft / shard), layout)
+    parts = world.gather(writing.result)
     with writing:
         if world.is_main:
             _write_record(draft / "state.json", record, parts)
@@ -104,10 +104,10 @@ class _AllOrNone:
 
     def __init__(self, world: Processes, failed: str) -> None:
         self.world, self.failed = world, failed
-        self.told: Any = None
+        self.result: Any = None
 
     def __enter__(self) -> None:
-        self.told = None
+        self.result = None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and not isinstance(error, OSError | SafetensorError):

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ..files import open_regular, physical_memory
-from .picture import decode
+from .image import decode
 from .reader import ReadOptions, register_reader
 from .source import ArraySource, Splits
 from .targets import numbered_classes

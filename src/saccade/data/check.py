@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .image import DIM, EXTENSIONS, MAX_PIXELS, BadPicture, Header, decode, header
 from .open import open_data
-from .picture import DIM, EXTENSIONS, MAX_PIXELS, BadPicture, Header, decode, header
 from .source import Source, Stream
 from .table import ReadTargets, read_classes
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .draws import Order, key
 
-PICTURES = 0x91C7  # keeps the draws of samples apart from others of the same seed and epoch
+SAMPLES = 0x91C7  # keeps the draws of samples apart from others of the same seed and epoch
 
 Batch = dict[str, Tensor]  # one process's part of a batch on the device, by name; samples on the first axis of each
 
@@ -106,7 +106,7 @@ class ResidentFeed(Feed):
 
 def sample_keys(seed: int, epoch: int, index: Tensor, copies: Tensor) -> Tensor:
     """Return the keys of samples' draws in an epoch, int64."""
-    keys = key(seed, epoch, PICTURES, index, copies)
+    keys = key(seed, epoch, SAMPLES, index, copies)
     assert isinstance(keys, Tensor)
     return keys
 

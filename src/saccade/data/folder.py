@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .picture import EXTENSIONS
+from .image import EXTENSIONS
 from .reader import ReadOptions, register_reader
 from .source import FileSource, Splits
 from .split import TEST, TRAIN, VAL, abbreviate, choose_split
@@ -65,7 +65,7 @@ def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
     for name in _folders(folder):
         _require_text(folder, name)
         # One spelling of an accented letter, whichever the file system returns.
-        found.setdefault(unicodedata.normalize("NFC", name), []).extend(_pictures(folder / name, others))
+        found.setdefault(unicodedata.normalize("NFC", name), []).extend(_image_files(folder / name, others))
     classes = sorted(name for name, files in found.items() if files)
     empty = sorted(name for name, files in found.items() if not files)
     start = len(os.path.join(root, ""))
@@ -77,7 +77,7 @@ def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
         raise ValueError(_nothing(folder, classes_seen=empty))
     notes = [f"class folders without pictures, left out: {abbreviate(empty)} in {folder.name}"] if empty else []
     notes += others.notes(folder)
-    loose = sum(1 for _ in _pictures(folder, Others(), deep=False))
+    loose = sum(1 for _ in _image_files(folder, Others(), deep=False))
     if loose:
         notes.append(f"{loose} pictures directly in {folder.name} are in no class folder and left out")
     return FileSource(root, names, np.array(labels), classes=classes), tuple(notes)
@@ -122,8 +122,8 @@ class Others:
                 "if their pictures are of another class"
             )
         if self.denied:
-            told = abbreviate([_printed(os.path.relpath(path, folder)) for path in self.denied])
-            notes.append(f"folders that cannot be read, left out: {told}; see whether permission is denied")
+            detail = abbreviate([_printed(os.path.relpath(path, folder)) for path in self.denied])
+            notes.append(f"folders that cannot be read, left out: {detail}; see whether permission is denied")
         return notes
 
 
@@ -137,7 +137,7 @@ def _folders(folder: Path) -> list[str]:
         ) from None
 
 
-def _pictures(folder: Path, others: Others, *, deep: bool = True) -> Iterator[str]:
+def _image_files(folder: Path, others: Others, *, deep: bool = True) -> Iterator[str]:
     """Yield the paths of pictures below a folder, by their extensions.
 
     Args:

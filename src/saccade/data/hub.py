@@ -10,7 +10,7 @@ import numpy as np
 
 from ..files import open_regular
 from .draws import random_of, shuffled
-from .picture import BadPicture, decode
+from .image import BadPicture, decode
 from .reader import ReadOptions, holds, register_reader
 from .source import Sample, Source, Splits, Stream
 from .split import TEST, TRAIN, VAL, abbreviate, choose_split, identity
@@ -146,8 +146,8 @@ class HubStream(Stream):
             name = f"{self.prefix}[{number}]"
             try:
                 label = _checked(row[self.label], self.classes, name)
-                picture = decode(_encoded(row[self.image], name, self.roots), name=name, at_least=self.at_least)
-                yield Sample({"image": picture}, label, name, identity(name))
+                image = decode(_encoded(row[self.image], name, self.roots), name=name, at_least=self.at_least)
+                yield Sample({"image": image}, label, name, identity(name))
             except BadPicture as bad:
                 yield bad
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from .draws import Order
 from .feed import Batch, Expand, ResidentFeed
 from .framing import Encoder, Framing
+from .image import BadPicture
 from .loader import TRIES, in_threads, note_bad, replacement, too_many_bad
-from .picture import BadPicture
 from .source import Source
 
 LIMIT = 2 * 2**30  # bytes a set of files may take in memory, unless it is to be kept at any size
@@ -116,19 +116,19 @@ class Kept(Source):
     def __init__(self, source: Source, *, limit: float, threads: int) -> None:
         self.source, self.limit, self.threads = source, limit, threads
         self.targets, self.lost = source.targets, source.lost
-        self.pictures: dict[int, np.ndarray] | None = None
+        self.images: dict[int, np.ndarray] | None = None
 
     def ready(self) -> None:
         """Decode the pictures, in the memory that processes begun later share."""
-        if self.pictures is not None:
+        if self.images is not None:
             return
-        self.pictures, used = {}, 0
-        for index, picture in enumerate(in_threads(self._try, range(len(self)), self.threads)):
-            used += picture.nbytes if picture is not None else 0
+        self.images, used = {}, 0
+        for index, image in enumerate(in_threads(self._try, range(len(self)), self.threads)):
+            used += image.nbytes if image is not None else 0
             if used > self.limit:
                 break
-            if picture is not None:
-                self.pictures[index] = picture
+            if image is not None:
+                self.images[index] = image
 
     def _try(self, index: int) -> np.ndarray | None:
         try:
@@ -138,7 +138,7 @@ class Kept(Source):
 
     def read(self, index: int) -> np.ndarray:
         """Return a picture as the source would."""
-        found = (self.pictures or {}).get(index)
+        found = (self.images or {}).get(index)
         return self.source.read(index) if found is None else found
 
     def name(self, index: int) -> str:

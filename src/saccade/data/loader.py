@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from .draws import Order, key, uniform_number
 from .feed import Batch, Expand, Feed, sample_keys, to_device
 from .framing import Encoded, Encoder
-from .picture import BadPicture, count_bad
+from .image import BadPicture, count_bad
 from .source import Sample, Source, Stream
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ class StreamFeed(Feed):
     ) -> None:
         super().__init__(expand.after_framing())
         self.device, self.steps, self.batch_size = device, steps, batch_size
-        self.stream, self.bad_limit, self.pictures = stream, bad_limit, steps * batch_size * world
+        self.stream, self.bad_limit, self.samples = stream, bad_limit, steps * batch_size * world
         self.reading = _Streaming(stream, encode, seed=seed, batch_size=batch_size, rank=rank, world=world)
         self.workers = workers
 
@@ -135,7 +135,7 @@ class StreamFeed(Feed):
 
     def _note(self, bad: list[tuple[str, str]]) -> None:
         named = self.bad | dict(bad)
-        whole = self.pictures + count_bad(named) - len(named)  # what a shard has lost is not counted in an epoch
+        whole = self.samples + count_bad(named) - len(named)  # what a shard has lost is not counted in an epoch
         note_bad(self.bad, bad, self.bad_limit * whole, of=whole)
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from ..files import open_regular, physical_memory
-from .picture import decode
+from .image import decode
 from .reader import ReadOptions, register_reader
 from .source import ArraySource, Splits
 from .split import TEST, TRAIN, VAL, abbreviate
 from .targets import numbered_classes
 
-PICTURES = ("x", "images", "image", "data", "pixels")
+IMAGES = ("x", "images", "image", "data", "pixels")
 LABELS = ("y", "labels", "label", "targets", "target")
 CLASSES = ("classes", "class_names", "label_names")
 _UNREADABLE = (  # what NumPy, zipfile, json and a wrong description raise
@@ -111,12 +111,12 @@ def _read(
             found = {}
             meta = json.loads(archive["meta_json"].tobytes()) if "meta_json" in archive.files else {}
             for role, keys in kinds.items():
-                if "labels" not in keys or not {"pictures", "mosaic"} & keys.keys():
+                if "labels" not in keys or not {"images", "mosaic"} & keys.keys():
                     continue
                 labels = archive[keys["labels"][0]]
                 labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-                if "pictures" in keys:
-                    images = _last_channels(archive[keys["pictures"][0]])
+                if "images" in keys:
+                    images = _last_channels(archive[keys["images"][0]])
                 else:
                     images = _untile([archive[key].tobytes() for key in keys["mosaic"]], meta, len(labels), path)
                 found[role] = (images, labels, archive[keys["index"][0]] if "index" in keys else None)
@@ -127,8 +127,8 @@ def _read(
                     f"{path} holds arrays of Python objects, which are pickles and not opened here; save plain uint8 "
                     "pictures of one size and whole-number labels with numpy.savez"
                 ) from error
-            told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            raise ValueError(f"{path} cannot be read: {told}; fetch or save it again") from error
+            detail = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            raise ValueError(f"{path} cannot be read: {detail}; fetch or save it again") from error
     if not found:
         raise ValueError(
             f"{path} holds {abbreviate(sorted(archive.files))}; it needs x_train and y_train, and may have x_val and "
@@ -148,7 +148,7 @@ def _require_memory(path: Path) -> None:
 
 def _sort_keys(keys: Sequence[str]) -> dict[str, dict[str, list[str]]]:
     """Sort an archive's keys by split and by what they hold."""
-    kinds = {**dict.fromkeys(PICTURES, "pictures"), **dict.fromkeys(LABELS, "labels"), "index": "index"}
+    kinds = {**dict.fromkeys(IMAGES, "images"), **dict.fromkeys(LABELS, "labels"), "index": "index"}
     found: dict[str, dict[str, list[str]]] = {}
     for key in sorted(keys):
         words = re.split(r"[_.-]", key.lower())

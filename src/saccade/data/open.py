@@ -7,7 +7,7 @@ import numpy as np
 
 from ..config import DataConfig
 from . import arrays, folder, hub, lists, npz, shards  # noqa: F401, they register their readers
-from .picture import DIM, SHADES, BadPicture, highest_of_sixteen_bits
+from .image import DIM, SHADES, BadPicture, highest_of_sixteen_bits
 from .reader import READERS, ReadOptions
 from .source import Source, Splits, Stream
 from .split import abbreviate

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from .draws import random_of, shuffled
-from .picture import BadPicture, decode
+from .image import BadPicture, decode
 from .reader import ReadOptions, holds, register_reader
 from .source import Names, Sample, Source, Splits, Stream
 from .split import choose_held_out, choose_split, held_out_notes, identity
@@ -131,8 +131,8 @@ class ShardStream(Stream):
             return entry
         try:
             data = self._read(entry) if entry.data is None else entry.data
-            picture = decode(data, name=entry.name, at_least=self.at_least)
-            return Sample({"image": picture}, entry.label, entry.name, identity(entry.name))
+            image = decode(data, name=entry.name, at_least=self.at_least)
+            return Sample({"image": image}, entry.label, entry.name, identity(entry.name))
         except BadPicture as bad:
             return bad
         except OSError as error:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from .picture import BadPicture, decode
+from .image import BadPicture, decode
 from .split import choose_held_out, held_out_notes, identity
 from .targets import ClassTargets, Targets
 
@@ -137,8 +137,8 @@ class Source(Samples):
         pixels = self.array()
         if pixels is not None:
             digest.update(repr(pixels.shape).encode())
-            for picture in pixels:
-                digest.update(np.ascontiguousarray(picture).data)
+            for image in pixels:
+                digest.update(np.ascontiguousarray(image).data)
         return digest.hexdigest()
 
     def aligned(self, outputs: tuple[str, ...]) -> Self:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ..files import open_regular
-from .picture import EXTENSIONS, MAX_BYTES, BadPicture
+from .image import EXTENSIONS, MAX_BYTES, BadPicture
 from .split import abbreviate
 from .targets import numbered_classes
 
@@ -71,13 +71,13 @@ def shard_entries(
             for key, files in _groups(members(file)):
                 name = f"{path.name}/{key}"
                 end = _end(files)
-                picture = next((member for kind, member in files.items() if f".{kind}" in EXTENSIONS), None)
-                if picture is None:
+                image = next((member for kind, member in files.items() if f".{kind}" in EXTENSIONS), None)
+                if image is None:
                     if {"cls", "json"} & files.keys():
                         yield BadPicture(name, "the sample has a label but no picture")
                     continue
-                if picture.size > MAX_BYTES:
-                    reason = f"it has {picture.size} bytes, and at most {MAX_BYTES} of a picture are read"
+                if image.size > MAX_BYTES:
+                    reason = f"it has {image.size} bytes, and at most {MAX_BYTES} of a picture are read"
                     yield BadPicture(name, reason, "huge")
                     continue
                 label = _label(file, files)
@@ -88,7 +88,7 @@ def shard_entries(
                         name, f"its label {label!r} is none of the {known}" if label else "it has no label"
                     )
                     continue
-                yield Entry(shard, name, picture.offset, picture.size, index)
+                yield Entry(shard, name, image.offset, image.size, index)
     except (TarError, OSError) as error:
         reason = f"the rest of the shard cannot be read, {_lost(path, end, usual())}: {error}"
         yield BadPicture(str(path), reason, "truncated")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.picture import BadPicture, decode, header
+from ..data.image import BadPicture, decode, header
 from .limits import Limits, Refusal
 from .upload import Picture
 

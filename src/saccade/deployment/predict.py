@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..data.picture import MAX_PIXELS, BadPicture, decode
+from ..data.image import MAX_PIXELS, BadPicture, decode
 from ..data.spec import InputSpec
 from ..tasks import Answer, Task
 from .paths import find_paths

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..config import DataConfig, TrainConfig
 from ..data.feed import Batch
+from ..data.image import BadPicture
 from ..data.open import open_data
-from ..data.picture import BadPicture
 from ..data.source import Source
 from ..data.spec import InputSpec
 from ..runs import Run, RunError

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..data.picture import count_bad
+from ..data.image import count_bad
 from ..data.source import Source
 from ..data.split import abbreviate
 from .asking import Bars, FramedImages, ask_all

@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..config import DataConfig
-from ..data.picture import BadPicture, decode
+from ..data.image import BadPicture, decode
 from ..loading import LoadedModel
 from ..runs import Run
 from ..tasks.opening import open_samples

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.picture import BadPicture
+from ..data.image import BadPicture
 from ..data.source import Source
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, paragraph

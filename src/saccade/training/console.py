@@ -32,13 +32,13 @@ class Console:
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[message]}"),
             TimeRemainingColumn(),
             console=self.out,
             transient=True,
             disable=quiet or not self.out.is_terminal,
         )
-        self.bar = self.progress.add_task("", total=None, epoch="", told="")
+        self.bar = self.progress.add_task("", total=None, epoch="", message="")
         self.looked = self.begun = 0.0
         self.done = self.seen = 0
 
@@ -80,13 +80,13 @@ class Console:
         self.looked = now
         loss, *followed, count = totals.tolist()
         rate = count / max(now - self.begun, 1e-9)
-        told = [f"loss {loss / count:.3f}"]
+        message = [f"loss {loss / count:.3f}"]
         for name, value in zip(self.running, followed, strict=False):
             spec = self.metrics.get(name)
             shown = f"{value / count:.1%}" if spec is not None and spec.share else f"{value / count:.4g}"
-            told.append(f"{spec.words if spec is not None else name} {shown}")
-        told.append(f"{rate:,.0f} images/s")
-        self.progress.update(self.bar, completed=self.done, told="  ".join(told))
+            message.append(f"{spec.words if spec is not None else name} {shown}")
+        message.append(f"{rate:,.0f} images/s")
+        self.progress.update(self.bar, completed=self.done, message="  ".join(message))
 
     def end_epoch(self, record: dict[str, Any]) -> None:
         """Print an epoch's line."""

@@ -45,26 +45,26 @@ def typical_side(data: Source | Stream) -> int | None:
     for index in range(0, len(data), -(-len(data) // SAMPLED)):
         raw = data.raw(index)
         try:
-            with Image.open(raw if isinstance(raw, Path) else io.BytesIO(raw or b"")) as picture:
-                sides.append(min(picture.size))
+            with Image.open(raw if isinstance(raw, Path) else io.BytesIO(raw or b"")) as image:
+                sides.append(min(image.size))
         except (OSError, ValueError, Image.DecompressionBombError):
             continue  # a bad picture is told of when it is read
     return int(np.median(sides)) if sides else None
 
 
-def batch_for(config: TrainConfig, pictures: int | None) -> tuple[int, float]:
+def batch_for(config: TrainConfig, samples: int | None) -> tuple[int, float]:
     """Return batch size and learning rate such that an epoch has as many steps as the settings ask for at least.
 
     Batches are halved, and the learning rate falls by the root of a half each time, as suits optimizers that divide by
     the gradient's size.
     """
     batch, rate, least = config.optim.batch_size, config.optim.lr, config.optim.least_steps
-    while least is not None and pictures is not None and pictures // batch < least and batch >= 2 * FEWEST:
+    while least is not None and samples is not None and samples // batch < least and batch >= 2 * FEWEST:
         batch, rate = batch // 2, rate * math.sqrt(0.5)
     return batch, float(f"{rate:.3g}") if batch != config.optim.batch_size else rate
 
 
-def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, pictures: int | None) -> list[str]:
+def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, samples: int | None) -> list[str]:
     """Return what a user should know of the settings that were left to the pictures.
 
     Args:
@@ -80,13 +80,13 @@ def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, pi
     if resolved.optim.batch_size != config.optim.batch_size:
         now, before = resolved.optim, config.optim
         notes.append(
-            f"{pictures} training pictures: batches of {now.batch_size} in place of {before.batch_size} and a learning "
+            f"{samples} training pictures: batches of {now.batch_size} in place of {before.batch_size} and a learning "
             f"rate of {now.lr:g}, for more steps in an epoch; --batch-size and --lr set your own"
         )
-    elif pictures is not None and pictures < 4 * resolved.optim.batch_size:
-        steps = max(pictures // resolved.optim.batch_size, 1)
+    elif samples is not None and samples < 4 * resolved.optim.batch_size:
+        steps = max(samples // resolved.optim.batch_size, 1)
         notes.append(
-            f"{pictures} training pictures in batches of {resolved.optim.batch_size} are only {steps} "
+            f"{samples} training pictures in batches of {resolved.optim.batch_size} are only {steps} "
             f"step{'s' * (steps > 1)} an epoch; a smaller --batch-size or more --epochs may help"
         )
     return notes

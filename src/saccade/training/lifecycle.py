@@ -16,15 +16,15 @@ from .parallel import World
 @contextmanager
 def on_signal(wish: Callable[[int], None]) -> Iterator[None]:
     """Tell of the first Ctrl-C or SIGTERM by calling `wish` with its number; a second one stops at once."""
-    told, here = False, os.getpid()
+    asked, here = False, os.getpid()
 
     def handle(number: int, _: FrameType | None) -> None:
-        nonlocal told
+        nonlocal asked
         if os.getpid() != here:
             return  # processes that read have inherited this
-        if told:
+        if asked:
             raise KeyboardInterrupt
-        told = True
+        asked = True
         wish(number)
 
     kept = {}

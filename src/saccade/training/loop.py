@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..config import TrainConfig
 from ..data.feed import Expand
+from ..data.image import count_bad
 from ..data.loader import check_bad
-from ..data.picture import count_bad
 from ..data.validation import Validation
 from ..runs import Run
 from ..state import State, StateError, piece_of, save_state, set_aside
@@ -62,7 +62,7 @@ class Loop(Step):
         self.best: float | None = None
         self.stale = 0
         self.saved_at, self.seconds = time.monotonic(), 0.0
-        self.told_to_stop: int | None = None
+        self.stop_signal: int | None = None
         self.board: Board | None = None
         self.measured: Metrics | None = None  # of the last validation, until a step changes the weights
 
@@ -108,13 +108,13 @@ class Loop(Step):
         if wait or due or self.step % CHECK_EVERY == 0 or self.step % self.feed.steps == 0:
             broken = not bool(torch.isfinite(self.totals[0]))
             late = self._late() and self.world.is_main
-            broken, stop, late = self.world.any_of(broken, self.told_to_stop is not None, late)
+            broken, stop, late = self.world.any_of(broken, self.stop_signal is not None, late)
             if broken:
                 raise TrainingError(self._not_finite("the loss"))
             if due or stop or late:
                 self.save()
             if stop:
-                raise Interrupted(self.told_to_stop or signal.SIGTERM, self.run.path)
+                raise Interrupted(self.stop_signal or signal.SIGTERM, self.run.path)
 
     def _not_finite(self, what: str) -> str:
         rate = self._rate(max(self.step - 1, 0))
@@ -186,7 +186,7 @@ class Loop(Step):
         return patience is not None and self.stale >= patience
 
     def _wish_to_stop(self, number: int) -> None:
-        self.told_to_stop = number
+        self.stop_signal = number
         self.console.say("saving and stopping after this step ...")
 
     # The state
@@ -228,7 +228,7 @@ class Loop(Step):
         if not state.record:
             self._refuse_to_lose()
             return
-        self._refuse_other_pictures(state.record["data"])
+        self._refuse_other_data(state.record["data"])
         for name, value in self.task.state_dict().items():
             fill(value, state.tensors[f"task.{name}"])
         moments = {name[6:]: v for name, v in state.tensors.items() if name.startswith("optim.")}
@@ -250,12 +250,12 @@ class Loop(Step):
             self.totals.copy_(state.tensors["totals"])
             self.run.forget_after(self.epoch)
 
-    def _refuse_other_pictures(self, begun: dict[str, Any]) -> None:
-        told = differences(begun, self.parts.identity)
-        if told:
+    def _refuse_other_data(self, begun: dict[str, Any]) -> None:
+        changes = differences(begun, self.parts.identity)
+        if changes:
             raise StateError(
-                f"the pictures are not those that {self.run.path} was begun with: {'; '.join(told)}. Put them back as "
-                "they were (--set data.path=... if they lie elsewhere now), or begin another run; it can start from "
+                f"the pictures are not those that {self.run.path} was begun with: {'; '.join(changes)}. Put them back "
+                "as they were (--set data.path=... if they lie elsewhere now), or begin another run; it can start from "
                 f"this one's weights if it has come to its end: --set model.checkpoint={self.run.path}"
             )
 

@@ -45,10 +45,10 @@ def build_optimizer(
     try:
         optimizer = create_optimizer_v2(groups, config.name, lr=scaled_lr(config), weight_decay=0.0, **options)
     except (ValueError, TypeError, AssertionError, ImportError) as error:  # timm's and PyTorch's ways to refuse
-        told = ", ".join(f"{name}={value}" for name, value in options.items())
+        detail = ", ".join(f"{name}={value}" for name, value in options.items())
         raise ConfigError(
-            f"optim.name = {config.name!r} cannot be made with lr={scaled_lr(config):g}, {told}: {error}; change these "
-            "settings of optim, or choose another optimizer"
+            f"optim.name = {config.name!r} cannot be made with lr={scaled_lr(config):g}, {detail}: {error}; change "
+            "these settings of optim, or choose another optimizer"
         ) from error
     if capturable:
         for group in optimizer.param_groups:

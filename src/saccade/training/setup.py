@@ -63,9 +63,9 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
         raise ConfigError(f"data.mean and data.std have {len(mean)} and {len(std)} numbers for {channels} channels")
     gpu = device.type == "cuda"
     precision = config.engine.precision
-    pictures = data.train.length if isinstance(data.train, Stream) else len(data.train)
-    pictures = min(pictures, config.data.train_limit or pictures) if pictures is not None else None
-    batch, rate = batch_for(config, pictures)
+    samples = data.train.length if isinstance(data.train, Stream) else len(data.train)
+    samples = min(samples, config.data.train_limit or samples) if samples is not None else None
+    batch, rate = batch_for(config, samples)
     resolved = overlay(
         config,
         {
@@ -80,7 +80,7 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     spec = InputSpec(outputs=data.outputs, in_chans=channels, img_size=size, mean=mean, std=std, task=choice.kind.name)
     spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are taken whole
     choice.kind.complete_spec(spec, data)
-    spec.notes += [*left, *notes_on(config, resolved, side=side, pictures=pictures)]
+    spec.notes += [*left, *notes_on(config, resolved, side=side, samples=samples)]
     return resolved, spec
 
 
@@ -147,22 +147,22 @@ def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str,
 
 def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return in words how pictures differ from those a run was begun with."""
-    told = []
+    changes = []
     if begun["classes"] != now["classes"]:
         gone = [name for name in begun["classes"] if name not in now["classes"]]
         new = [name for name in now["classes"] if name not in begun["classes"]]
-        told += [f"the classes {abbreviate(gone)} are gone"] if gone else []
-        told += [f"the classes {abbreviate(new)} are new"] if new else []
-        told += [] if gone or new else ["the classes are in another order"]
+        changes += [f"the classes {abbreviate(gone)} are gone"] if gone else []
+        changes += [f"the classes {abbreviate(new)} are new"] if new else []
+        changes += [] if gone or new else ["the classes are in another order"]
     for role in ("training", "validation"):
         (before, was), (count, is_now) = begun[role], now[role]
         if before != count:
-            told.append(f"there were {before} {role} pictures and are {count}")
+            changes.append(f"there were {before} {role} pictures and are {count}")
         elif was != is_now:
-            told.append(f"the {count} {role} pictures have other names, labels or pixels")
-    if not told and begun["steps"] != now["steps"]:
-        told.append(f"an epoch had {begun['steps']} steps and has {now['steps']}")
-    return told
+            changes.append(f"the {count} {role} pictures have other names, labels or pixels")
+    if not changes and begun["steps"] != now["steps"]:
+        changes.append(f"an epoch had {begun['steps']} steps and has {now['steps']}")
+    return changes
 
 
 def _feed(
@@ -205,11 +205,11 @@ def _feed(
     array = train.array()
     resident = train.targets.in_rows and config.data.resident != "never" and encode is plain
     if array is not None and resident and _fits(array.nbytes, device):
-        pictures = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
-        if spec.in_chans == 3 and pictures.shape[1] == 1:
-            pictures = pictures.expand(-1, 3, -1, -1).contiguous()
+        images = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
+        if spec.in_chans == 3 and images.shape[1] == 1:
+            images = images.expand(-1, 3, -1, -1).contiguous()
         targets = torch.from_numpy(train.targets.rows)
-        return ResidentFeed({"image": pictures.to(device), "target": targets.to(device)}, order=order, **shared)
+        return ResidentFeed({"image": images.to(device), "target": targets.to(device)}, order=order, **shared)
     train = train.decoded(at_least=cropping.least)
     shared |= {"order": order, "bad_limit": config.data.bad_limit}
     limit, threads = _kept_limit(config, world), max(reading["workers"], 1)

@@ -13,9 +13,9 @@ import torch
 
 from ..building import resolve_name
 from ..config import ConfigError, TrainConfig, flatten, overlay, to_yaml
+from ..data.image import count_bad
 from ..data.loader import check_bad
 from ..data.open import Data
-from ..data.picture import count_bad
 from ..data.source import Stream
 from ..files import free_name, write_text
 from ..runs import Run, RunError

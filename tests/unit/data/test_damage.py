@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.data.picture import BadPicture, decode
+from saccade.data.image import BadPicture, decode
 
 
 def noise(height: int = 96, width: int = 96, *, flat_from: int | None = None, flat: int = 128) -> Image.Image:

@@ -7,8 +7,8 @@ import unicodedata
 import numpy as np
 import pytest
 
+from saccade.data.image import BadPicture
 from saccade.data.open import open_data
-from saccade.data.picture import BadPicture
 from support.pictures import class_folders, encoded
 
 

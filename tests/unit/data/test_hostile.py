@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.data import picture as pictures
+from saccade.data import image as pictures
 from saccade.data import tar
 from saccade.data.arrays import read_idx
 from saccade.data.folder import open_folder
+from saccade.data.image import BadPicture, decode
 from saccade.data.npz import open_npz
 from saccade.data.open import open_data
-from saccade.data.picture import BadPicture, decode
 from saccade.data.tar import TarError, members, number_classes, shard_entries
 from saccade.files import NotRegularError, open_regular
 from support.pictures import class_folders, encoded, write_shard
@@ -195,7 +195,7 @@ def test_strips_of_a_large_picture_are_what_the_whole_is(monkeypatch, mode, turn
 
 def test_a_large_transparent_picture_takes_little_more_than_its_pixels(tmp_path):
     code = (
-        "import resource, sys; from pathlib import Path; from saccade.data.picture import decode;"
+        "import resource, sys; from pathlib import Path; from saccade.data.image import decode;"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024;"
         "before = peak(); decode(Path(sys.argv[1]), name='a'); print(peak() - before)"
     )

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from saccade.data.hub import HubStream
+from saccade.data.image import BadPicture
 from saccade.data.open import open_data
-from saccade.data.picture import BadPicture
 from support.pictures import encoded, pixels
 
 datasets = pytest.importorskip("datasets")

@@ -2,8 +2,8 @@
 
 import pytest
 
+from saccade.data.image import BadPicture
 from saccade.data.open import open_data
-from saccade.data.picture import BadPicture
 from support.pictures import encoded
 
 

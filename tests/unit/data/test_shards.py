@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from saccade.data import shards
+from saccade.data.image import BadPicture, count_bad
 from saccade.data.open import open_data
-from saccade.data.picture import BadPicture, count_bad
 from saccade.data.shards import ShardStream
 from saccade.data.source import Stream
 from support.pictures import encoded, pixels, write_shard

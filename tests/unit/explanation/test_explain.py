@@ -14,7 +14,7 @@ from torch import nn
 import saccade
 from saccade.building import build_model
 from saccade.config import ModelConfig
-from saccade.data.picture import BadPicture
+from saccade.data.image import BadPicture
 from saccade.data.spec import InputSpec
 from saccade.explanation.choice import VIEWS
 from saccade.explanation.explain import explain

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from saccade.data.picture import BadPicture, decode, header
+from saccade.data.image import BadPicture, decode, header
 from support.pictures import encoded, pixels
 
 
@@ -225,7 +225,7 @@ def test_denied_permission_is_called_that(monkeypatch, tmp_path):
     def refuse(*_args, **_options):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("saccade.data.picture.open_regular", refuse)
+    monkeypatch.setattr("saccade.data.image.open_regular", refuse)
     with pytest.raises(BadPicture, match="permission") as caught:
         decode(tmp_path / "secret.jpg", name="secret.jpg")
     assert caught.value.kind == "denied"
