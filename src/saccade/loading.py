@@ -125,7 +125,7 @@ def _require_weights(folder: Path) -> None:
         return
     if (folder / "config.yaml").is_file():
         raise CheckpointError(
-            f"{folder} is a run that has not come to its end, where its weights are written; go on with it by saccade "
+            f"{folder} is a run that has not come to its end, where its weights are written; resume it by saccade "
             f"train --resume {folder}"
         )
     if (folder / "comparison.json").is_file():

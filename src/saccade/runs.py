@@ -62,7 +62,7 @@ class Run:
         if run.path.is_dir() and any(run.path.iterdir()):
             if not overwrite:
                 raise RunError(
-                    f"{run.path} exists and is not empty; go on with it by --resume {run.path}, name another folder by "
+                    f"{run.path} exists and is not empty; resume it by --resume {run.path}, name another folder by "
                     "--out, or replace it by --overwrite"
                 )
             run.clear()
@@ -167,9 +167,7 @@ class Run:
         try:
             return json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise RunError(
-                f"{self.path} is not finished; go on with it by saccade train --resume {self.path}"
-            ) from None
+            raise RunError(f"{self.path} is not finished; resume it by saccade train --resume {self.path}") from None
         except ValueError:
             raise RunError(f"{self.path / 'summary.json'} is damaged; write it again: {self._resume}") from None
 

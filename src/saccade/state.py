@@ -48,7 +48,7 @@ class StateError(ValueError):
 
 @dataclass
 class State:
-    """What a run needs to go on as if it had never stopped."""
+    """What a run needs to be resumed as if it had never stopped."""
 
     tensors: dict[str, Tensor]
     record: dict[str, Any]

@@ -114,7 +114,7 @@ class Board:
 
     Args:
         folder: of the run.
-        epoch: that the run goes on after; curves beyond it are drawn again.
+        epoch: that the run is resumed after; curves beyond it are drawn again.
     """
 
     def __init__(self, folder: Path, *, epoch: int = 0) -> None:

@@ -64,7 +64,7 @@ def held_alone(run: Run, world: World) -> Iterator[None]:
             except (BlockingIOError, PermissionError):
                 file.seek(0)
                 refusal = f"{run.path} is being trained by another process ({file.read() or 'unknown'}); wait for it, "
-                refusal += "or stop it by Ctrl-C and go on with --resume"
+                refusal += "or stop it by Ctrl-C and resume with --resume"
             except OSError:  # a disk without locks: go on unguarded
                 pass
         refusal = world.gather(refusal)[0]
@@ -74,7 +74,7 @@ def held_alone(run: Run, world: World) -> Iterator[None]:
 
 
 def begun_before(out: str | Path | None) -> Path | None:
-    """Return the run to go on with when torchrun started this process again after one of them died.
+    """Return the run to resume when torchrun started this process again after one of them died.
 
     It is one that the same torchrun began: an older run in that place is refused again, as it was the first time.
     """

@@ -262,8 +262,8 @@ class Loop(Step):
     def _refuse_to_lose(self) -> None:
         if self.run.metrics() or self.run.finished():
             raise StateError(
-                f"{self.run.states} holds no state though {self.run.path} has trained; it cannot go on. Begin another "
-                "run, or replace this one by --overwrite"
+                f"{self.run.states} holds no state though {self.run.path} has trained; it cannot be resumed. Begin "
+                "another run, or replace this one by --overwrite"
             )
 
 

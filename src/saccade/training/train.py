@@ -1,4 +1,4 @@
-"""Train a model from its settings, or go on with a run."""
+"""Train a model from its settings, or resume a run."""
 
 import json
 import time
@@ -31,8 +31,8 @@ from .parallel import World, join_world, local_device, whole, whole_state
 from .recipes import configure, gather_settings
 from .setup import Parts, assemble, resolve
 
-# What may differ when a run goes on: how it is computed and kept, and what a run that broke may need. A name with a dot
-# at its end stands for all under it.
+# What may differ when a run is resumed: how it is computed and kept, and what a run that broke may need. A name with a
+# dot at its end stands for all under it.
 MAY_CHANGE = (
     "engine.",
     "keep.evaluate_every",
@@ -94,7 +94,7 @@ def train(
     settings: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Trained:
-    """Train a model on pictures, or go on with a run that was stopped.
+    """Train a model on images, or resume a run that was stopped.
 
     Args:
         data: a folder of class folders, a list, an array file, shards (see `open_data`); nothing is the embedded set.
@@ -111,7 +111,7 @@ def train(
         out: the run's folder; a new one under `runs` if not given.
         device: cpu, cuda, cuda:1, ...; a GPU if there is one.
         workers: processes that read files.
-        resume: a run's folder to go on with; of the other settings only those that do not change what is trained.
+        resume: a run's folder to resume; of the other settings only those that do not change what is trained.
         overwrite: replace the run that `out` names.
         settings: any other settings by dotted name.
         quiet: print nothing.
@@ -133,7 +133,7 @@ def train(
         workers=workers,
     ) | dict(settings or {})
     if resume is not None and out is not None and Path(out) != Path(resume):
-        raise ConfigError(f"out={out} was given with resume={resume}; a run that goes on stays in its folder")
+        raise ConfigError(f"out={out} was given with resume={resume}; a resumed run stays in its folder")
     resume = resume or begun_before(out)
     if resume is None:
         config, run = configure(recipe, given), None
@@ -155,7 +155,7 @@ def train_config(
 
     Args:
         config: the settings.
-        run: one to go on with.
+        run: one to resume.
         out: the folder of a new one.
         overwrite: replace the run that `out` names.
         quiet: print nothing.
@@ -193,7 +193,7 @@ def _fit(loop: Loop) -> dict[str, Any]:
         return _fit_and_name_bad(loop)
     except torch.OutOfMemoryError as error:
         raise TrainingError(
-            f"the device ran out of memory at step {loop.step}: {str(error).splitlines()[0]}. Go on with the batch in "
+            f"the device ran out of memory at step {loop.step}: {str(error).splitlines()[0]}. Resume with the batch in "
             f"parts: saccade train --resume {loop.run.path} --set optim.accumulate={2 * loop.config.optim.accumulate}; "
             "or begin anew with a smaller batch or model, or engine.grad_checkpointing=true"
         ) from error
@@ -245,7 +245,7 @@ def _restore(loop: Loop, run: Run, console: Console) -> None:
     if loop.ended():
         console.say(f"{run.path} has come to its end at step {loop.step}; its weights and its report are written again")
     else:
-        console.say(f"going on with {run.path} at step {loop.step} (epoch {loop.epoch + 1})")
+        console.say(f"resuming {run.path} at step {loop.step} (epoch {loop.epoch + 1})")
 
 
 def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, seconds: float) -> Trained:
@@ -317,7 +317,7 @@ def _resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> T
     refused = [name for name in after if after[name] != before.get(name) and not _may_change(name)]
     if refused:
         raise ConfigError(
-            f"{', '.join(refused)} cannot be changed in a run that goes on; only {', '.join(MAY_CHANGE)} can. Begin "
+            f"{', '.join(refused)} cannot be changed in a resumed run; only {', '.join(MAY_CHANGE)} can. Begin "
             f"another run for other settings; --set model.checkpoint={run.path} starts it from this one's weights, if "
             "it has come to its end"
         )
@@ -332,7 +332,7 @@ def _refuse_without_weights(config: TrainConfig) -> None:
     """Refuse to fine-tune what has not been trained."""
     if config.requires_checkpoint and not config.model.checkpoint and not config.model.pretrained:
         raise ConfigError(
-            f"the recipe {config.recipe} goes on from trained weights and none were given; name a run, a safetensors "
+            f"the recipe {config.recipe} begins with trained weights and none were given; name a run, a safetensors "
             "file or a published checkpoint by --set model.checkpoint=FILE, or fetch timm's by --set "
             "model.pretrained=true"
         )
@@ -343,5 +343,5 @@ def _refuse_other_readers(begun: TrainConfig, now: TrainConfig, data: Data) -> N
     if isinstance(data.train, Stream) and begun.data.workers != now.data.workers:
         raise ConfigError(
             f"data.workers={now.data.workers} was given and the run was begun with {begun.data.workers}; the order of "
-            "a stream depends on them, so a run that goes on keeps them"
+            "a stream depends on them, so a resumed run keeps them"
         )

@@ -1,4 +1,4 @@
-"""What a run that goes on refuses: other pictures, other settings, and company."""
+"""What a resumed run refuses: other pictures, other settings, and company."""
 
 import json
 import shutil
@@ -105,7 +105,7 @@ def test_a_stopped_early_run_ends_the_same_when_it_is_resumed_at_its_end(data, t
 
 def test_a_finished_run_says_that_it_is(stopped, capsys):
     train(resume=stopped)
-    assert "going on with" in " ".join(capsys.readouterr().err.split())
+    assert "resuming" in " ".join(capsys.readouterr().err.split())
     train(resume=stopped)
     assert "has come to its end at step 9" in " ".join(capsys.readouterr().err.split())
 
@@ -115,7 +115,7 @@ def test_a_finished_run_says_that_it_is(stopped, capsys):
     [("keep.ema", None), ("optim.lr_batch", 128), ("schedule.epochs", 9), ("model.options.dims", [16, 16])],
 )
 def test_settings_that_make_another_run_are_refused(stopped, name, value):
-    with pytest.raises(ConfigError, match=f"{name.removesuffix('.dims')} cannot be changed in a run that goes on"):
+    with pytest.raises(ConfigError, match=f"{name.removesuffix('.dims')} cannot be changed in a resumed run"):
         train(resume=stopped, settings={name: value}, quiet=True)
 
 
@@ -139,7 +139,7 @@ def test_a_run_may_go_on_in_another_precision(stopped):
 
 
 def test_another_folder_for_a_run_that_goes_on_is_refused(stopped, tmp_path):
-    with pytest.raises(ConfigError, match="a run that goes on stays in its folder"):
+    with pytest.raises(ConfigError, match="a resumed run stays in its folder"):
         train(resume=stopped, out=tmp_path / "other", quiet=True)
 
 
