@@ -90,13 +90,13 @@ class KeptFeed(ResidentFeed):
     def _readable(self, index: Tensor, keys: Tensor) -> Tensor:
         if not self.unreadable:
             return index
-        places, words = index.tolist(), keys.tolist()
+        places, rng_keys = index.tolist(), keys.tolist()
         for place in np.flatnonzero(np.isin(places, list(self.unreadable))).tolist():
             for attempt in range(TRIES):
                 if places[place] not in self.unreadable:
                     break
                 last = self.unreadable[places[place]]
-                places[place] = replacement(words[place], attempt, len(self.source))
+                places[place] = replacement(rng_keys[place], attempt, len(self.source))
             else:
                 raise too_many_bad(last.name, last.reason)
         return torch.tensor(places)

@@ -70,8 +70,8 @@ class FileFeed(Feed):
         """Yield samples and draws."""
         self.source.ready()
         index, copies = self.order.epoch(epoch)
-        words = sample_keys(self.order.seed, epoch, index, copies).tolist()
-        pairs = list(zip(index.tolist(), words, strict=True))
+        rng_keys = sample_keys(self.order.seed, epoch, index, copies).tolist()
+        pairs = list(zip(index.tolist(), rng_keys, strict=True))
         self.plan.batches = [pairs[mine] for mine in self.order.batches(start=start)]
         for batch, bad in self.loader:
             note_bad(self.bad, bad, self.allowed, of=len(self.source))
@@ -139,9 +139,9 @@ class StreamFeed(Feed):
         note_bad(self.bad, bad, self.bad_limit * whole, of=whole)
 
 
-def replacement(word: int, attempt: int, length: int) -> int:
-    """Return the picture that takes the place of one that cannot be read; `word` is the key of its draws."""
-    return int(uniform_number(word, INSTEAD + attempt) * length)
+def replacement(rng_key: int, attempt: int, length: int) -> int:
+    """Return the picture that takes the place of one that cannot be read; `rng_key` is that of its draws."""
+    return int(uniform_number(rng_key, INSTEAD + attempt) * length)
 
 
 def too_many_bad(name: str, reason: str) -> TooManyBad:
@@ -223,26 +223,26 @@ class _Reading(Dataset[Read]):
         return list(in_threads(self.__getitem__, items, self.threads))
 
     def __getitem__(self, item: tuple[int, int]) -> Read:
-        index, word = item
+        index, rng_key = item
         bad: list[tuple[str, str]] = []
         for attempt in range(TRIES):
             try:
-                return self.encode(self.source.sample(index), word), word, bad
+                return self.encode(self.source.sample(index), rng_key), rng_key, bad
             except BadPicture as error:
                 bad.append((error.name, error.reason))
-                index = replacement(word, attempt, len(self.source))
-        return None, word, bad
+                index = replacement(rng_key, attempt, len(self.source))
+        return None, rng_key, bad
 
     def collate(self, items: list[Read]) -> tuple[Batch | None, list[tuple[str, str]]]:
         return _collate(items, self.encode)
 
 
 def _collate(items: list[Read], encode: Encoder) -> tuple[Batch | None, list[tuple[str, str]]]:
-    samples, words, bad = zip(*items, strict=True)
+    samples, rng_keys, bad = zip(*items, strict=True)
     named = [entry for part in bad for entry in part]
     if any(sample is None for sample in samples):
         return None, named
-    return {**encode.collate(list(samples)), "key": torch.tensor(words)}, named
+    return {**encode.collate(list(samples)), "key": torch.tensor(rng_keys)}, named
 
 
 class _Streaming(IterableDataset[Any]):
@@ -283,11 +283,11 @@ class _Streaming(IterableDataset[Any]):
             instead, first = [ahead[-1]], self.batch_size * len(ahead)
         items: list[Read] = []
         for place, sample in enumerate([*good, *instead * (len(bad) // len(instead) + 1)][: len(samples)]):
-            word = key(
+            rng_key = key(
                 self.seed, self.epoch, sample.key & (2**63 - 1), 0 if place < len(good) else first + place - len(good)
             )
-            assert isinstance(word, int)
-            items.append((self.encode(sample, word), word, []))
+            assert isinstance(rng_key, int)
+            items.append((self.encode(sample, rng_key), rng_key, []))
         batch, _ = _collate(items, self.encode)
         assert batch is not None
         return batch, bad

@@ -1,5 +1,6 @@
 """The closing report of a run: what was trained on what, with which result, and where it fails."""
 
+import json
 import math
 import shlex
 import statistics
