@@ -96,10 +96,6 @@ class HubSource(Source):
         """Return the encoded picture."""
         return _encoded(self.dataset[int(self.rows[index])][self.image], self.name(index), self.roots)
 
-    def read(self, index: int) -> np.ndarray:
-        """Decode a picture."""
-        return decode(self.raw(index), name=self.name(index), at_least=self.at_least)
-
     def subset(self, indices: Sequence[int] | np.ndarray) -> "HubSource":
         """Return the source of some of the pictures."""
         keep = np.asarray(indices, dtype=np.int64)

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from ..config import DataConfig
-from . import arrays, folder, hub, lists, npz, shards  # noqa: F401, they register their readers
 from .image import DIM, SHADES, BadPicture, highest_of_sixteen_bits
 from .reader import READERS, ReadOptions
 from .source import Source, Splits, Stream

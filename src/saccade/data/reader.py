@@ -41,7 +41,7 @@ class Reader(Protocol):
         """Open it; no sample is decoded."""
 
 
-READERS: Registry[type[Reader]] = Registry("reader", group="saccade.readers")
+READERS: Registry[type[Reader]] = Registry("reader", group="saccade.readers", home="saccade.data")
 register_reader = READERS.register
 
 

@@ -176,10 +176,6 @@ class ShardSource(Source):
         except OSError as error:
             raise BadPicture(self.name(index), f"its shard cannot be read ({error})") from error
 
-    def read(self, index: int) -> np.ndarray:
-        """Decode a picture."""
-        return decode(self.raw(index), name=self.name(index), at_least=self.at_least)
-
     def subset(self, indices: Sequence[int] | np.ndarray) -> "ShardSource":
         """Return the source of some of the pictures."""
         keep = np.asarray(indices, dtype=np.int64)

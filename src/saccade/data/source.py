@@ -91,9 +91,11 @@ class Source(Samples):
     def name(self, index: int) -> str:
         """Return what the log calls a sample; the same wherever the set lies."""
 
-    @abstractmethod
     def read(self, index: int) -> np.ndarray:
         """Return a sample's image, H, W, 3 uint8 (H, W, 1 from grey arrays), or raise BadPicture."""
+        raw = self.raw(index)
+        assert raw is not None, "a source without encoded images reads them itself"
+        return decode(raw, name=self.name(index), at_least=self.at_least)
 
     @abstractmethod
     def subset(self, indices: Sequence[int] | np.ndarray) -> "Source":
@@ -227,10 +229,6 @@ class FileSource(Source):
     def raw(self, index: int) -> Path:
         """Return the path of an image's file."""
         return self.root / self.names[index]
-
-    def read(self, index: int) -> np.ndarray:
-        """Decode an image's file."""
-        return decode(self.raw(index), name=self.name(index), at_least=self.at_least)
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> "FileSource":
         """Return the source of some of the samples."""
