@@ -351,7 +351,7 @@ KINDS = {
 
 def read_all(data):
     """Read every picture of a set; bad ones are what is expected of some."""
-    from saccade.data.image import BadPicture
+    from saccade.data.image import BadSample
     from saccade.data.source import Stream
 
     for part in (data.train, data.val):
@@ -360,15 +360,15 @@ def read_all(data):
                 pass
             continue
         for index in range(min(len(part), 20)):
-            with contextlib.suppress(BadPicture):
+            with contextlib.suppress(BadSample):
                 part.read(index)
 
 
 def is_clear(error):
     """Whether saccade itself said what is wrong, in words."""
-    from saccade.data.image import BadPicture
+    from saccade.data.image import BadSample
 
-    if isinstance(error, BadPicture):
+    if isinstance(error, BadSample):
         return True
     last = traceback.extract_tb(error.__traceback__)[-1].filename
     own = "/saccade/" in last and "/benchmarks/" not in last

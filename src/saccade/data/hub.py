@@ -10,7 +10,7 @@ import numpy as np
 
 from ..files import open_regular
 from .draws import random_of, shuffled
-from .image import BadPicture, decode
+from .image import BadSample, decode
 from .reader import ReadOptions, holds, register_reader
 from .source import Sample, Source, Splits, Stream
 from .split import TEST, TRAIN, VAL, abbreviate, choose_split, identity
@@ -132,7 +132,7 @@ class HubStream(Stream):
 
     def samples(
         self, *, seed: int, epoch: int, rank: int, world: int, worker: int, workers: int, skip: int = 0
-    ) -> Iterator[Sample | BadPicture]:
+    ) -> Iterator[Sample | BadSample]:
         """Yield one reader's part of an epoch; see `Stream`."""
         reader, readers = rank * workers + worker, world * workers
         # Rows are numbered before they are shuffled; the library's own shuffling would rename pictures every epoch.
@@ -144,7 +144,7 @@ class HubStream(Stream):
                 label = _checked(row[self.label], self.classes, name)
                 image = decode(_encoded(row[self.image], name, self.roots), name=name, at_least=self.at_least)
                 yield Sample({"image": image}, label, name, identity(name))
-            except BadPicture as bad:
+            except BadSample as bad:
                 yield bad
 
 
@@ -256,20 +256,20 @@ def _undecoded(dataset: Any, image: str) -> Any:
 def _checked(label: Any, classes: Sequence[str], name: str) -> int:
     if not isinstance(label, int | np.integer) or not 0 <= label < len(classes):
         reason = f"its label {label!r} is none of the {len(classes)} classes, which count from 0"
-        raise BadPicture(name, "it has no label" if label is None else reason)
+        raise BadSample(name, "it has no label" if label is None else reason)
     return int(label)
 
 
 def _encoded(value: Any, name: str, roots: Sequence[Path]) -> Path | bytes:
     """Return a row's picture; a file that it names instead has to lie in one of the set's own folders."""
     if value is None or (value.get("bytes") is None and not value.get("path")):
-        raise BadPicture(name, "the row has no picture")
+        raise BadSample(name, "the row has no picture")
     if value.get("bytes") is not None:
         return value["bytes"]
     try:
         found = ((roots[0] if roots else Path()) / value["path"]).resolve()
     except (OSError, ValueError, RuntimeError):  # a circle of links, a zero byte
-        raise BadPicture(name, "the row names a file that cannot be found", "missing") from None
+        raise BadSample(name, "the row names a file that cannot be found", "missing") from None
     if not any(found.is_relative_to(root.resolve()) for root in roots):
-        raise BadPicture(name, "the row names a file outside of the set, which is not read; save the picture's bytes")
+        raise BadSample(name, "the row names a file outside of the set, which is not read; save the picture's bytes")
     return found

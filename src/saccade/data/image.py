@@ -54,8 +54,8 @@ AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 LOST = re.compile(r"(?:about|at least) (\d+) pictures? (?:is|are) lost")
 
 
-class BadPicture(ValueError):  # noqa: N818
-    """A picture that cannot be used.
+class BadSample(ValueError):  # noqa: N818
+    """A sample that cannot be used.
 
     Args:
         name: how the log calls it.
@@ -114,7 +114,7 @@ def decode(
         sixteen = _is_sixteen_bit(image)  # decoding forgets it
         image.load()
         if damage := find_damage(file, image, at_least=at_least):
-            raise BadPicture(name, damage, "truncated" if "truncated" in damage else "damaged")
+            raise BadSample(name, damage, "truncated" if "truncated" in damage else "damaged")
         _check_range(image, name, sixteen=sixteen)
         return _upright(image)
 
@@ -138,24 +138,24 @@ def highest_of_sixteen_bits(source: Path | bytes, *, name: str) -> int | None:
     """Return the highest byte of a picture of 16 bits, 0 if it is refused as black; None for any other."""
     try:
         return int(decode(source, name=name).max()) if header(source, name=name).sixteen_bit else None
-    except BadPicture as bad:
+    except BadSample as bad:
         return 0 if bad.kind == "range" else None
 
 
 @contextmanager
 def _opened(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int) -> Iterator[tuple[Image.Image, BinaryIO]]:
-    """Open a picture and its file; whatever goes wrong inside the `with` is a BadPicture."""
+    """Open a picture and its file; whatever goes wrong inside the `with` is a BadSample."""
     file: BinaryIO | None = None
     try:
         file = _file(source, name)
         with _QUIET, Image.open(file, formats=FORMATS) as image:
             if image.width * image.height > max_pixels:
-                raise BadPicture(name, _too_large(f"{image.width} x {image.height}", max_pixels), "huge")
+                raise BadSample(name, _too_large(f"{image.width} x {image.height}", max_pixels), "huge")
             yield image, file
-    except (BadPicture, MemoryError):
+    except (BadSample, MemoryError):
         raise
     except Exception as error:  # decoders raise many kinds on damaged files
-        raise BadPicture(name, *_reason(error, file, max_pixels)) from error
+        raise BadSample(name, *_reason(error, file, max_pixels)) from error
     finally:
         if file is not None and file is not source:
             file.close()
@@ -170,7 +170,7 @@ def _file(source: Path | bytes | BinaryIO, name: str) -> BinaryIO:
     size = os.fstat(file.fileno()).st_size
     if size > MAX_BYTES:
         file.close()
-        raise BadPicture(name, f"it has {size} bytes, and at most {MAX_BYTES} of a picture are read", "huge")
+        raise BadSample(name, f"it has {size} bytes, and at most {MAX_BYTES} of a picture are read", "huge")
     return file
 
 
@@ -196,7 +196,7 @@ def _check_range(image: Image.Image, name: str, *, sixteen: bool) -> None:
         low, high = (0, 0) if mode == "F" else _extremes(image)
         if mode == "F" or low < 0 or high > 65535:
             reason = "its pixels are 32-bit numbers without a known range; convert it to 8 or 16 bits"
-            raise BadPicture(name, reason, "range")
+            raise BadSample(name, reason, "range")
         if high:  # what is zero is black at any range
             _refuse_black(high, name)
     elif sixteen and mode != "CMYK":
@@ -226,7 +226,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def _refuse_black(highest: int, name: str) -> None:
     """Refuse a picture of 16 bits that would keep less than SHADES of 256, as one of a camera of 12 bits does."""
     if highest < 256 * SHADES:
-        raise BadPicture(
+        raise BadSample(
             name,
             f"its 16-bit values go no higher than {highest} of 65535, which comes out black; save the whole set as 8 "
             "bits by one common scale, such as value / 16 for a camera of 12 bits",

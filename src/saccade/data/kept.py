@@ -11,7 +11,7 @@ from torch import Tensor
 from .draws import Order
 from .feed import Batch, Expand, ResidentFeed
 from .framing import Encoder, Framing
-from .image import BadPicture
+from .image import BadSample
 from .loader import TRIES, in_threads, note_bad, replacement, too_many_bad
 from .source import Source
 
@@ -50,7 +50,7 @@ class KeptFeed(ResidentFeed):
         super().__init__({}, order=order, expand=expand)
         self.source, self.encode, self.threads, self.place = source, encode, threads, device
         self.allowed = bad_limit * len(source)
-        self.unreadable: dict[int, BadPicture] = {}
+        self.unreadable: dict[int, BadSample] = {}
         self.notes = [kept_note(len(source), size)]
 
     @property
@@ -68,10 +68,10 @@ class KeptFeed(ResidentFeed):
         columns: dict[str, Tensor] = {}
         made = threading.Lock()
 
-        def read(index: int) -> BadPicture | None:
+        def read(index: int) -> BadSample | None:
             try:
                 sample = self.encode(self.source.sample(index))
-            except BadPicture as error:
+            except BadSample as error:
                 return error
             with made:
                 for name, part in sample.items():
@@ -133,7 +133,7 @@ class Kept(Source):
     def _try(self, index: int) -> np.ndarray | None:
         try:
             return self.source.read(index)
-        except BadPicture:
+        except BadSample:
             return None
 
     def read(self, index: int) -> np.ndarray:
@@ -165,7 +165,7 @@ def decoded_bytes(source: Source) -> int:
     for index in range(0, len(source), -(-len(source) // SAMPLED)):
         try:
             sizes.append(source.read(index).nbytes)
-        except BadPicture:
+        except BadSample:
             continue
     return round(float(np.mean(sizes)) * len(source)) if sizes else 0
 

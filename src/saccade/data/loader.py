@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from .draws import Order, key, uniform_number
 from .feed import Batch, Expand, Feed, sample_keys, to_device
 from .framing import Encoded, Encoder
-from .image import BadPicture, count_bad
+from .image import BadSample, count_bad
 from .source import Sample, Source, Stream
 
 T = TypeVar("T")
@@ -228,7 +228,7 @@ class _Reading(Dataset[Read]):
         for attempt in range(TRIES):
             try:
                 return self.encode(self.source.sample(index), rng_key), rng_key, bad
-            except BadPicture as error:
+            except BadSample as error:
                 bad.append((error.name, error.reason))
                 index = replacement(rng_key, attempt, len(self.source))
         return None, rng_key, bad
@@ -263,19 +263,19 @@ class _Streaming(IterableDataset[Any]):
         worker = (number + self.start) % workers  # the loader asks number 0 first: it takes the next batch
         before = self.start // workers + (worker < self.start % workers)  # batches this worker gave
         samples = self._samples(worker, workers, skip=before * self.batch_size)
-        ahead: deque[Sample | BadPicture] = deque()  # read already, but of a later batch
+        ahead: deque[Sample | BadSample] = deque()  # read already, but of a later batch
         while True:
             batch = [ahead.popleft() if ahead else next(samples) for _ in range(self.batch_size)]
-            if all(isinstance(sample, BadPicture) for sample in batch):
+            if all(isinstance(sample, BadSample) for sample in batch):
                 while not (ahead and isinstance(ahead[-1], Sample)) and len(ahead) < TRIES:
                     ahead.append(next(samples))
             yield self._batch(batch, ahead)
 
     def _batch(
-        self, samples: list[Sample | BadPicture], ahead: Sequence[Sample | BadPicture]
+        self, samples: list[Sample | BadSample], ahead: Sequence[Sample | BadSample]
     ) -> tuple[Batch, list[tuple[str, str]]]:
         good = [sample for sample in samples if isinstance(sample, Sample)]
-        bad = [(sample.name, sample.reason) for sample in samples if isinstance(sample, BadPicture)]
+        bad = [(sample.name, sample.reason) for sample in samples if isinstance(sample, BadSample)]
         instead, first = good, len(good)  # copies of a picture are numbered, so that each has draws of its own
         if not good:
             if not (ahead and isinstance(ahead[-1], Sample)):
@@ -292,7 +292,7 @@ class _Streaming(IterableDataset[Any]):
         assert batch is not None
         return batch, bad
 
-    def _samples(self, worker: int, workers: int, *, skip: int) -> Iterator[Sample | BadPicture]:
+    def _samples(self, worker: int, workers: int, *, skip: int) -> Iterator[Sample | BadSample]:
         """Yield a worker's samples, the part begun again in another order when it ends, without the first `skip`."""
         place = {"seed": self.seed, "rank": self.rank, "world": self.world, "worker": worker, "workers": workers}
         for again in range(1_000_000):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from ..config import DataConfig
-from .image import DIM, SHADES, BadPicture, highest_of_sixteen_bits
+from .image import DIM, SHADES, BadSample, highest_of_sixteen_bits
 from .reader import READERS, ReadOptions
 from .source import Source, Splits, Stream
 from .split import abbreviate
@@ -142,7 +142,7 @@ def _open(spec: str, options: ReadOptions) -> Splits:
     raise FileNotFoundError(_not_found(spec, [Path(part.strip()).expanduser() for part in spec.split(",")]))
 
 
-def _lost_notes(part: str, lost: tuple[BadPicture, ...]) -> list[str]:
+def _lost_notes(part: str, lost: tuple[BadSample, ...]) -> list[str]:
     """Return remarks on what listing a part found to be missing."""
     more = [f"{part}: {len(lost) - NAMED} more cannot be read"] if len(lost) > NAMED else []
     return [f"{part}: {bad}" for bad in lost[:NAMED]] + more
@@ -164,7 +164,7 @@ def _depth_note(source: Source) -> list[str]:
 def _highest(source: Source, index: int) -> int | None:
     try:
         raw = source.raw(index)
-    except BadPicture:
+    except BadSample:
         return None
     return None if raw is None else highest_of_sixteen_bits(raw, name=source.name(index))
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from .image import BadPicture, decode
+from .image import BadSample, decode
 from .split import choose_held_out, held_out_notes, identity
 from .targets import ClassTargets, Targets
 
@@ -67,7 +67,7 @@ class Source(Samples):
     """
 
     targets: Targets
-    lost: tuple[BadPicture, ...] = ()
+    lost: tuple[BadSample, ...] = ()
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -92,7 +92,7 @@ class Source(Samples):
         """Return what the log calls a sample; the same wherever the set lies."""
 
     def read(self, index: int) -> np.ndarray:
-        """Return a sample's image, H, W, 3 uint8 (H, W, 1 from grey arrays), or raise BadPicture."""
+        """Return a sample's image, H, W, 3 uint8 (H, W, 1 from grey arrays), or raise BadSample."""
         raw = self.raw(index)
         assert raw is not None, "a source without encoded images reads them itself"
         return decode(raw, name=self.name(index), at_least=self.at_least)
@@ -102,7 +102,7 @@ class Source(Samples):
         """Return the source of some of the samples, in the order given."""
 
     def sample(self, index: int) -> Sample:
-        """Return all of a sample, or raise BadPicture."""
+        """Return all of a sample, or raise BadSample."""
         return Sample({"image": self.read(index)}, self.targets.read(index), self.name(index))
 
     def hold_out(self, *, share: float, seed: int) -> tuple["Source", "Source", tuple[str, ...]]:
@@ -278,7 +278,7 @@ class Stream(Samples):
     """
 
     length: int | None = None
-    lost: tuple[BadPicture, ...] = ()
+    lost: tuple[BadSample, ...] = ()
 
     def __init__(self, outputs: Sequence[str]) -> None:
         self._outputs = tuple(outputs)
@@ -296,7 +296,7 @@ class Stream(Samples):
     @abstractmethod
     def samples(
         self, *, seed: int, epoch: int, rank: int, world: int, worker: int, workers: int, skip: int = 0
-    ) -> Iterator[Sample | BadPicture]:
+    ) -> Iterator[Sample | BadSample]:
         """Yield one reader's part of an epoch, in an order that is a function of the arguments alone.
 
         Args:

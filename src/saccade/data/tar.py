@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ..files import open_regular
-from .image import EXTENSIONS, MAX_BYTES, BadPicture
+from .image import EXTENSIONS, MAX_BYTES, BadSample
 from .split import abbreviate
 from .targets import numbered_classes
 
@@ -55,8 +55,8 @@ class Usual(NamedTuple):
 
 def shard_entries(
     path: Path, shard: int, classes: Sequence[str], *, usual: Callable[[], Usual] = lambda: Usual(0, 0)
-) -> Iterator[Entry | BadPicture]:
-    """Yield the samples of one shard; one without picture or label, and the rest of a damaged shard, as BadPicture.
+) -> Iterator[Entry | BadSample]:
+    """Yield the samples of one shard; one without picture or label, and the rest of a damaged shard, as BadSample.
 
     Args:
         path: of the tar file.
@@ -74,24 +74,22 @@ def shard_entries(
                 image = next((member for kind, member in files.items() if f".{kind}" in EXTENSIONS), None)
                 if image is None:
                     if {"cls", "json"} & files.keys():
-                        yield BadPicture(name, "the sample has a label but no picture")
+                        yield BadSample(name, "the sample has a label but no picture")
                     continue
                 if image.size > MAX_BYTES:
                     reason = f"it has {image.size} bytes, and at most {MAX_BYTES} of a picture are read"
-                    yield BadPicture(name, reason, "huge")
+                    yield BadSample(name, reason, "huge")
                     continue
                 label = _label(file, files)
                 index = _index(label, lookup)
                 if index is None:
                     known = f"{len(classes)} classes: {abbreviate(classes)}"
-                    yield BadPicture(
-                        name, f"its label {label!r} is none of the {known}" if label else "it has no label"
-                    )
+                    yield BadSample(name, f"its label {label!r} is none of the {known}" if label else "it has no label")
                     continue
                 yield Entry(shard, name, image.offset, image.size, index)
     except (TarError, OSError) as error:
         reason = f"the rest of the shard cannot be read, {_lost(path, end, usual())}: {error}"
-        yield BadPicture(str(path), reason, "truncated")
+        yield BadSample(str(path), reason, "truncated")
 
 
 def usual_shard(shards: Sequence[Path]) -> Usual:

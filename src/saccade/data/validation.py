@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from .feed import Batch
 from .framing import Encoded, Encoder, Framing
-from .image import BadPicture
+from .image import BadSample
 from .loader import init_worker
 from .source import Source
 
@@ -125,7 +125,7 @@ class _Reading(Dataset[Any]):
         place = self.places[item]
         try:
             return self.encode(self.source.sample(place)), place, None
-        except BadPicture as error:
+        except BadSample as error:
             return None, place, (error.name, error.reason)
 
     def collate(self, items: list[Any]) -> tuple[Batch | None, list[tuple[str, str]]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.image import BadPicture, decode, header
+from ..data.image import BadSample, decode, header
 from .limits import Limits, Refusal
 from .upload import Picture
 
@@ -34,7 +34,7 @@ class Decoder:
         try:
             done, result = await loop.run_in_executor(self._small, self._decode_small, picture, then)
             return result if done else await self._decode_large(picture, then)
-        except BadPicture as bad:
+        except BadSample as bad:
             raise Refusal(STATUS.get(bad.kind, 422), str(bad)) from None
 
     def close(self) -> None:

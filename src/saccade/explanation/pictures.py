@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..config import DataConfig
-from ..data.image import BadPicture, decode
+from ..data.image import BadSample, decode
 from ..loading import LoadedModel
 from ..runs import Run
 from ..tasks.opening import open_samples
@@ -32,7 +32,7 @@ def _read(picture: Picture, number: int) -> tuple[str, np.ndarray]:
     if isinstance(picture, str | Path):
         path = Path(picture).expanduser()
         if path.is_dir():
-            raise BadPicture(str(path), "it is a folder; name the pictures in it, such as FOLDER/*.jpg", "foreign")
+            raise BadSample(str(path), "it is a folder; name the pictures in it, such as FOLDER/*.jpg", "foreign")
         return path.name, decode(path, name=str(path))
     if isinstance(picture, Image.Image):
         return f"picture {number}", np.asarray(picture.convert("RGB"))
