@@ -5,6 +5,7 @@ import json
 import math
 import re
 import zlib
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import BinaryIO
@@ -79,37 +80,34 @@ class ArrayReader:
 
     def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
         """Whether it is one."""
-        return path.is_dir() and is_known(path)
+        return path.is_dir() and _find_layout(path) is not None
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
         """Open it."""
         return open_known_arrays(path)
 
 
-def is_known(folder: Path) -> bool:
-    """Tell whether a folder holds MNIST's or CIFAR's files, by their names."""
-    names = {path.name for path in folder.iterdir()}
-    layouts = (
-        {"data_batch_1.bin", "test_batch.bin"},
-        {"train.bin", "test.bin"},
-        STRIPS,
-        {"data_batch_1", "batches.meta"},
-    )
-    pickled = {"train", "test"} <= names and (folder / "meta").is_file()
-    return pickled or any(map(IDX.fullmatch, names)) or any(layout <= names for layout in layouts)
-
-
 def open_known_arrays(folder: Path) -> Splits:
     """Open a folder that holds MNIST's or CIFAR's files."""
+    return (_find_layout(folder) or _refuse_pickles)(folder)
+
+
+def _find_layout(folder: Path) -> Callable[[Path], Splits] | None:
+    """Return what opens a folder, by the names of its files; None if they are none of MNIST's or CIFAR's."""
     names = {path.name for path in folder.iterdir()}
     if any(map(IDX.fullmatch, names)):
-        return _open_idx(folder, names)
-    if {"data_batch_1.bin", "test_batch.bin"} <= names:
-        return _open_cifar10(folder)
-    if {"train.bin", "test.bin"} <= names:
-        return _open_cifar100(folder)
-    if names >= STRIPS:
-        return _open_strips(folder)
+        return _open_idx
+    layouts: tuple[tuple[set[str], Callable[[Path], Splits]], ...] = (
+        ({"data_batch_1.bin", "test_batch.bin"}, _open_cifar10),
+        ({"train.bin", "test.bin"}, _open_cifar100),
+        (STRIPS, _open_strips),
+        ({"data_batch_1", "batches.meta"}, _refuse_pickles),
+    )
+    pickled = {"train", "test"} <= names and (folder / "meta").is_file()
+    return next((found for layout, found in layouts if layout <= names), _refuse_pickles if pickled else None)
+
+
+def _refuse_pickles(folder: Path) -> Splits:
     raise ValueError(
         f"{folder} holds CIFAR as Python pickles, which can run code when read and are not opened here; take the "
         "binary version (cifar-10-binary.tar.gz, cifar-100-binary.tar.gz: data_batch_1.bin or train.bin), or save "
@@ -146,9 +144,9 @@ def _read_up_to(file: BinaryIO | gzip.GzipFile, size: int) -> bytes:
     return bytes(data)
 
 
-def _open_idx(folder: Path, names: set[str]) -> Splits:
+def _open_idx(folder: Path) -> Splits:
     files: dict[tuple[bool, str], Path] = {}
-    for name in sorted(names):  # an unpacked file stands before its .gz
+    for name in sorted(path.name for path in folder.iterdir()):  # an unpacked file stands before its .gz
         if match := IDX.fullmatch(name):
             files.setdefault((match[2] == "train", match[3]), folder / name)
     missing = [f"{'train' if t else 't10k'}-{kind}" for t in (True, False) for kind in ("images", "labels")]

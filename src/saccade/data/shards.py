@@ -14,7 +14,7 @@ from .draws import random_of, shuffled
 from .image import BadSample, decode
 from .reader import ReadOptions, holds, register_reader
 from .source import Names, Sample, Source, Splits, Stream
-from .split import choose_held_out, choose_split, held_out_notes, identity
+from .split import choose_split, identity
 from .tar import Entry, Usual, number_classes, read_member, shard_entries, usual_shard
 from .targets import ClassTargets
 
@@ -93,12 +93,10 @@ class ShardStream(Stream):
     def hold_out(self, *, share: float, seed: int) -> tuple["ShardStream", Source, tuple[str, ...]]:
         """Split off validation pictures by name and seed; the headers of all shards are read once."""
         source = self.indexed()
-        keys = np.array([identity(source.name(index), seed) for index in range(len(source))], dtype=np.int64)
-        held = choose_held_out(keys, source.targets.strata(), share=share)
+        held, notes = source.choose_held_out(share=share, seed=seed)
         left = copy.copy(self)
         left.without = np.sort([identity(source.name(int(index))) for index in np.flatnonzero(held)])
         left.length = int((~held).sum())
-        notes = held_out_notes(held, source.targets.alone(), share=share, seed=seed)
         return left, source.subset(np.flatnonzero(held)), notes
 
     def _loaded(self, entries: Iterator[Entry | BadSample], skip: int) -> Iterator[Entry | BadSample]:

@@ -107,13 +107,14 @@ class Source(Samples):
 
     def hold_out(self, *, share: float, seed: int) -> tuple["Source", "Source", tuple[str, ...]]:
         """Split off validation samples by name and seed; return both parts and remarks."""
+        held, notes = self.choose_held_out(share=share, seed=seed)
+        return self.subset(np.flatnonzero(~held)), self.subset(np.flatnonzero(held)), notes
+
+    def choose_held_out(self, *, share: float, seed: int) -> tuple[np.ndarray, tuple[str, ...]]:
+        """Return which samples are to be held out by name and seed, N bool, and remarks."""
         keys = np.array([identity(self.name(index), seed) for index in range(len(self))], dtype=np.int64)
         held = choose_held_out(keys, self.targets.strata(), share=share)
-        return (
-            self.subset(np.flatnonzero(~held)),
-            self.subset(np.flatnonzero(held)),
-            held_out_notes(held, self.targets.alone(), share=share, seed=seed),
-        )
+        return held, held_out_notes(held, self.targets.alone(), share=share, seed=seed)
 
     def ready(self) -> None:
         """Do once what makes reading fast, before there are processes that read."""

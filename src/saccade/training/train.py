@@ -188,9 +188,9 @@ def train_config(
 
 
 def _fit(loop: Loop) -> dict[str, Any]:
-    """Run a loop; what breaks it is said with what to do."""
+    """Run a loop; what breaks it is said with what to do, and what could not be read is written in any case."""
     try:
-        return _fit_and_name_bad(loop)
+        return loop.fit()
     except torch.OutOfMemoryError as error:
         raise TrainingError(
             f"the device ran out of memory at step {loop.step}: {str(error).splitlines()[0]}. Resume with the batch in "
@@ -205,11 +205,6 @@ def _fit(loop: Loop) -> dict[str, Any]:
             f"a process that reads pictures was ended from outside at step {loop.step}: {error}. Mostly the machine's "
             f"memory is full; saccade train --resume {loop.run.path} --workers {(loop.config.data.workers or 0) // 2}"
         ) from error
-
-
-def _fit_and_name_bad(loop: Loop) -> dict[str, Any]:
-    try:
-        return loop.fit()
     finally:
         loop.feed.close()
         loop.parts.validation.close()
