@@ -17,7 +17,13 @@ class WriteError(OSError):
 
 
 class NotRegularError(OSError):
-    """A pipe, a device or a folder in the place of a file."""
+    """A pipe, a device or a folder in the place of a file.
+
+    Attributes:
+        what: it is, in words.
+    """
+
+    what = "no regular file"
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -28,7 +34,9 @@ def open_regular(path: Path) -> BufferedReader:
         return os.fdopen(handle, "rb")
     os.close(handle)
     name = "a folder" if stat.S_ISDIR(kind) else "a pipe" if stat.S_ISFIFO(kind) else "a device or a socket"
-    raise NotRegularError(f"{path} is {name}; only regular files are read")
+    error = NotRegularError(f"{path} is {name}; only regular files are read")
+    error.what = name
+    raise error
 
 
 def sort_header(path: Path) -> None:

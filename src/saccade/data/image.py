@@ -114,7 +114,7 @@ def decode(
         sixteen = _is_sixteen_bit(image)  # decoding forgets it
         image.load()
         if damage := find_damage(file, image, at_least=at_least):
-            raise BadSample(name, damage, "truncated" if "truncated" in damage else "damaged")
+            raise BadSample(name, *damage)
         _check_range(image, name, sixteen=sixteen)
         return _upright(image)
 
@@ -257,7 +257,7 @@ def _reason(error: Exception, file: BinaryIO | None, max_pixels: int) -> tuple[s
     if isinstance(error, FileNotFoundError):
         return "the file is not there (any more)", "missing"
     if isinstance(error, NotRegularError):
-        return f"it is {str(error).rpartition(' is ')[2]}", "foreign"
+        return f"it is {error.what}; only regular files are read", "foreign"
     if isinstance(error, PermissionError):
         return "permission to read the file is denied", "denied"
     if isinstance(error, Image.DecompressionBombError):
