@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_read_again(folder, reads):
     source = open_data(str(folder)).train
     kept = Kept(source, limit=10.5 * PICTURE, threads=2)
     kept.ready()
-    assert len(kept.pictures) == 10
+    assert len(kept.images) == 10
     reads.clear()
     few = feed(FileFeed, kept, crop="resized", workers=0)
     first = batches(few)
