@@ -16,6 +16,7 @@ from .data.spec import InputSpec
 from .metadata import check_inputs, check_model, described_by, read_described
 from .models import CheckpointError, load_official
 from .models._backbone import Backbone
+from .models._builder import SMALL_SIDE
 from .models._identify import resolve_name
 from .models._official import read_checkpoint
 from .plugins import PLUGINS, attach
@@ -25,7 +26,6 @@ from .tasks import Distillation, LabelMaps, Task, TeacherLabels, TokenLabelling
 from .tasks.opening import TaskChoice, find_task
 from .weights import find_weights
 
-SMALL = 64  # sides up to this are small pictures: patches of 16 pixels would leave nothing of them
 GIVEN_HERE = ("model", "task")  # what plug-ins are given here
 TEACHER_TASKS = (Distillation, TokenLabelling)  # in the place of plain classification
 
@@ -178,7 +178,7 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
     if config.drop_path is not None:
         options["drop_path_rate"] = config.drop_path
     fitted = {"img_size": spec.img_size}
-    if spec.img_size <= SMALL and "patch16" in name and "patch_size" not in config.options:
+    if spec.img_size <= SMALL_SIDE and "patch16" in name and "patch_size" not in config.options:  # or little is left
         fitted["patch_size"] = 4
         spec.notes.append(f"{name} reads patches of 4 pixels, since the pictures have {spec.img_size}")
     try:
@@ -224,10 +224,10 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        told = " ".join(str(error).split())[:300]
+        detail = " ".join(str(error).split())[:300]
         raise CheckpointError(
-            f"the weights of {file} do not fit the model and classes written beside them ({told}); give the folder of "
-            "the run that wrote them"
+            f"the weights of {file} do not fit the model and classes written beside them ({detail}); give the folder "
+            "of the run that wrote them"
         ) from None
     return model.eval(), spec
 

@@ -146,6 +146,7 @@ class TrainConfig:
 
     seed: int = 0
     recipe: str | None = None  # the recipe the settings began from
+    requires_checkpoint: bool = False  # refuse to begin without trained weights: fine-tuning
     task: str | None = None  # "classify", "multilabel:loss=asymmetric", ...; None: what the data's layout says
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -9,7 +9,7 @@ from torch import Tensor
 from .building import open_teacher
 from .config import ConfigError, DataConfig
 from .data.framing import Framing
-from .data.picture import BadPicture
+from .data.image import BadSample
 from .data.source import Stream
 from .pretrained import match_classes
 from .tasks import LabelMaps, TeacherLabels, make_label_maps
@@ -29,7 +29,7 @@ def write_labels(
     batch_size: int = 32,
     device: str = "cpu",
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[LabelMaps, list[BadPicture]]:
+) -> tuple[LabelMaps, list[BadSample]]:
     """Ask a teacher about the whole of every training picture; `train --plugin token_label:maps=OUT` reads the answers.
 
     Args:
@@ -66,7 +66,7 @@ def write_labels(
     )
     asked.apply(lambda tensor: tensor.to(device))
     framing = Framing(img_size or spec.img_size, channels=spec.in_chans)
-    bad: list[BadPicture] = []
+    bad: list[BadSample] = []
 
     def pictures() -> Iterator[tuple[str, Tensor]]:
         for index in range(len(source)):
@@ -74,7 +74,7 @@ def write_labels(
                 progress(index, len(source))
             try:
                 picture = source.read(index)
-            except BadPicture as error:
+            except BadSample as error:
                 bad.append(error)
                 continue
             image = framing.image(picture, (0, 0, picture.shape[1], picture.shape[0]))

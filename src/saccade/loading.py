@@ -1,5 +1,6 @@
 """A trained model, opened once for all that ask it: evaluate, explain, predict, serve and export."""
 
+import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -9,13 +10,15 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from .building import load_model
+from .building import load_model, resolve_name
 from .data.augment import Normalize
 from .data.spec import InputSpec
+from .models import CheckpointError
 from .pretrained import PREFIX, open_timm
 from .tasks import Task
 from .tasks.opening import find_task
 
+ALLOWED = "a run's folder, its model.safetensors"
 Origin = Literal["run", "timm", "module"]
 
 
@@ -91,3 +94,40 @@ def open_device(name: str) -> torch.device:
             f"device={name} was given and cannot be used ({str(error).splitlines()[0]}); try cpu"
         ) from None
     return device
+
+
+def find_target(target: str | Path, *, allowed: str = ALLOWED) -> str:
+    """Return what `open_model` can open: a path as it was given, or timm's full name for a short one.
+
+    Args:
+        target: what was given; `vit_tiny` stands for `vit_tiny_patch16_224`, as in training.
+        allowed: what may be given besides a timm model, in words.
+    """
+    path = Path(target).expanduser()
+    if path.is_dir():
+        _require_weights(path)
+    if path.exists():
+        return str(target)
+    try:
+        return resolve_name(str(target))
+    except ValueError:
+        near = difflib.get_close_matches(str(target), timm.list_models(), n=3)
+        hint = f" (the nearest are {', '.join(near)})" if near else ""
+        raise CheckpointError(
+            f"there is no {target}, and timm has no model of that name{hint}; give {allowed}, or the name of a timm "
+            "model with pretrained weights"
+        ) from None
+
+
+def _require_weights(folder: Path) -> None:
+    """Refuse a folder without weights, and say what it is."""
+    if (folder / "model.safetensors").exists():
+        return
+    if (folder / "config.yaml").is_file():
+        raise CheckpointError(
+            f"{folder} is a run that has not come to its end, where its weights are written; resume it by saccade "
+            f"train --resume {folder}"
+        )
+    if (folder / "comparison.json").is_file():
+        raise CheckpointError(f"{folder} is a comparison; give one of its runs, in {folder / 'runs'}")
+    raise CheckpointError(f"{folder} holds no model.safetensors, so it is no run; give a folder `saccade train` wrote")

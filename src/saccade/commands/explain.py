@@ -6,6 +6,8 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 
+WRITES = r"explanation(-\d+)?(/(index\.html|numbers\.json|picture-\d+(/[\w-]+\.png)?))?"  # in a run's folder
+
 
 def flags(parser: ArgumentParser) -> None:
     """Show what a model did with pictures: where it looked, what it clustered and nominated, which layers are alike."""

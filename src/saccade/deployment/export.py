@@ -17,8 +17,7 @@ from torch.export import ExportedProgram
 
 from ..data.spec import InputSpec
 from ..files import write_text
-from ..loading import open_model
-from ..targets import find_target
+from ..loading import find_target, open_model
 from .bundle import Bundle, ExportError, require_onnxruntime
 from .graph import WithPreprocessing, halved, trace, write_int8, write_onnx, write_program
 from .judge import Exported, ExportedFile, Judge

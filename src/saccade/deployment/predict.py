@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..data.picture import MAX_PIXELS, BadPicture, decode
+from ..data.image import MAX_PIXELS, BadSample, decode
 from ..data.spec import InputSpec
 from ..tasks import Answer, Task
 from .paths import find_paths
@@ -146,7 +146,7 @@ class _Reader:
         try:
             whole = decode(path, name=name, max_pixels=self.max_pixels)
             return name, self.framing(whole), _small(whole) if self.keep else None, None
-        except BadPicture as error:
+        except BadSample as error:
             return name, None, None, error.reason
         except MemoryError:
             return name, None, None, "there is not enough memory to decode it"

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from ..data.augment import Normalize
 from ..data.spec import InputSpec
 from ..files import physical_memory
-from ..loading import LoadedModel, open_model
+from ..loading import LoadedModel, find_target, open_model
 from ..plugins import attached
-from ..targets import find_target
 from ..tasks import Task
 from .bundle import Bundle, ExportError, read_program_bundle, require_onnxruntime, safe_onnx_bytes
 

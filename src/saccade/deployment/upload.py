@@ -12,7 +12,7 @@ import numpy as np
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from ..data.picture import BadPicture, decode, header
+from ..data.image import BadSample, decode, header
 from .limits import Limits, Refusal
 
 KINDS = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
@@ -195,7 +195,7 @@ class Decoder:
         try:
             done, result = await loop.run_in_executor(self._small, self._decode_small, image, then)
             return result if done else await self._decode_large(image, then)
-        except BadPicture as bad:
+        except BadSample as bad:
             raise Refusal(STATUS.get(bad.kind, 422), str(bad)) from None
 
     def close(self) -> None:

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..data.draws import seed_of
 from ..data.feed import Batch
-from ..data.held_out import identity
 from ..data.source import Source
+from ..data.split import identity
 from ..data.validation import Validation
 from .judge import CLEAN, Judge
 from .opening import EvaluatedModel, EvaluationError

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..data.held_out import some as abbreviate
-from ..data.picture import count_bad
+from ..data.image import count_bad
 from ..data.source import Source
+from ..data.split import abbreviate
 from .asking import Bars, FramedImages, ask_all
 from .bootstrap import RESAMPLES, Difference, Resampled
 from .classes.attacks import Attack

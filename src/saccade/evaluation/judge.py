@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..data.feed import Batch
-from ..data.held_out import some as abbreviate
 from ..data.source import Source
+from ..data.split import abbreviate
 from ..tasks.metric import Metrics, MetricSpec
 from .bootstrap import Resampled, Statistic, fewer, over_all, resample, resample_means, statistic_of
 from .classes.options import ClassOptions

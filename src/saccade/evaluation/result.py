@@ -1,16 +1,13 @@
 """An evaluation as JSON, as a table, and as the files of a folder."""
 
 import json
-import os
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..files import write_text
+from ..files import free_folder, whole_folder, write_text
 from ..report.plain import to_json
 from ..report.tally import Score
-from ..runs import free_name
 from ..tasks.metric import MetricSpec
 from .findings import Findings
 from .opening import EvaluationError
@@ -83,17 +80,9 @@ class Evaluation(Findings):
             overwrite: replace an evaluation that is there.
         """
         path = require_free(folder, overwrite=overwrite)
-        draft = path.with_name(f".{path.name}.part")
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        try:
+        with whole_folder(path) as draft:
             write_text(draft / FILES[0], self.to_json() + "\n")
             write_text(draft / FILES[1], render(self))
-            if path.exists():
-                shutil.rmtree(path)
-            os.replace(draft, path)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
         return path / FILES[1]
 
 
@@ -104,11 +93,7 @@ def choose_folder(folder: str | Path, *, overwrite: bool) -> Path:
         folder: must hold nothing but an evaluation.
         overwrite: the one that is there may be replaced, so no number is needed.
     """
-    path = require_free(folder, overwrite=True)
-    if overwrite or not path.exists() or not any(path.iterdir()):
-        return path
-    path = path.resolve() if path.name in ("", "..") else path
-    return free_name(path.parent, path.name)
+    return free_folder(require_free(folder, overwrite=True), overwrite=overwrite)
 
 
 def require_free(folder: str | Path, *, overwrite: bool) -> Path:

@@ -9,11 +9,10 @@ import PIL.Image
 from torch import Tensor, nn
 
 from ..config import DataConfig
-from ..data.picture import BadPicture, decode
+from ..data.image import BadSample, decode
 from ..data.spec import InputSpec
-from ..loading import LoadedModel, open_device, open_model
+from ..loading import LoadedModel, find_target, open_device, open_model
 from ..runs import Run
-from ..targets import find_target
 from ..tasks.opening import open_samples
 
 DETECTING = ("rpn", "roi_heads", "anchor_generator")  # parts of detectors, which resize pictures and return boxes
@@ -116,7 +115,7 @@ def _read(image: ImageLike, number: int) -> tuple[str, np.ndarray]:
     if isinstance(image, str | Path):
         path = Path(image).expanduser()
         if path.is_dir():
-            raise BadPicture(str(path), "it is a folder; name the pictures in it, such as FOLDER/*.jpg", "foreign")
+            raise BadSample(str(path), "it is a folder; name the pictures in it, such as FOLDER/*.jpg", "foreign")
         return path.name, decode(path, name=str(path))
     if isinstance(image, PIL.Image.Image):
         return f"picture {number}", np.asarray(image.convert("RGB"))

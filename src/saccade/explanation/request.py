@@ -1,10 +1,8 @@
 """What is asked of the views, which views there are, and whether what was asked can be had."""
 
 import difflib
-import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +11,6 @@ from torch import Tensor, nn
 from ..loading import LoadedModel
 from ..registry import Registry
 from ..tasks import Answer
-from . import views
 from .capture import Captured
 from .recording import Recorded
 from .view import ExplainedSample, View
@@ -98,7 +95,7 @@ class ViewKind:
     taps: Callable[[nn.Module], list[nn.Module]] = lambda _: []
 
 
-VIEWS: Registry[ViewKind] = Registry("view", group="saccade.views")
+VIEWS: Registry[ViewKind] = Registry("view", group="saccade.views", home="saccade.explanation.views")
 
 
 def register_view(key: str, *, rank: int, **more: Any) -> Callable[[Make], Make]:
@@ -113,8 +110,6 @@ def register_view(key: str, *, rank: int, **more: Any) -> Callable[[Make], Make]
 
 def all_views(reads: str = "images") -> dict[str, ViewKind]:
     """Return the views of images or texts by their keys, in the order of a page: those of `views/`, and of others."""
-    for module in pkgutil.iter_modules(views.__path__):
-        import_module(f"{views.__name__}.{module.name}")
     return {kind.key: kind for kind in sorted(VIEWS.values(), key=lambda kind: kind.rank) if reads in kind.reads}
 
 

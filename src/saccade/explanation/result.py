@@ -1,15 +1,12 @@
 """What `explain` returns, and the folder it is written to: the page, its images as PNG, its numbers as JSON."""
 
 import json
-import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from ..runs import free_name
+from ..files import free_folder, whole_folder
 from ..tasks import Answer
 from .page import render
 from .view import Explained, ExplainedSample, Figure, View
@@ -29,19 +26,11 @@ class Explanation(Explained):
         """
         folder = Path(folder).expanduser()
         check_free(folder, overwrite=overwrite)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
-        try:
-            draft.chmod(0o755)
+        with whole_folder(folder) as draft:
             files = _write_pictures(self, draft)
             numbers = json.dumps(_numbers(self, files), indent=1, allow_nan=False)
             (draft / "numbers.json").write_text(numbers, encoding="utf-8")
             (draft / "index.html").write_text(render(self), encoding="utf-8")
-            if folder.exists():
-                shutil.rmtree(folder)
-            os.replace(draft, folder)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
         return folder / "index.html"
 
 
@@ -101,10 +90,7 @@ def choose_folder(folder: str | Path, *, overwrite: bool) -> Path:
     """
     path = Path(folder).expanduser()
     check_free(path, overwrite=True)
-    if overwrite or not path.is_dir() or not any(path.iterdir()):
-        return path
-    path = path.resolve() if path.name in ("", "..") else path
-    return free_name(path.parent, path.name)
+    return free_folder(path, overwrite=overwrite)
 
 
 def check_free(folder: Path, *, overwrite: bool) -> None:

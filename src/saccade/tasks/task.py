@@ -301,7 +301,7 @@ class Task(nn.Module):
         return answer.record
 
 
-TASKS: Registry[type[Task]] = Registry("task", group="saccade.tasks")
+TASKS: Registry[type[Task]] = Registry("task", group="saccade.tasks", home="saccade.tasks")
 
 
 def register_task(name: str) -> Any:

@@ -14,7 +14,7 @@ from torch import nn
 import saccade
 from saccade.building import build_model
 from saccade.config import ModelConfig
-from saccade.data.picture import BadPicture
+from saccade.data.image import BadSample
 from saccade.data.spec import InputSpec
 from saccade.explanation.explain import explain
 from saccade.explanation.request import all_views
@@ -178,9 +178,9 @@ def test_bad_input_is_refused_in_plain_words(tmp_path):
     text = tmp_path / "notes.txt"
     text.write_text("not a picture")
     for wrong, error, words in [
-        (text, BadPicture, "not a picture"),
-        (tmp_path / "none.png", BadPicture, "not there"),
-        (tmp_path, BadPicture, "it is a folder"),
+        (text, BadSample, "not a picture"),
+        (tmp_path / "none.png", BadSample, "not there"),
+        (tmp_path, BadSample, "it is a folder"),
         ([], ValueError, "at least one"),
         (np.zeros((4, 4, 3)), ValueError, "uint8"),
         (3.5, TypeError, "pictures are float; give files"),

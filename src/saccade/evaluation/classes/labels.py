@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from ...data.held_out import some as abbreviate
 from ...data.source import Source
+from ...data.split import abbreviate
 
 WORDNET = re.compile(r"n\d{8}")
 VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})")

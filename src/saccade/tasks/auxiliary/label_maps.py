@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from ...config import ConfigError
+from ...files import whole_file, write_text
 from ...layers.numerics import upcast
 from .teacher import SoftLabels, TeacherLabels, Values, resample
 
@@ -237,9 +238,7 @@ def save_label_maps(
         "shards": shards,
         "classes": None if classes is None else list(classes),
     }
-    _replace(
-        folder / MANIFEST, lambda file: file.write_text(json.dumps(manifest, indent=1))
-    )  # last: it says all is there
+    write_text(folder / MANIFEST, json.dumps(manifest, indent=1))  # last: it says all is there
     return LabelMaps(folder)
 
 
@@ -307,14 +306,8 @@ def _batches(pictures: Iterable[tuple[str, Tensor]], size: int) -> Iterator[tupl
 def _write_shard(path: Path, best: Sequence[_Best]) -> None:
     tensors = {"index": np.stack([b.index for b in best]), "value": np.stack([b.value for b in best])}
     metadata = {"names": json.dumps([b.name for b in best])}
-    _replace(path, lambda file: save_file(tensors, file, metadata=metadata))
-
-
-def _replace(path: Path, write: Any) -> None:
-    """Write a file under another name, then give it its own, so that no half of it is ever read."""
-    part = path.with_suffix(".part")
-    write(part)
-    os.replace(part, path)
+    with whole_file(path) as draft:
+        save_file(tensors, draft, metadata=metadata)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -19,12 +19,27 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..files import open_regular, read_small
-from .parallel import Alone, World, piece_of
+from .files import open_regular, read_small
 
 NAME = "step-{:09d}"
+FOLDER = re.compile(r"step-(\d+)(?:\.(\d+))?")
 SHARD = r"shard-\d+-of-\d+\.safetensors"
 RECORD_BYTES = 2**30  # of state.json
+
+
+class Processes:
+    """Those that write a state together; by itself, one alone."""
+
+    rank, size = 0, 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes and speaks for all."""
+        return self.rank == 0
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every process's value, in the order of their ranks."""
+        return [value]
 
 
 class StateError(ValueError):
@@ -33,7 +48,7 @@ class StateError(ValueError):
 
 @dataclass
 class State:
-    """What a run needs to go on as if it had never stopped."""
+    """What a run needs to be resumed as if it had never stopped."""
 
     tensors: dict[str, Tensor]
     record: dict[str, Any]
@@ -48,7 +63,7 @@ def save_state(
     record: Mapping[str, Any],
     *,
     keep: int = 2,
-    world: World | None = None,
+    world: Processes | None = None,
 ) -> Path:
     """Write a state and remove the oldest ones.
 
@@ -60,21 +75,21 @@ def save_state(
         keep: how many states to leave.
         world: the processes that write together; all of them call this.
     """
-    world = world or Alone()
-    stand = _Together(world, f"the state at step {step} could not be written to {folder}")
-    with stand:
-        if world.leads:
-            stand.told = _begin(folder, step)
-    place, draft = world.gather(stand.told)[0]
+    world = world or Processes()
+    writing = _AllOrNone(world, f"the state at step {step} could not be written to {folder}")
+    with writing:
+        if world.is_main:
+            writing.result = _begin(folder, step)
+    place, draft = world.gather(writing.result)[0]
     shard = f"shard-{world.rank}-of-{world.size}.safetensors"
-    with stand:
-        mine, layout = _pieces(tensors, shard, leads=world.leads)
+    with writing:
+        mine, layout = _pieces(tensors, shard, is_main=world.is_main)
         save_file(mine, draft / shard)
         _sync(draft / shard)
-        stand.told = (shard, _digest(draft / shard), layout)
-    parts = world.gather(stand.told)
-    with stand:
-        if world.leads:
+        writing.result = (shard, _digest(draft / shard), layout)
+    parts = world.gather(writing.result)
+    with writing:
+        if world.is_main:
             _write_record(draft / "state.json", record, parts)
             _sync(draft)
             os.replace(draft, place)
@@ -84,15 +99,15 @@ def save_state(
     return place
 
 
-class _Together:
+class _AllOrNone:
     """A part of the writing that all processes come through, or none: one's failure is everyone's."""
 
-    def __init__(self, world: World, failed: str) -> None:
+    def __init__(self, world: Processes, failed: str) -> None:
         self.world, self.failed = world, failed
-        self.told: Any = None
+        self.result: Any = None
 
     def __enter__(self) -> None:
-        self.told = None
+        self.result = None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and not isinstance(error, OSError | SafetensorError):
@@ -132,7 +147,7 @@ def load_state(folder: Path) -> State:
     passed: list[Path] = []
     for place in reversed(list_states(folder)):
         try:
-            tensors, record = _read(place)
+            tensors, record = read_state(place)
         except StateError as error:
             notes.append(f"{place.name} is damaged and was passed over: {error}")
             passed.append(place)
@@ -143,11 +158,49 @@ def load_state(folder: Path) -> State:
     raise StateError(f"no intact state in {folder}: {'; '.join(notes)}. Start the run anew in another folder")
 
 
+def read_state(place: Path, *, only: tuple[str, ...] = ("",)) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors of a state, and its record, or raise StateError if a file of it is not what was written.
+
+    Args:
+        place: the state's folder.
+        only: how the names of the tensors that are wanted begin.
+    """
+    try:
+        outer = json.loads(read_small(place / "state.json", most=RECORD_BYTES))
+        text = outer["body"]
+        if hashlib.sha256(text.encode()).hexdigest() != outer["sha256"]:
+            raise StateError("state.json does not match its checksum")
+        body = json.loads(text)
+        for shard, digest in body["shards"].items():
+            if re.fullmatch(SHARD, shard) is None:
+                raise StateError(f"{shard[:80]!r} is no file of a state")
+            if _digest(place / shard) != digest:
+                raise StateError(f"{shard} does not match its checksum")
+        wanted = {name: pieces for name, pieces in body["layout"].items() if name.startswith(only)}
+        return _assemble(place, wanted), body["record"]
+    except StateError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError, RecursionError) as error:
+        raise StateError(f"{type(error).__name__}: {str(error)[:300]}") from error
+    except (RuntimeError, MemoryError, OverflowError) as error:  # pieces that do not fit together
+        raise StateError(f"its pieces cannot be put together ({str(error)[:200]})") from error
+
+
 def list_states(folder: Path) -> list[Path]:
     """Return a run's states, oldest first."""
-    found = [(path, re.fullmatch(r"step-(\d+)(?:\.(\d+))?", path.name)) for path in folder.glob("step-*")]
-    states = [(int(match[1]), int(match[2] or 0), path) for path, match in found if match and path.is_dir()]
-    return [path for _, _, path in sorted(states)]
+    return sorted((path for path in folder.glob("step-*") if path.is_dir() and FOLDER.fullmatch(path.name)), key=_age)
+
+
+def step_of(place: Path) -> int:
+    """Return the step at which a state was written."""
+    return _age(place)[0]
+
+
+def _age(place: Path) -> tuple[int, int]:
+    """Return a state's step and how often that step had been written before."""
+    found = FOLDER.fullmatch(place.name)
+    assert found is not None
+    return int(found[1]), int(found[2] or 0)
 
 
 def set_aside(passed: list[Path]) -> None:
@@ -159,11 +212,22 @@ def set_aside(passed: list[Path]) -> None:
             os.replace(place, aside)
 
 
-def _pieces(tensors: Mapping[str, Tensor], shard: str, *, leads: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def piece_of(tensor: Tensor) -> tuple[Tensor, tuple[int, ...], int]:
+    """Return the part of a tensor held here, the whole's shape, and where the part begins on the first axis."""
+    sharded: Any = tensor
+    mesh = getattr(sharded, "device_mesh", None)
+    if mesh is None:
+        return tensor, tuple(tensor.shape), 0
+    local, length = sharded.to_local(), tensor.shape[0]
+    each = -(-length // mesh.size())  # as torch.chunk parts it
+    return local, tuple(tensor.shape), min(mesh.get_local_rank() * each, length)
+
+
+def _pieces(tensors: Mapping[str, Tensor], shard: str, *, is_main: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
     mine, layout = {}, {}
     for name, tensor in tensors.items():
         local, shape, offset = piece_of(tensor)
-        if local is tensor and not leads:
+        if local is tensor and not is_main:
             continue  # the same in every process
         mine[name] = local.detach().contiguous().to("cpu", copy=True)
         layout[name] = {"shape": list(shape), "shard": shard, "offset": offset}
@@ -182,27 +246,6 @@ def _write_record(path: Path, record: Mapping[str, Any], parts: list[tuple[str, 
         file.write(whole)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _read(place: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    try:
-        outer = json.loads(read_small(place / "state.json", most=RECORD_BYTES))
-        text = outer["body"]
-        if hashlib.sha256(text.encode()).hexdigest() != outer["sha256"]:
-            raise StateError("state.json does not match its checksum")
-        body = json.loads(text)
-        for shard, digest in body["shards"].items():
-            if re.fullmatch(SHARD, shard) is None:
-                raise StateError(f"{shard[:80]!r} is no file of a state")
-            if _digest(place / shard) != digest:
-                raise StateError(f"{shard} does not match its checksum")
-        return _assemble(place, body["layout"]), body["record"]
-    except StateError:
-        raise
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError, RecursionError) as error:
-        raise StateError(f"{type(error).__name__}: {str(error)[:300]}") from error
-    except (RuntimeError, MemoryError, OverflowError) as error:  # pieces that do not fit together
-        raise StateError(f"its pieces cannot be put together ({str(error)[:200]})") from error
 
 
 def _assemble(place: Path, layout: Mapping[str, list[Any]]) -> dict[str, Tensor]:

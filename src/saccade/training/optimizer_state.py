@@ -26,7 +26,7 @@ def check_storable(optimizer: torch.optim.Optimizer, name: str) -> None:
         )
 
 
-def moments_of(
+def optimizer_state(
     optimizer: torch.optim.Optimizer, names: Mapping[int, str], begun: list[dict[str, Any]]
 ) -> tuple[dict[str, Tensor], Memory]:
     """Return the tensors an optimizer keeps, by name, and everything else it keeps with their names in their places.
@@ -59,7 +59,7 @@ def moments_of(
     return tensors, {"states": states, "groups": groups}
 
 
-def put_back(
+def load_optimizer_state(
     optimizer: torch.optim.Optimizer,
     names: Mapping[int, str],
     tensors: Mapping[str, Tensor],
@@ -67,7 +67,7 @@ def put_back(
     *,
     counts_on: torch.device | None,
 ) -> None:
-    """Give an optimizer what `moments_of` returned.
+    """Give an optimizer what `optimizer_state` returned.
 
     Args:
         optimizer: to fill.

@@ -1,4 +1,4 @@
-"""What a run that goes on refuses: other pictures, other settings, and company."""
+"""What a resumed run refuses: other pictures, other settings, and company."""
 
 import json
 import shutil
@@ -11,9 +11,8 @@ from safetensors.torch import load_file
 
 from saccade.config import ConfigError
 from saccade.runs import Run, RunError
-from saccade.training.identity import differences
-from saccade.training.loop import Loop
-from saccade.training.state import StateError
+from saccade.state import StateError
+from saccade.training.setup import differences
 from saccade.training.train import train
 from support.trainings import TINY, assert_same_end, environment, png_folder, settings
 
@@ -50,7 +49,7 @@ def stopped(whole, data, tmp_path):
 
 
 def keeping_all(*args, keep, **options):
-    from saccade.training.state import save_state
+    from saccade.state import save_state
 
     return save_state(*args, keep=100, **options)
 
@@ -106,7 +105,7 @@ def test_a_stopped_early_run_ends_the_same_when_it_is_resumed_at_its_end(data, t
 
 def test_a_finished_run_says_that_it_is(stopped, capsys):
     train(resume=stopped)
-    assert "going on with" in " ".join(capsys.readouterr().err.split())
+    assert "resuming" in " ".join(capsys.readouterr().err.split())
     train(resume=stopped)
     assert "has come to its end at step 9" in " ".join(capsys.readouterr().err.split())
 
@@ -116,7 +115,7 @@ def test_a_finished_run_says_that_it_is(stopped, capsys):
     [("keep.ema", None), ("optim.lr_batch", 128), ("schedule.epochs", 9), ("model.options.dims", [16, 16])],
 )
 def test_settings_that_make_another_run_are_refused(stopped, name, value):
-    with pytest.raises(ConfigError, match=f"{name.removesuffix('.dims')} cannot be changed in a run that goes on"):
+    with pytest.raises(ConfigError, match=f"{name.removesuffix('.dims')} cannot be changed in a resumed run"):
         train(resume=stopped, settings={name: value}, quiet=True)
 
 
@@ -140,14 +139,14 @@ def test_a_run_may_go_on_in_another_precision(stopped):
 
 
 def test_another_folder_for_a_run_that_goes_on_is_refused(stopped, tmp_path):
-    with pytest.raises(ConfigError, match="a run that goes on stays in its folder"):
+    with pytest.raises(ConfigError, match="a resumed run stays in its folder"):
         train(resume=stopped, out=tmp_path / "other", quiet=True)
 
 
 def test_a_run_that_another_process_trains_is_refused(stopped):
     hold = (
         "import sys; from pathlib import Path; from saccade.runs import Run\n"
-        "from saccade.training.lock import held_alone; from saccade.training.parallel import Alone\n"
+        "from saccade.training.lifecycle import held_alone; from saccade.training.parallel import Alone\n"
         "with held_alone(Run(Path(sys.argv[1])), Alone()):\n    print('held', flush=True); sys.stdin.read()\n"
     )
     command = [sys.executable, "-c", hold, str(stopped)]
@@ -177,19 +176,6 @@ def test_only_what_this_torchrun_began_is_gone_on_with_after_a_restart(stopped, 
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     train(str(data), out=begun, settings=settings(), quiet=True)
     assert_same_end(begun, stopped.with_name("run"))
-
-
-def test_parts_of_a_batch_are_as_many_in_every_process(monkeypatch):
-    class Two:
-        size = 2
-
-    loop = object.__new__(Loop)
-    loop.world, loop.everyone = Two(), 6
-    loop.config = type("C", (), {"optim": type("O", (), {"accumulate": 2})})
-    # three pictures each are one pair and a half: two processes with parts of three and of four agree on one part
-    assert [len(loop._chunks(length)) for length in (3, 4)] == [1, 1]
-    loop.everyone = 8
-    assert [len(loop._chunks(length)) for length in (4, 5)] == [2, 2]
 
 
 def test_a_model_is_given_by_its_name_and_one_plugin_may_be_a_word(data, tmp_path):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from saccade.training import state
+from saccade import state
+from saccade.state import StateError, list_states, load_state, save_state, set_aside
 from saccade.training.parallel import Alone
-from saccade.training.state import StateError, list_states, load_state, save_state, set_aside
 
 
 def tensors(value: float) -> dict[str, torch.Tensor]:

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 import saccade
-from saccade.training.board import Board
+from saccade.training.console import Board
 from support.training import tiny
 
 

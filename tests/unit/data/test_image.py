@@ -1,4 +1,4 @@
-"""Every kind of picture becomes upright 8-bit RGB, and every bad one a BadPicture that says why."""
+"""Every kind of picture becomes upright 8-bit RGB, and every bad one a BadSample that says why."""
 
 import io
 import os
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from saccade.data.picture import BadPicture, decode, header
+from saccade.data.image import BadSample, decode, header
 from support.pictures import encoded, pixels
 
 
@@ -78,13 +78,13 @@ def deep_colour(values) -> bytes:
 @pytest.mark.parametrize(("format", "type"), [("PNG", np.uint16), ("TIFF", np.uint16), ("TIFF", np.int32)])
 def test_sixteen_bits_that_would_come_out_black_are_refused_with_advice(top, format, type):
     values = np.linspace(0, top, 24 * 32).astype(type).reshape(24, 32)
-    with pytest.raises(BadPicture, match=f"no higher than {top} of 65535.*8 bits by one common scale") as caught:
+    with pytest.raises(BadSample, match=f"no higher than {top} of 65535.*8 bits by one common scale") as caught:
         decode(saved(Image.fromarray(values), format), name="cell.tif")
     assert caught.value.kind == "range"
 
 
 def test_sixteen_bit_colour_that_would_come_out_black_is_refused():
-    with pytest.raises(BadPicture, match="no higher than 4095 of 65535"):
+    with pytest.raises(BadSample, match="no higher than 4095 of 65535"):
         decode(deep_colour([[4095, 1000, 20], [5, 6, 7]]), name="x")
     assert decode(deep_colour([[4096, 1000, 20], [5, 6, 7]]), name="x").max() == 16
 
@@ -97,7 +97,7 @@ def test_dim_or_black_pictures_are_read_as_they_are():
 
 
 def test_picture_of_floating_point_numbers_is_refused_with_advice():
-    with pytest.raises(BadPicture, match="convert it to 8 or 16 bits"):
+    with pytest.raises(BadSample, match="convert it to 8 or 16 bits"):
         decode(saved(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF"), name="picture")
 
 
@@ -156,7 +156,7 @@ def test_damaged_exif_does_not_lose_the_picture():
 @pytest.mark.parametrize("share", [0.5, 0.9])
 def test_truncated_file_is_bad(format, share):
     data = saved(Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)), format)
-    with pytest.raises(BadPicture) as caught:
+    with pytest.raises(BadSample) as caught:
         decode(data[: int(len(data) * share)], name="cut.jpg")
     assert caught.value.name == "cut.jpg"
     assert ImageFile.LOAD_TRUNCATED_IMAGES is False
@@ -175,14 +175,14 @@ def test_truncated_file_is_bad(format, share):
     ids=["empty", "zeros", "text", "postscript", "only a signature", "noise"],
 )
 def test_what_is_not_a_picture_is_bad(data, kind):
-    with pytest.raises(BadPicture) as caught:
+    with pytest.raises(BadSample) as caught:
         decode(data, name="x.jpg")
     assert caught.value.kind in (kind, "foreign")
     assert str(caught.value).startswith("x.jpg: ")
 
 
 def test_text_is_called_text():
-    with pytest.raises(BadPicture, match="it is text, not a picture"):
+    with pytest.raises(BadSample, match="it is text, not a picture"):
         decode(b"hello", name="x.jpg")
 
 
@@ -190,7 +190,7 @@ def test_text_is_called_text():
 def test_bomb_is_refused_from_its_header_without_taking_memory(read):
     data = big_png(50_000, 50_000)
     tracemalloc.start()
-    with pytest.raises(BadPicture, match="refused before decoding") as caught:
+    with pytest.raises(BadSample, match="refused before decoding") as caught:
         read(data, name="bomb.png")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -201,14 +201,14 @@ def test_bomb_is_refused_from_its_header_without_taking_memory(read):
 def test_limit_on_pixels_can_be_lowered():
     data = encoded(1, "PNG")
     assert decode(data, name="x", max_pixels=24 * 32).shape == (24, 32, 3)
-    with pytest.raises(BadPicture, match="32 x 24 is more than 767 pixels"):
+    with pytest.raises(BadSample, match="32 x 24 is more than 767 pixels"):
         decode(data, name="x", max_pixels=24 * 32 - 1)
 
 
 def test_missing_file_and_folder_are_bad(tmp_path):
-    with pytest.raises(BadPicture, match="not there"):
+    with pytest.raises(BadSample, match="not there"):
         decode(tmp_path / "gone.jpg", name="gone.jpg")
-    with pytest.raises(BadPicture):
+    with pytest.raises(BadSample):
         decode(tmp_path, name="folder")
 
 
@@ -217,7 +217,7 @@ def test_unreadable_file_is_bad(tmp_path):
     path = tmp_path / "secret.jpg"
     path.write_bytes(encoded(1))
     path.chmod(0)
-    with pytest.raises(BadPicture, match="permission"):
+    with pytest.raises(BadSample, match="permission"):
         decode(path, name="secret.jpg")
 
 
@@ -225,14 +225,14 @@ def test_denied_permission_is_called_that(monkeypatch, tmp_path):
     def refuse(*_args, **_options):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("saccade.data.picture.open_regular", refuse)
-    with pytest.raises(BadPicture, match="permission") as caught:
+    monkeypatch.setattr("saccade.data.image.open_regular", refuse)
+    with pytest.raises(BadSample, match="permission") as caught:
         decode(tmp_path / "secret.jpg", name="secret.jpg")
     assert caught.value.kind == "denied"
 
 
 def test_bad_picture_survives_pickling():
-    bad = pickle.loads(pickle.dumps(BadPicture("a.jpg", "the file is empty", "empty")))
+    bad = pickle.loads(pickle.dumps(BadSample("a.jpg", "the file is empty", "empty")))
     assert (bad.name, bad.reason, bad.kind) == ("a.jpg", "the file is empty", "empty")
 
 
@@ -286,7 +286,7 @@ def test_damaged_bytes_give_a_picture_or_a_bad_picture_and_nothing_else(format):
         data[places] = random.integers(0, 256, 3)
         try:
             got = decode(data.tobytes(), name="x", max_pixels=10**6)
-        except BadPicture:
+        except BadSample:
             continue
         assert got.dtype == np.uint8
         assert got.shape[2] == 3

@@ -5,6 +5,7 @@ from torch import nn
 
 from saccade.tasks import Classify
 from saccade.tasks.auxiliary.around import Around
+from saccade.training.step import Step
 from saccade.training.train import train
 from support.trainings import png_folder, records, settings, weights
 
@@ -65,3 +66,16 @@ def test_batch_in_parts_trains_as_a_whole_one_does_with_class_weights(tmp_path):
     assert records(tmp_path / "3")[0]["train_loss"] == pytest.approx(records(tmp_path / "1")[0]["train_loss"], rel=1e-5)
     for name, value in weights(tmp_path / "3").items():
         torch.testing.assert_close(value, weights(tmp_path / "1")[name], rtol=1e-3, atol=1e-4)
+
+
+def test_parts_of_a_batch_are_as_many_in_every_process():
+    class Two:
+        size = 2
+
+    step = object.__new__(Step)
+    step.world, step.global_batch_size = Two(), 6
+    step.config = type("C", (), {"optim": type("O", (), {"accumulate": 2})})
+    # three pictures each are one pair and a half: two processes with parts of three and of four agree on one part
+    assert [len(step._chunks(length)) for length in (3, 4)] == [1, 1]
+    step.global_batch_size = 8
+    assert [len(step._chunks(length)) for length in (4, 5)] == [2, 2]

@@ -38,6 +38,7 @@ EXTENSIONS = {
 FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))  # no other decoder of PIL is let near a file: some run programs
 ORIENTATION = 0x0112
 SHADES = 16  # fewer of 256 are black to the eye and to a model
+DIM = 64  # an image of 16 bits whose bytes stay below it is called dim: it uses 14 or less
 # By orientation, the view of an upright picture's pixels that shows them as they lie in the file.
 AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
     2: lambda upright: upright[:, ::-1],
@@ -53,8 +54,8 @@ AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 LOST = re.compile(r"(?:about|at least) (\d+) pictures? (?:is|are) lost")
 
 
-class BadPicture(ValueError):  # noqa: N818
-    """A picture that cannot be used.
+class BadSample(ValueError):  # noqa: N818
+    """A sample that cannot be used.
 
     Args:
         name: how the log calls it.
@@ -113,7 +114,7 @@ def decode(
         sixteen = _is_sixteen_bit(image)  # decoding forgets it
         image.load()
         if damage := find_damage(file, image, at_least=at_least):
-            raise BadPicture(name, damage, "truncated" if "truncated" in damage else "damaged")
+            raise BadSample(name, *damage)
         _check_range(image, name, sixteen=sixteen)
         return _upright(image)
 
@@ -133,20 +134,28 @@ def header(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_
         )
 
 
+def highest_of_sixteen_bits(source: Path | bytes, *, name: str) -> int | None:
+    """Return the highest byte of a picture of 16 bits, 0 if it is refused as black; None for any other."""
+    try:
+        return int(decode(source, name=name).max()) if header(source, name=name).sixteen_bit else None
+    except BadSample as bad:
+        return 0 if bad.kind == "range" else None
+
+
 @contextmanager
 def _opened(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int) -> Iterator[tuple[Image.Image, BinaryIO]]:
-    """Open a picture and its file; whatever goes wrong inside the `with` is a BadPicture."""
+    """Open a picture and its file; whatever goes wrong inside the `with` is a BadSample."""
     file: BinaryIO | None = None
     try:
         file = _file(source, name)
         with _QUIET, Image.open(file, formats=FORMATS) as image:
             if image.width * image.height > max_pixels:
-                raise BadPicture(name, _too_large(f"{image.width} x {image.height}", max_pixels), "huge")
+                raise BadSample(name, _too_large(f"{image.width} x {image.height}", max_pixels), "huge")
             yield image, file
-    except (BadPicture, MemoryError):
+    except (BadSample, MemoryError):
         raise
     except Exception as error:  # decoders raise many kinds on damaged files
-        raise BadPicture(name, *_reason(error, file, max_pixels)) from error
+        raise BadSample(name, *_reason(error, file, max_pixels)) from error
     finally:
         if file is not None and file is not source:
             file.close()
@@ -161,7 +170,7 @@ def _file(source: Path | bytes | BinaryIO, name: str) -> BinaryIO:
     size = os.fstat(file.fileno()).st_size
     if size > MAX_BYTES:
         file.close()
-        raise BadPicture(name, f"it has {size} bytes, and at most {MAX_BYTES} of a picture are read", "huge")
+        raise BadSample(name, f"it has {size} bytes, and at most {MAX_BYTES} of a picture are read", "huge")
     return file
 
 
@@ -187,7 +196,7 @@ def _check_range(image: Image.Image, name: str, *, sixteen: bool) -> None:
         low, high = (0, 0) if mode == "F" else _extremes(image)
         if mode == "F" or low < 0 or high > 65535:
             reason = "its pixels are 32-bit numbers without a known range; convert it to 8 or 16 bits"
-            raise BadPicture(name, reason, "range")
+            raise BadSample(name, reason, "range")
         if high:  # what is zero is black at any range
             _refuse_black(high, name)
     elif sixteen and mode != "CMYK":
@@ -217,7 +226,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def _refuse_black(highest: int, name: str) -> None:
     """Refuse a picture of 16 bits that would keep less than SHADES of 256, as one of a camera of 12 bits does."""
     if highest < 256 * SHADES:
-        raise BadPicture(
+        raise BadSample(
             name,
             f"its 16-bit values go no higher than {highest} of 65535, which comes out black; save the whole set as 8 "
             "bits by one common scale, such as value / 16 for a camera of 12 bits",
@@ -248,7 +257,7 @@ def _reason(error: Exception, file: BinaryIO | None, max_pixels: int) -> tuple[s
     if isinstance(error, FileNotFoundError):
         return "the file is not there (any more)", "missing"
     if isinstance(error, NotRegularError):
-        return f"it is {str(error).rpartition(' is ')[2]}", "foreign"
+        return f"it is {error.what}; only regular files are read", "foreign"
     if isinstance(error, PermissionError):
         return "permission to read the file is denied", "denied"
     if isinstance(error, Image.DecompressionBombError):

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,9 @@ import torch
 from torch import nn
 
 from saccade import ContextBroadcast, ExtraBlock, SqueezeExcite, UniformHead, attach
-from saccade.training.compilation import compile_parts, uncompiled
+from saccade.config import TrainConfig
+from saccade.layers.activation import Gelu
+from saccade.training.engine import compile_parts, torch_settings, uncompiled, use_fast_gelu
 
 HOSTS: dict[str, Callable[[], nn.Module]] = {
     "vit": partial(
@@ -118,3 +121,68 @@ def test_gradients_of_compiled_blocks_are_those_of_the_plain_ones() -> None:
         grads.append({name: value.grad for name, value in model.named_parameters()})
     for name, want in grads[0].items():
         torch.testing.assert_close(grads[1][name], want, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "convnext_atto"])
+def test_quickened_model_answers_the_same_bits_and_learns_the_same(name):
+    torch.manual_seed(0)
+    size = {"img_size": 32, "patch_size": 8, "depth": 2} if name.startswith("vit") else {"depths": (1, 1, 1, 1)}
+    model = timm.create_model(name, num_classes=4, **size).double().eval()
+    images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+
+    def learn():
+        model.zero_grad()
+        answers = model(images)
+        answers.square().sum().backward()
+        return answers.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    answers, gradients = learn()
+    names = list(model.state_dict())
+    assert use_fast_gelu(model) > 1
+    assert any(isinstance(module, Gelu) for module in model.modules())
+    again, others = learn()
+    assert torch.equal(again, answers)
+    assert list(model.state_dict()) == names
+    torch.testing.assert_close(others, gradients, rtol=1e-9, atol=1e-12)
+
+
+def test_activations_that_are_others_or_listened_to_stay():
+    model = nn.Sequential(nn.GELU(approximate="tanh"), nn.ReLU(), nn.GELU(), nn.GELU())
+    model[3].register_forward_hook(lambda *_: None)
+    assert use_fast_gelu(model) == 1
+    assert [type(module) for module in model] == [nn.GELU, nn.ReLU, Gelu, nn.GELU]
+
+
+def kept_by_the_process() -> tuple[object, ...]:
+    return (
+        torch.get_num_threads(),
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.benchmark,
+        torch.backends.cuda.cudnn_sdp_enabled(),
+        torch.backends.mkldnn.enabled,
+        torch.get_rng_state().tolist(),
+    )
+
+
+def test_a_run_leaves_the_process_as_it_was_even_if_it_breaks() -> None:
+    config = TrainConfig()
+    config.engine.threads = 2
+    before = kept_by_the_process()
+    with suppress(RuntimeError), torch_settings(config, torch.device("cpu")):
+        assert torch.get_num_threads() == 2
+        torch.rand(3)
+        raise RuntimeError
+    assert kept_by_the_process() == before
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_training_attends_without_the_kernel_whose_gradient_can_be_no_number(enabled: bool) -> None:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(enabled)
+        with torch_settings(TrainConfig(), torch.device("cpu")):
+            assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert torch.backends.cuda.cudnn_sdp_enabled() is enabled
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

@@ -7,8 +7,8 @@ from torch import nn
 
 from saccade.config import ConfigError, OptimConfig
 from saccade.tasks import Classify
-from saccade.training.moments import check_storable, group_settings, moments_of, put_back
 from saccade.training.optim import build_optimizer, set_rate
+from saccade.training.optimizer_state import check_storable, group_settings, load_optimizer_state, optimizer_state
 
 CPU = torch.device("cpu")
 CONFIG = {"lr": 1e-2}
@@ -51,13 +51,13 @@ def test_an_optimizer_goes_on_as_if_it_had_never_stopped(name: str) -> None:
     stopped = optimizer_of(first, name)
     begun = group_settings(stopped)
     walk(first, stopped, range(7))
-    tensors, memory = moments_of(stopped, names_of(first), begun)
+    tensors, memory = optimizer_state(stopped, names_of(first), begun)
     tensors = {key: value.detach().clone() for key, value in tensors.items()}
 
     second = task()
     second.load_state_dict(first.state_dict())
     resumed = optimizer_of(second, name)
-    put_back(resumed, names_of(second), tensors, json.loads(json.dumps(memory)), counts_on=None)
+    load_optimizer_state(resumed, names_of(second), tensors, json.loads(json.dumps(memory)), counts_on=None)
     walk(second, resumed, range(7, 9))
     for got, want in zip(second.parameters(), whole.parameters(), strict=True):
         assert torch.equal(got, want)
@@ -68,7 +68,7 @@ def test_settings_of_the_optimizer_that_steps_do_not_change_are_not_kept() -> No
     optimizer = optimizer_of(model, "adamw")
     begun = group_settings(optimizer)
     walk(model, optimizer, range(2))
-    assert moments_of(optimizer, names_of(model), begun)[1]["groups"] == [{} for _ in optimizer.param_groups]
+    assert optimizer_state(optimizer, names_of(model), begun)[1]["groups"] == [{} for _ in optimizer.param_groups]
 
 
 def test_an_optimizer_with_draws_of_its_own_is_refused() -> None:
@@ -81,9 +81,9 @@ def test_lists_of_tensors_come_back_as_they_were() -> None:
     optimizer = torch.optim.SGD(model.parameters())
     kept = {"pair": [torch.ones(3), (torch.zeros(2, 2), None)], "name": "x", "count": 3}
     optimizer.state[model.weight] = kept
-    tensors, memory = moments_of(optimizer, names_of(model), group_settings(optimizer))
+    tensors, memory = optimizer_state(optimizer, names_of(model), group_settings(optimizer))
     other = torch.optim.SGD(model.parameters())
-    put_back(other, names_of(model), tensors, json.loads(json.dumps(memory)), counts_on=None)
+    load_optimizer_state(other, names_of(model), tensors, json.loads(json.dumps(memory)), counts_on=None)
     found = other.state[model.weight]
     assert found["name"] == "x"
     assert found["count"] == 3
@@ -97,4 +97,4 @@ def test_what_cannot_be_stored_is_refused() -> None:
     optimizer = torch.optim.SGD(model.parameters())
     optimizer.state[model.weight] = {"odd": object()}
     with pytest.raises(ConfigError, match=r"keeps object as 0\.weight\.odd"):
-        moments_of(optimizer, names_of(model), group_settings(optimizer))
+        optimizer_state(optimizer, names_of(model), group_settings(optimizer))
