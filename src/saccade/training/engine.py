@@ -29,7 +29,7 @@ def torch_settings(config: TrainConfig, device: torch.device) -> Iterator[None]:
                 torch.set_num_threads(config.engine.threads)
             torch.set_default_dtype(torch.float32)
             torch.set_float32_matmul_precision("high" if gpu else "highest")
-            torch.backends.cudnn.benchmark = gpu or benchmark
+            torch.backends.cudnn.benchmark = False  # trying algorithms out took 30 s of an H200 and gained no step
             # Hopper: its gradient has NaN where 64, 192 ... tokens meet logits below -88 (pytorch/pytorch#196678).
             torch.backends.cuda.enable_cudnn_sdp(False)
             turn_onednn_on()
