@@ -84,7 +84,7 @@ class Augment:
         pictures, draws = batch["image"], draw_uniforms(batch["key"])
         operations = config.rand_ops if strong else 0
         width = pictures.shape[-1]
-        moved = Geometry.draw(draws, config, width=width, side=self.img_size, operations=operations)
+        moved = self.geometry(draws, width=width, operations=operations)
         images = moved.images(pictures)
         for operation in range(operations):
             images = rand_colour(images, draws, RAND + 4 * operation, config)
@@ -104,6 +104,10 @@ class Augment:
         if "target" in batch:
             found |= {"truth": batch["target"], "target": self.targets(batch["target"], mix)}
         return {"image": images, **found}
+
+    def geometry(self, draws: Tensor, *, width: int, operations: int) -> Geometry:
+        """Draw where the pixels of a batch of images of some width come from."""
+        return Geometry.draw(draws, self.config, width=width, side=self.img_size, operations=operations)
 
     def plain(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return a batch with its images normalised and nothing else done to it."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..config import AugmentConfig, DataConfig, LossConfig, TrainConfig
+from ..config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig
 from ..data.augment import Augment, Follow, keep_targets
 from ..data.feed import Batch, Expand
 from ..data.framing import Encoder, ImageEncoder
@@ -42,12 +42,14 @@ class Answer:
         rows: the parts of the answer: a name, a text, and a share from 0 to 1 where it has one.
         record: the same as JSON holds it, under the names that programs rely on.
         said: names of the rows that are the answer, where others are listed beside them.
+        mask: class of every pixel of the framed image, H, W, of tasks that tell one.
     """
 
     text: str
     rows: tuple[tuple[str, str, float | None], ...]
     record: dict[str, Any] = field(default_factory=dict)
     said: tuple[str, ...] = ()
+    mask: np.ndarray | None = None
 
 
 class Task(nn.Module):
@@ -65,6 +67,7 @@ class Task(nn.Module):
         outputs_key: what programs know the names of its outputs by, beside "outputs", such as "classes".
         Options: its options, a dataclass; given as `--task NAME:option=value`.
         page: what it adds to reports.
+        recipe: what it is trained by if no recipe is named.
     """
 
     name: ClassVar[str] = ""
@@ -74,6 +77,7 @@ class Task(nn.Module):
     outputs_key: ClassVar[str] = "outputs"
     Options: ClassVar[type] = NoOptions
     page: ClassVar[type[Page]] = Page
+    recipe: ClassVar[str] = "small"
 
     model: nn.Module
     spec: InputSpec | None = None
@@ -105,6 +109,10 @@ class Task(nn.Module):
         """Add to a spec what the training samples tell and answers are read by, such as the scale of numbers."""
 
     @classmethod
+    def note_options(cls, spec: InputSpec, options: Any) -> None:
+        """Add to a spec what of the task's options is asked of batches, such as the side of crops."""
+
+    @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
         """Refuse, by ValueError, what no answer can be read by: the spec of a file from elsewhere may say anything."""
 
@@ -131,6 +139,18 @@ class Task(nn.Module):
         return Augment(augment, mean=spec.mean, std=spec.std, img_size=spec.img_size, targets=targets, device=device)
 
     # In training
+
+    @classmethod
+    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:  # noqa: ARG003
+        """Return arguments of a model's constructor that the task asks for, such as taking images of any size."""
+        return {}
+
+    @classmethod
+    def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:  # noqa: ARG003
+        """Return a model with the task's own head on it; most tasks take a model with its classifier as it is."""
+        if config.head is not None:
+            raise ConfigError(f"model.head = {config.head!r} was given; the task {cls.name} has no heads to choose from")
+        return model
 
     @classmethod
     def build(
