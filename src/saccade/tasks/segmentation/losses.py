@@ -4,6 +4,7 @@ Every shape is the same in every step, so that steps can be compiled and replaye
 taken out.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -48,7 +49,7 @@ def hard_examples(logits: Tensor, target: Tensor, weights: Tensor | None = None)
     counted = target != OUTSIDE
     ranked = torch.where(counted, plain, -1.0).flatten()
     kept = max(round(ranked.numel() * KEPT), 1)
-    limit = torch.minimum(ranked.topk(kept).values[-1], plain.new_tensor(HARD).log().neg())
+    limit = ranked.topk(kept).values[-1].clamp(max=-math.log(HARD))
     hard = pixel_weights(target, weights) * (counted & (plain >= limit))
     return _mean(pixel_losses(logits, target) * hard, hard)
 
@@ -56,7 +57,7 @@ def hard_examples(logits: Tensor, target: Tensor, weights: Tensor | None = None)
 def dice(logits: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
     """Return one less the soft overlap of each class, averaged over the classes that the batch has."""
     shares = upcast(logits).softmax(1) * (target != OUTSIDE)[:, None]
-    truth = F.one_hot(target.clamp(min=0), logits.shape[1]).permute(0, 3, 1, 2) * (target != OUTSIDE)[:, None]
+    truth = target[:, None] == torch.arange(logits.shape[1], device=target.device)[:, None, None]
     overlap, whole = (shares * truth).sum((0, 2, 3)), (shares + truth).sum((0, 2, 3))
     lost = 1 - (2 * overlap + 1) / (whole + 1)
     present = (truth.sum((0, 2, 3)) > 0).to(lost.dtype)
