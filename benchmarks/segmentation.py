@@ -72,15 +72,14 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
     real = f"{LITE}+model.checkpoint={args.weights}"
     arms = {
         "real": real,
-        "real dice": f"{real}+task=segment:loss=ce+dice",
+        "real dice": f"{real}+task='segment:loss=ce+dice'",
         "real slow": f"{real}+lr=3e-4",
-        "real fpn": f"{real}+model.head=fpn:width=128,inner=64",
+        "real fpn": f"{real}+model.head='fpn:width=128,inner=64'",
         "real large": f"{real}+img_size=320",
         "random": f"{LITE}+epochs=200",
         "random nano": "model=glnet_nano+epochs=200",
         "random large": f"{LITE}+epochs=200+img_size=320",
     }
-    arms = {name: text.replace("task=segment:loss=ce+dice", "task='segment:loss=ce+dice'") for name, text in arms.items()}
     return _compared(args, "tune", arms, seeds=1, epochs=60, side=256, fixed=True)
 
 
