@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .paths import NoPictures
 from .predict import Prediction, Predictions
-from .writers import CsvWriter, DrawWriter, JsonWriter, Writer, output
+from .writers import CsvWriter, DrawWriter, JsonWriter, MaskWriter, Writer, output
 
 FORMS = {".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}  # by the ending of a file
 
@@ -40,6 +40,7 @@ def write_predictions(
     form: str | None = None,
     top: int = 5,
     draw: str | Path | None = None,
+    masks: str | Path | None = None,
     each: Callable[[Prediction, Tally], None] = lambda *_: None,
 ) -> Tally:
     """Write predictions as they come.
@@ -52,15 +53,19 @@ def write_predictions(
         form: "csv" or "jsonl"; by the file's ending if not given.
         top: how many parts of an answer the table has columns for, where there are many; no more than the model has.
         draw: a folder for pictures with the answers drawn on them; without `out` these are all that is written.
+        masks: a folder for masks, of a task that tells some; likewise.
         each: is told of every prediction once it is written.
     """
     form, path = check_output(out, form=form)
     task, spec = predictions.task, predictions.spec
+    if masks is not None and not task.masks:
+        raise ValueError(f"--masks was given; the task {task.name} tells no masks")
     begun = _begun(predictions)
     tally = Tally(path=path)
     with ExitStack() as stack:
         writers: list[Writer] = [] if draw is None else [DrawWriter(draw)]
-        if out is not None or draw is None:
+        writers += [] if masks is None else [MaskWriter(masks, spec.outputs)]
+        if out is not None or not writers:
             file = stack.enter_context(output(path))
             writers.append(JsonWriter(file, task) if form == "jsonl" else CsvWriter(file, task, spec, top=top))
         for prediction in begun:

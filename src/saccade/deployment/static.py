@@ -14,6 +14,7 @@ FILES = {
     "/page/views.js": ("views.js", "text/javascript"),
     "/page/runs.js": ("runs.js", "text/javascript"),
     "/page/build.js": ("build.js", "text/javascript"),
+    "/page/masks.js": ("masks.js", "text/javascript"),
     "/page/docs.js": ("docs.js", "text/javascript"),
     "/page/icon.svg": ("icon.svg", "image/svg+xml"),
     "/page/report.css": ("", "text/css"),  # the look of reports, which the page shares

@@ -42,7 +42,8 @@ class Answer:
         rows: the parts of the answer: a name, a text, and a share from 0 to 1 where it has one.
         record: the same as JSON holds it, under the names that programs rely on.
         said: names of the rows that are the answer, where others are listed beside them.
-        mask: class of every pixel of the framed image, H, W, of tasks that tell one.
+        mask: class of every pixel, H, W, of tasks that tell one; -1 for none.
+        colours: of rows that are drawn in one, by name.
     """
 
     text: str
@@ -50,6 +51,7 @@ class Answer:
     record: dict[str, Any] = field(default_factory=dict)
     said: tuple[str, ...] = ()
     mask: np.ndarray | None = None
+    colours: Mapping[str, str] = field(default_factory=dict)
 
 
 class Task(nn.Module):
@@ -68,6 +70,7 @@ class Task(nn.Module):
         Options: its options, a dataclass; given as `--task NAME:option=value`.
         page: what it adds to reports.
         recipe: what it is trained by if no recipe is named.
+        masks: whether its answers are masks.
     """
 
     name: ClassVar[str] = ""
@@ -78,6 +81,7 @@ class Task(nn.Module):
     Options: ClassVar[type] = NoOptions
     page: ClassVar[type[Page]] = Page
     recipe: ClassVar[str] = "small"
+    masks: ClassVar[bool] = False
 
     model: nn.Module
     spec: InputSpec | None = None
@@ -291,6 +295,17 @@ class Task(nn.Module):
         return output
 
     @classmethod
+    def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:  # noqa: ARG003
+        """Return what `read_output` gave for one sample in terms of its image before it was framed.
+
+        Args:
+            row: of that sample.
+            size: height and width of the image.
+            spec: of the model.
+        """
+        return row
+
+    @classmethod
     def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
         """Return what `read_output` gave for one sample in words, rows and names.
 
@@ -314,6 +329,11 @@ class Task(nn.Module):
     @classmethod
     def line_record(cls, answer: Answer) -> dict[str, Any]:
         """Return an answer as a line of JSON holds it, beside the sample's name."""
+        return answer.record
+
+    @classmethod
+    def served_record(cls, answer: Answer) -> dict[str, Any]:
+        """Return an answer as a server tells it, with what is drawn on the image."""
         return answer.record
 
 

@@ -19,10 +19,11 @@ def palette(classes: int) -> list[list[int]]:
     return found
 
 
-def encode_mask(mask: np.ndarray) -> bytes:
-    """Return classes, H, W, as a PNG: a palette's indices up to 255 classes, 16 bits of grey beyond."""
+def encode_places(mask: np.ndarray) -> bytes:
+    """Return classes, H, W, as a PNG that a browser reads exactly: red is the class modulo 256, green the rest."""
+    colours = np.stack([mask % 256, mask // 256, np.zeros_like(mask)], axis=-1).astype(np.uint8)
     file = io.BytesIO()
-    mask_image(mask).save(file, format="PNG", optimize=True)
+    Image.fromarray(colours).save(file, format="PNG", optimize=True)
     return file.getvalue()
 
 
@@ -31,10 +32,15 @@ def mask_image(mask: np.ndarray) -> Image.Image:
     highest = int(mask.max(initial=0))
     if highest >= 255:
         return Image.fromarray(np.where(mask < 0, 65535, mask).astype(np.uint16))
-    image = Image.fromarray(np.where(mask < 0, 255, mask).astype(np.uint8), mode="L")
-    image = image.convert("L")
+    image = Image.fromarray(np.where(mask < 0, 255, mask).astype(np.uint8))
     image.putpalette([part for colour in palette(255) for part in colour] + list(GREY))
     return image
+
+
+def resize_mask(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return classes, H, W, at another height and width, to the nearest pixel."""
+    image = Image.fromarray(mask.astype(np.int32))
+    return np.asarray(image.resize(size[::-1], Image.Resampling.NEAREST)).astype(mask.dtype)
 
 
 def overlay(picture: np.ndarray, mask: np.ndarray, *, share: float = 0.5) -> np.ndarray:

@@ -13,6 +13,8 @@ from ..metric import PLACE, Metrics, MetricSpec
 
 SINGLE = 40  # classes up to which each has a metric of its own
 CONFUSED = 64  # classes up to which a sample's whole confusion is kept
+WORST, SOME = 12, 6  # samples that a page shows
+SMALL = 192  # longer side of the masks it shows
 NEAR = 0.02  # of an image's diagonal: how wide a border is (Cheng et al., 2021)
 
 
@@ -51,7 +53,8 @@ class SegmentationMetrics(Metrics):
         confusion = confusions(answer, truth, self.classes)
         counts = torch.stack([confusion.diagonal(dim1=1, dim2=2), confusion.sum(2), confusion.sum(1)], dim=1)
         found = {"loss": answers["loss"], "counts": counts, "borders": borders(answer, truth, self.classes)}
-        return found | ({"confusion": confusion} if self.classes <= CONFUSED else {})
+        found |= {"confusion": confusion} if self.classes <= CONFUSED else {}
+        return found | ({"small": answers["small"]} if "small" in answers else {})
 
     def scores(self) -> dict[str, Tensor]:
         """Return the records that metrics are made of."""
@@ -61,7 +64,25 @@ class SegmentationMetrics(Metrics):
         """Return every sample's own mean IoU, and whole confusions where there are few classes."""
         own = [mean_iou(counts[None]) for counts in self.columns["counts"].numpy()]
         kept = {name: self.columns[name] for name in (PLACE, "loss", "counts", "confusion") if name in self.columns}
-        return kept | {"miou": torch.tensor(own, dtype=torch.float32)}
+        kept["miou"] = torch.tensor(own, dtype=torch.float32)
+        if "small" in self.columns:
+            kept["shown"] = torch.from_numpy(choose_shown(np.array(own)))
+            kept["small"] = self.columns["small"][kept["shown"]]
+        return kept
+
+
+def choose_shown(scores: np.ndarray) -> np.ndarray:
+    """Return which samples are worth looking at: the worst, those in the middle and the best, in rising order."""
+    order = np.argsort(scores, kind="stable")
+    middle = len(order) // 2
+    parts = (order[:WORST], order[max(middle - SOME // 2, 0) : middle + SOME // 2], order[-SOME:])
+    return np.array(list(dict.fromkeys(int(index) for part in parts for index in part)), dtype=np.int64)
+
+
+def small_masks(masks: Tensor) -> Tensor:
+    """Return classes, B, H, W, as whole pixels of at most SMALL a side."""
+    step = -(-max(masks.shape[-2:]) // SMALL)
+    return masks[:, ::step, ::step].to(torch.int16)
 
 
 def confusions(answer: Tensor, truth: Tensor, classes: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig, TrainConfig
 from ...data.feed import Batch, Expand
-from ...data.framing import Encoder
+from ...data.framing import Encoder, unfit
 from ...data.geometry import OUTSIDE
 from ...data.held_out import some
 from ...data.open import Data
@@ -25,16 +25,17 @@ from ..task import Answer, Task, are_numbers, register_task
 from . import layouts  # noqa: F401, it registers its reader
 from .augment import CropAugment
 from .data import LOOKED, MaskEncoder, MaskTargets, claims, read_masks
-from .drawing import encode_mask, palette
+from .drawing import encode_places, palette
 from .heads import Answers, Segmenter
 from .losses import Loss, mask_loss, pixel_losses, pixel_weights
-from .metrics import SegmentationMetrics, metric_specs
+from .metrics import SegmentationMetrics, metric_specs, small_masks
 from .page import SegmentationPage
 from .pyramid import any_size_options
 from .testing import answer_scales, answer_sliding, answer_whole
 from .values import IGNORED
 
 DEFAULT_HEAD = "upernet"
+SERVED = 1024  # longer side of a mask that a server sends
 SAME = 0.999  # share of equal pixels from which two masks are the same to people
 
 
@@ -94,8 +95,10 @@ class Segment(Task):
     Options = SegmentOptions
     page = SegmentationPage
     recipe = "segment"
+    masks = True
 
     class_weights: Tensor | None
+    keep_masks: bool = False
 
     def __init__(
         self, model: nn.Module, *, options: SegmentOptions | None = None, class_weights: Tensor | None = None
@@ -190,7 +193,7 @@ class Segment(Task):
         """Return the task around a model; balanced weights are by the pixels of each class."""
         weights = None if loss is None else _class_weights(loss, spec)
         task = Segment(model, options=options, class_weights=weights)
-        task.spec = spec
+        task.spec, task.keep_masks = spec, loss is not None  # a run's page shows some
         return task
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
@@ -272,6 +275,8 @@ class Segment(Task):
             weights = None if self.class_weights is None else self.class_weights.to(output.device)
             counted = pixel_weights(truth, weights).sum((1, 2)).clamp(min=1e-6)
             found["loss"] = pixel_losses(output, truth, weights).sum((1, 2)) / counted
+            if self.keep_masks:
+                found["small"] = small_masks(found["mask"])
         return found
 
     @classmethod
@@ -289,15 +294,21 @@ class Segment(Task):
         return output.argmax(1).astype(np.int16)
 
     @classmethod
+    def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:
+        """Return the classes of the image's own pixels."""
+        return unfit(row, size) if spec.framing.fit and row.shape[0] == row.shape[1] else row
+
+    @classmethod
     def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
         """Return the classes that cover most, and the mask."""
         shares = np.bincount(row.ravel(), minlength=len(spec.outputs)) / max(row.size, 1)
         order = [int(place) for place in np.argsort(-shares, kind="stable")[:top] if shares[place] > 0]
         rows = tuple((spec.outputs[place], f"{shares[place]:.1%}", float(shares[place])) for place in order)
         classes = [{"class": spec.outputs[p], "index": p, "share": round(float(shares[p]), 6)} for p in order]
-        drawn = {"png": base64.b64encode(encode_mask(row)).decode(), "size": list(row.shape), "colours": palette(len(shares))}
-        record = {"answer": rows[0][0], "share": rows[0][2], "classes": classes, "mask": drawn}
-        return Answer(", ".join(f"{name} {text}" for name, text, _ in rows), rows, record, mask=row)
+        drawn = palette(len(shares))
+        colours = {spec.outputs[place]: "#{:02x}{:02x}{:02x}".format(*drawn[place]) for place in order}
+        record = {"answer": rows[0][0], "share": rows[0][2], "classes": classes, "outputs": list(spec.outputs)}
+        return Answer(", ".join(f"{name} {text}" for name, text, _ in rows), rows, record, mask=row, colours=colours)
 
     @classmethod
     def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
@@ -314,7 +325,16 @@ class Segment(Task):
     @classmethod
     def line_record(cls, answer: Answer) -> dict[str, Any]:
         """Return the classes that cover most; `--masks` writes the masks themselves."""
-        return {name: value for name, value in answer.record.items() if name != "mask"}
+        return {name: value for name, value in answer.record.items() if name != "outputs"}
+
+    @classmethod
+    def served_record(cls, answer: Answer) -> dict[str, Any]:
+        """Return the same with the mask, at most 1024 pixels a side: a PNG whose values are places in `outputs`."""
+        assert answer.mask is not None
+        step = -(-max(answer.mask.shape) // SERVED)
+        mask = answer.mask[::step, ::step]
+        drawn = {"png": base64.b64encode(encode_places(mask)).decode(), "height": mask.shape[0], "width": mask.shape[1]}
+        return answer.record | {"mask": drawn | {"colours": palette(len(answer.record["outputs"]))}}
 
 
 def _logits(answer: Any) -> Tensor:
