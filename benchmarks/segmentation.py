@@ -95,7 +95,14 @@ def scratch(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _compared(
-    args: argparse.Namespace, name: str, arms: dict[str, str], *, seeds: int, epochs: int, side: int, fixed: bool = False
+    args: argparse.Namespace,
+    name: str,
+    arms: dict[str, str],
+    *,
+    seeds: int,
+    epochs: int,
+    side: int,
+    fixed: bool = False,
 ) -> dict[str, Any]:
     from saccade.config import parse_settings
 
@@ -127,7 +134,9 @@ def _compared(
     runs = {}
     for file in sorted((args.out / name / "runs").rglob("summary.json")):
         told = json.loads(file.read_text(encoding="utf-8"))
-        runs[file.parent.relative_to(args.out / name / "runs").as_posix()] = {key: round(value, 5) for key, value in told.items() if isinstance(value, float)}
+        runs[file.parent.relative_to(args.out / name / "runs").as_posix()] = {
+            key: round(value, 5) for key, value in told.items() if isinstance(value, float)
+        }
     return {"runs": runs, "words": result.to_markdown() if hasattr(result, "to_markdown") else str(result)}
 
 
@@ -172,7 +181,9 @@ def make_noise(root: Path, *, count: int, side: int) -> None:
             small = Image.fromarray(draws.integers(0, 255, (16, 16, 3), dtype=np.uint8))
             small.resize((side, side)).save(root / "images" / part / f"{place}.jpg")
             mask = draws.integers(0, 150, (16, 16), dtype=np.uint8)
-            Image.fromarray(mask).resize((side, side), Image.Resampling.NEAREST).save(root / "masks" / part / f"{place}.png")
+            Image.fromarray(mask).resize((side, side), Image.Resampling.NEAREST).save(
+                root / "masks" / part / f"{place}.png"
+            )
     (root / "classes.txt").write_text("\n".join(f"class {number}" for number in range(150)), encoding="utf-8")
 
 

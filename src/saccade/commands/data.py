@@ -52,7 +52,9 @@ def run(args: Namespace) -> int:
     total = " + ".join(f"{count} {split}" for split, count in report.pictures.items())
     console.print(f"{report.name}: {total} pictures, {len(report.classes)} {report.noun}", markup=False)
     if report.imbalance > 1:
-        console.print(f"  the most frequent of them has {report.imbalance:.3g} times the {report.counted} of the rarest")
+        console.print(
+            f"  the most frequent of them has {report.imbalance:.3g} times the {report.counted} of the rarest"
+        )
     for line in (*report.notes, *(f"fewer than ten {report.counted}: {name}" for name in report.small_classes[:10])):
         console.print(f"  {line}", markup=False)
     traits = ", ".join(f"{count} {name}" for name, count in report.traits.items() if count)

@@ -153,7 +153,9 @@ class Task(nn.Module):
     def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:  # noqa: ARG003
         """Return a model with the task's own head on it; most tasks take a model with its classifier as it is."""
         if config.head is not None:
-            raise ConfigError(f"model.head = {config.head!r} was given; the task {cls.name} has no heads to choose from")
+            raise ConfigError(
+                f"model.head = {config.head!r} was given; the task {cls.name} has no heads to choose from"
+            )
         return model
 
     @classmethod

@@ -133,7 +133,9 @@ class MaskEncoder(ImageEncoder):
 def other_size(name: str, mask: tuple[int, ...], image: tuple[int, ...]) -> BadPicture:
     """Return what is wrong with a mask of another size than its image."""
     turned = "; the image is turned by its EXIF note, the mask is not" if mask == image[::-1] else ""
-    reason = f"its mask is {mask[1]} x {mask[0]} pixels and the image {image[1]} x {image[0]}{turned}; make them one size"
+    reason = (
+        f"its mask is {mask[1]} x {mask[0]} pixels and the image {image[1]} x {image[0]}{turned}; make them one size"
+    )
     return BadPicture(name, reason, "mask")
 
 
@@ -212,5 +214,7 @@ def read_masks(table: Table, *, given: str | list[str] | None, ignore: int | Non
             f"{table.path} names {len(missing)} of {len(names)} masks that are not there: {some(missing)}; paths are "
             f"relative to {table.path.parent}"
         )
-    note = (f"{len(missing)} listed masks are not there; their images cannot be used: {some(missing)}",) if missing else ()
+    note = (
+        (f"{len(missing)} listed masks are not there; their images cannot be used: {some(missing)}",) if missing else ()
+    )
     return make_targets(table.path.parent, names, classes=None, given=given, ignore=ignore, notes=note)

@@ -70,7 +70,9 @@ class Segmenter(nn.Module):
         self.classifier = nn.Sequential(
             nn.Dropout2d(made.dropout), nn.Conv2d(made.width, num_classes, made.kernel, padding=made.kernel // 2)
         )
-        self.auxiliary: nn.Sequential | None = fcn_head(pyramid.channels[2], made.aux, num_classes) if made.aux else None
+        self.auxiliary: nn.Sequential | None = (
+            fcn_head(pyramid.channels[2], made.aux, num_classes) if made.aux else None
+        )
         for part in (self.decoder, self.classifier, self.auxiliary, self.neck.resample):
             if part is not None:
                 part.apply(_initialise)
@@ -127,7 +129,9 @@ class Segmenter(nn.Module):
         """Recompute the backbone's blocks in the backward pass."""
         backbone: Any = self.backbone
         if not hasattr(backbone, "set_grad_checkpointing"):
-            raise ConfigError(f"engine.grad_checkpointing was asked for and {type(backbone).__name__} does not offer it")
+            raise ConfigError(
+                f"engine.grad_checkpointing was asked for and {type(backbone).__name__} does not offer it"
+            )
         backbone.set_grad_checkpointing(enable)
 
     def get_classifier(self) -> nn.Module:
@@ -226,7 +230,9 @@ def fpn(channels: Sequence[int], width: int = 256, inner: int = 128, dropout: fl
     """Semantic FPN: a pyramid from top to bottom, every scale brought to the finest and added."""
     if inner % 32:
         raise ConfigError(f"fpn:inner={inner} was given; its norm works in 32 groups, so give a multiple of 32")
-    decoder = _smp("fpn", "FPNDecoder")(_wide(channels), 5, pyramid_channels=width, segmentation_channels=inner, dropout=0)
+    decoder = _smp("fpn", "FPNDecoder")(
+        _wide(channels), 5, pyramid_channels=width, segmentation_channels=inner, dropout=0
+    )
     return Head(FromFinest(decoder), inner, dropout=dropout, aux=aux)
 
 

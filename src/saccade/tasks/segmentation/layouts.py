@@ -87,13 +87,15 @@ def open_masks(
     notes += targets.notes
     place = {targets.files[number]: number for number in range(len(targets.files))}
     for part, pairs in found.items():
-        lacking = tuple(BadPicture(image, "there is no mask of this image", "mask") for image, mask in pairs if not mask)
+        lacking = tuple(
+            BadPicture(image, "there is no mask of this image", "mask") for image, mask in pairs if not mask
+        )
         kept = [(image, mask) for image, mask in pairs if mask]
         if len(lacking) > max(bad_limit * len(pairs), 1) or not kept:
             raise FileNotFoundError(
                 f"{path}: {len(lacking)} of {len(pairs)} images of the part {part} have no mask: "
-                f"{some([bad.name for bad in lacking])}; a mask has the name of its image. Add them, or take the images "
-                "out"
+                f"{some([bad.name for bad in lacking])}; a mask has the name of its image. Add them, or take "
+                "the images out"
             )
         rows = np.array([place[mask] for _, mask in kept], dtype=np.int64)
         source = FileSource(path, [image for image, _ in kept], replace(targets, rows=rows, notes=()))
@@ -157,7 +159,9 @@ def _swapped(root: Path) -> Pairs:
     """`train/{images,masks}` and `val/{images,masks}`."""
     folders = {part: _part(root, names) for part, names in (("train", TRAIN), ("val", VAL))}
     return {
-        part: _matched(root, folder / "images", folder / "masks") for part, folder in folders.items() if folder is not None
+        part: _matched(root, folder / "images", folder / "masks")
+        for part, folder in folders.items()
+        if folder is not None
     }
 
 
@@ -295,7 +299,7 @@ def _has(*parts: str) -> Callable[[Path], bool]:
 LAYOUTS = (
     Layout("images and masks", _has("images", "masks"), _own),
     Layout("train and val with images and masks", _is_swapped, _swapped),
-    Layout("VOC", _has("JPEGImages", "SegmentationClass"), _voc, lambda _: make_map(list(zip(VOC, range(21), strict=True)))),
+    Layout("VOC", _has("JPEGImages", "SegmentationClass"), _voc, lambda _: ClassMap(VOC, tuple(range(21)))),
     Layout("ADE20K", _has("images/training", "annotations/training"), _ade20k, _ade20k_classes),
     Layout("Cityscapes", _has("leftImg8bit", "gtFine"), _cityscapes, _cityscapes_classes),
     Layout("COCO panoptic", lambda root: "train" in _panoptic_lists(root), lambda _: {}),

@@ -103,7 +103,9 @@ def _colours(shown: Shown) -> list[tuple[str, list[int]]]:
 
 
 def _swatch(name: str, colour: list[int]) -> Html:
-    style = f"background:rgb({','.join(map(str, colour))});display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 1em"
+    style = (
+        f"background:rgb({','.join(map(str, colour))});display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 1em"
+    )
     return join(tag("i", style=style, aria_hidden="true"), shorten(name, 60))
 
 
@@ -120,7 +122,13 @@ def _class_section(shown: Shown) -> Section:
         low, high = bootstrap(partial(_iou_of, place, counts), len(counts))
         found = f"{right[place] / true[place]:.1%}" if true[place] else "none there"
         exact = f"{right[place] / said[place]:.1%}" if said[place] else "never said"
-        cells = [shorten(name, 80), f"{true[place] / total:.2%}", f"{value:.1%} ({low:.1%} to {high:.1%})", found, exact]
+        cells = [
+            shorten(name, 80),
+            f"{true[place] / total:.2%}",
+            f"{value:.1%} ({low:.1%} to {high:.1%})",
+            found,
+            exact,
+        ]
         rows.append((value, cells))
         chart.append(Interval(name, low, value, high, f"{true[place] / total:.2%} of the pixels"))
     chart.sort(key=lambda row: row.mean)
@@ -138,7 +146,10 @@ def _class_section(shown: Shown) -> Section:
     )
     head = ["Class", "Of all pixels", "IoU", "Of its pixels found", "Of what was said right"]
     numbers = table(
-        head, [cells for _, cells in sorted(rows, key=lambda row: row[0])], caption="Every class by itself", numeric=range(1, 5)
+        head,
+        [cells for _, cells in sorted(rows, key=lambda row: row[0])],
+        caption="Every class by itself",
+        numeric=range(1, 5),
     )
     about = paragraph("The whisker is the 95% interval over validation images, by resampling them.")
     return Section("classes", "Class by class", join(about, drawn if chart else None, numbers))

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm.layers import LayerNorm2d
+from timm.layers import Conv2dSame, LayerNorm2d
 from torch import Tensor, nn
 
 from ...config import ConfigError
@@ -41,8 +41,8 @@ class FeaturePyramid(nn.Module):
             self.indices = _last_of_each(strides)[-MAPS:]
             reached = [float(strides[index]) for index in self.indices]
             scales = [1.0] * len(reached)
-        if not all(finer < coarser for finer, coarser in zip(reached, reached[1:], strict=False)) and len(set(reached)) > 1:
-            raise ConfigError(f"the maps of {name} do not become coarser one after another: {strides}; choose another")
+            if sorted(reached) != reached:
+                raise ConfigError(f"the maps of {name} do not become coarser one after another: {strides}")
         self.feature_info = [dict(info[index]) for index in self.indices]
         widths = [int(entry["num_chs"]) for entry in self.feature_info]
         self.resample = nn.ModuleList(_resample(width, scale) for width, scale in zip(widths, scales, strict=True))
@@ -52,6 +52,7 @@ class FeaturePyramid(nn.Module):
         self.strides += [self.strides[-1] * 2 ** (number + 1) for number in range(self.missing)]
         self.norms = nn.ModuleList(LayerNorm2d(width) if norm else nn.Identity() for width in self.channels)
         self.multiple = _common(max(reached), self.strides[-1])
+        settle_padding(backbone)
         if hasattr(host, "prune_intermediate_layers"):
             host.prune_intermediate_layers(self.indices, prune_norm=True, prune_head=True)
 
@@ -63,6 +64,28 @@ class FeaturePyramid(nn.Module):
         for _ in range(self.missing):
             maps.append(F.max_pool2d(maps[-1], 2))
         return [norm(one) for norm, one in zip(self.norms, maps, strict=True)]
+
+
+class EvenConv2dSame(Conv2dSame):
+    """TensorFlow's "same" padding of a convolution whose stride divides the sides: a number, not a function of them.
+
+    Sides are multiples of the coarsest stride here. An exported graph need not reason about them then.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the convolution."""
+        pads = []
+        for axis in (1, 0):
+            whole = max(self.dilation[axis] * (self.kernel_size[axis] - 1) + 1 - self.stride[axis], 0)
+            pads += [whole // 2, whole - whole // 2]
+        return F.conv2d(F.pad(x, pads), self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+
+
+def settle_padding(backbone: nn.Module) -> None:
+    """Let "same" convolutions rely on sides that their strides divide."""
+    for module in backbone.modules():
+        if type(module) is Conv2dSame:
+            module.__class__ = EvenConv2dSame
 
 
 def any_size_options(name: str) -> dict[str, Any]:
@@ -116,4 +139,4 @@ def _resample(width: int, scale: float) -> nn.Module:
 def _common(stride: float, coarsest: float) -> int:
     """Return the side that both the host's cells and the coarsest map's divide."""
     found = round(max(stride, coarsest))
-    return found if found % round(stride) == 0 else round(stride) * 2 ** MAPS
+    return found if found % round(stride) == 0 else round(stride) * 2**MAPS

@@ -176,7 +176,9 @@ class Segment(Task):
     def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
         """Return a segmenter of a backbone."""
         if config.probe:
-            raise ConfigError("model.probe was asked for; it is for classifiers: a segmenter's head is trained as a whole")
+            raise ConfigError(
+                "model.probe was asked for; it is for classifiers: a segmenter's head is trained as a whole"
+            )
         return Segmenter(model, config.head or DEFAULT_HEAD, num_classes=len(spec.outputs))
 
     @classmethod
@@ -354,7 +356,9 @@ def _class_weights(loss: LossConfig, spec: InputSpec) -> Tensor | None:
         if "pixels" not in spec.extra:
             raise ConfigError("loss.class_weights = balanced needs the classes' pixels; a stream does not tell")
         pixels = torch.tensor(spec.extra["pixels"], dtype=torch.float64)
-        weights = torch.where(pixels > 0, (pixels.sum() / pixels.clamp(min=1)).sqrt(), 0.0)  # of the root: borders are thin
+        weights = torch.where(
+            pixels > 0, (pixels.sum() / pixels.clamp(min=1)).sqrt(), 0.0
+        )  # of the root: borders are thin
     else:
         weights = torch.tensor(loss.class_weights, dtype=torch.float64)
         if len(weights) != len(spec.outputs):

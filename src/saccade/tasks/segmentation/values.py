@@ -16,7 +16,15 @@ from ...data.picture import BadPicture
 IGNORED = 255  # what masks have where nothing is said, unless a class has it
 UNKNOWN = -2
 MOST = 4096  # classes
-FILES = ("classes.json", "colormap.json", "classes.csv", "class_dict.csv", "colormap.csv", "labelmap.txt", "classes.txt")
+FILES = (
+    "classes.json",
+    "colormap.json",
+    "classes.csv",
+    "class_dict.csv",
+    "colormap.csv",
+    "labelmap.txt",
+    "classes.txt",
+)
 FORMS = (
     "classes.txt with a name a line, classes.csv with the columns name,value or name,r,g,b, or classes.json with "
     '{"name": value} or {"name": [r, g, b]}'
@@ -51,7 +59,7 @@ class ClassMap:
             raise ValueError(f"two classes have the {'colour' if self.colours else 'value'} {self.tell(both[0])}")
         if len(self.names) > MOST:
             raise ValueError(f"{len(self.names)} classes were given; at most {MOST} are")
-        pairs = {code: OUTSIDE for code in self.ignore} | {code: place for place, code in enumerate(self.codes)}
+        pairs = dict.fromkeys(self.ignore, OUTSIDE) | {code: place for place, code in enumerate(self.codes)}
         order = sorted(pairs)
         object.__setattr__(self, "sorted_codes", np.array(order, dtype=np.int64))
         object.__setattr__(self, "sorted_classes", np.array([pairs[code] for code in order], dtype=np.int16))
@@ -158,7 +166,9 @@ def guess_map(found: Iterable[int], *, ignore: int | None = IGNORED) -> tuple[Cl
             f"masks have {len(kept)} different values from {kept[0]} to {kept[-1]}, too many to be classes; add {FORMS}"
         )
     names = tuple(f"class {value}" for value in kept)
-    note = f"classes by the values that masks have: {some([str(value) for value in kept], 20)}; add {FORMS} to name them"
+    note = (
+        f"classes by the values that masks have: {some([str(value) for value in kept], 20)}; add {FORMS} to name them"
+    )
     return ClassMap(names, tuple(kept), ignore=() if ignore is None else (ignore,)), (note,)
 
 
