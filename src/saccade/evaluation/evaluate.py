@@ -16,12 +16,16 @@ from .classes.judge import ClassJudge
 from .classes.options import ClassOptions, read_options
 from .findings import Evaluated, Example
 from .judge import Judge
+from .masks import MaskJudge
 from .opening import EvaluatedModel, EvaluatedSet, EvaluationError, choose, open_models, open_set
 from .result import Evaluation, choose_folder
 from .robust import Condition, corruptions, occlusions
 
 EPSILONS = (1.0, 4.0)
-JUDGES: dict[str, type[Judge]] = {"classify": ClassJudge}  # of tasks that have more to say than their metrics
+JUDGES: dict[str, type[Judge]] = {
+    "classify": ClassJudge,
+    "segment": MaskJudge,
+}  # of tasks that have more to say than their metrics
 
 
 def evaluate(
@@ -81,7 +85,7 @@ def evaluate(
     judges = kind.prepare(models, samples, options)
     source, bars = samples.chosen(), Bars(quiet=quiet)
     attacks = options.attacks if robust and kind.attackable else ()
-    for line in plan(models, len(source), robust=robust, attacks=attacks):
+    for line in plan(models, len(source), robust=robust, attacks=attacks, kind=kind):
         bars.say(line)
     with bars:
         places, bad = ask_all(
@@ -119,14 +123,25 @@ def evaluate(
     return result
 
 
-def plan(models: Sequence[EvaluatedModel], pictures: int, *, robust: bool, attacks: Sequence[Attack]) -> list[str]:
+def plan(
+    models: Sequence[EvaluatedModel],
+    pictures: int,
+    *,
+    robust: bool,
+    attacks: Sequence[Attack],
+    kind: type[Judge] = Judge,
+) -> list[str]:
     """Return what will be done, in words."""
     named, several = f"{len(models)} model{'s' * (len(models) > 1)}", "s" * (pictures != 1)
     lines = [f"{named} on {pictures:,} picture{several}: 1 clean pass each"]
     if robust:
         spec = models[0].spec
-        covered, spoilt = len(occlusions(spec.img_size)), len(corruptions(spec.in_chans))
-        lines.append(f"robustness: {covered} occlusions and {spoilt} corruptions, a pass each")
+        covered, spoilt = (
+            sum(kind.takes(condition) for condition in found)
+            for found in (occlusions(spec.img_size), corruptions(spec.in_chans))
+        )
+        more = f" and {len(kind.conditions())} of light noise and blur" if kind.conditions() else ""
+        lines.append(f"robustness: {covered} occlusions and {spoilt} corruptions{more}, a pass each")
     if attacks:
         most = attacks[0].steps * attacks[0].restarts
         told = ", ".join(f"{attack.epsilon:g}/255" for attack in attacks)

@@ -7,7 +7,7 @@ from .bootstrap import Difference, fewer
 from .classes.page import ABOUT, attack_section, calibration_section, class_section, class_sentence
 from .findings import Findings
 from .page_numbers import NAME, cell, change, change_ends, ends, is_sure, number_cell, title
-from .page_robust import corruption_section, occlusion_section
+from .page_robust import corruption_section, noise_section, occlusion_section
 from .robust import mean_name
 
 
@@ -18,6 +18,7 @@ def render(result: Findings) -> str:
         _difference_section(result),
         corruption_section(result) if robust else None,
         occlusion_section(result) if robust else None,
+        noise_section(result) if any(name.startswith("noise.") for name in result.run().metrics) else None,
         attack_section(result) if robust else None,
         calibration_section(result),
         class_section(result),
