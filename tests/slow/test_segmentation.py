@@ -36,9 +36,10 @@ def test_kills_leave_no_trace_in_a_segmenter(tmp_path):
 
 def test_exported_segmenter_takes_any_size(tmp_path):
     data = make_masks(tmp_path / "set", train=4, val=3)
+    more = {"model.head": "upernet:width=8,aux=8", "data.workers": 0}
     run = saccade.train(
         str(data), task="segment", model="tf_efficientnet_lite0", epochs=1, batch_size=2, img_size=48,
-        out=tmp_path / "run", device="cpu", settings={"model.head": "upernet:width=8,aux=8", "data.workers": 0}, quiet=True,
+        out=tmp_path / "run", device="cpu", settings=more, quiet=True,
     )  # fmt: skip
     found = saccade.export(run.path)
     assert found.bundle.any_size

@@ -32,6 +32,7 @@ def evaluate(
     targets: str | Path | Sequence[str | Path],
     data: str | Path | None = None,
     *,
+    task: str | None = None,
     robust: bool = False,
     limit: int | None = None,
     seed: int = 0,
@@ -54,6 +55,8 @@ def evaluate(
         targets: one or several of a run's folder, its `model.safetensors`, a timm model's name; the first is what the
             others are compared with.
         data: pictures, as for `train`; by default those the runs were validated on.
+        task: the models' task with options that change how they are asked, such as "segment:flip=true"; by default those
+            they were trained with.
         robust: occlude and corrupt the pictures as well, and attack them where the models answer with a class.
         limit: ask about so many pictures only, as evenly over classes, labels or numbers as they allow.
         seed: of the choice of pictures, of all draws and of the resamples.
@@ -75,7 +78,7 @@ def evaluate(
     options = read_options(labels=labels, subset=subset, epsilons=epsilons, steps=steps, restarts=restarts)
     if batch_size < 1 or resamples < 100:
         raise EvaluationError(f"batch_size={batch_size} and resamples={resamples} were given; at least 1 and 100")
-    models = open_models([targets] if isinstance(targets, str | Path) else targets, device=device)
+    models = open_models([targets] if isinstance(targets, str | Path) else targets, device=device, task=task)
     kind = JUDGES.get(models[0].spec.task, Judge)
     kind.check(models, options)
     if out is not None:
@@ -99,7 +102,8 @@ def evaluate(
             bars=bars,
         )
     numbers = [judge.numbers(seed=seed, resamples=resamples) for judge in judges]
-    notes = [*samples.notes, *(note for judge in judges for note in judge.notes()), *_bad_notes(bad)]
+    asked = [f"asked as {task}"] if task is not None else []
+    notes = [*asked, *samples.notes, *(note for judge in judges for note in judge.notes()), *_bad_notes(bad)]
     if robust and not kind.attackable:
         notes.append("attacks are for models that answer with a class, and were left out")
     first = judges[0]

@@ -1,8 +1,10 @@
 import numpy as np
-from support.masks import make_masks
+import pytest
 
 import saccade
 from saccade.evaluation.noise import PERTURBATIONS, perturbations
+from saccade.evaluation.opening import EvaluationError
+from support.masks import make_masks
 
 HEAD = "fpn:width=8,inner=32"
 
@@ -33,6 +35,11 @@ def test_segmenter_is_evaluated_under_noise_and_what_moves_pixels_is_left_out(tm
         out=tmp_path / "run", device="cpu", settings=settings, quiet=True,
     )  # fmt: skip
     result = saccade.evaluate(run.path, robust=True, resamples=100, out=tmp_path / "found", quiet=True)
+    flipped = saccade.evaluate(run.path, task="segment:flip=true", resamples=100, quiet=True)
+    assert "asked as segment:flip=true" in flipped.notes
+    assert flipped.run().metrics["loss"].value != result.run().metrics["loss"].value
+    with pytest.raises(EvaluationError, match="trained for the task segment"):
+        saccade.evaluate(run.path, task="classify", quiet=True)
     metrics = result.run().metrics
     assert metrics["miou"].value == run.score
     for one in PERTURBATIONS:
