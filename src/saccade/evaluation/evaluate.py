@@ -55,7 +55,7 @@ def evaluate(
         targets: one or several of a run's folder, its `model.safetensors`, a timm model's name; the first is what the
             others are compared with.
         data: pictures, as for `train`; by default those the runs were validated on.
-        task: the models' task with options that change how they are asked, such as "segment:flip=true"; by default those
+        task: the models' task with options that change how they are asked, as in "segment:flip=true"; by default those
             they were trained with.
         robust: occlude and corrupt the pictures as well, and attack them where the models answer with a class.
         limit: ask about so many pictures only, as evenly over classes, labels or numbers as they allow.

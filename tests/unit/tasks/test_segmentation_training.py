@@ -1,5 +1,7 @@
+import base64
 import io
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from saccade.building import build_model, build_task
 from saccade.config import AugmentConfig, ConfigError, LossConfig, ModelConfig, ScheduleConfig
 from saccade.data.spec import InputSpec
 from saccade.deployment.answers import write_predictions
+from saccade.deployment.predictor import open_predictor
 from saccade.plugins import attached
 from saccade.runs import Run
 from saccade.scores import read_scores
@@ -22,6 +25,7 @@ from saccade.tasks.segmentation.testing import answer_scales, answer_sliding
 from saccade.training.optim import rate_at
 from saccade.training.recipes import configure, list_recipes
 from support.masks import make_masks
+from support.serving import make_app, running
 
 HEAD = "fpn:width=16,inner=32"
 
@@ -215,3 +219,30 @@ def test_masks_are_told_exactly_to_browsers_and_files():
     shown = overlay(np.full((2, 2, 3), 100, np.uint8), small)
     assert (shown[1, 0] == 100).all()
     assert not (shown[0, 0] == 100).all()
+
+
+@pytest.mark.parametrize(("name", "view"), [("glnet_nano", "slots"), ("nommer_tiny", "nomination")])
+def test_maps_of_context_are_shown_inside_a_segmenter(name, view):
+    tiny = {"embed_dim": 8, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2], "cnn_reduction": 2, "window_size": 4}
+    spec, options = make_spec(side=64), tiny if name == "nommer_tiny" else {"depths": [1, 1, 1]}
+    model = build_model(ModelConfig(name=name, head=HEAD, options=options), spec, seed=0).eval()
+    picture = np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8)
+    found = saccade.explain(model, [picture], views=[view], shape=spec).pictures[0].views[0]
+    assert found.absent is None
+    assert any(figure.pixels is not None for figure in found.figures)
+
+
+def test_server_tells_the_mask_of_the_image_as_it_was_sent(trained):
+    _, run = trained
+    file = io.BytesIO()
+    Image.new("RGB", (60, 24), (230, 60, 30)).save(file, "PNG")
+    with running(make_app(open_predictor(run.path), explained=False)) as address:
+        told = httpx.post(f"{address}/predict", files={"file": ("a.png", file.getvalue())}).json()
+        assert httpx.get(f"{address}/page/masks.js").status_code == 200
+    mask = told["mask"]
+    read = np.array(Image.open(io.BytesIO(base64.b64decode(mask["png"]))))
+    assert (mask["width"], mask["height"]) == (60, 24)
+    shares = np.bincount(read[..., 0].ravel(), minlength=3) / read[..., 0].size
+    assert told["classes"][0]["share"] == pytest.approx(shares.max(), abs=1e-6)
+    assert told["outputs"] == ["class 0", "class 1", "class 2"]
+    assert len(mask["colours"]) == 3

@@ -78,7 +78,8 @@ class Segmenter(nn.Module):
                 part.apply(_initialise)
         for last in (self.classifier, self.auxiliary):
             if last is not None:
-                nn.init.normal_(last[-1].weight, std=0.01)  # no opinion to begin with
+                weight: Any = last[-1].weight
+                nn.init.normal_(weight, std=0.01)  # no opinion to begin with
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:
