@@ -123,7 +123,7 @@ class Images:
                 self.seeds.append(file.getvalue())
 
     def __call__(self, draw):
-        from saccade.data.picture import decode, header
+        from saccade.data.image import decode, header
 
         data = mutate(draw.choice(self.seeds), draw)
         (self.folder / "a.jpg").write_bytes(data)
@@ -258,7 +258,7 @@ class States:
         import torch
 
         from saccade.explanation.checkpoints import read_weights
-        from saccade.training.state import load_state, save_state
+        from saccade.state import load_state, save_state
 
         folder = self.folder / "state"
         for old in folder.glob("*/*"):
@@ -351,7 +351,7 @@ KINDS = {
 
 def read_all(data):
     """Read every picture of a set; bad ones are what is expected of some."""
-    from saccade.data.picture import BadPicture
+    from saccade.data.image import BadSample
     from saccade.data.source import Stream
 
     for part in (data.train, data.val):
@@ -360,15 +360,15 @@ def read_all(data):
                 pass
             continue
         for index in range(min(len(part), 20)):
-            with contextlib.suppress(BadPicture):
+            with contextlib.suppress(BadSample):
                 part.read(index)
 
 
 def is_clear(error):
     """Whether saccade itself said what is wrong, in words."""
-    from saccade.data.picture import BadPicture
+    from saccade.data.image import BadSample
 
-    if isinstance(error, BadPicture):
+    if isinstance(error, BadSample):
         return True
     last = traceback.extract_tb(error.__traceback__)[-1].filename
     own = "/saccade/" in last and "/benchmarks/" not in last

@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import saccade  # noqa: F401  (registers the backbones)
-from saccade.training.compilation import compile_parts
-from saccade.training.graphs import Replay
+from saccade.training.engine import Replay, compile_parts
 
 MODEL: dict[str, Any] = {"img_size": 32, "patch_size": 4, "num_classes": 100, "embed_dim": 192, "depth": 6}
 

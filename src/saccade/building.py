@@ -16,22 +16,23 @@ from .data.spec import InputSpec
 from .metadata import check_inputs, check_model, described_by, read_described
 from .models import CheckpointError, load_official
 from .models._backbone import Backbone
+from .models._builder import SMALL_SIDE
 from .models._identify import resolve_name
 from .models._official import read_checkpoint
 from .plugins import PLUGINS, attach
+from .pretrained import PREFIX, class_words, match_classes, open_timm
 from .registry import option_hints, parse_options
-from .tasks import Distillation, Task, TeacherLabels, TokenLabelling
+from .tasks import Distillation, LabelMaps, Task, TeacherLabels, TokenLabelling
 from .tasks.opening import TaskChoice, find_task
 from .weights import find_weights
 
-SMALL = 64  # sides up to this are small pictures: patches of 16 pixels would leave nothing of them
 GIVEN_HERE = ("model", "task")  # what plug-ins are given here
 TEACHER_TASKS = (Distillation, TokenLabelling)  # in the place of plain classification
 
 
 def parse_plugin(text: str) -> tuple[str, dict[str, Any]]:
-    """Read "name" or "name:option=value,option=value"; a teacher is named by its path."""
-    return parse_options(text, PLUGINS, given_here=GIVEN_HERE, typed={"teacher": str})
+    """Read "name" or "name:option=value,option=value"; a teacher and label maps are named by their paths."""
+    return parse_options(text, PLUGINS, given_here=GIVEN_HERE, typed={"teacher": str, "maps": str})
 
 
 def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module:
@@ -131,27 +132,47 @@ def _options_explained(name: str, options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _taught(name: str, model: nn.Module, options: dict[str, Any], spec: InputSpec) -> Task:
-    """Return a task whose labels come from a teacher: a finished run, or the weights one wrote."""
+    """Return a task whose labels come from a teacher, or from the maps one made."""
     options, made = dict(options), PLUGINS[name]
-    path = options.pop("teacher", None)
+    path, maps = options.pop("teacher", None), options.pop("maps", None)
     if path is None and name == "distill":
-        raise ConfigError("the plug-in distill needs a teacher: distill:teacher=RUN, a run's folder or its weights")
+        raise ConfigError(
+            "the plug-in distill needs a teacher: distill:teacher=RUN, a run's folder or its weights, or "
+            "distill:teacher=timm:NAME"
+        )
+    if maps is not None:
+        options["maps"] = LabelMaps(maps).checked(spec.outputs)
     if path is None:
         return made(model, **options)
-    teacher, other = load_model(path)
-    if other.outputs != spec.outputs:
+    teacher, other, known = open_teacher(path)
+    if other.task != spec.task or other.in_chans != spec.in_chans:
         raise ConfigError(
-            f"the teacher {path} knows the classes {', '.join(other.outputs[:5])}, ..., the data has "
-            f"{', '.join(spec.outputs[:5])}, ...; train the teacher on the same classes"
+            f"the teacher {path} was trained for the task {other.task} on images of {other.in_chans} channels; the "
+            f"data is for {spec.task}, with {spec.in_chans}: give a teacher of such data"
         )
     fitted: dict[str, Any] = {
         "images_norm": (spec.mean, spec.std),
         "teacher_norm": (other.mean, other.std),
         "size": None if other.img_size == spec.img_size else other.img_size,
+        "classes": match_classes(spec.outputs, known, teacher=path),
     }
     if name == "distill":
         return made(model, teacher, **fitted, **options)
     return made(model, TeacherLabels(teacher, **fitted), **options)
+
+
+def open_teacher(path: str) -> tuple[nn.Module, InputSpec, list[list[str]]]:
+    """Return a teacher, what goes in and comes out, and all names of each of its classes.
+
+    Args:
+        path: a run's folder or its weights; `timm:NAME`, or `timm:NAME@FILE` with its weights in safetensors.
+    """
+    target = path.removeprefix(PREFIX)
+    if target == path:
+        model, spec = load_model(path)
+        return model, spec, [[label] for label in spec.outputs]
+    model, spec = open_timm(target)
+    return model, spec, class_words(target.partition("@")[0], len(spec.outputs))
 
 
 def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
@@ -160,13 +181,13 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
     options: dict[str, Any] = {"num_classes": outputs, "in_chans": spec.in_chans}
     if config.drop_path is not None:
         options["drop_path_rate"] = config.drop_path
-    options |= find_task(spec.task).model_options(name, spec)
-    fitted = {"img_size": spec.img_size}
-    if spec.img_size <= SMALL and "patch16" in name and "patch_size" not in config.options:
+    more = find_task(spec.task).model_options(name, spec)
+    fitted: dict[str, Any] = {"img_size": spec.img_size}
+    if spec.img_size <= SMALL_SIDE and "patch16" in name and "patch_size" not in config.options:  # or little is left
         fitted["patch_size"] = 4
         spec.notes.append(f"{name} reads patches of 4 pixels, since the pictures have {spec.img_size}")
     try:
-        return timm.create_model(name, pretrained=config.pretrained, **{**options, **fitted, **config.options})
+        return timm.create_model(name, pretrained=config.pretrained, **options, **{**more, **fitted, **config.options})
     except TypeError as error:
         if "img_size" not in str(error):  # networks of convolutions take any size and no such argument
             raise ConfigError(f"model.options = {config.options} was given for {name}: {error}") from None
@@ -184,7 +205,7 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
             f"the pretrained weights of {name} could not be fetched ({str(error).splitlines()[0]}); where there is no "
             "network, name a file of weights by --set model.checkpoint=FILE"
         ) from error
-    return timm.create_model(name, pretrained=config.pretrained, **{**options, **config.options})
+    return timm.create_model(name, pretrained=config.pretrained, **options, **{**more, **config.options})
 
 
 def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
@@ -208,10 +229,10 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        told = " ".join(str(error).split())[:300]
+        detail = " ".join(str(error).split())[:300]
         raise CheckpointError(
-            f"the weights of {file} do not fit the model and classes written beside them ({told}); give the folder of "
-            "the run that wrote them"
+            f"the weights of {file} do not fit the model and classes written beside them ({detail}); give the folder "
+            "of the run that wrote them"
         ) from None
     return model.eval(), spec
 

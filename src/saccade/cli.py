@@ -24,8 +24,8 @@ class _Help(DefaultHelpFormatter):
     """Help that tells a default where there is one to tell."""
 
     def _get_help_string(self, action: Action) -> str:
-        told = action.default not in (None, False, SUPPRESS) and bool(action.option_strings)
-        return f"{action.help or ''}{' (default: %(default)s)' if told else ''}"
+        shown = action.default not in (None, False, SUPPRESS) and bool(action.option_strings)
+        return f"{action.help or ''}{' (default: %(default)s)' if shown else ''}"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,11 +57,11 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError, ImportError, RuntimeError, MemoryError) as error:
         if type(error) is RuntimeError and not any(words in str(error) for words in NO_MEMORY):
             raise  # not one of ours: a fault, to be seen whole
-        told = _plain(error) or "out of memory"
+        detail = _plain(error) or "out of memory"
         if isinstance(error, MemoryError) or type(error) is RuntimeError:
-            told = f"the memory is not enough ({told.splitlines()[0]}); give a smaller batch, image size or model"
+            detail = f"the memory is not enough ({detail.splitlines()[0]}); give a smaller batch, image size or model"
         console = Console(stderr=True, soft_wrap=True)
-        console.print(f"[bold red]saccade {args.verb}:[/] {escape(told)}", highlight=False)
+        console.print(f"[bold red]saccade {args.verb}:[/] {escape(detail)}", highlight=False)
         return 2
 
 

@@ -64,8 +64,12 @@ class AugmentConfig:
     rand_ops: int = 0  # operations of RandAugment
     rand_magnitude: float = 9.0  # of 10
     rand_spread: float = 0.5  # deviation of the magnitude
+    rand_kind: Literal["simple", "timm"] = "simple"  # "timm": its operations and ranges, rand-m9-mstd0.5-inc1
+    rand_prob: float = 1.0  # of each operation to be done; timm's is 0.5
+    rand_interpolation: Literal["bilinear", "bicubic", "random"] = "bilinear"  # of what RandAugment moves
     jitter: float = 0.0  # of brightness, contrast and saturation
     erase: float = 0.0  # probability
+    erase_kind: Literal["colour", "pixel"] = "colour"  # one colour, or noise of every pixel as timm's
     mixup: float = 0.0  # alpha; 0 is off
     cutmix: float = 0.0
     mix_prob: float = 1.0
@@ -147,6 +151,7 @@ class TrainConfig:
 
     seed: int = 0
     recipe: str | None = None  # the recipe the settings began from
+    requires_checkpoint: bool = False  # refuse to begin without trained weights: fine-tuning
     task: str | None = None  # "classify", "multilabel:loss=asymmetric", ...; None: what the data's layout says
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

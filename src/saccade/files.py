@@ -1,7 +1,8 @@
-"""Files that are on the disk whole or not at all, errors that say what to do where they cannot be, and safe opening."""
+"""Files and folders that are on the disk whole or not at all, errors where they cannot be, free names, safe opening."""
 
 import json
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,7 +17,13 @@ class WriteError(OSError):
 
 
 class NotRegularError(OSError):
-    """A pipe, a device or a folder in the place of a file."""
+    """A pipe, a device or a folder in the place of a file.
+
+    Attributes:
+        what: it is, in words.
+    """
+
+    what = "no regular file"
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -27,7 +34,9 @@ def open_regular(path: Path) -> BufferedReader:
         return os.fdopen(handle, "rb")
     os.close(handle)
     name = "a folder" if stat.S_ISDIR(kind) else "a pipe" if stat.S_ISFIFO(kind) else "a device or a socket"
-    raise NotRegularError(f"{path} is {name}; only regular files are read")
+    error = NotRegularError(f"{path} is {name}; only regular files are read")
+    error.what = name
+    raise error
 
 
 def sort_header(path: Path) -> None:
@@ -98,9 +107,9 @@ def explained(path: Path, *, then: str = "do the same again") -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        told = getattr(error, "strerror", None) or str(error)
+        detail = getattr(error, "strerror", None) or str(error)
         raise WriteError(
-            f"{path} could not be written: {told}. Make room on that disk, or see that the folder may be written to; "
+            f"{path} could not be written: {detail}. Make room on that disk, or see that the folder may be written to; "
             f"then {then}"
         ) from error
 
@@ -109,3 +118,43 @@ def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     with whole_file(path) as draft, open(draft, "w", encoding="utf-8", newline="") as file:
         file.write(text)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside a folder's place; when all is written it takes the place and what was there is gone.
+
+    Args:
+        path: of the folder, which need not be there.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(draft, path)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def free_name(folder: Path, name: str) -> Path:
+    """Return `folder/name`, with a number if that is taken."""
+    path, number = folder / name, 2
+    while path.exists():
+        path, number = folder / f"{name}-{number}", number + 1
+    return path
+
+
+def free_folder(path: Path, *, overwrite: bool) -> Path:
+    """Return a folder, or one beside it with a number if it holds something that is not to be replaced.
+
+    Args:
+        path: of the folder.
+        overwrite: whether what is there may be replaced.
+    """
+    if overwrite or not path.is_dir() or not any(path.iterdir()):
+        return path
+    path = path.resolve() if path.name in ("", "..") else path
+    return free_name(path.parent, path.name)

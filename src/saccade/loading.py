@@ -1,21 +1,24 @@
 """A trained model, opened once for all that ask it: evaluate, explain, predict, serve and export."""
 
+import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import timm
 import torch
 from torch import Tensor, nn
 
-from .building import load_model
+from .building import load_model, resolve_name
 from .data.augment import Normalize
 from .data.spec import InputSpec
 from .models import CheckpointError
+from .pretrained import PREFIX, open_timm
 from .tasks import Task
 from .tasks.opening import find_task
 
+ALLOWED = "a run's folder, its model.safetensors"
 Origin = Literal["run", "timm", "module"]
 
 
@@ -63,41 +66,22 @@ def open_model(target: str | Path, *, device: str | None = None) -> LoadedModel:
     """Open a model to be asked, in evaluation mode: a run, the weights one wrote, or timm's by name with its weights.
 
     Args:
-        target: a run's folder, its `model.safetensors`, or a name timm has pretrained weights for.
+        target: a run's folder, its `model.safetensors`, or a name timm has pretrained weights for, also as `timm:NAME`
+            or `timm:NAME@FILE`.
         device: where to; the CPU if not given.
     """
     path = Path(target).expanduser()
-    if path.exists() or not timm.is_model(str(target).split(".")[0]):
+    name = str(target).removeprefix(PREFIX)
+    if path.exists() or not (str(target).startswith(PREFIX) or timm.is_model(name.split(".")[0])):
         model, spec = load_model(target)
         folder = path if path.is_dir() else path.parent
         run = folder if (folder / "config.yaml").is_file() else None
         found = LoadedModel(model, spec, (folder.resolve().name or str(target)), "run", run)
     else:
-        found = _open_timm(str(target))
+        found = LoadedModel(*open_timm(name), name.partition("@")[0], "timm")
     if device is not None:
         found.model = found.model.to(open_device(device))
     return found
-
-
-def _open_timm(name: str) -> LoadedModel:
-    try:
-        model: Any = timm.create_model(name, pretrained=True)
-    except (OSError, RuntimeError) as error:
-        raise CheckpointError(
-            f"timm's weights of {name} could not be had ({type(error).__name__}: {str(error)[:200]}); give a run's "
-            "folder, or go online once so that they are kept"
-        ) from None
-    data = timm.data.resolve_model_data_config(model)
-    size = data["input_size"][-1]
-    spec = InputSpec(
-        outputs=_class_names(name, model.num_classes),
-        in_chans=data["input_size"][0],
-        img_size=size,
-        mean=list(data["mean"]),
-        std=list(data["std"]),
-        shorter=round(size / data["crop_pct"]),
-    )
-    return LoadedModel(model.eval(), spec, name, "timm")
 
 
 def open_device(name: str) -> torch.device:
@@ -112,11 +96,38 @@ def open_device(name: str) -> torch.device:
     return device
 
 
-def _class_names(name: str, count: int) -> tuple[str, ...]:
-    """Return ImageNet's names where they are what the logits mean, else numbers."""
-    subset = timm.data.infer_imagenet_subset(timm.get_pretrained_cfg(name))
-    if subset is not None:
-        info = timm.data.ImageNetInfo(subset)
-        if info.num_classes() == count:
-            return tuple(info.index_to_description(index) for index in range(count))
-    return tuple(f"class {index}" for index in range(count))
+def find_target(target: str | Path, *, allowed: str = ALLOWED) -> str:
+    """Return what `open_model` can open: a path as it was given, or timm's full name for a short one.
+
+    Args:
+        target: what was given; `vit_tiny` stands for `vit_tiny_patch16_224`, as in training.
+        allowed: what may be given besides a timm model, in words.
+    """
+    path = Path(target).expanduser()
+    if path.is_dir():
+        _require_weights(path)
+    if path.exists():
+        return str(target)
+    try:
+        return resolve_name(str(target))
+    except ValueError:
+        near = difflib.get_close_matches(str(target), timm.list_models(), n=3)
+        hint = f" (the nearest are {', '.join(near)})" if near else ""
+        raise CheckpointError(
+            f"there is no {target}, and timm has no model of that name{hint}; give {allowed}, or the name of a timm "
+            "model with pretrained weights"
+        ) from None
+
+
+def _require_weights(folder: Path) -> None:
+    """Refuse a folder without weights, and say what it is."""
+    if (folder / "model.safetensors").exists():
+        return
+    if (folder / "config.yaml").is_file():
+        raise CheckpointError(
+            f"{folder} is a run that has not come to its end, where its weights are written; resume it by saccade "
+            f"train --resume {folder}"
+        )
+    if (folder / "comparison.json").is_file():
+        raise CheckpointError(f"{folder} is a comparison; give one of its runs, in {folder / 'runs'}")
+    raise CheckpointError(f"{folder} holds no model.safetensors, so it is no run; give a folder `saccade train` wrote")

@@ -90,6 +90,7 @@ RANGES: dict[str, Range | Several] = {
     "augment.rand_ops": Range(0, 8),
     "augment.rand_magnitude": Range(0, 10),
     "augment.rand_spread": NOT_NEGATIVE,
+    "augment.rand_prob": SHARE,
     "augment.jitter": SHARE,
     "augment.erase": SHARE,
     "augment.mixup": NOT_NEGATIVE,

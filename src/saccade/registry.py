@@ -1,8 +1,10 @@
 """Things by the names people type: tasks, plug-ins and readers, of this package and of others."""
 
 import inspect
+import pkgutil
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
@@ -12,15 +14,16 @@ Thing = TypeVar("Thing")
 
 
 class Registry(Mapping[str, Thing], Generic[Thing]):
-    """Names to what was registered under them; those of other packages are found when a name is first asked for.
+    """Names to what was registered under them; all are found when a name is first asked for.
 
     Args:
         noun: what an error calls one of them.
         group: of entry points by which other packages add theirs.
+        home: the package here whose files, or folders, register theirs; being there is enough.
     """
 
-    def __init__(self, noun: str, *, group: str) -> None:
-        self.noun, self.group = noun, group
+    def __init__(self, noun: str, *, group: str, home: str) -> None:
+        self.noun, self.group, self.home = noun, group, home
         self._found: dict[str, Thing] = {}
         self._complete = False
 
@@ -47,6 +50,8 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
         if self._complete:
             return
         self._complete = True
+        for file in pkgutil.iter_modules(import_module(self.home).__path__):
+            import_module(f"{self.home}.{file.name}")
         for point in entry_points(group=self.group):
             thing = point.load()
             if point.name not in self._found:

@@ -4,9 +4,11 @@ import csv
 import io
 import json
 import os
+import pkgutil
 import re
 import shutil
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,7 @@ from .config import ConfigError, DataConfig, TrainConfig, overlay, read_yaml, to
 from .files import explained, write_text
 from .scores import Scores, read_scores, scores_before
 
-# Everything that training, comparing, evaluating, explaining and exporting put into a run's folder; nothing else is
-# ever removed from one.
-OWN = re.compile(
-    r"config\.yaml|metrics\.(jsonl|csv)|(summary|cost|bad_pictures)\.json|report\.html"
-    r"|(model|predictions|scores)\.safetensors|\.DS_Store|\.[^/]+\.part(/.*)?"
-    r"|state(/(\.lock|\.torchrun|\.?(damaged-)?step-[\d.]+(part)?(/(state\.json|shard-\d+-of-\d+\.safetensors))?))?"
-    r"|tensorboard(/events\.out\.[^/]+)?"
-    r"|evaluation(-\d+)?(/evaluation\.(json|html))?"
-    r"|explanation(-\d+)?(/(index\.html|numbers\.json|picture-\d+(/[\w-]+\.png)?))?"
-    r"|export(/(export\.json|model[\w.]*\.(onnx|pt2)|\.[^/]+\.part|\.part\.[^/]+))?"
-)
+COMMON = r"\.DS_Store|\.[^/]+\.part(/.*)?"  # in a run's folder beside what verbs write: drafts, a Mac's own
 GROUPS = ("data", "model", "optim", "schedule")  # of settings, in the config.yaml of any version
 
 
@@ -70,7 +62,7 @@ class Run:
         if run.path.is_dir() and any(run.path.iterdir()):
             if not overwrite:
                 raise RunError(
-                    f"{run.path} exists and is not empty; go on with it by --resume {run.path}, name another folder by "
+                    f"{run.path} exists and is not empty; resume it by --resume {run.path}, name another folder by "
                     "--out, or replace it by --overwrite"
                 )
             run.clear()
@@ -110,14 +102,14 @@ class Run:
 
     def foreign(self) -> list[str]:
         """Return what is in the folder and was written by nobody here, without what is inside of it."""
-        found = []
+        found, own = [], _written_by_verbs()
         for here, folders, files in os.walk(self.path):
             inside = Path(here).relative_to(self.path)
             for name in (*folders, *files):
                 relative = (inside / name).as_posix()
-                if OWN.fullmatch(relative) is None:
+                if own.fullmatch(relative) is None:
                     found.append(f"{relative}/" if name in folders else relative)
-            folders[:] = [name for name in folders if OWN.fullmatch((inside / name).as_posix())]
+            folders[:] = [name for name in folders if own.fullmatch((inside / name).as_posix())]
         return sorted(found)
 
     @classmethod
@@ -125,8 +117,8 @@ class Run:
         """Return an existing run."""
         run = cls(Path(path).expanduser())
         if not run.settings.is_file():
-            told = "is not there" if not run.path.exists() else "holds no config.yaml, so it is no run"
-            raise RunError(f"{run.path} {told}; give the folder that `saccade train` wrote")
+            detail = "is not there" if not run.path.exists() else "holds no config.yaml, so it is no run"
+            raise RunError(f"{run.path} {detail}; give the folder that `saccade train` wrote")
         return run
 
     def config(self) -> TrainConfig:
@@ -175,9 +167,7 @@ class Run:
         try:
             return json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise RunError(
-                f"{self.path} is not finished; go on with it by saccade train --resume {self.path}"
-            ) from None
+            raise RunError(f"{self.path} is not finished; resume it by saccade train --resume {self.path}") from None
         except ValueError:
             raise RunError(f"{self.path / 'summary.json'} is damaged; write it again: {self._resume}") from None
 
@@ -213,6 +203,13 @@ class Run:
         write_text(self.path / "metrics.csv", text.getvalue())
 
 
+def _written_by_verbs() -> re.Pattern[str]:
+    """Return the paths that verbs write in a run's folder; each says in its file of `commands` which those are."""
+    commands = import_module(".commands", __package__)
+    verbs = (import_module(f"{commands.__name__}.{found.name}") for found in pkgutil.iter_modules(commands.__path__))
+    return re.compile("|".join([COMMON, *(verb.WRITES for verb in verbs if hasattr(verb, "WRITES"))]))
+
+
 def require_apart(out: str | Path, data: DataConfig) -> None:
     """Refuse a folder to write to that is, holds, or lies in the pictures that are read.
 
@@ -231,11 +228,3 @@ def require_apart(out: str | Path, data: DataConfig) -> None:
                     f"{out} {where} the pictures' place, {spec}: what is written would be taken for pictures, or take "
                     "their place; name a folder elsewhere by --out"
                 )
-
-
-def free_name(folder: Path, name: str) -> Path:
-    """Return `folder/name`, with a number if that is taken."""
-    path, number = folder / name, 2
-    while path.exists():
-        path, number = folder / f"{name}-{number}", number + 1
-    return path

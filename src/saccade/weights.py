@@ -28,7 +28,7 @@ def save_model(path: Path, weights: Mapping[str, Tensor], config: ModelConfig, s
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file of a run whole or not at all."""
-    with whole_file(path, then=f"go on by saccade train --resume {path.parent}") as draft:
+    with whole_file(path, then=f"resume by saccade train --resume {path.parent}") as draft:
         save_file(dict(tensors), draft, metadata=metadata)
         sort_header(draft)
 

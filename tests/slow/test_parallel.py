@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from saccade.building import load_model
-from saccade.training.state import list_states
+from saccade.state import list_states
 from support.trainings import environment, png_folder, records, settings, weights
 
 pytestmark = pytest.mark.slow
@@ -132,7 +132,7 @@ def test_run_survives_the_death_of_a_worker(tmp_path, data):
     os.kill(workers_of(agent.pid)[1], signal.SIGKILL)
     _, told = agent.communicate(timeout=300)
     assert agent.returncode == 0, told[-4000:]
-    assert "going on with" in told
+    assert "resuming" in told
     assert records(out) == records(tmp_path / "whole")
     for name, value in weights(out).items():
         assert torch.equal(value, weights(tmp_path / "whole")[name]), name

@@ -77,7 +77,7 @@ def assert_same_end(run: Path, reference: Path) -> None:
 def kill_plan(count: int, seed: int) -> list[tuple[str, int]]:
     """Draw moments to die at: what is being done, and how often it has been done since the process began."""
     draws = random.Random(seed)
-    moments = ["step", "step", "step", "look_up", "shard", "record", "renamed", "append"]
+    moments = ["step", "step", "step", "checkpoint_or_stop", "shard", "record", "renamed", "append"]
     # Half of the deaths come late enough for the run to get somewhere.
     return [(draws.choice(moments), draws.choice([1, 2, 2, 3])) for _ in range(count)]
 
@@ -125,8 +125,8 @@ def _main() -> None:
 
 def _die_at(what: str, number: int) -> None:
     """Let this process kill itself when something is done for the number-th time."""
+    from saccade import state
     from saccade.runs import Run
-    from saccade.training import state
     from saccade.training.loop import Loop
 
     left = [number]
@@ -163,8 +163,8 @@ def _die_at(what: str, number: int) -> None:
 
     if what == "step":
         after(Loop, "_step")
-    elif what == "look_up":
-        after(Loop, "_look_up")
+    elif what == "checkpoint_or_stop":
+        after(Loop, "_checkpoint_or_stop")
     elif what == "shard":
         after(state, "save_file", halve)
     elif what == "record":

@@ -10,8 +10,8 @@ from jsonargparse import ArgumentParser
 
 from saccade.cli import VERBS
 from saccade.comparison.arms import parse_arms
-from saccade.explanation.choice import VIEWS
-from saccade.training.recipes import configure
+from saccade.explanation.request import all_views
+from saccade.training.recipes import configure, gather_settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -85,11 +85,11 @@ def test_every_command_is_understood(command):
     import_module(f"saccade.commands.{verb}").flags(parser)
     args = parser.parse_args(rest)
     if verb == "explain" and args.views:
-        assert set(args.views.split(",")) <= set(VIEWS)
+        assert set(args.views.split(",")) <= set(all_views())
     if verb == "compare":
         assert [arm.configure(args.recipe, {}) for arm in parse_arms(args.arm)]
     if verb == "train":
-        assert configure(args.recipe, {"model.name": args.model})
+        assert configure(args.recipe, gather_settings(model=args.model, plugins=args.plugin))
 
 
 def test_there_are_commands_to_try():

@@ -1,10 +1,11 @@
-"""No two files import each other in a circle, lazy imports counted; and what serves every task names none."""
+"""What holds of every file: its length, no circles of imports, lazy ones counted, and no task where all are served."""
 
 import ast
 import re
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "saccade"
+LONGEST = 400  # lines
 TASKLESS = ("training", "comparison", "deployment", "data", "commands")  # folders that speak to the contract alone
 
 
@@ -46,6 +47,12 @@ def test_files_import_each_other_in_no_circle():
                 todo += graph[here]
         circles += [start] if start in seen else []
     assert circles == []
+
+
+def test_no_file_is_longer_than_can_be_read_in_one_sitting():
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCE.rglob("*.py")}
+    assert len(lengths) > 200
+    assert {str(path.relative_to(SOURCE)): length for path, length in lengths.items() if length > LONGEST} == {}
 
 
 def test_what_serves_every_task_names_nothing_of_one():

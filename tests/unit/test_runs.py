@@ -10,7 +10,7 @@ import torch
 from saccade.config import ConfigError, TrainConfig, overlay, to_yaml
 from saccade.files import WriteError, write_text
 from saccade.runs import Run, RunError
-from saccade.training.state import save_state, set_aside
+from saccade.state import save_state, set_aside
 from saccade.weights import save_tensors
 from support.pictures import class_folders
 

@@ -6,6 +6,8 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 
+WRITES = r"cost\.json"  # in a run's folder
+
 
 def flags(parser: ArgumentParser) -> None:
     """Train several arms with several seeds, all else held equal, and say which one helps on your pictures."""

@@ -10,8 +10,13 @@ from rich.table import Table
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Look at a set of pictures: `data check DATA` reports what would spoil training."""
-    parser.add_argument("what", choices=["check"], help="check: read every picture once and report on the set")
+    """Look at a set of pictures: `data check DATA` reports what would spoil training, `data labels` asks a teacher."""
+    parser.add_argument(
+        "what",
+        choices=["check", "labels"],
+        help="check: read every picture once and report on the set; labels: write a teacher's labels of every place of "
+        "every training picture, for train --plugin token_label:maps=OUT",
+    )
     parser.add_argument(
         "data", nargs="?", default="", help="folder, list, archive or shards; nothing: the embedded set"
     )
@@ -21,9 +26,54 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--max-pixels", type=int, default=120_000_000, help="more pixels are huge")
     parser.add_argument("--workers", type=int, default=4, help="threads that read")
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    parser.add_argument("--teacher", default=None, help="labels: a run, timm:NAME, or timm:NAME@FILE.safetensors")
+    parser.add_argument("--out", default=None, help="labels: the folder to write")
+    parser.add_argument("--top", type=int, default=5, help="labels: classes to keep of each place")
+    parser.add_argument("--logits", action="store_true", help="labels: keep logits, as published, not probabilities")
+    parser.add_argument(
+        "--img-size", type=int, default=None, help="labels: side of the images; the teacher's by default"
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=32, help="labels: pictures the teacher is asked about at once"
+    )
+    parser.add_argument("--device", default="cpu", help="labels: where the teacher is asked")
 
 
 def run(args: Namespace) -> int:
+    """Do what was asked; the exit status is 1 if something serious was found."""
+    return _labels(args) if args.what == "labels" else _check(args)
+
+
+def _labels(args: Namespace) -> int:
+    from ..config import ConfigError
+    from ..labelling import write_labels
+    from ..loading import open_device
+
+    if args.teacher is None or args.out is None:
+        raise ConfigError("data labels needs a teacher and a folder to write: --teacher RUN --out FOLDER")
+    open_device(args.device)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("asking the teacher", total=None)
+        maps, bad = write_labels(
+            args.data,
+            teacher=args.teacher,
+            out=args.out,
+            val=args.val,
+            img_size=args.img_size,
+            top=args.top,
+            values="logits" if args.logits else "probabilities",
+            batch_size=args.batch_size,
+            device=args.device,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    for picture in bad:
+        print(f"left out: {picture}")
+    print(f"{len(maps)} label maps of {maps.num_classes} classes are in {maps.path}")
+    print(f"train on them: saccade train {args.data} --recipe token_label --plugin token_label:maps={maps.path}")
+    return 0
+
+
+def _check(args: Namespace) -> int:
     """Print the report on a set; the exit status is 1 if something serious was found."""
     from functools import partial
 

@@ -5,6 +5,8 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
+WRITES = r"evaluation(-\d+)?(/evaluation\.(json|html))?"  # in a run's folder
+
 
 def flags(parser: ArgumentParser) -> None:
     """Measure finished models by their task's metrics, with intervals, and with --robust what throws them off."""

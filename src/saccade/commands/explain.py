@@ -6,6 +6,8 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 
+WRITES = r"explanation(-\d+)?(/(index\.html|numbers\.json|picture-\d+(/[\w-]+\.png)?))?"  # in a run's folder
+
 
 def flags(parser: ArgumentParser) -> None:
     """Show what a model did with pictures: where it looked, what it clustered and nominated, which layers are alike."""
@@ -32,7 +34,7 @@ def flags(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> None:
     """Write the page and print where it is."""
     from ..explanation.explain import explain as make
-    from ..explanation.page import choose_folder
+    from ..explanation.result import choose_folder
 
     names = {name: args[name].split(",") if args[name] else None for name in ("views", "layers")}
     home = Path(args.run).expanduser()

@@ -10,8 +10,10 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from ..deployment.exported import ExportedFile
+    from ..deployment.judge import ExportedFile
     from ..tasks import MetricSpec
+
+WRITES = r"export(/(export\.json|model[\w.]*\.(onnx|pt2)|\.[^/]+\.part|\.part\.[^/]+))?"  # in a run's folder
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -78,10 +80,10 @@ def _scored(file: "ExportedFile", metric: "MetricSpec") -> tuple[str, str, str]:
         return "-" if file.score is None else _shown(file.score, metric), "-", "-"
     value, low, high = file.loss.value, file.loss.low, file.loss.high
     if metric.share:
-        told = "-" if low is None or high is None else f"{100 * low:+.2f} to {100 * high:+.2f}"
-        return _shown(file.score, metric), f"{value:+.2%}", told
-    told = "-" if low is None or high is None else f"{_short(low)} to {_short(high)}"
-    return _shown(file.score, metric), _short(value), told
+        detail = "-" if low is None or high is None else f"{100 * low:+.2f} to {100 * high:+.2f}"
+        return _shown(file.score, metric), f"{value:+.2%}", detail
+    detail = "-" if low is None or high is None else f"{_short(low)} to {_short(high)}"
+    return _shown(file.score, metric), _short(value), detail
 
 
 def _shown(score: float, metric: "MetricSpec") -> str:

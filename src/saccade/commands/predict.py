@@ -27,11 +27,10 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Write predictions; the exit status is 1 if no file could be read."""
-    from ..deployment.answers import Tally, check_output, write_predictions
     from ..deployment.paths import count_paths
     from ..deployment.predict import Prediction
     from ..deployment.predict import predict as run_predict
-    from ..deployment.writers import printable
+    from ..deployment.writers import Tally, check_output, printable, write_predictions
 
     check_output(args.out, form=args.form)  # before the model is opened
     names = ("batch_size", "top", "workers", "device", "null", "max_pixels", "trust")

@@ -7,9 +7,16 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 
+# In a run's folder, as a pattern of paths; nothing that no verb writes is ever removed from one.
+WRITES = (
+    r"config\.yaml|metrics\.(jsonl|csv)|(summary|bad_pictures)\.json|report\.html|(model|predictions|scores)\.safetensors"
+    r"|state(/(\.lock|\.torchrun|\.?(damaged-)?step-[\d.]+(part)?(/(state\.json|shard-\d+-of-\d+\.safetensors))?))?"
+    r"|tensorboard(/events\.out\.[^/]+)?"
+)
+
 
 def flags(parser: ArgumentParser) -> None:
-    """Train a model on your pictures, or go on with a run that was stopped."""
+    """Train a model on your pictures, or resume a run that was stopped."""
     parser.add_argument(
         "data",
         nargs="?",
@@ -35,7 +42,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--img-size", type=int, default=None, help="side of the images; by the pictures if not given")
     parser.add_argument("--seed", type=int, default=None, help="of weights, order and augmentation")
     parser.add_argument("--out", default=None, help="the run's folder; a new one under runs/ if not given")
-    parser.add_argument("--resume", default=None, help="a run's folder to go on with")
+    parser.add_argument("--resume", default=None, help="a run's folder to resume")
     parser.add_argument("--device", default=None, help="cpu, cuda, cuda:1, ...; a GPU if there is one")
     parser.add_argument("--workers", type=int, default=None, help="processes that read files")
     parser.add_argument(
@@ -50,11 +57,10 @@ def run(args: Namespace) -> int:
     """Train, or print the settings that would be trained with."""
     from ..config import parse_settings, to_yaml
     from ..training.loop import Interrupted
-    from ..training.recipes import configure, gather_settings
+    from ..training.recipes import SHORT_FLAGS, configure, gather_settings
     from ..training.train import train as run_training
 
-    flags = ("data", "task", "model", "epochs", "batch_size", "lr", "img_size", "seed", "device", "workers")
-    given: dict[str, Any] = {name: args[name] for name in flags}
+    given: dict[str, Any] = {name: args[name] for name in SHORT_FLAGS if name != "plugins"}
     given["plugins"] = [part for text in args.plugin or [] for part in text.split("+")]
     settings = parse_settings(args["set"] or [])
     if args.print_config:
@@ -71,12 +77,12 @@ def run(args: Namespace) -> int:
             quiet=args.quiet,
         )
     except Interrupted as stop:
-        Console(stderr=True).print(f"stopped by {stop}; go on with: saccade train --resume {escape(str(stop.run))}")
+        Console(stderr=True).print(f"stopped by {stop}; resume with: saccade train --resume {escape(str(stop.run))}")
         return 128 + stop.number
     except KeyboardInterrupt:
         run = args.resume or args.out or "RUN"
         Console(stderr=True).print(
-            f"stopped at once; go on from the last state with: saccade train --resume {escape(str(run))}",
+            f"stopped at once; resume from the last state with: saccade train --resume {escape(str(run))}",
             soft_wrap=True,
         )
         return 128 + signal.SIGINT

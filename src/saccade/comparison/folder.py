@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ..config import TrainConfig, flatten
-from ..data.held_out import some
+from ..data.split import abbreviate
 from ..files import write_text
 from ..runs import Run, RunError
-from ..training.state import list_states
+from ..state import list_states
 
 FORMAT = 1
 # Settings that say where and how often, not what: runs that differ in these alone are the same.
@@ -136,7 +136,9 @@ def resumable(path: Path) -> Run | None:
     if path.exists():
         foreign = run.foreign()
         if foreign:
-            raise RunError(f"{path} holds {some(foreign)}, which no run wrote; take it away, or give another --out")
+            raise RunError(
+                f"{path} holds {abbreviate(foreign)}, which no run wrote; take it away, or give another --out"
+            )
         shutil.rmtree(path)
     return None
 

@@ -1,21 +1,22 @@
-"""Small sets that are published as arrays: MNIST and its kind, CIFAR; none of their readers unpickles."""
+"""Small sets of arrays: the embedded one, MNIST and its kind, CIFAR; none of their readers unpickles."""
 
 import gzip
 import json
 import math
 import re
 import zlib
+from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from ..files import open_regular, physical_memory
-from .numbered import numbered_classes
-from .picture import decode
+from .image import decode
 from .reader import ReadOptions, register_reader
-from .source import ArraySource
-from .split import Splits
+from .source import ArraySource, Splits
+from .targets import numbered_classes
 
 FASHION = (
     "T-shirt/top",
@@ -32,8 +33,43 @@ FASHION = (
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IDX = re.compile(r"(.*?)(train|t10k|test)-(images|labels)[.-]idx[13]-ubyte(\.gz)?")
 STRIPS = {"data_batch_1.png", "train_lables.json"}  # of the npm package, spelt so
+Arrays = tuple[np.ndarray, np.ndarray]  # images, labels
 PIECE = 2**24  # bytes read at a time
 TEST_NOTE = "there is no validation split: the test pictures are used as one"
+
+
+@register_reader("embedded")
+class EmbeddedReader:
+    """The set that comes with the package."""
+
+    rank = 10
+
+    def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
+        """Whether it is one."""
+        return spec in ("", "embedded")
+
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
+        """Open it."""
+        return open_embedded()
+
+
+def open_embedded() -> Splits:
+    """Open what comes with the package of Fashion-MNIST (MIT licence): 4,000 training and 1,000 test pictures."""
+    file = resources.files("saccade.data").joinpath("embedded", "fashion_mnist.npz")
+    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+        classes = tuple(str(name) for name in archive["classes"])
+        train, test = (
+            ArraySource(
+                archive[f"x_{split}"],
+                archive[f"y_{split}"],
+                classes=classes,
+                prefix=split,
+                ids=archive[f"{split}_index"],
+            )
+            for split in ("train", "test")
+        )
+    note = f"this is the embedded part of Fashion-MNIST: {len(train)} training and {len(test)} test pictures"
+    return Splits(train, test, (note,))
 
 
 @register_reader("arrays")
@@ -44,37 +80,34 @@ class ArrayReader:
 
     def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
         """Whether it is one."""
-        return path.is_dir() and is_known(path)
+        return path.is_dir() and _find_layout(path) is not None
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
         """Open it."""
         return open_known_arrays(path)
 
 
-def is_known(folder: Path) -> bool:
-    """Tell whether a folder holds MNIST's or CIFAR's files, by their names."""
-    names = {path.name for path in folder.iterdir()}
-    layouts = (
-        {"data_batch_1.bin", "test_batch.bin"},
-        {"train.bin", "test.bin"},
-        STRIPS,
-        {"data_batch_1", "batches.meta"},
-    )
-    pickled = {"train", "test"} <= names and (folder / "meta").is_file()
-    return pickled or any(map(IDX.fullmatch, names)) or any(layout <= names for layout in layouts)
-
-
 def open_known_arrays(folder: Path) -> Splits:
     """Open a folder that holds MNIST's or CIFAR's files."""
+    return (_find_layout(folder) or _refuse_pickles)(folder)
+
+
+def _find_layout(folder: Path) -> Callable[[Path], Splits] | None:
+    """Return what opens a folder, by the names of its files; None if they are none of MNIST's or CIFAR's."""
     names = {path.name for path in folder.iterdir()}
     if any(map(IDX.fullmatch, names)):
-        return _open_idx(folder, names)
-    if {"data_batch_1.bin", "test_batch.bin"} <= names:
-        return _open_cifar10(folder)
-    if {"train.bin", "test.bin"} <= names:
-        return _open_cifar100(folder)
-    if names >= STRIPS:
-        return _open_strips(folder)
+        return _open_idx
+    layouts: tuple[tuple[set[str], Callable[[Path], Splits]], ...] = (
+        ({"data_batch_1.bin", "test_batch.bin"}, _open_cifar10),
+        ({"train.bin", "test.bin"}, _open_cifar100),
+        (STRIPS, _open_strips),
+        ({"data_batch_1", "batches.meta"}, _refuse_pickles),
+    )
+    pickled = {"train", "test"} <= names and (folder / "meta").is_file()
+    return next((found for layout, found in layouts if layout <= names), _refuse_pickles if pickled else None)
+
+
+def _refuse_pickles(folder: Path) -> Splits:
     raise ValueError(
         f"{folder} holds CIFAR as Python pickles, which can run code when read and are not opened here; take the "
         "binary version (cifar-10-binary.tar.gz, cifar-100-binary.tar.gz: data_batch_1.bin or train.bin), or save "
@@ -111,9 +144,9 @@ def _read_up_to(file: BinaryIO | gzip.GzipFile, size: int) -> bytes:
     return bytes(data)
 
 
-def _open_idx(folder: Path, names: set[str]) -> Splits:
+def _open_idx(folder: Path) -> Splits:
     files: dict[tuple[bool, str], Path] = {}
-    for name in sorted(names):  # an unpacked file stands before its .gz
+    for name in sorted(path.name for path in folder.iterdir()):  # an unpacked file stands before its .gz
         if match := IDX.fullmatch(name):
             files.setdefault((match[2] == "train", match[3]), folder / name)
     missing = [f"{'train' if t else 't10k'}-{kind}" for t in (True, False) for kind in ("images", "labels")]
@@ -124,11 +157,8 @@ def _open_idx(folder: Path, names: set[str]) -> Splits:
     fashion = "fashion" in str(folder.resolve()).lower()
     highest = max(int(arrays[train, "labels"].max(initial=0)) for train in (True, False))
     classes = FASHION if fashion and highest < 10 else numbered_classes(highest, where=str(folder))
-    train, val = (
-        ArraySource(arrays[t, "images"], arrays[t, "labels"], classes=classes, prefix="train" if t else "test")
-        for t in (True, False)
-    )
-    return Splits(train, val, (TEST_NOTE,))
+    train, test = ((arrays[t, "images"], arrays[t, "labels"]) for t in (True, False))
+    return _both(train, test, classes)
 
 
 def _open_cifar10(folder: Path) -> Splits:
@@ -137,23 +167,23 @@ def _open_cifar10(folder: Path) -> Splits:
     train = _records([path for path in batches if path.exists()], labels=1)
     test = _records([folder / "test_batch.bin"], labels=1)
     short = [path.name for path in batches if not path.exists()]
-    notes = (TEST_NOTE, *([f"not all of CIFAR-10 is there: {', '.join(short)} missing"] if short else []))
-    return Splits(
-        ArraySource(*train, classes=classes, prefix="train"), ArraySource(*test, classes=classes, prefix="test"), notes
-    )
+    more = [f"not all of CIFAR-10 is there: {', '.join(short)} missing"] if short else []
+    return _both(train, test, classes, *more)
 
 
 def _open_cifar100(folder: Path) -> Splits:
     train, test = (_records([folder / name], labels=2) for name in ("train.bin", "test.bin"))
     classes = _lines(folder / "fine_label_names.txt") or tuple(map(str, range(100)))
-    return Splits(
-        ArraySource(*train, classes=classes, prefix="train"),
-        ArraySource(*test, classes=classes, prefix="test"),
-        (TEST_NOTE,),
-    )
+    return _both(train, test, classes)
 
 
-def _records(paths: list[Path], labels: int) -> tuple[np.ndarray, np.ndarray]:
+def _both(train: Arrays, test: Arrays, classes: tuple[str, ...], *notes: str) -> Splits:
+    """Return images and labels of the training and of the test part as a set that validates on the latter."""
+    held = ArraySource(*test, classes=classes, prefix="test")
+    return Splits(ArraySource(*train, classes=classes, prefix="train"), held, (TEST_NOTE, *notes))
+
+
+def _records(paths: list[Path], labels: int) -> Arrays:
     """Read records of label bytes, the last of which counts, and 3 x 32 x 32 pixels."""
     size = labels + 3 * 32 * 32
     parts = []
@@ -173,11 +203,7 @@ def _open_strips(folder: Path) -> Splits:
     train = np.concatenate([_strip(path) for path in strips])
     test = _strip(folder / "test_batch.png")
     labels = [np.array(json.loads((folder / name).read_text())) for name in ("train_lables.json", "test_lables.json")]
-    return Splits(
-        ArraySource(train, labels[0], classes=CIFAR10, prefix="train"),
-        ArraySource(test, labels[1], classes=CIFAR10, prefix="test"),
-        (TEST_NOTE,),
-    )
+    return _both((train, labels[0]), (test, labels[1]), CIFAR10)
 
 
 def _strip(path: Path) -> np.ndarray:

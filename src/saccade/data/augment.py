@@ -18,7 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..config import AugmentConfig, ConfigError
+from .erasing import erase_pixels
 from .geometry import ERASE, JITTER, MIX, OPERATIONS, RAND, Geometry, change, draw_uniforms, rand_draws
+from .rand_augment import Step
 
 
 class Mix(NamedTuple):
@@ -62,7 +64,13 @@ class Augment:
         targets: Follow = keep_targets,
         device: torch.device | str = "cpu",
     ) -> None:
+        if config.rand_interpolation != "bilinear" and config.rand_kind != "timm":
+            raise ConfigError(
+                f"augment.rand_interpolation = {config.rand_interpolation} was given with augment.rand_kind = "
+                f"{config.rand_kind}, which is bilinear; set augment.rand_kind=timm too, or leave it out"
+            )
         self.config = config
+        self.fill = torch.tensor([min(255, round(255 * value)) for value in mean], device=device).float().view(-1, 1, 1)
         self.img_size, self.targets = img_size, targets
         self.normalize = Normalize(mean, std, device=device)
         self.mixup = beta_quantiles(config.mixup).to(device) if config.mixup else None
@@ -83,31 +91,52 @@ class Augment:
         config = self.config
         pictures, draws = batch["image"], draw_uniforms(batch["key"])
         operations = config.rand_ops if strong else 0
+        steps: list[Step] = []
+        if config.rand_kind == "timm":
+            steps, operations = [Step.draw(batch["key"], number, config) for number in range(operations)], 0
         width = pictures.shape[-1]
-        moved = self.geometry(draws, width=width, operations=operations)
+        later = [step.moves() for step in steps]
+        moved = self.geometry(draws, width=width, operations=operations, later=later)
         images = moved.images(pictures)
         for operation in range(operations):
             images = rand_colour(images, draws, RAND + 4 * operation, config)
+        if steps:
+            images = images.mul(255).round_().clamp_(0, 255)
+            for step in steps:
+                images = step(images, self.fill)
+            images = images / 255
         if config.jitter:
             images = jitter(images, draws, config.jitter)
         images = self.normalize(images)
         mix: Mix | None = None
         if strong:
             if config.erase:
-                images = erase(images, draws, config.erase)
+                if config.erase_kind == "pixel":
+                    images = erase_pixels(images, batch["key"], config.erase)
+                else:
+                    images = erase(images, draws, config.erase)
             images, mix = self.mix(images, draws)
         found = {name: value for name, value in batch.items() if name not in ("image", "key")}
         if "mask" in batch:
             found["mask"] = moved.mask(batch["mask"])
         if "boxes" in batch:
             found["boxes"] = moved.boxes(batch["boxes"], (pictures.shape[-2], width))
+        if "label_box" in batch:
+            if mix is not None:
+                raise ConfigError(
+                    "augment.mixup or augment.cutmix was asked for and the labels of places are stored, which are not "
+                    "mixed; set both to 0, MixToken takes their place"
+                )
+            size = (pictures.shape[-2], width)
+            found["label_box"], found["label_flip"] = moved.parts(batch["label_box"], size)
         if "target" in batch:
             found |= {"truth": batch["target"], "target": self.targets(batch["target"], mix)}
         return {"image": images, **found}
 
-    def geometry(self, draws: Tensor, *, width: int, operations: int) -> Geometry:
+    def geometry(self, draws: Tensor, *, width: int, operations: int, later: Sequence[Tensor]) -> Geometry:
         """Draw where the pixels of a batch of images of some width come from."""
-        return Geometry.draw(draws, self.config, width=width, side=self.img_size, operations=operations)
+        side = self.img_size
+        return Geometry.draw(draws, self.config, width=width, side=side, operations=operations, later=later)
 
     def plain(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return a batch with its images normalised and nothing else done to it."""

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .depth import DIM
+from .image import DIM, EXTENSIONS, MAX_PIXELS, BadSample, Header, decode, header
 from .open import open_data
-from .picture import EXTENSIONS, MAX_PIXELS, BadPicture, Header, decode, header
 from .source import Source, Stream
 from .table import ReadTargets, read_classes
 
@@ -145,9 +144,9 @@ class Look(NamedTuple):
     shape: tuple[int, ...]  # H, W, C; empty if it cannot be read
     digest: bytes  # of the pixels
     header: Header | None
-    bad: BadPicture | None
+    bad: BadSample | None
     highest: int = 0  # of the pixels
-    wrong: tuple[BadPicture, ...] = ()  # with what is told of it
+    wrong: tuple[BadSample, ...] = ()  # with what is told of it
 
 
 def _look_at_all(splits: dict[str, Source], *, max_pixels: int, workers: int) -> Iterator[Look]:
@@ -171,7 +170,7 @@ def _look(split: str, source: Source, index: int, max_pixels: int) -> Look:
         else:
             about = header(raw, name=name, max_pixels=max_pixels)
             picture = decode(raw, name=name, max_pixels=max_pixels)
-    except BadPicture as bad:
+    except BadSample as bad:
         return Look(split, index, (), b"", about, bad)
     digest = hashlib.blake2b(repr(picture.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(picture).data)
@@ -179,7 +178,7 @@ def _look(split: str, source: Source, index: int, max_pixels: int) -> Look:
     return Look(split, index, picture.shape, digest.digest(), about, None, int(picture.max(initial=0)), wrong)
 
 
-def _bad(bad: BadPicture) -> Finding:
+def _bad(bad: BadSample) -> Finding:
     kind = "misnamed" if bad.kind == "foreign" else bad.kind if bad.kind in FAULTS else "unreadable"
     return Finding(kind, bad.name, bad.reason, serious=True)
 

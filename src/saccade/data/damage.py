@@ -15,8 +15,8 @@ EOI = b"\xff\xd9"
 MORE = b"\xa5\x3c\x96\x69" * 16  # entropy-coded data of no meaning, without markers
 
 
-def find_damage(file: BinaryIO, image: Image.Image, *, at_least: int | None = None) -> str | None:
-    """Say in plain words what is wrong with the file of a decoded picture; None if nothing is known to be.
+def find_damage(file: BinaryIO, image: Image.Image, *, at_least: int | None = None) -> tuple[str, str] | None:
+    """Say in plain words, and in one, what is wrong with the file of a decoded image; None if nothing is known to be.
 
     Args:
         file: that the picture was read from.
@@ -24,11 +24,13 @@ def find_damage(file: BinaryIO, image: Image.Image, *, at_least: int | None = No
         at_least: as the picture was drafted.
     """
     if image.format == "PNG":
-        return None if _png_sums_hold(file) else "the file is damaged (the checksum of its pixels is wrong)"
+        return (
+            None if _png_sums_hold(file) else ("the file is damaged (the checksum of its pixels is wrong)", "damaged")
+        )
     if image.format == "WEBP" and _ends_in_zeros(file):
-        return "the file is truncated (more than half of its pixels' bytes are zeros at the end)"
+        return "the file is truncated (more than half of its pixels' bytes are zeros at the end)", "truncated"
     if image.format == "JPEG" and _ends_grey(image) and _takes_more(file, image, at_least):
-        return "the file is truncated (its data end before its last pixel)"
+        return "the file is truncated (its data end before its last pixel)", "truncated"
     return None
 
 

@@ -7,10 +7,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from .draws import key
-from .order import Order
+from .draws import Order, key
 
-PICTURES = 0x91C7  # keeps the draws of samples apart from others of the same seed and epoch
+SAMPLES = 0x91C7  # keeps the draws of samples apart from others of the same seed and epoch
 
 Batch = dict[str, Tensor]  # one process's part of a batch on the device, by name; samples on the first axis of each
 
@@ -73,17 +72,13 @@ class ResidentFeed(Feed):
         columns: parts of all samples by name, N, ..., on the device.
         order: of the batches.
         expand: makes of a batch what is trained on.
-        rank: of this process.
-        world: how many processes share a batch.
     """
 
-    def __init__(
-        self, columns: Mapping[str, Tensor], *, order: Order, expand: Expand, rank: int = 0, world: int = 1
-    ) -> None:
+    order: Order
+
+    def __init__(self, columns: Mapping[str, Tensor], *, order: Order, expand: Expand) -> None:
         super().__init__(expand)
-        self.columns, self.order = dict(columns), order
-        self.rank, self.world = rank, world
-        self.steps = order.steps
+        self.columns, self.order, self.steps = dict(columns), order, order.steps
 
     @property
     def device(self) -> torch.device:
@@ -92,12 +87,11 @@ class ResidentFeed(Feed):
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
         """Yield places in the set and draws."""
-        assert self.order is not None
         index, copies = self.order.epoch(epoch)
         keys = sample_keys(self.order.seed, epoch, index, copies)
         index = self._readable(index, keys)
         index, keys = index.to(self.device), keys.to(self.device)
-        for places in self.order.batches(start=start, rank=self.rank, world=self.world):
+        for places in self.order.batches(start=start):
             yield self._named({"index": index[places], "key": keys[places]})
 
     def _readable(self, index: Tensor, keys: Tensor) -> Tensor:  # noqa: ARG002
@@ -112,7 +106,7 @@ class ResidentFeed(Feed):
 
 def sample_keys(seed: int, epoch: int, index: Tensor, copies: Tensor) -> Tensor:
     """Return the keys of samples' draws in an epoch, int64."""
-    keys = key(seed, epoch, PICTURES, index, copies)
+    keys = key(seed, epoch, SAMPLES, index, copies)
     assert isinstance(keys, Tensor)
     return keys
 

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from .held_out import some
-from .picture import EXTENSIONS
+from .image import EXTENSIONS
 from .reader import ReadOptions, register_reader
-from .source import FileSource
-from .split import TEST, TRAIN, VAL, Splits, choose_split
+from .source import FileSource, Splits
+from .split import TEST, TRAIN, VAL, abbreviate, choose_split
 
 LINKS = 5  # that the notes name
 
@@ -45,7 +44,9 @@ def open_folder(root: Path) -> Splits:
         roles, notes = {}, ()
     if not roles:
         if folders and all(name.lower() in TRAIN + VAL + TEST for name in folders):
-            raise ValueError(f"{root} has {some(folders)} but no training pictures; they belong into {root / 'train'}")
+            raise ValueError(
+                f"{root} has {abbreviate(folders)} but no training pictures; they belong into {root / 'train'}"
+            )
         train, more = _list(root, root)
         return Splits(train, None, more)
     train, more = _list(root, root / roles["train"])
@@ -64,7 +65,7 @@ def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
     for name in _folders(folder):
         _require_text(folder, name)
         # One spelling of an accented letter, whichever the file system returns.
-        found.setdefault(unicodedata.normalize("NFC", name), []).extend(_pictures(folder / name, others))
+        found.setdefault(unicodedata.normalize("NFC", name), []).extend(_image_files(folder / name, others))
     classes = sorted(name for name, files in found.items() if files)
     empty = sorted(name for name, files in found.items() if not files)
     start = len(os.path.join(root, ""))
@@ -74,9 +75,9 @@ def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
         labels += [label] * len(paths)
     if not names:
         raise ValueError(_nothing(folder, classes_seen=empty))
-    notes = [f"class folders without pictures, left out: {some(empty)} in {folder.name}"] if empty else []
+    notes = [f"class folders without pictures, left out: {abbreviate(empty)} in {folder.name}"] if empty else []
     notes += others.notes(folder)
-    loose = sum(1 for _ in _pictures(folder, Others(), deep=False))
+    loose = sum(1 for _ in _image_files(folder, Others(), deep=False))
     if loose:
         notes.append(f"{loose} pictures directly in {folder.name} are in no class folder and left out")
     return FileSource(root, names, np.array(labels), classes=classes), tuple(notes)
@@ -121,8 +122,8 @@ class Others:
                 "if their pictures are of another class"
             )
         if self.denied:
-            told = some([_printed(os.path.relpath(path, folder)) for path in self.denied])
-            notes.append(f"folders that cannot be read, left out: {told}; see whether permission is denied")
+            detail = abbreviate([_printed(os.path.relpath(path, folder)) for path in self.denied])
+            notes.append(f"folders that cannot be read, left out: {detail}; see whether permission is denied")
         return notes
 
 
@@ -136,7 +137,7 @@ def _folders(folder: Path) -> list[str]:
         ) from None
 
 
-def _pictures(folder: Path, others: Others, *, deep: bool = True) -> Iterator[str]:
+def _image_files(folder: Path, others: Others, *, deep: bool = True) -> Iterator[str]:
     """Yield the paths of pictures below a folder, by their extensions.
 
     Args:
@@ -216,11 +217,11 @@ def _nothing(folder: Path, classes_seen: list[str]) -> str:
     known = " ".join(sorted(EXTENSIONS))
     if classes_seen:
         return (
-            f"the class folders of {folder} ({some(classes_seen)}) hold no pictures; a picture's file name ends with "
-            f"one of {known}"
+            f"the class folders of {folder} ({abbreviate(classes_seen)}) hold no pictures; a picture's file name ends "
+            f"with one of {known}"
         )
     lists = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in (".csv", ".tsv", ".parquet", ".json"))
-    hint = f" If {some(lists)} lists pictures, give the path of that file." if lists else ""
+    hint = f" If {abbreviate(lists)} lists pictures, give the path of that file." if lists else ""
     return (
         f"{folder} holds no class folders with pictures; it should hold one folder a class, such as "
         f"{folder.name}/cat/1.jpg, with files that end with one of {known}.{hint}"

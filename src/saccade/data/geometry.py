@@ -5,8 +5,9 @@ flips, and at most one resampling. The same draws move masks, to the nearest pix
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +16,8 @@ from torch import Tensor
 from ..config import AugmentConfig
 from .draws import uniform
 
-# Purposes of draws. RandAugment's operations take four each from RAND on.
-FLIP, LEFT, TOP, AREA, RATIO, JITTER, ERASE, MIX, RAND, PURPOSES = 1, 2, 3, 4, 5, 8, 12, 24, 32, 64
+# Purposes of draws. RandAugment's operations take four each from RAND on, and one from SPARE on.
+FLIP, LEFT, TOP, AREA, RATIO, JITTER, ERASE, MIX, RAND, SPARE, PURPOSES = 1, 2, 3, 4, 5, 8, 12, 24, 32, 64, 72
 OUTSIDE = -1  # of a mask, where it shows nothing
 
 
@@ -75,6 +76,8 @@ class Geometry:
     Args:
         shift: whole pixels, first; None for none.
         moves: matrices from the output's square, -1 to 1, to the input's, B or 1, 3, 3.
+        crop: likewise, of the random crop alone.
+        later: likewise, of what is done to the images afterwards; masks and boxes move by both at once.
         turned: whether `moves` may move some samples, the others kept as they are.
         resampled: whether every sample is resampled, whatever its move.
         side: of the output, in pixels.
@@ -82,12 +85,23 @@ class Geometry:
 
     shift: Shift | None
     moves: Tensor
+    crop: Tensor
+    later: Tensor | None
     turned: bool
     resampled: bool
     side: int
 
     @classmethod
-    def draw(cls, draws: Tensor, config: AugmentConfig, *, width: int, side: int, operations: int) -> "Geometry":
+    def draw(
+        cls,
+        draws: Tensor,
+        config: AugmentConfig,
+        *,
+        width: int,
+        side: int,
+        operations: int,
+        later: Sequence[Tensor] = (),
+    ) -> "Geometry":
         """Draw the geometry of a batch.
 
         Args:
@@ -96,13 +110,41 @@ class Geometry:
             width: of the samples, in pixels.
             side: of what is made of them.
             operations: of RandAugment, some of which move.
+            later: matrices of what is done to the images afterwards, B, 3, 3 each.
         """
         pad = round(config.pad * width) if config.crop == "pad" else 0
         shift = Shift.draw(draws, pad=pad, flip=config.flip) if config.crop == "pad" or config.flip else None
-        moves = identity(draws) if config.crop != "resized" else resized_crops(draws, config)
+        crop = identity(draws) if config.crop != "resized" else resized_crops(draws, config)
+        moves = crop
         for operation in range(operations):
             moves = moves @ rand_geometry(draws, RAND + 4 * operation, config)
-        return cls(shift, moves, operations > 0, config.crop == "resized" or width != side, side)
+        after = reduce(torch.matmul, later) if later else None
+        return cls(shift, moves, crop, after, operations > 0, config.crop == "resized" or width != side, side)
+
+    @property
+    def whole(self) -> Tensor:
+        """Return the matrices of all moves, B or 1, 3, 3."""
+        return self.moves if self.later is None else self.moves @ self.later
+
+    def parts(self, shown: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Return which part of a picture each sample shows, RandAugment's moves left out, B, 4, and which are flipped.
+
+        Args:
+            shown: left, top, right and bottom of the part that was given, as shares of the picture, B, 4.
+            size: height and width of what was given, in pixels.
+        """
+        width, x, height, y = (self.crop[:, row, column] for row, column in ((0, 0), (0, 2), (1, 1), (1, 2)))
+        inner = torch.stack([x - width, y - height, x + width, y + height], dim=1).add(1).div(2).expand(len(shown), -1)
+        flipped = torch.zeros(len(shown), dtype=torch.bool, device=shown.device)
+        if self.shift is not None:
+            flipped = self.shift.flipped
+            left, top, right, bottom = inner.unbind(1)
+            inner = torch.stack(
+                [torch.where(flipped, 1 - right, left), top, torch.where(flipped, 1 - left, right), bottom], 1
+            )
+            inner = inner + torch.stack([self.shift.right / size[1], self.shift.down / size[0]], 1).repeat(1, 2)
+        sides = (shown[:, 2:] - shown[:, :2]).repeat(1, 2)
+        return shown[:, :2].repeat(1, 2) + inner * sides, flipped
 
     def images(self, pictures: Tensor) -> Tensor:
         """Return moved images, float B, C, side, side from 0 to 1, of bytes B, C, H, W; mid-grey outside."""
@@ -118,8 +160,8 @@ class Geometry:
     def mask(self, mask: Tensor) -> Tensor:
         """Return a moved mask, int64 B, side, side, of one B, H, W; OUTSIDE where it shows nothing."""
         mask = mask[:, None] if self.shift is None else self.shift.pixels(mask[:, None])
-        if self.resampled or self.turned:
-            moves = self.moves.expand(len(mask), -1, -1)[:, :2]
+        if self.resampled or self.turned or self.later is not None:
+            moves = self.whole.expand(len(mask), -1, -1)[:, :2]
             grid = F.affine_grid(moves, [len(mask), 1, self.side, self.side], align_corners=False)
             # Counted from one, so that zeros are what lies outside.
             found = F.grid_sample((mask + 1).float(), grid, mode="nearest", padding_mode="zeros", align_corners=False)
@@ -139,7 +181,7 @@ class Geometry:
         x = torch.stack([boxes[..., 0], boxes[..., 2], boxes[..., 0], boxes[..., 2]], dim=-1) / width * 2 - 1
         y = torch.stack([boxes[..., 1], boxes[..., 1], boxes[..., 3], boxes[..., 3]], dim=-1) / height * 2 - 1
         corners = torch.stack([x, y, torch.ones_like(x)], dim=-1)  # B, M, 4, 3
-        back = torch.linalg.inv(self.moves.expand(len(boxes), -1, -1).float())
+        back = torch.linalg.inv(self.whole.expand(len(boxes), -1, -1).float())
         found = (corners @ back[:, None].mT)[..., :2].add(1).mul(self.side / 2).clamp(0, self.side)
         return torch.cat([found.amin(-2), found.amax(-2)], dim=-1)
 
@@ -150,7 +192,7 @@ def draw_uniforms(keys: Tensor) -> Tensor:
 
 
 def mirror(index: Tensor, length: int) -> Tensor:
-    """Reflect indrawss that lie outside of 0 .. length - 1, the edge itself not repeated."""
+    """Reflect indices that lie outside of 0 .. length - 1, the edge itself not repeated."""
     if length == 1:
         return torch.zeros_like(index)
     index = index.abs() % (2 * length - 2)
@@ -225,6 +267,8 @@ OPERATIONS = 14
 def rand_draws(draws: Tensor, purpose: int, config: AugmentConfig) -> tuple[Tensor, Tensor, Tensor]:
     """Return which operation each picture gets, how strong from 0 to 1, and its sign."""
     operation = (draws[:, purpose] * OPERATIONS).long()
+    if config.rand_prob < 1:
+        operation = torch.where(draws[:, SPARE + (purpose - RAND) // 4] < config.rand_prob, operation, 0)
     # A normal deviate by Box and Muller
     radius = (-2 * (1 - draws[:, purpose + 1]).log()).sqrt()
     normal = radius * (2 * math.pi * draws[:, purpose + 2]).cos()

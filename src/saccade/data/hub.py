@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 
 from ..files import open_regular
-from .held_out import identity, some
-from .numbered import numbered_classes
-from .picture import BadPicture, decode
+from .draws import random_of, shuffled
+from .image import BadSample, decode
 from .reader import ReadOptions, holds, register_reader
-from .shuffle import random_of, shuffled
-from .source import Sample, Source, Stream
-from .split import TEST, TRAIN, VAL, Splits, choose_split
+from .source import Sample, Source, Splits, Stream
+from .split import TEST, TRAIN, VAL, abbreviate, choose_split, identity
 from .table import import_extra
-from .targets import ClassTargets
+from .targets import ClassTargets, numbered_classes
 
 IMAGES = ("image", "img", "picture", "pixel_values", "jpg", "png")
 LABELS = ("label", "labels", "fine_label", "class", "target", "cls")
@@ -98,10 +96,6 @@ class HubSource(Source):
         """Return the encoded picture."""
         return _encoded(self.dataset[int(self.rows[index])][self.image], self.name(index), self.roots)
 
-    def read(self, index: int) -> np.ndarray:
-        """Decode a picture."""
-        return decode(self.raw(index), name=self.name(index), at_least=self.at_least)
-
     def subset(self, indices: Sequence[int] | np.ndarray) -> "HubSource":
         """Return the source of some of the pictures."""
         keep = np.asarray(indices, dtype=np.int64)
@@ -138,7 +132,7 @@ class HubStream(Stream):
 
     def samples(
         self, *, seed: int, epoch: int, rank: int, world: int, worker: int, workers: int, skip: int = 0
-    ) -> Iterator[Sample | BadPicture]:
+    ) -> Iterator[Sample | BadSample]:
         """Yield one reader's part of an epoch; see `Stream`."""
         reader, readers = rank * workers + worker, world * workers
         # Rows are numbered before they are shuffled; the library's own shuffling would rename pictures every epoch.
@@ -148,9 +142,9 @@ class HubStream(Stream):
             name = f"{self.prefix}[{number}]"
             try:
                 label = _checked(row[self.label], self.classes, name)
-                picture = decode(_encoded(row[self.image], name, self.roots), name=name, at_least=self.at_least)
-                yield Sample({"image": picture}, label, name, identity(name))
-            except BadPicture as bad:
+                image = decode(_encoded(row[self.image], name, self.roots), name=name, at_least=self.at_least)
+                yield Sample({"image": image}, label, name, identity(name))
+            except BadSample as bad:
                 yield bad
 
 
@@ -167,7 +161,7 @@ def open_hub(spec: str, *, buffer: int = 4096) -> Splits:
         return _splits(found, where=name, roots=roots)
     roles, notes = choose_split(list(found))
     if not roles:
-        raise ValueError(f"{name} has the splits {some(list(found))}; one of them should be 'train'")
+        raise ValueError(f"{name} has the splits {abbreviate(list(found))}; one of them should be 'train'")
     train = HubStream(found[roles["train"]], prefix="train", buffer=buffer, roots=roots)
     if "val" not in roles:
         return Splits(train, None, notes)
@@ -206,7 +200,7 @@ def _parquet(datasets: Any, files: Sequence[Path]) -> Any:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         reason = " ".join(str(error.__cause__ or error).split())[:300]
-        named = some([file.name for file in files])
+        named = abbreviate([file.name for file in files])
         raise ValueError(f"{named} cannot be read as Parquet, or is damaged ({reason}); fetch it again") from error
 
 
@@ -222,7 +216,7 @@ def _splits(found: Any, *, where: str, roots: Sequence[Path]) -> Splits:
         return Splits(HubSource(found, prefix="train", roots=roots))
     roles, notes = choose_split(list(found))
     if not roles:
-        raise ValueError(f"{where} has the splits {some(list(found))}; one of them should be 'train'")
+        raise ValueError(f"{where} has the splits {abbreviate(list(found))}; one of them should be 'train'")
     train = HubSource(found[roles["train"]], prefix="train", roots=roots)
     val = HubSource(found[roles["val"]], prefix=roles["val"], roots=roots) if "val" in roles else None
     return Splits(train, val, notes)
@@ -236,8 +230,8 @@ def _columns(dataset: Any, where: str) -> tuple[str, str]:
     label = label or next((name for name in names if type(dataset.features[name]).__name__ == "ClassLabel"), None)
     if image is None or label is None:
         raise ValueError(
-            f"{where} has the columns {some(names)}; it needs one of pictures, such as 'image', and one of classes, "
-            "such as 'label'"
+            f"{where} has the columns {abbreviate(names)}; it needs one of pictures, such as 'image', and one of "
+            "classes, such as 'label'"
         )
     return image, label
 
@@ -262,20 +256,20 @@ def _undecoded(dataset: Any, image: str) -> Any:
 def _checked(label: Any, classes: Sequence[str], name: str) -> int:
     if not isinstance(label, int | np.integer) or not 0 <= label < len(classes):
         reason = f"its label {label!r} is none of the {len(classes)} classes, which count from 0"
-        raise BadPicture(name, "it has no label" if label is None else reason)
+        raise BadSample(name, "it has no label" if label is None else reason)
     return int(label)
 
 
 def _encoded(value: Any, name: str, roots: Sequence[Path]) -> Path | bytes:
     """Return a row's picture; a file that it names instead has to lie in one of the set's own folders."""
     if value is None or (value.get("bytes") is None and not value.get("path")):
-        raise BadPicture(name, "the row has no picture")
+        raise BadSample(name, "the row has no picture")
     if value.get("bytes") is not None:
         return value["bytes"]
     try:
         found = ((roots[0] if roots else Path()) / value["path"]).resolve()
     except (OSError, ValueError, RuntimeError):  # a circle of links, a zero byte
-        raise BadPicture(name, "the row names a file that cannot be found", "missing") from None
+        raise BadSample(name, "the row names a file that cannot be found", "missing") from None
     if not any(found.is_relative_to(root.resolve()) for root in roots):
-        raise BadPicture(name, "the row names a file outside of the set, which is not read; save the picture's bytes")
+        raise BadSample(name, "the row names a file outside of the set, which is not read; save the picture's bytes")
     return found

@@ -8,13 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .draws import Order
 from .feed import Batch, Expand, ResidentFeed
 from .framing import Encoder, Framing
-from .loader import TRIES, note_bad, replacement, too_many_bad
-from .order import Order
-from .picture import BadPicture
+from .image import BadSample
+from .loader import TRIES, in_threads, note_bad, replacement, too_many_bad
 from .source import Source
-from .threads import in_threads
 
 LIMIT = 2 * 2**30  # bytes a set of files may take in memory, unless it is to be kept at any size
 SAMPLED = 16  # pictures that tell how large all of them are
@@ -34,8 +33,6 @@ class KeptFeed(ResidentFeed):
         device: where they are kept.
         threads: that read.
         bad_limit: share of the set at which unreadable samples stop training.
-        rank: of this process.
-        world: how many processes share a batch.
     """
 
     def __init__(
@@ -49,13 +46,11 @@ class KeptFeed(ResidentFeed):
         device: torch.device,
         threads: int,
         bad_limit: float,
-        rank: int = 0,
-        world: int = 1,
     ) -> None:
-        super().__init__({}, order=order, expand=expand, rank=rank, world=world)
+        super().__init__({}, order=order, expand=expand)
         self.source, self.encode, self.threads, self.place = source, encode, threads, device
         self.allowed = bad_limit * len(source)
-        self.unreadable: dict[int, BadPicture] = {}
+        self.unreadable: dict[int, BadSample] = {}
         self.notes = [kept_note(len(source), size)]
 
     @property
@@ -73,10 +68,10 @@ class KeptFeed(ResidentFeed):
         columns: dict[str, Tensor] = {}
         made = threading.Lock()
 
-        def read(index: int) -> BadPicture | None:
+        def read(index: int) -> BadSample | None:
             try:
                 sample = self.encode(self.source.sample(index))
-            except BadPicture as error:
+            except BadSample as error:
                 return error
             with made:
                 for name, part in sample.items():
@@ -95,13 +90,13 @@ class KeptFeed(ResidentFeed):
     def _readable(self, index: Tensor, keys: Tensor) -> Tensor:
         if not self.unreadable:
             return index
-        places, words = index.tolist(), keys.tolist()
+        places, rng_keys = index.tolist(), keys.tolist()
         for place in np.flatnonzero(np.isin(places, list(self.unreadable))).tolist():
             for attempt in range(TRIES):
                 if places[place] not in self.unreadable:
                     break
                 last = self.unreadable[places[place]]
-                places[place] = replacement(words[place], attempt, len(self.source))
+                places[place] = replacement(rng_keys[place], attempt, len(self.source))
             else:
                 raise too_many_bad(last.name, last.reason)
         return torch.tensor(places)
@@ -121,29 +116,29 @@ class Kept(Source):
     def __init__(self, source: Source, *, limit: float, threads: int) -> None:
         self.source, self.limit, self.threads = source, limit, threads
         self.targets, self.lost = source.targets, source.lost
-        self.pictures: dict[int, np.ndarray] | None = None
+        self.images: dict[int, np.ndarray] | None = None
 
     def ready(self) -> None:
         """Decode the pictures, in the memory that processes begun later share."""
-        if self.pictures is not None:
+        if self.images is not None:
             return
-        self.pictures, used = {}, 0
-        for index, picture in enumerate(in_threads(self._try, range(len(self)), self.threads)):
-            used += picture.nbytes if picture is not None else 0
+        self.images, used = {}, 0
+        for index, image in enumerate(in_threads(self._try, range(len(self)), self.threads)):
+            used += image.nbytes if image is not None else 0
             if used > self.limit:
                 break
-            if picture is not None:
-                self.pictures[index] = picture
+            if image is not None:
+                self.images[index] = image
 
     def _try(self, index: int) -> np.ndarray | None:
         try:
             return self.source.read(index)
-        except BadPicture:
+        except BadSample:
             return None
 
     def read(self, index: int) -> np.ndarray:
         """Return a picture as the source would."""
-        found = (self.pictures or {}).get(index)
+        found = (self.images or {}).get(index)
         return self.source.read(index) if found is None else found
 
     def name(self, index: int) -> str:
@@ -170,7 +165,7 @@ def decoded_bytes(source: Source) -> int:
     for index in range(0, len(source), -(-len(source) // SAMPLED)):
         try:
             sizes.append(source.read(index).nbytes)
-        except BadPicture:
+        except BadSample:
             continue
     return round(float(np.mean(sizes)) * len(source)) if sizes else 0
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .held_out import some
 from .reader import ReadOptions, register_reader
-from .source import FileSource
-from .split import Splits, choose_split
+from .source import FileSource, Splits
+from .split import abbreviate, choose_split
 from .table import PATHS, SPLITS, Table, read_columns
 from .targets import Targets
 
@@ -64,7 +63,7 @@ def open_list(path: Path, options: ReadOptions) -> Splits:
     val = np.flatnonzero(~train)
     both = sorted({names[row] for row in np.flatnonzero(train)} & {names[row] for row in val})
     if both:
-        notes += (f"{len(both)} pictures are listed for training and for validation: {some(both)}",)
+        notes += (f"{len(both)} pictures are listed for training and for validation: {abbreviate(both)}",)
     source = FileSource(path.parent, names, targets)
     return Splits(source.subset(np.flatnonzero(train)), source.subset(val) if len(val) else None, notes)
 
@@ -77,7 +76,7 @@ def _roles(
         return ["train"] * count, ("train", "val"), ()
     roles, notes = choose_split(sorted(set(splits)))
     if not roles:
-        raise ValueError(f"{path}: the splits are {some(sorted(set(splits)))}; one of them should be 'train'")
+        raise ValueError(f"{path}: the splits are {abbreviate(sorted(set(splits)))}; one of them should be 'train'")
     by_name = {name: role for role, name in roles.items()}
     return [by_name.get(split) for split in splits], (roles["train"], roles.get("val", "val")), notes
 
@@ -89,10 +88,11 @@ def _missing(path: Path, names: list[str], bad_limit: float) -> tuple[str, ...]:
         return ()
     if len(missing) > max(bad_limit * len(names), 1) or 2 * len(missing) >= len(names):
         raise FileNotFoundError(
-            f"{path} lists {len(missing)} of {len(names)} pictures that are not there: {some(missing)}; paths are "
-            f"relative to {path.parent}. Put the list where they are right, bring the pictures back, or take them out"
+            f"{path} lists {len(missing)} of {len(names)} pictures that are not there: {abbreviate(missing)}; paths "
+            f"are relative to {path.parent}. Put the list where they are right, bring the pictures back, or take "
+            "them out"
         )
-    return (f"{len(missing)} of {len(names)} listed pictures are not there and cannot be read: {some(missing)}",)
+    return (f"{len(missing)} of {len(names)} listed pictures are not there and cannot be read: {abbreviate(missing)}",)
 
 
 def _repeated(names: list[str], targets: Targets) -> tuple[str, ...]:
@@ -104,8 +104,8 @@ def _repeated(names: list[str], targets: Targets) -> tuple[str, ...]:
             again[name] = None
         found.setdefault(name, set()).add(np.asarray(row).tobytes())
     mixed = [name for name in again if len(found[name]) > 1]
-    notes = [f"{len(again)} pictures are listed more than once: {some(list(again))}"] if again else []
-    notes += [f"{len(mixed)} pictures are listed with different labels: {some(mixed)}"] if mixed else []
+    notes = [f"{len(again)} pictures are listed more than once: {abbreviate(list(again))}"] if again else []
+    notes += [f"{len(mixed)} pictures are listed with different labels: {abbreviate(mixed)}"] if mixed else []
     return tuple(notes)
 
 

@@ -7,20 +7,22 @@ replaced by another one, found by its own draws, named in `bad`, and training st
 import signal
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from .draws import key, uniform_number
+from .draws import Order, key, uniform_number
 from .feed import Batch, Expand, Feed, sample_keys, to_device
 from .framing import Encoded, Encoder
-from .order import Order
-from .picture import BadPicture, count_bad
+from .image import BadSample, count_bad
 from .source import Sample, Source, Stream
-from .threads import in_threads
 
+T = TypeVar("T")
+U = TypeVar("U")
 INSTEAD = 0x1257  # purpose of the draws that choose a replacement
 TRIES = 20
 GRACE = 30  # seconds a reading process lives on after SIGTERM; the main one saves meanwhile and then ends it
@@ -42,9 +44,9 @@ class FileFeed(Feed):
         workers: processes that read; 0 reads in this one.
         bad_limit: share of the set at which unreadable pictures stop training.
         threads: that read where no other process does.
-        rank: of this process.
-        world: how many processes share a batch.
     """
+
+    order: Order
 
     def __init__(
         self,
@@ -57,26 +59,20 @@ class FileFeed(Feed):
         workers: int,
         bad_limit: float,
         threads: int = 1,
-        rank: int = 0,
-        world: int = 1,
     ) -> None:
         super().__init__(expand.after_framing())
-        self.source, self.order, self.device = source, order, device
-        self.rank, self.world = rank, world
-        self.steps = order.steps
+        self.source, self.order, self.steps, self.device = source, order, order.steps, device
         self.allowed = bad_limit * len(source)
         self.plan = _Plan()
         self.loader = _loader(_Reading(source, encode, 1 if workers else threads), workers, batch_sampler=self.plan)
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
         """Yield samples and draws."""
-        assert self.order is not None
         self.source.ready()
         index, copies = self.order.epoch(epoch)
-        words = sample_keys(self.order.seed, epoch, index, copies).tolist()
-        pairs = list(zip(index.tolist(), words, strict=True))
-        places = self.order.batches(start=start, rank=self.rank, world=self.world)
-        self.plan.batches = [pairs[mine] for mine in places]
+        rng_keys = sample_keys(self.order.seed, epoch, index, copies).tolist()
+        pairs = list(zip(index.tolist(), rng_keys, strict=True))
+        self.plan.batches = [pairs[mine] for mine in self.order.batches(start=start)]
         for batch, bad in self.loader:
             note_bad(self.bad, bad, self.allowed, of=len(self.source))
             if batch is None:
@@ -122,7 +118,7 @@ class StreamFeed(Feed):
     ) -> None:
         super().__init__(expand.after_framing())
         self.device, self.steps, self.batch_size = device, steps, batch_size
-        self.stream, self.bad_limit, self.pictures = stream, bad_limit, steps * batch_size * world
+        self.stream, self.bad_limit, self.samples = stream, bad_limit, steps * batch_size * world
         self.reading = _Streaming(stream, encode, seed=seed, batch_size=batch_size, rank=rank, world=world)
         self.workers = workers
 
@@ -139,13 +135,13 @@ class StreamFeed(Feed):
 
     def _note(self, bad: list[tuple[str, str]]) -> None:
         named = self.bad | dict(bad)
-        whole = self.pictures + count_bad(named) - len(named)  # what a shard has lost is not counted in an epoch
+        whole = self.samples + count_bad(named) - len(named)  # what a shard has lost is not counted in an epoch
         note_bad(self.bad, bad, self.bad_limit * whole, of=whole)
 
 
-def replacement(word: int, attempt: int, length: int) -> int:
-    """Return the picture that takes the place of one that cannot be read; `word` is the key of its draws."""
-    return int(uniform_number(word, INSTEAD + attempt) * length)
+def replacement(rng_key: int, attempt: int, length: int) -> int:
+    """Return the picture that takes the place of one that cannot be read; `rng_key` is that of its draws."""
+    return int(uniform_number(rng_key, INSTEAD + attempt) * length)
 
 
 def too_many_bad(name: str, reason: str) -> TooManyBad:
@@ -174,6 +170,17 @@ def check_bad(seen: dict[str, str], allowed: float, *, of: int) -> None:
             f"{count} of {of} pictures cannot be read, more than the limit of {allowed:g}: {first}. `saccade data "
             "check` names them all; repair or remove them, or raise data.bad_limit"
         )
+
+
+def in_threads(function: Callable[[T], U], items: Iterable[T], threads: int) -> Iterator[U]:
+    """Yield what a function returns for each item, in order and a little ahead; decoding lets other threads run."""
+    if threads < 2:
+        yield from map(function, items)
+        return
+    rest = iter(items)
+    with ThreadPoolExecutor(threads) as pool:
+        while ahead := list(islice(rest, 32 * threads)):
+            yield from pool.map(function, ahead)
 
 
 def _loader(dataset: Any, workers: int, *, persistent: bool = True, **options: Any) -> DataLoader[Any]:
@@ -216,26 +223,26 @@ class _Reading(Dataset[Read]):
         return list(in_threads(self.__getitem__, items, self.threads))
 
     def __getitem__(self, item: tuple[int, int]) -> Read:
-        index, word = item
+        index, rng_key = item
         bad: list[tuple[str, str]] = []
         for attempt in range(TRIES):
             try:
-                return self.encode(self.source.sample(index), word), word, bad
-            except BadPicture as error:
+                return self.encode(self.source.sample(index), rng_key), rng_key, bad
+            except BadSample as error:
                 bad.append((error.name, error.reason))
-                index = replacement(word, attempt, len(self.source))
-        return None, word, bad
+                index = replacement(rng_key, attempt, len(self.source))
+        return None, rng_key, bad
 
     def collate(self, items: list[Read]) -> tuple[Batch | None, list[tuple[str, str]]]:
         return _collate(items, self.encode)
 
 
 def _collate(items: list[Read], encode: Encoder) -> tuple[Batch | None, list[tuple[str, str]]]:
-    samples, words, bad = zip(*items, strict=True)
+    samples, rng_keys, bad = zip(*items, strict=True)
     named = [entry for part in bad for entry in part]
     if any(sample is None for sample in samples):
         return None, named
-    return {**encode.collate(list(samples)), "key": torch.tensor(words)}, named
+    return {**encode.collate(list(samples)), "key": torch.tensor(rng_keys)}, named
 
 
 class _Streaming(IterableDataset[Any]):
@@ -256,19 +263,19 @@ class _Streaming(IterableDataset[Any]):
         worker = (number + self.start) % workers  # the loader asks number 0 first: it takes the next batch
         before = self.start // workers + (worker < self.start % workers)  # batches this worker gave
         samples = self._samples(worker, workers, skip=before * self.batch_size)
-        ahead: deque[Sample | BadPicture] = deque()  # read already, but of a later batch
+        ahead: deque[Sample | BadSample] = deque()  # read already, but of a later batch
         while True:
             batch = [ahead.popleft() if ahead else next(samples) for _ in range(self.batch_size)]
-            if all(isinstance(sample, BadPicture) for sample in batch):
+            if all(isinstance(sample, BadSample) for sample in batch):
                 while not (ahead and isinstance(ahead[-1], Sample)) and len(ahead) < TRIES:
                     ahead.append(next(samples))
             yield self._batch(batch, ahead)
 
     def _batch(
-        self, samples: list[Sample | BadPicture], ahead: Sequence[Sample | BadPicture]
+        self, samples: list[Sample | BadSample], ahead: Sequence[Sample | BadSample]
     ) -> tuple[Batch, list[tuple[str, str]]]:
         good = [sample for sample in samples if isinstance(sample, Sample)]
-        bad = [(sample.name, sample.reason) for sample in samples if isinstance(sample, BadPicture)]
+        bad = [(sample.name, sample.reason) for sample in samples if isinstance(sample, BadSample)]
         instead, first = good, len(good)  # copies of a picture are numbered, so that each has draws of its own
         if not good:
             if not (ahead and isinstance(ahead[-1], Sample)):
@@ -276,16 +283,16 @@ class _Streaming(IterableDataset[Any]):
             instead, first = [ahead[-1]], self.batch_size * len(ahead)
         items: list[Read] = []
         for place, sample in enumerate([*good, *instead * (len(bad) // len(instead) + 1)][: len(samples)]):
-            word = key(
+            rng_key = key(
                 self.seed, self.epoch, sample.key & (2**63 - 1), 0 if place < len(good) else first + place - len(good)
             )
-            assert isinstance(word, int)
-            items.append((self.encode(sample, word), word, []))
+            assert isinstance(rng_key, int)
+            items.append((self.encode(sample, rng_key), rng_key, []))
         batch, _ = _collate(items, self.encode)
         assert batch is not None
         return batch, bad
 
-    def _samples(self, worker: int, workers: int, *, skip: int) -> Iterator[Sample | BadPicture]:
+    def _samples(self, worker: int, workers: int, *, skip: int) -> Iterator[Sample | BadSample]:
         """Yield a worker's samples, the part begun again in another order when it ends, without the first `skip`."""
         place = {"seed": self.seed, "rank": self.rank, "world": self.world, "worker": worker, "workers": workers}
         for again in range(1_000_000):

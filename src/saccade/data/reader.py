@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ..registry import Registry
-from .split import TEST, TRAIN, VAL, Splits
+from .source import Splits
+from .split import TEST, TRAIN, VAL
 from .table import ReadTargets, read_classes
 
 
@@ -40,7 +41,7 @@ class Reader(Protocol):
         """Open it; no sample is decoded."""
 
 
-READERS: Registry[type[Reader]] = Registry("reader", group="saccade.readers")
+READERS: Registry[type[Reader]] = Registry("reader", group="saccade.readers", home="saccade.data")
 register_reader = READERS.register
 
 

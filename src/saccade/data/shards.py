@@ -10,14 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from .held_out import choose_held_out, held_out_notes, identity
-from .picture import BadPicture, decode
+from .draws import random_of, shuffled
+from .image import BadSample, decode
 from .reader import ReadOptions, holds, register_reader
-from .samples import Entry, Usual, number_classes, shard_entries, usual_shard
-from .shuffle import random_of, shuffled
-from .source import Names, Sample, Source, Stream
-from .split import Splits, choose_split
-from .tar import read_member
+from .source import Names, Sample, Source, Splits, Stream
+from .split import choose_split, identity
+from .tar import Entry, Usual, number_classes, read_member, shard_entries, usual_shard
 from .targets import ClassTargets
 
 
@@ -74,12 +72,12 @@ class ShardStream(Stream):
 
     def samples(
         self, *, seed: int, epoch: int, rank: int, world: int, worker: int, workers: int, skip: int = 0
-    ) -> Iterator[Sample | BadPicture]:
+    ) -> Iterator[Sample | BadSample]:
         """Yield one reader's part of an epoch; see `Stream`."""
         reader, readers = rank * workers + worker, world * workers
         order = random_of(seed, epoch).permutation(len(self.shards))  # the same for all readers
         mine = order[reader::readers] if len(order) >= readers else order
-        entries: Iterator[Entry | BadPicture] = chain.from_iterable(self._entries(int(shard)) for shard in mine)
+        entries: Iterator[Entry | BadSample] = chain.from_iterable(self._entries(int(shard)) for shard in mine)
         if len(order) < readers:
             entries = islice(entries, reader, None, readers)
         random = random_of(seed, epoch, reader)
@@ -95,15 +93,13 @@ class ShardStream(Stream):
     def hold_out(self, *, share: float, seed: int) -> tuple["ShardStream", Source, tuple[str, ...]]:
         """Split off validation pictures by name and seed; the headers of all shards are read once."""
         source = self.indexed()
-        keys = np.array([identity(source.name(index), seed) for index in range(len(source))], dtype=np.int64)
-        held = choose_held_out(keys, source.targets.strata(), share=share)
+        held, notes = source.choose_held_out(share=share, seed=seed)
         left = copy.copy(self)
         left.without = np.sort([identity(source.name(int(index))) for index in np.flatnonzero(held)])
         left.length = int((~held).sum())
-        notes = held_out_notes(held, source.targets.alone(), share=share, seed=seed)
         return left, source.subset(np.flatnonzero(held)), notes
 
-    def _loaded(self, entries: Iterator[Entry | BadPicture], skip: int) -> Iterator[Entry | BadPicture]:
+    def _loaded(self, entries: Iterator[Entry | BadSample], skip: int) -> Iterator[Entry | BadSample]:
         """Read samples in the order of the file; those that may still be passed over are read when they are due."""
         for number, entry in enumerate(entries):
             if (skip == 0 or number >= skip + self.buffer - 1) and isinstance(entry, Entry):
@@ -111,7 +107,7 @@ class ShardStream(Stream):
                     entry.data = self._read(entry)
             yield entry
 
-    def _entries(self, shard: int) -> Iterator[Entry | BadPicture]:
+    def _entries(self, shard: int) -> Iterator[Entry | BadSample]:
         for entry in shard_entries(self.shards[shard], shard, self.classes, usual=self._usual_shard):
             if self.without is not None and isinstance(entry, Entry):
                 key = identity(entry.name)
@@ -128,17 +124,17 @@ class ShardStream(Stream):
     def _read(self, entry: Entry) -> bytes:
         return read_member(self.shards[entry.shard], offset=entry.offset, size=entry.size)
 
-    def _finish(self, entry: Entry | BadPicture) -> Sample | BadPicture:
-        if isinstance(entry, BadPicture):
+    def _finish(self, entry: Entry | BadSample) -> Sample | BadSample:
+        if isinstance(entry, BadSample):
             return entry
         try:
             data = self._read(entry) if entry.data is None else entry.data
-            picture = decode(data, name=entry.name, at_least=self.at_least)
-            return Sample({"image": picture}, entry.label, entry.name, identity(entry.name))
-        except BadPicture as bad:
+            image = decode(data, name=entry.name, at_least=self.at_least)
+            return Sample({"image": image}, entry.label, entry.name, identity(entry.name))
+        except BadSample as bad:
             return bad
         except OSError as error:
-            return BadPicture(entry.name, f"its shard cannot be read ({error})")
+            return BadSample(entry.name, f"its shard cannot be read ({error})")
 
 
 class ShardSource(Source):
@@ -176,11 +172,7 @@ class ShardSource(Source):
         try:
             return read_member(self.shards[shard], offset=offset, size=size)
         except OSError as error:
-            raise BadPicture(self.name(index), f"its shard cannot be read ({error})") from error
-
-    def read(self, index: int) -> np.ndarray:
-        """Decode a picture."""
-        return decode(self.raw(index), name=self.name(index), at_least=self.at_least)
+            raise BadSample(self.name(index), f"its shard cannot be read ({error})") from error
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> "ShardSource":
         """Return the source of some of the pictures."""
@@ -213,7 +205,7 @@ def index_shards(shards: Sequence[Path], *, classes: Sequence[str], without: np.
     """List the pictures of shards; a shard that is cut short gives what is there."""
     stream = ShardStream(shards, classes=classes, without=without)
     found: list[Entry] = []
-    lost: list[BadPicture] = []
+    lost: list[BadSample] = []
     for entry in chain.from_iterable(stream._entries(shard) for shard in range(len(shards))):
         if isinstance(entry, Entry):
             found.append(entry)

@@ -4,13 +4,14 @@ import copy
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from .held_out import choose_held_out, held_out_notes, identity
-from .picture import BadPicture, decode
+from .image import BadSample, decode
+from .split import choose_held_out, held_out_notes, identity
 from .targets import ClassTargets, Targets
 
 
@@ -66,7 +67,7 @@ class Source(Samples):
     """
 
     targets: Targets
-    lost: tuple[BadPicture, ...] = ()
+    lost: tuple[BadSample, ...] = ()
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -90,27 +91,30 @@ class Source(Samples):
     def name(self, index: int) -> str:
         """Return what the log calls a sample; the same wherever the set lies."""
 
-    @abstractmethod
     def read(self, index: int) -> np.ndarray:
-        """Return a sample's image, H, W, 3 uint8 (H, W, 1 from grey arrays), or raise BadPicture."""
+        """Return a sample's image, H, W, 3 uint8 (H, W, 1 from grey arrays), or raise BadSample."""
+        raw = self.raw(index)
+        assert raw is not None, "a source without encoded images reads them itself"
+        return decode(raw, name=self.name(index), at_least=self.at_least)
 
     @abstractmethod
     def subset(self, indices: Sequence[int] | np.ndarray) -> "Source":
         """Return the source of some of the samples, in the order given."""
 
     def sample(self, index: int) -> Sample:
-        """Return all of a sample, or raise BadPicture."""
+        """Return all of a sample, or raise BadSample."""
         return Sample({"image": self.read(index)}, self.targets.read(index), self.name(index))
 
     def hold_out(self, *, share: float, seed: int) -> tuple["Source", "Source", tuple[str, ...]]:
         """Split off validation samples by name and seed; return both parts and remarks."""
+        held, notes = self.choose_held_out(share=share, seed=seed)
+        return self.subset(np.flatnonzero(~held)), self.subset(np.flatnonzero(held)), notes
+
+    def choose_held_out(self, *, share: float, seed: int) -> tuple[np.ndarray, tuple[str, ...]]:
+        """Return which samples are to be held out by name and seed, N bool, and remarks."""
         keys = np.array([identity(self.name(index), seed) for index in range(len(self))], dtype=np.int64)
         held = choose_held_out(keys, self.targets.strata(), share=share)
-        return (
-            self.subset(np.flatnonzero(~held)),
-            self.subset(np.flatnonzero(held)),
-            held_out_notes(held, self.targets.alone(), share=share, seed=seed),
-        )
+        return held, held_out_notes(held, self.targets.alone(), share=share, seed=seed)
 
     def ready(self) -> None:
         """Do once what makes reading fast, before there are processes that read."""
@@ -136,8 +140,8 @@ class Source(Samples):
         pixels = self.array()
         if pixels is not None:
             digest.update(repr(pixels.shape).encode())
-            for picture in pixels:
-                digest.update(np.ascontiguousarray(picture).data)
+            for image in pixels:
+                digest.update(np.ascontiguousarray(image).data)
         return digest.hexdigest()
 
     def aligned(self, outputs: tuple[str, ...]) -> Self:
@@ -227,10 +231,6 @@ class FileSource(Source):
         """Return the path of an image's file."""
         return self.root / self.names[index]
 
-    def read(self, index: int) -> np.ndarray:
-        """Decode an image's file."""
-        return decode(self.raw(index), name=self.name(index), at_least=self.at_least)
-
     def subset(self, indices: Sequence[int] | np.ndarray) -> "FileSource":
         """Return the source of some of the samples."""
         keep = np.asarray(indices, dtype=np.int64)
@@ -279,7 +279,7 @@ class Stream(Samples):
     """
 
     length: int | None = None
-    lost: tuple[BadPicture, ...] = ()
+    lost: tuple[BadSample, ...] = ()
 
     def __init__(self, outputs: Sequence[str]) -> None:
         self._outputs = tuple(outputs)
@@ -297,7 +297,7 @@ class Stream(Samples):
     @abstractmethod
     def samples(
         self, *, seed: int, epoch: int, rank: int, world: int, worker: int, workers: int, skip: int = 0
-    ) -> Iterator[Sample | BadPicture]:
+    ) -> Iterator[Sample | BadSample]:
         """Yield one reader's part of an epoch, in an order that is a function of the arguments alone.
 
         Args:
@@ -317,3 +317,18 @@ class Stream(Samples):
     def hold_out(self, *, share: float, seed: int) -> tuple["Stream", Source, tuple[str, ...]]:  # noqa: ARG002
         """Return the stream without some pictures, those pictures by index, and remarks."""
         raise ValueError("no pictures can be held out of this stream; give validation pictures of their own")
+
+
+@dataclass(frozen=True)
+class Splits:
+    """What a set on disk has of its own, before anything is held out.
+
+    Args:
+        train: the training pictures.
+        val: the validation pictures, or None if the set has none.
+        notes: plain remarks for the log.
+    """
+
+    train: Source | Stream
+    val: Source | None = None
+    notes: tuple[str, ...] = ()

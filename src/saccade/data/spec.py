@@ -58,12 +58,12 @@ class InputSpec:
         }
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> "InputSpec":
+    def from_dict(cls, values: Mapping[str, Any]) -> "InputSpec":
         """Read what `to_dict` wrote, or an earlier version, which knew classes alone."""
         return cls(
-            **{name: told[name] for name in ("in_chans", "img_size", "mean", "std")},
-            outputs=tuple(told["outputs"] if "outputs" in told else told["classes"]),
-            shorter=told.get("shorter"),
-            task=told.get("task", "classify"),
-            extra=dict(told.get("extra", {})),
+            **{name: values[name] for name in ("in_chans", "img_size", "mean", "std")},
+            outputs=tuple(values["outputs"] if "outputs" in values else values["classes"]),
+            shorter=values.get("shorter"),
+            task=values.get("task", "classify"),
+            extra=dict(values.get("extra", {})),
         )

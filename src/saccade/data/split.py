@@ -1,27 +1,14 @@
-"""Training and validation pictures: as a set gives them."""
+"""Training and validation samples: as a set names them, or held out by name whatever the order and the machine."""
 
-from dataclasses import dataclass
+import hashlib
+import unicodedata
+from collections.abc import Sequence
 
-from .source import Source, Stream
+import numpy as np
 
 TRAIN = ("train", "training")
 VAL = ("val", "valid", "validation", "dev")
 TEST = ("test", "testing")
-
-
-@dataclass(frozen=True)
-class Splits:
-    """What a set on disk has of its own, before anything is held out.
-
-    Args:
-        train: the training pictures.
-        val: the validation pictures, or None if the set has none.
-        notes: plain remarks for the log.
-    """
-
-    train: Source | Stream
-    val: Source | None = None
-    notes: tuple[str, ...] = ()
 
 
 def choose_split(names: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -49,3 +36,59 @@ def choose_split(names: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
             (f"there is no validation split: {found['test']!r} is used as one",),
         )
     return {"train": found["train"]}, ()
+
+
+def choose_held_out(keys: np.ndarray, labels: np.ndarray, *, share: float) -> np.ndarray:
+    """Return which pictures to hold out, N bool: of every class those whose keys are smallest.
+
+    It depends on which pictures there are, not on their order. A class of two or more gives at least one and keeps at
+    least one; a class of one keeps it. Of a picture that is there several times, all stay in training if one does.
+
+    Args:
+        keys: the pictures' identities under the seed, N int64.
+        labels: class indices, N.
+        share: how much of each class to hold out.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"val_share={share} was given; it is a share above 0 and below 1, such as 0.1")
+    held = np.zeros(len(labels), dtype=bool)
+    order = np.lexsort((keys, labels))
+    starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
+    for members in np.split(order, starts[1:]):
+        if len(members) > 1:
+            held[members[: min(max(round(share * len(members)), 1), len(members) - 1)]] = True
+    held &= ~np.isin(keys, np.intersect1d(keys[held], keys[~held]))
+    if not held.any():
+        raise ValueError(
+            f"no validation pictures can be held out of {len(labels)}: no class has two; add pictures, or give "
+            "validation pictures of their own"
+        )
+    return held
+
+
+def held_out_notes(held: np.ndarray, alone: Sequence[str], *, share: float, seed: int) -> tuple[str, ...]:
+    """Return what the log should say about the choice.
+
+    Args:
+        held: which samples are held out, N bool.
+        alone: outputs of which there is one sample.
+        share: that was asked for.
+        seed: of the choice.
+    """
+    note = f"{held.sum()} of {len(held)} pictures are held out for validation (share {share:g}, seed {seed})"
+    return (note, *([f"classes with one picture, which stays in training: {abbreviate(alone)}"] if alone else []))
+
+
+def identity(name: str, seed: int | None = None) -> int:
+    """Return an int64 that stands for a name (and a seed), the same on every machine."""
+    # One spelling of an accented letter: file systems differ in which they return.
+    text = unicodedata.normalize("NFC", name)
+    text = text if seed is None else f"{seed}\0{text}"
+    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def abbreviate(names: Sequence[str], most: int = 5) -> str:
+    """Return the first few of many names for a message."""
+    shown = ", ".join(repr(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .held_out import some
+from .split import abbreviate
 from .targets import ClassTargets, Targets
 
 PATHS = ("path", "image", "file", "filename", "file_name", "image_path", "filepath")
@@ -50,14 +50,14 @@ class Table:
 
     def refuse(self, wanted: str) -> ValueError:
         """Return the error that says which columns there are and what is wanted."""
-        return ValueError(f"{self.path} has the columns {some(list(self.columns), most=20)}; it needs {wanted}")
+        return ValueError(f"{self.path} has the columns {abbreviate(list(self.columns), most=20)}; it needs {wanted}")
 
     def unknown(self, strange: Sequence[str], known: Sequence[str]) -> ValueError:
         """Return the error that the validation part has labels that nothing can be learned of."""
         train, val = self.parts
         return ValueError(
-            f"{self.path}: the split {val!r} has labels that {train!r} lacks: {some(strange)}; the training labels are "
-            f"{some(known)}"
+            f"{self.path}: the split {val!r} has labels that {train!r} lacks: {abbreviate(strange)}; the training "
+            f"labels are {abbreviate(known)}"
         )
 
     def blank(self, row: int) -> ValueError:

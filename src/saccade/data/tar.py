@@ -1,15 +1,25 @@
-"""Read plain tar files member by member, in constant memory, and tell where one is cut short."""
+"""Samples of tar shards in WebDataset's layout, read in place: consecutive members, `key.jpg` beside `key.cls`."""
 
+import json
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ..files import open_regular
+from .image import EXTENSIONS, MAX_BYTES, BadSample
+from .split import abbreviate
+from .targets import numbered_classes
 
 BLOCK = 512
 NAME_BYTES = 65536  # of a member that holds the name of the next; no file system has longer ones
+MEASURED = 100  # samples that tell how large all of them are
+LABEL_BYTES = 2**20  # of a .cls or .json member
+LABEL_CHARS = 1000  # of a label
 
 
 class Member(NamedTuple):
@@ -22,6 +32,169 @@ class Member(NamedTuple):
 
 class TarError(ValueError):
     """A tar file that is cut short or damaged."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """An undecoded sample: where it is and, once read, its bytes."""
+
+    shard: int
+    name: str
+    offset: int
+    size: int
+    label: int
+    data: bytes | None = None
+
+
+class Usual(NamedTuple):
+    """What a whole shard of a set is like."""
+
+    size: int  # bytes
+    sample: float  # bytes of one sample; 0 if that is not known
+
+
+def shard_entries(
+    path: Path, shard: int, classes: Sequence[str], *, usual: Callable[[], Usual] = lambda: Usual(0, 0)
+) -> Iterator[Entry | BadSample]:
+    """Yield the samples of one shard; one without picture or label, and the rest of a damaged shard, as BadSample.
+
+    Args:
+        path: of the tar file.
+        shard: its number.
+        classes: names of the classes.
+        usual: asked for what the others are like when a part is lost, to tell how many samples that is.
+    """
+    lookup = {name: index for index, name in enumerate(classes)}
+    end = 0
+    try:
+        with open_regular(path) as file:
+            for key, files in _groups(members(file)):
+                name = f"{path.name}/{key}"
+                end = _end(files)
+                image = next((member for kind, member in files.items() if f".{kind}" in EXTENSIONS), None)
+                if image is None:
+                    if {"cls", "json"} & files.keys():
+                        yield BadSample(name, "the sample has a label but no picture")
+                    continue
+                if image.size > MAX_BYTES:
+                    reason = f"it has {image.size} bytes, and at most {MAX_BYTES} of a picture are read"
+                    yield BadSample(name, reason, "huge")
+                    continue
+                label = _label(file, files)
+                index = _index(label, lookup)
+                if index is None:
+                    known = f"{len(classes)} classes: {abbreviate(classes)}"
+                    yield BadSample(name, f"its label {label!r} is none of the {known}" if label else "it has no label")
+                    continue
+                yield Entry(shard, name, image.offset, image.size, index)
+    except (TarError, OSError) as error:
+        reason = f"the rest of the shard cannot be read, {_lost(path, end, usual())}: {error}"
+        yield BadSample(str(path), reason, "truncated")
+
+
+def usual_shard(shards: Sequence[Path]) -> Usual:
+    """Measure the largest shard that has samples, by its first ones."""
+    for size, path in sorted(((_size(path), path) for path in shards), reverse=True):
+        count, end = 0, 0
+        with suppress(TarError, OSError), open_regular(path) as file:
+            for _, files in islice(_groups(members(file)), MEASURED):
+                count, end = count + 1, _end(files)
+        if count:
+            return Usual(size, end / count)
+    return Usual(0, 0)
+
+
+def _lost(path: Path, end: int, usual: Usual) -> str:
+    """Say how many samples a shard has lost after some byte if it was as long as the longest; `count_bad` reads it."""
+    left = max(usual.size, _size(path)) - end
+    count = round(left / usual.sample) if usual.sample else 0
+    return f"about {count} pictures are lost" if count > 1 else "at least 1 picture is lost, how many is not known"
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _end(files: dict[str, Member]) -> int:
+    return max(member.offset + member.size for member in files.values())
+
+
+def _groups(found: Iterator[Member]) -> Iterator[tuple[str, dict[str, Member]]]:
+    """Group consecutive members by their names up to the first dot of the last part."""
+    current, files = "", dict[str, Member]()
+    try:
+        for member in found:
+            folder, _, base = member.name.rpartition("/")
+            stem, _, kind = base.partition(".")
+            if not stem:
+                continue  # a hidden file
+            key = f"{folder}/{stem}" if folder else stem
+            if key != current and files:
+                yield current, files
+                files = {}
+            current = key
+            files[kind.lower().rpartition(".")[2]] = member
+    except TarError:
+        # The sample that is cut has a picture or a label, not both; what came before it is whole.
+        if files and len(files) > 1:
+            yield current, files
+        raise
+    if files:
+        yield current, files
+
+
+def _index(label: str, classes: dict[str, int]) -> int | None:
+    """Return the class that a label names or, where no class has a number for a name, counts; None if it is neither."""
+    if label in classes or not label.isdecimal() or len(label) > LABEL_CHARS:
+        return classes.get(label)
+    if any(name.isdecimal() for name in classes):
+        return classes.get(str(int(label)))
+    return int(label) if int(label) < len(classes) else None
+
+
+def _label(file: BinaryIO, files: dict[str, Member]) -> str:
+    """Return the label of a sample as text, empty if there is none."""
+    for kind in ("cls", "json"):
+        if kind in files:
+            if files[kind].size > LABEL_BYTES:
+                return ""
+            file.seek(files[kind].offset)
+            text = file.read(files[kind].size).decode(errors="replace").strip()
+            if kind == "cls":
+                return text[:LABEL_CHARS]
+            try:
+                content = json.loads(text)
+            except (ValueError, RecursionError):
+                return ""
+            content = content if isinstance(content, dict) else {"label": content}
+            label = next((content[key] for key in ("label", "cls", "class") if key in content), "")
+            return str(label).strip()[:LABEL_CHARS] if isinstance(label, str | int | float) else ""
+    return ""
+
+
+def number_classes(shards: Sequence[Path]) -> tuple[list[int], tuple[str, ...]]:
+    """Read every label once, as numbers, and return them with names for the classes."""
+    labels: list[int] = []
+    where = abbreviate([path.name for path in shards])
+    for path in shards:
+        try:
+            with open_regular(path) as file:
+                for _, files in _groups(members(file)):
+                    text = _label(file, files)
+                    if text and not text.isdecimal():
+                        raise ValueError(
+                            f"{path} has the label {text!r}, which is not a number; write the classes' names into a "
+                            f"file classes.txt beside the shards, one a line"
+                        )
+                    labels += [int(text)] if text else []
+        except (TarError, OSError):
+            continue  # what is there counts; reading it says what is lost
+    if not labels:
+        raise ValueError(f"no sample with a label was found in {where}")
+    return labels, numbered_classes(max(labels), where=where)
 
 
 def members(file: BinaryIO) -> Iterator[Member]:

@@ -7,8 +7,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from .held_out import some
-from .picture import BadPicture
+from .image import BadSample
+from .split import abbreviate
+
+MOST_CLASSES = 1_000_000  # a larger label is no class, and a name for each below it would fill the memory
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Targets:
         """Return how much of the set speaks of each output, in what `counted` names; it may read all of it."""
         return self.counts()
 
-    def problems(self, index: int, size: tuple[int, int]) -> Iterator[BadPicture]:  # noqa: ARG002
+    def problems(self, index: int, size: tuple[int, int]) -> Iterator[BadSample]:  # noqa: ARG002
         """Yield what is wrong with a target that lies in a file, of an image of some height and width."""
         return iter(())
 
@@ -79,8 +81,8 @@ class Targets:
         """Return the same in terms of the training samples' outputs, for validation samples from elsewhere."""
         if outputs != self.outputs:
             raise ValueError(
-                f"the validation samples have {some(self.outputs)} where the training samples have {some(outputs)}; "
-                "give both the same"
+                f"the validation samples have {abbreviate(self.outputs)} where the training samples have "
+                f"{abbreviate(outputs)}; give both the same"
             )
         return self
 
@@ -137,8 +139,8 @@ class ClassTargets(Targets):
         unknown = [name for name in used if name not in new]
         if unknown:
             raise ValueError(
-                f"the validation pictures have classes that the training pictures lack: {some(unknown)}; the training "
-                f"classes are {some(list(outputs))}. Rename them, or take them out"
+                f"the validation pictures have classes that the training pictures lack: {abbreviate(unknown)}; the "
+                f"training classes are {abbreviate(list(outputs))}. Rename them, or take them out"
             )
         lookup = np.array([new.get(name, -1) for name in self.outputs], dtype=np.int64)
         return ClassTargets(lookup[self.rows], outputs)
@@ -153,8 +155,8 @@ def require_classes(classes: Sequence[str], where: str) -> None:
     """Refuse fewer than two classes."""
     if len(classes) < 2:
         raise ValueError(
-            f"{where} has {len(classes)} class ({some(classes)}); a classifier needs two or more. In a folder, each "
-            "class is a folder of its own"
+            f"{where} has {len(classes)} class ({abbreviate(classes)}); a classifier needs two or more. In a folder, "
+            "each class is a folder of its own"
         )
 
 
@@ -174,3 +176,18 @@ def check_labels(labels: np.ndarray, *, count: int, classes: Sequence[str], wher
             f"they count from 0 to {len(classes) - 1}"
         )
     return labels.astype(np.int64)
+
+
+def numbered_classes(highest: int, *, where: str) -> tuple[str, ...]:
+    """Return names of classes that are counted from 0.
+
+    Args:
+        highest: the greatest label.
+        where: what an error calls the set.
+    """
+    if highest >= MOST_CLASSES:
+        raise ValueError(
+            f"{where} has the label {highest}; classes are counted from 0, and there are at most {MOST_CLASSES}. "
+            "Number them without gaps, or give them names"
+        )
+    return tuple(map(str, range(highest + 1)))

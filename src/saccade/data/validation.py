@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from .feed import Batch
 from .framing import Encoded, Encoder, Framing
+from .image import BadSample
 from .loader import init_worker
-from .picture import BadPicture
 from .source import Source
 
 
@@ -53,9 +53,9 @@ class Validation:
         self.columns: Batch | None = None
         if array is not None and framing is not None and source.targets.in_rows:
             own = self.places.numpy()
-            pictures = torch.from_numpy(array[own]).permute(0, 3, 1, 2).contiguous()
+            images = torch.from_numpy(array[own]).permute(0, 3, 1, 2).contiguous()
             targets = torch.from_numpy(source.targets.rows[own])
-            self.columns = {"image": _resize(pictures, framing).to(device), "target": targets.to(device)}
+            self.columns = {"image": _resize(images, framing).to(device), "target": targets.to(device)}
         else:
             reading = _Reading(source, encode, self.places.tolist())
             self.loader: DataLoader[Any] = DataLoader(
@@ -104,13 +104,13 @@ class Validation:
             self.loader._iterator = None
 
 
-def _resize(pictures: Tensor, framing: Framing) -> Tensor:
-    if framing.channels == 3 and pictures.shape[1] == 1:
-        pictures = pictures.expand(-1, 3, -1, -1)
-    if pictures.shape[-2:] == (framing.img_size, framing.img_size):
-        return pictures
+def _resize(images: Tensor, framing: Framing) -> Tensor:
+    if framing.channels == 3 and images.shape[1] == 1:
+        images = images.expand(-1, 3, -1, -1)
+    if images.shape[-2:] == (framing.img_size, framing.img_size):
+        return images
     size = (framing.img_size, framing.img_size)
-    parts = [F.interpolate(x.float(), size, mode="bicubic", antialias=True) for x in pictures.split(1024)]
+    parts = [F.interpolate(x.float(), size, mode="bicubic", antialias=True) for x in images.split(1024)]
     return torch.cat([part.round_().clamp_(0, 255).to(torch.uint8) for part in parts])
 
 
@@ -125,7 +125,7 @@ class _Reading(Dataset[Any]):
         place = self.places[item]
         try:
             return self.encode(self.source.sample(place)), place, None
-        except BadPicture as error:
+        except BadSample as error:
             return None, place, (error.name, error.reason)
 
     def collate(self, items: list[Any]) -> tuple[Batch | None, list[tuple[str, str]]]:

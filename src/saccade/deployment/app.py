@@ -1,9 +1,11 @@
 """The server's application: what can be asked, and how it is answered."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,19 +15,20 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
+from ..report.heat import heat_css
+from ..report.plain import to_json
 from .batching import Batcher, ClientGone
 from .browse import RunIndex
-from .decoding import Decoder
 from .explaining import Explainer
 from .guard import Guard
 from .limits import Limits, Refusal, Room, Uploads
-from .metrics import Gauge, Metrics
-from .plain import to_json
+from .metrics import CONTENT_TYPE, Metrics
 from .predictor import Predictor
 from .schema import BODY, EXPLAINED, PREDICTED, REFUSALS
-from .static import FILES, read_files
-from .upload import Form, check_type, read_form
+from .upload import Decoder, Form, check_type, read_form
 
+PAGES = {"index.html": "/", "docs.html": "/docs"}  # other files of the page are below /page/
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HUNG_UP = 499  # nobody reads it; it is for the counts
 OPEN = ("/health", "/ready", "/openapi.json")
 CLOSED = ("/predict", "/explain", "/model", "/metrics", "/runs")
@@ -81,8 +84,9 @@ class Served:
             batch_size=settings.batch_size,
             wait_ms=settings.wait_ms,
             queue=settings.queue,
-            on_batch=lambda size: metrics.batches.observe(size, name),
+            on_batch=metrics.batches.labels(name).observe,
         )
+        metrics.queue.labels(name).set_function(lambda: len(self.batcher))
 
     def about(self) -> dict[str, Any]:
         """Return what is worth knowing of it."""
@@ -96,8 +100,14 @@ class Served:
             {"name": name, "text": text, "share": share, "said": name in answer.said}
             for name, text, share in answer.rows
         ]
-        told = {"model": self.name, "task": task.name, "text": answer.text, **task.served_record(answer), "rows": rows}
-        return to_json(told)
+        record = {
+            "model": self.name,
+            "task": task.name,
+            "text": answer.text,
+            **task.served_record(answer),
+            "rows": rows,
+        }
+        return to_json(record)
 
 
 class ServerState:
@@ -115,16 +125,13 @@ class ServerState:
         self.settings, self.runs, self.metrics = settings, runs, Metrics()
         self.uploads, self.decoder = Uploads(settings.limits), Decoder(settings.limits)
         self.models: list[Served] = []
-        self.draining = False
+        self.stopping: Callable[[], bool] = bool  # whether the server is about to stop; who runs it says how to tell
         for predictor, explainer in predictors:
             taken = sum(one.predictor.name == predictor.name for one in self.models)
             name = f"{predictor.name} ({taken + 1})" if taken else predictor.name
             self.models.append(Served(name, predictor, settings=settings, metrics=self.metrics, explainer=explainer))
-        self.metrics.gauges += [
-            Gauge("saccade_queue_length", "Pictures that wait.", self._queues, ("model",)),
-            Gauge("saccade_upload_bytes", "Bytes of uploads in memory.", lambda: {(): self.uploads.held}, ()),
-            Gauge("saccade_received_bytes", "Bytes of uploads so far.", lambda: {(): self.uploads.received}, ()),
-        ]
+        self.metrics.watch("saccade_upload_bytes", "Bytes of uploads in memory.", lambda: self.uploads.held)
+        self.metrics.watch("saccade_received_bytes", "Bytes of uploads so far.", lambda: self.uploads.received)
 
     async def take(self, request: Request, room: Room, query: dict[str, Any]) -> tuple[Form, Served, dict[str, Any]]:
         """Read a request: its form, the model it asks and its options; a form's field goes before the query's."""
@@ -149,9 +156,6 @@ class ServerState:
             more = ", ..." if len(numbers) > NAMED else ""
             raise Refusal(422, f"model = {str(which)[:80]!r} was given; there are {there}{more}, by number or name")
         return found
-
-    def _queues(self) -> dict[tuple[str, ...], float]:
-        return {(one.name,): float(len(one.batcher)) for one in self.models}
 
 
 def create_app(
@@ -190,16 +194,17 @@ def create_app(
     app.state.server = state
     _add_questions(app, state)
     _add_facts(app, state)
-    _add_page(app)
+    files = read_files()
+    _add_page(app, files)
     _add_refusals(app, state)
     app.add_middleware(
         Guard,
         metrics=state.metrics,
-        paths=(*OPEN, *CLOSED, *FILES),
-        free=(*OPEN, *FILES),
+        paths=(*OPEN, *CLOSED, *files),
+        free=(*OPEN, *files),
         token=state.settings.token,
         hosts=state.settings.hosts,
-        stopping=lambda: state.draining,
+        stopping=lambda: state.stopping(),
     )
     return app
 
@@ -212,7 +217,7 @@ def _add_questions(app: FastAPI, state: ServerState) -> None:
             form, served, options = await state.take(request, room, {"model": model, "top": top})
             with served.batcher.coming():
                 framing = served.predictor.framing
-                picture, size = await state.decoder(form.picture, lambda pixels: (framing(pixels), pixels.shape[:2]))
+                picture, size = await state.decoder(form.image, lambda pixels: (framing(pixels), pixels.shape[:2]))
         row = await served.batcher.submit(picture, gone=request.is_disconnected)
         return JSONResponse(served.answer(row, size, options["top"] or 5))
 
@@ -226,7 +231,7 @@ def _add_questions(app: FastAPI, state: ServerState) -> None:
                     422, f"{served.name} is a {served.predictor.kind}, which cannot be looked into; ask a run"
                 )
             served.explainer.check()
-            pixels = await state.decoder(form.picture, lambda pixels: pixels)
+            pixels = await state.decoder(form.image, lambda pixels: pixels)
         keys = [key.strip() for key in (options["views"] or "").split(",") if key.strip()] or None
         explained = await served.explainer.explain(pixels, views=keys, gone=request.is_disconnected)
         return JSONResponse({"model": served.name, **explained})
@@ -243,7 +248,7 @@ def _add_facts(app: FastAPI, state: ServerState) -> None:
     async def ready() -> JSONResponse:
         """Answer 200 if further requests are welcome: not while the server stops, nor while a queue is full."""
         full = any(len(one.batcher) >= one.batcher.limit for one in state.models)
-        status = "stopping" if state.draining else "busy" if full else "ready"
+        status = "stopping" if state.stopping() else "busy" if full else "ready"
         headers = {} if status == "ready" else {"Retry-After": "1"}
         return JSONResponse({"status": status}, 200 if status == "ready" else 503, headers)
 
@@ -259,7 +264,7 @@ def _add_facts(app: FastAPI, state: ServerState) -> None:
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> PlainTextResponse:
         """Return counts as Prometheus reads them."""
-        return PlainTextResponse(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return PlainTextResponse(state.metrics.text(), media_type=CONTENT_TYPE)
 
     looking = asyncio.Lock()  # one search of the disk at a time, however many ask
 
@@ -279,8 +284,8 @@ def _add_facts(app: FastAPI, state: ServerState) -> None:
         return Response(page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
 
 
-def _add_page(app: FastAPI) -> None:
-    for path, (kind, content) in read_files().items():
+def _add_page(app: FastAPI, files: dict[str, tuple[str, bytes]]) -> None:
+    for path, (kind, content) in files.items():
 
         async def file(_: Request, kind: str = kind, content: bytes = content) -> Response:
             return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
@@ -296,13 +301,13 @@ def _add_refusals(app: FastAPI, state: ServerState) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        told = "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())
-        return JSONResponse({"detail": told}, 422)
+        detail = "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())
+        return JSONResponse({"detail": detail}, 422)
 
     @app.exception_handler(ClientGone)
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, _: Exception) -> Response:
-        state.metrics.gone.add(request.url.path)
+        state.metrics.gone.labels(request.url.path).inc()
         return Response(status_code=HUNG_UP)
 
 
@@ -314,3 +319,15 @@ def _whole(fields: dict[str, str], name: str, otherwise: int | None, *, least: i
     if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
         raise Refusal(422, f"{name} = {text[:40]!r} was given; it is a whole number from {least} to {most}")
     return int(text)
+
+
+def read_files() -> dict[str, tuple[str, bytes]]:
+    """Return type and content of the page's files, by path: read once, since no name in a request becomes a path."""
+    folder = resources.files("saccade.deployment") / "page"
+    found = {
+        PAGES.get(file.name, f"/page/{file.name}"): (TYPES[Path(file.name).suffix], file.read_bytes())
+        for file in folder.iterdir()
+        if Path(file.name).suffix in TYPES
+    }
+    style = (resources.files("saccade.report") / "page.css").read_text(encoding="utf-8") + heat_css()
+    return {**found, "/page/report.css": ("text/css", style.encode())}  # the look of reports, which the page shares

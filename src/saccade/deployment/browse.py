@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.spec import InputSpec
+from ..report.plain import to_json
 from ..tasks.opening import find_task
-from .plain import to_json
 
 DEPTH = 4
 MOST_FOLDERS = 5000
@@ -116,8 +116,8 @@ def _score(summary: dict[str, Any]) -> dict[str, Any]:
     value = None if metric is None else summary.get(f"val_{metric.name}")
     if metric is None or isinstance(value, bool) or not isinstance(value, int | float):
         return {}
-    told = {"name": metric.name, "words": metric.words, "share": metric.share, "text": metric.show(value)}
-    return {f"val_{metric.name}": value, "score": {**told, "value": value}}
+    record = {"name": metric.name, "words": metric.words, "share": metric.share, "text": metric.show(value)}
+    return {f"val_{metric.name}": value, "score": {**record, "value": value}}
 
 
 def _record(file: Path) -> dict[str, Any]:

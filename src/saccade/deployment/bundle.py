@@ -105,8 +105,8 @@ class Bundle:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON holds it, the outputs also under the name that the task's readers know them by."""
-        told = asdict(self) | {"versions": dict(self.versions)}
-        return told | {self.kind.outputs_key: list(self.outputs)}
+        record = asdict(self) | {"versions": dict(self.versions)}
+        return record | {self.kind.outputs_key: list(self.outputs)}
 
     def to_json(self) -> str:
         """Return it as one line of JSON."""
@@ -118,9 +118,9 @@ class Bundle:
         try:
             given = json.loads(text)
             kind = _known_task(given.get("task", cls.task), source)
-            told = {name: _tupled(value) for name, value in given.items() if name in BUNDLE_FIELDS}
-            told |= {"outputs": _tupled(_named_outputs(given, kind)), "extra": given.get("extra", {})}
-            bundle = cls(**told)
+            record = {name: _tupled(value) for name, value in given.items() if name in BUNDLE_FIELDS}
+            record |= {"outputs": _tupled(_named_outputs(given, kind)), "extra": given.get("extra", {})}
+            bundle = cls(**record)
             bundle._check()
         except ExportError:
             raise
@@ -163,10 +163,10 @@ def _known_task(name: Any, source: str) -> type[Task]:
 
 def _named_outputs(given: dict[str, Any], kind: type[Task]) -> Any:
     """Return the names of the outputs; earlier versions wrote them under the task's own word alone."""
-    told = [given[key] for key in ("outputs", kind.outputs_key) if key in given]
-    if not told or any(names != told[0] for names in told):
+    named = [given[key] for key in ("outputs", kind.outputs_key) if key in given]
+    if not named or any(names != named[0] for names in named):
         raise ValueError(f"outputs are named once, or the same again as {kind.outputs_key}")
-    return told[0]
+    return named[0]
 
 
 def _tupled(value: Any) -> Any:
@@ -211,8 +211,8 @@ def safe_onnx_bytes(path: Path) -> tuple[bytes, Bundle]:
             f"{path} holds loops, branches or functions, which a file of `saccade export` never does and which need "
             "not end; it is not opened"
         )
-    told = {entry.key: entry.value for entry in model.metadata_props}.get(KEY)
-    bundle = None if told is None else Bundle.from_json(told, source=str(path))
+    record = {entry.key: entry.value for entry in model.metadata_props}.get(KEY)
+    bundle = None if record is None else Bundle.from_json(record, source=str(path))
     names = [value.name for value in model.graph.input], [value.name for value in model.graph.output]
     if bundle is None or names != (["image"], [bundle.kind.output]):
         raise ExportError(

@@ -3,7 +3,6 @@
 import asyncio
 import heapq
 import ipaddress
-import socket
 from collections import Counter
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,12 +10,8 @@ from weakref import WeakKeyDictionary
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .lingering import Lingering
-
 HEADER_SECONDS = 10.0  # for a request's headers to arrive
 UNREAD_SECONDS = 30.0  # for a client to take what was sent to it
-REST_SECONDS = 10.0  # for the rest of an upload that was refused: who is still sending would not see the answer
-REST_BYTES = 256 * 1024 * 1024  # of that rest
 GRACE_SECONDS = 0.3  # after a stop, for requests that are on their way
 FRESH_SECONDS = 1.0  # so long no upload can be called slow
 IDLE_SECONDS = 5.0  # so long nobody can be said to ask nothing
@@ -44,10 +39,8 @@ class Connection(H11Protocol):
         self.unread: asyncio.TimerHandle | None = None
         self.since = 0.0  # when it came, its request began or its last answer ended
         self.taken = 0  # bytes of its request
-        self.dropped = 0  # bytes of a rest
         self.origin = ""
         self.crowd = CROWDS.setdefault(self.server_state, Crowd())
-        self.stopping = False
 
     @property
     def busy(self) -> bool:
@@ -56,13 +49,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; where there are too many, those that use their place least give way."""
-        lingering: Any = Lingering(transport, sending=self._is_sending, begin=lambda: self._within(REST_SECONDS))
-        super().connection_made(lingering)
-        connected = transport.get_extra_info("socket")
-        if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
-            # asyncio leaves it out where the listening socket does not name TCP: the end of an answer would wait for
-            # the client to acknowledge its beginning, which takes 40 ms.
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().connection_made(transport)
         self.origin = origin_of(self.client)
         self.crowd[self.origin] += 1
         self.since = self.loop.time()
@@ -80,9 +67,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; headers that began have to end in time, and a rest that nobody wants has to be short."""
-        if self._drops(len(data)):
-            return
+        """Take bytes; headers that began have to end in time."""
         waited = not self.busy
         super().data_received(data)
         if self.busy:
@@ -90,17 +75,13 @@ class Connection(H11Protocol):
             if waited:
                 self.since, self.taken = self.loop.time(), 0
             self.taken += len(data)
-            if self.stopping:
-                self.cycle.keep_alive = False
         elif self.timer is None:
             self._within(HEADER_SECONDS)
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or for the rest of one that was answered early."""
+        """Wait for the next request."""
         super().on_response_complete()
         self.since = self.loop.time()
-        if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
-            self._within(REST_SECONDS)
 
     def pause_writing(self) -> None:
         """Give a client that does not read some time."""
@@ -123,7 +104,6 @@ class Connection(H11Protocol):
 
     def shutdown(self) -> None:
         """Finish what is being answered; wait a moment for what is on its way."""
-        self.stopping = True
         if self.busy:
             self.cycle.keep_alive = False
         else:
@@ -139,10 +119,10 @@ class Connection(H11Protocol):
         age = now - self.since
         if self.busy and not self.cycle.more_body:
             return ANSWERED, 0.0
+        if self.busy and self.cycle.response_started:
+            return 0, self.since
         if self.busy:
             return (FRESH, self.taken) if age < FRESH_SECONDS else (1, self.taken / age)
-        if self._is_sending():
-            return 0, self.since
         return (FRESH + 1 + (self.cycle is not None) if age < IDLE_SECONDS else 2), self.since
 
     def _make_room(self) -> None:
@@ -162,22 +142,8 @@ class Connection(H11Protocol):
         for one in left or ([self] if over > 0 else []):
             one.transport.abort()
 
-    def _is_sending(self) -> bool:
-        """Whether there is more of a request to come than was read."""
-        return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
-
-    def _drops(self, size: int) -> bool:
-        """Whether bytes belong to a rest that is dropped whole; a rest that is too long ends the connection."""
-        lingering = self.transport.lingering  # type: ignore[attr-defined]
-        if lingering or (not self.busy and self.cycle is not None and self.conn.their_state is h11.SEND_BODY):
-            self.dropped += size
-            if self.dropped > REST_BYTES:
-                self.transport.abort()
-                return True
-        return lingering
-
     def _close_if_idle(self) -> None:
-        if self.transport.transport.is_closing():  # type: ignore[attr-defined]
+        if self.transport.is_closing():
             return
         if self.busy:
             self.cycle.keep_alive = False

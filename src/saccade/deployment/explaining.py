@@ -9,9 +9,9 @@ import numpy as np
 
 from ..explanation.view import Figure, View
 from ..report import png_uri
+from ..report.plain import to_json
 from .batching import ClientGone, Gone
 from .limits import Refusal
-from .plain import to_json
 
 LARGEST, SMALLEST = 448, 168  # pixels of a figure's longer side
 
@@ -81,26 +81,13 @@ class Explainer:
 
 
 def _view(view: View) -> dict[str, Any]:
-    return {
-        "key": view.key,
-        "title": view.title,
-        "about": view.about,
-        "absent": view.absent,
-        "numbers": to_json(view.numbers),
-        "figures": [_figure(figure) for figure in view.figures],
-    }
+    return {**vars(view), "numbers": to_json(view.numbers), "figures": [_figure(figure) for figure in view.figures]}
 
 
 def _figure(figure: Figure) -> dict[str, Any]:
-    return {
-        "key": figure.key,
-        "caption": figure.caption,
-        "layer": figure.layer,
-        "depth": figure.depth,
-        "picture": _uri(figure.pixels),
-        "chart": None if figure.chart is None else str(figure.chart),
-        "numbers": to_json(figure.numbers),
-    }
+    found = {**vars(figure), "picture": _uri(figure.pixels), "numbers": to_json(figure.numbers)}
+    del found["pixels"]
+    return found
 
 
 def _uri(pixels: np.ndarray | None) -> str | None:

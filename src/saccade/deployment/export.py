@@ -17,14 +17,11 @@ from torch.export import ExportedProgram
 
 from ..data.spec import InputSpec
 from ..files import write_text
-from ..loading import open_model
-from ..targets import find_target
+from ..loading import find_target, open_model
 from .bundle import Bundle, ExportError, require_onnxruntime
-from .exported import Exported, ExportedFile
-from .graph import WithPreprocessing, trace, write_onnx, write_program
-from .judge import Judge
+from .graph import WithPreprocessing, halved, trace, write_int8, write_onnx, write_program
+from .judge import Exported, ExportedFile, Judge
 from .predictor import plugin_names
-from .quantize import halved, write_int8
 from .verify import TOLERANCE, gather
 
 FORMATS = ("onnx", "pt2")
@@ -68,10 +65,10 @@ def export(
     folder = _folder(target, out)
     progress("gathering pictures")
     evidence = gather(target, spec, data=data, val=val, limit=limit)
-    asked = WithPreprocessing(model, spec).eval()
-    judge = Judge(asked.outputs, evidence, spec, tolerance=tolerance)
+    wrapped = WithPreprocessing(model, spec).eval()
+    judge = Judge(wrapped.outputs, evidence, spec, tolerance=tolerance)
     with _drafts(folder) as drafts:
-        work = _Export(asked, spec, _describe(model, spec, _name(target)), (folder, drafts), judge, progress)
+        work = _Export(wrapped, spec, _describe(model, spec, _name(target)), (folder, drafts), judge, progress)
         for form in dict.fromkeys(formats):
             work.plain(form)
         if half:
@@ -97,14 +94,14 @@ class _Export:
 
     def __init__(
         self,
-        asked: WithPreprocessing,
+        wrapped: WithPreprocessing,
         spec: InputSpec,
         bundle: Bundle,
         places: tuple[Path, Path],
         judge: Judge,
         progress: Callable[[str], None],
     ) -> None:
-        self.asked, self.spec, self.bundle = asked, spec, bundle
+        self.wrapped, self.spec, self.bundle = wrapped, spec, bundle
         (self.folder, self.drafts), self.judge, self.progress = places, judge, progress
         self.traced: dict[str, ExportedProgram] = {}  # by precision
         self.files: list[ExportedFile] = []
@@ -136,9 +133,9 @@ class _Export:
     def _write(self, form: str, name: str, bundle: Bundle) -> None:
         if bundle.precision not in self.traced:
             self.progress(f"tracing {bundle.name} in {bundle.precision}")
-            asked = halved(self.asked.model, self.spec) if bundle.precision == "float16" else self.asked
+            wrapped = halved(self.wrapped.model, self.spec) if bundle.precision == "float16" else self.wrapped
             self.traced[bundle.precision] = trace(
-                asked, channels=bundle.channels, img_size=bundle.img_size, any_size=bundle.any_size
+                wrapped, channels=bundle.channels, img_size=bundle.img_size, any_size=bundle.any_size
             )
         program, write = self.traced[bundle.precision], write_onnx if form == "onnx" else write_program
         self._publish(form, name, bundle, lambda draft: write(program, draft, bundle))

@@ -1,5 +1,6 @@
 """From a module to a graph that other programs run: bytes of pictures in, raw answers out, everything else inside."""
 
+import copy
 import logging
 import os
 import warnings
@@ -55,11 +56,11 @@ class WithPreprocessing(nn.Module):
             return self(pictures).numpy()
 
 
-def trace(asked: WithPreprocessing, *, channels: int, img_size: int, any_size: bool) -> ExportedProgram:
+def trace(wrapped: WithPreprocessing, *, channels: int, img_size: int, any_size: bool) -> ExportedProgram:
     """Return a module's graph, for any number of pictures.
 
     Args:
-        asked: in evaluation mode, on the CPU.
+        wrapped: in evaluation mode, on the CPU.
         channels: of the pictures.
         img_size: their side, if it is to be fixed.
         any_size: leave height and width open.
@@ -70,9 +71,10 @@ def trace(asked: WithPreprocessing, *, channels: int, img_size: int, any_size: b
     example = torch.zeros(2, channels, *size, dtype=torch.uint8)
     with quietly(), torch.no_grad():
         try:
-            program = torch.export.export(asked, (example,), dynamic_shapes=(open_sides,), strict=False)
+            program = torch.export.export(wrapped, (example,), dynamic_shapes=(open_sides,), strict=False)
         except Exception as error:  # tracing a foreign module can fail in any way
-            raise ExportError(f"torch.export cannot trace {type(asked.model).__name__}: {shortened(error)}") from error
+            name = type(wrapped.model).__name__
+            raise ExportError(f"torch.export cannot trace {name}: {shortened(error)}") from error
     for module in program.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             node.meta.pop("stack_trace", None)  # lines of source with this machine's paths
@@ -157,3 +159,42 @@ def quietly() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+def halved(model: nn.Module, spec: InputSpec) -> WithPreprocessing:
+    """Return a copy of a model in float16, which takes the same bytes and gives float32 answers."""
+    return WithPreprocessing(copy.deepcopy(model), spec, dtype=torch.float16).eval()
+
+
+def write_int8(source: Path, path: Path, bundle: Bundle) -> None:
+    """Write an ONNX file anew with the weights of its matrix products as 8-bit integers.
+
+    Activations stay float32 in the graph and are scaled to 8 bits picture by picture as it runs ("dynamic"), so no
+    calibration is needed. Convolutions are left as they are: onnxruntime has no fast 8-bit one of this kind.
+
+    Args:
+        source: the float32 file.
+        path: of the new one.
+        bundle: the new one's description.
+    """
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    logger = logging.getLogger()
+    level = logger.level
+    try:
+        logger.setLevel(logging.ERROR)  # it logs advice to the root
+        with quietly():
+            model = onnx.load_model(str(source))
+            # Types of inner values are left out: the quantizer reads stale ones as promises.
+            del model.graph.value_info[:]
+            quantize_dynamic(model, str(path), op_types_to_quantize=["MatMul"], weight_type=QuantType.QInt8)
+            made = onnx.load_model(str(path))
+    except Exception as error:
+        raise ExportError(f"{bundle.name} cannot be written with 8-bit weights: {shortened(error)}") from error
+    finally:
+        logger.setLevel(level)
+    kept = [entry for entry in made.metadata_props if entry.key != KEY]
+    del made.metadata_props[:]
+    made.metadata_props.extend([*kept, onnx.StringStringEntryProto(key=KEY, value=bundle.to_json())])
+    onnx.save_model(made, str(path))

@@ -1,5 +1,6 @@
-"""The door of the server: who may ask, from where, and what every answer carries."""
+"""The door of the server: who may ask, from where, what every answer carries, and what becomes of a refused body."""
 
+import asyncio
 import hmac
 import ipaddress
 import json
@@ -29,10 +30,15 @@ HEADERS = {
     b"permissions-policy": b"camera=(self), microphone=(), geolocation=()",
     b"cache-control": b"no-store",
 }
+REST_SECONDS = 10.0  # for the rest of an upload that was refused: who is still sending would not see the answer
+REST_BYTES = 256 * 1024 * 1024  # of that rest
 
 
 class Guard:
     """Checks host, origin and token of a request, adds the headers of safety to its answer, and counts it.
+
+    A body that was not read to its end when its answer is ready is dropped before the connection is closed: to close a
+    socket that holds unread bytes resets the connection, and the client loses the answer.
 
     Args:
         app: what is behind the door.
@@ -67,6 +73,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         began, path = time.perf_counter(), self._label(scope["path"])
+        body = _Body(scope, receive)
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -75,10 +82,14 @@ class Guard:
                     *message.get("headers", ()),
                     *((name, value) for name, value in HEADERS.items() if name not in have),
                 ]
-                if self.stopping():
+                if self.stopping() or body.unread:
                     message["headers"].append((b"connection", b"close"))
-                self.metrics.requests.add(path, str(message["status"]))
-                self.metrics.seconds.observe(time.perf_counter() - began, path)
+                self.metrics.requests.labels(path, message["status"]).inc()
+                self.metrics.seconds.labels(path).observe(time.perf_counter() - began)
+            elif body.unread and not message.get("more_body"):
+                await send({**message, "more_body": True})  # the client has its answer, and may go on sending
+                await body.drop()
+                message = {"type": "http.response.body"}
             await send(message)
 
         try:
@@ -86,7 +97,7 @@ class Guard:
         except Refusal as refusal:
             await _refuse(refusal, answer)
         else:
-            await self.app(scope, receive, answer)
+            await self.app(scope, body, answer)
 
     def _label(self, path: str) -> str:
         if path in self.paths:
@@ -109,6 +120,38 @@ class Guard:
             kind, _, given = headers.get(b"authorization", b"").partition(b" ")
             if kind.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self.token):
                 raise Refusal(401, "the server wants a token; send it as `Authorization: Bearer TOKEN`")
+
+
+class _Body:
+    """The body of a request, and whether all of it was read.
+
+    Args:
+        scope: of the request.
+        receive: brings the body.
+    """
+
+    def __init__(self, scope: Message, receive: Receive) -> None:
+        headers = dict(scope["headers"])
+        self.receive = receive
+        self.unread = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+        self.held_back = headers.get(b"expect", b"").lower() == b"100-continue"  # until somebody asks for it
+
+    async def __call__(self) -> Message:
+        """Receive a message of the body."""
+        self.held_back = False
+        message = await self.receive()
+        self.unread = message["type"] == "http.request" and message.get("more_body", False)
+        return message
+
+    async def drop(self) -> None:
+        """Receive what is left, for a while and up to a limit."""
+        left = REST_BYTES
+        try:
+            async with asyncio.timeout(REST_SECONDS):
+                while self.unread and not self.held_back and left > 0:
+                    left -= len((await self()).get("body", b""))
+        except TimeoutError:
+            return
 
 
 async def _refuse(refusal: Refusal, send: Send) -> None:

@@ -1,17 +1,191 @@
-"""The judge of an export: opens a written file as its users will, and measures it or refuses it."""
+"""What an export is judged by: each file, opened as its users will, answers as the original and loses little."""
 
 import hashlib
+import math
+import re
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from ..data.spec import InputSpec
+from ..tasks import MetricSpec
+from ..tasks.metric import PLACE
+from ..tasks.opening import find_task
 from .bundle import Bundle, ExportError
-from .exported import ExportedFile
 from .predictor import OnnxPredictor, ProgramPredictor
-from .score import lost, measure, primary_metric
 from .verify import Evidence, Parity, Raw, compare, race, sizes_to_try
+
+AT_ONCE = 32  # pictures asked together
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a model reached.
+
+    Args:
+        metric: in which.
+        value: on all pictures.
+        each: of every picture, N, where the value is their mean; else None.
+    """
+
+    metric: MetricSpec
+    value: float
+    each: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What is lost in a metric: positive is worse; with its 95% interval over pictures where there is one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def primary_metric(spec: InputSpec) -> MetricSpec:
+    """Return the metric that the task of a model is judged by."""
+    kind = find_task(spec.task)
+    metric = kind.metric(kind.primary, spec)
+    if metric is None:
+        raise ValueError(f"the task {kind.name} is judged by {kind.primary!r}, which is none of its metrics")
+    return metric
+
+
+def measure(raw: Raw, evidence: Evidence, spec: InputSpec) -> Score | None:
+    """Return what raw answers reach; None where the pictures' targets are not known, or the result is no number.
+
+    Args:
+        raw: gives raw answers to pictures.
+        evidence: the pictures and their targets.
+        spec: of the model, whose task reads the answers.
+    """
+    if evidence.targets is None:
+        return None
+    metric, task = primary_metric(spec), find_task(spec.task).build(nn.Identity(), spec)
+    metrics = task.metrics()
+    for places in torch.arange(len(evidence.pictures)).split(AT_ONCE):
+        output = torch.from_numpy(raw(evidence.pictures[places]))
+        batch = {name: part[places] for name, part in evidence.targets.items()} | {PLACE: places}
+        metrics.update(task.read(output, batch), batch)
+    value = metrics.compute()[metric.name]
+    each = None
+    if metric.statistic is None and not metric.by_group:
+        each = metrics.scores()[metric.column].numpy()
+    return Score(metric, value, each) if math.isfinite(value) else None
+
+
+def lost(eager: Score, exported: Score) -> Loss:
+    """Return what the exported model loses against the eager one on the same pictures."""
+    better, worse = (eager, exported) if eager.metric.larger_is_better else (exported, eager)
+    if better.each is None or worse.each is None:
+        return Loss(better.value - worse.value)
+    if all(one.each is not None and one.each.dtype.kind in "bu" and one.each.max() <= 1 for one in (better, worse)):
+        return paired_loss(better.each.astype(bool), worse.each.astype(bool))
+    return _paired_mean(better.each.astype(np.float64) - worse.each.astype(np.float64))
+
+
+def paired_loss(eager: np.ndarray, exported: np.ndarray) -> Loss:
+    """Return the share lost on the same pictures, N bool each, with the interval of Bonett and Price (2012).
+
+    It stays honest where both answer alike: no difference in 500 pictures is not a difference of nothing.
+    """
+    count = len(eager)
+    lost, won = int((eager & ~exported).sum()), int((~eager & exported).sum())
+    worse, better = (lost + 1) / (count + 2), (won + 1) / (count + 2)
+    middle = worse - better
+    half = 1.959964 * math.sqrt((worse + better - middle**2) / (count + 2))
+    return Loss((lost - won) / count, max(-1.0, middle - half), min(1.0, middle + half))
+
+
+def _paired_mean(differences: np.ndarray) -> Loss:
+    """Return the mean of differences, N, with Student's interval."""
+    from scipy.stats import t  # scipy takes a moment to import
+
+    count, mean = len(differences), float(differences.mean())
+    if count < 2:
+        return Loss(mean)
+    half = float(t.ppf(0.975, count - 1) * differences.std(ddof=1) / math.sqrt(count))
+    return Loss(mean, mean - half, mean + half)
+
+
+@dataclass(frozen=True)
+class ExportedFile:
+    """One file that was written and what was measured of it.
+
+    Args:
+        path: where it lies.
+        format: onnx or pt2.
+        precision: float32, float16 or int8.
+        mib: its size.
+        sha256: of its bytes.
+        parity: to the eager model; judged for float32 only.
+        score: in the task's primary metric on the pictures, where what they should be answered with is known.
+        loss: what of it is lost against the eager model on the same pictures.
+        seconds: a picture, five asked at once.
+        eager_seconds: the same for the eager model, in turn with it.
+    """
+
+    path: Path
+    format: str
+    precision: str
+    mib: float
+    sha256: str
+    parity: Parity
+    score: float | None
+    loss: Loss | None
+    seconds: float
+    eager_seconds: float
+
+    @property
+    def accuracy(self) -> float | None:
+        """The score, of a task that is judged by accuracy."""
+        return self.score
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export wrote.
+
+    Args:
+        folder: where it lies.
+        bundle: what the files say of themselves.
+        files: in the order they were written.
+        pictures: how many they were judged by.
+        origin: where the pictures come from.
+        metric: the task's primary one.
+        score: of the eager model in it, where what the pictures should be answered with is known.
+        notes: remarks.
+    """
+
+    folder: Path
+    bundle: Bundle
+    files: tuple[ExportedFile, ...]
+    pictures: int
+    origin: str
+    metric: MetricSpec
+    score: float | None
+    notes: tuple[str, ...]
+
+    @property
+    def accuracy(self) -> float | None:
+        """The score, of a task that is judged by accuracy."""
+        return self.score
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it ready for JSON, files by their names, scores by the words of their metric: `accuracy`."""
+        record = self._named(asdict(self)) | {"bundle": self.bundle.to_dict(), "metric": self.metric.to_dict()}
+        del record["folder"]
+        record["files"] = [self._named(asdict(file)) | {"path": file.path.name} for file in self.files]
+        return record
+
+    def _named(self, record: dict[str, Any]) -> dict[str, Any]:
+        words = re.sub(r"\W+", "_", self.metric.words)
+        return {words if name == "score" else name: value for name, value in record.items()}
 
 
 class Judge:

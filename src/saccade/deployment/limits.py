@@ -119,10 +119,10 @@ class Uploads:
         except TimeoutError:
             if room.gave_way:
                 raise Refusal(503, "too many uploads are under way; send it again", retry_after=1) from None
-            told = f"was not complete after {self.limits.upload_seconds:g} seconds"
+            reason = f"was not complete after {self.limits.upload_seconds:g} seconds"
             if clock() < end:
-                told = f"came at less than {self.limits.min_rate:g} bytes a second"
-            raise Refusal(408, f"the upload {told}; send it again") from None
+                reason = f"came at less than {self.limits.min_rate:g} bytes a second"
+            raise Refusal(408, f"the upload {reason}; send it again") from None
         finally:
             room.deadline = None
         return bytes(body)

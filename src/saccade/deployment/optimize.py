@@ -10,8 +10,7 @@ import torch
 from timm.layers import DropBlock2d, DropPath, to_2tuple
 from torch import Tensor, nn
 
-from .flow import run, tensors_of
-from .folding import Change, Undo, folds, hooked, replacement, wide
+from .folding import Change, Undo, folds, hooked, replacement, run, tensors_of, wide
 from .graph import shortened
 
 HALF = (torch.float16, torch.bfloat16)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from ..data.picture import EXTENSIONS
+from ..data.image import EXTENSIONS
 
 PART = 65536  # names of one folder that are held at a time
 LONGEST = 65536  # bytes of a name in a list; more is no list of names

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..data.picture import MAX_PIXELS, BadPicture, decode
+from ..data.image import MAX_PIXELS, BadSample, decode
 from ..data.spec import InputSpec
 from ..tasks import Answer, Task
 from .paths import find_paths
@@ -149,7 +149,7 @@ class _Reader:
             whole = decode(path, name=name, max_pixels=self.max_pixels)
             kept = _small(whole) if self.keep else None
             return name, self.framing(whole), kept, (whole.shape[0], whole.shape[1]), None
-        except BadPicture as error:
+        except BadSample as error:
             return name, None, None, (0, 0), error.reason
         except MemoryError:
             return name, None, None, (0, 0), "there is not enough memory to decode it"

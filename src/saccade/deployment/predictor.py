@@ -2,6 +2,8 @@
 
 import threading
 from abc import ABC, abstractmethod
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,14 @@ from torch import Tensor, nn
 
 from ..data.augment import Normalize
 from ..data.spec import InputSpec
-from ..loading import LoadedModel, open_model
+from ..files import physical_memory
+from ..loading import LoadedModel, find_target, open_model
 from ..plugins import attached
-from ..targets import find_target
 from ..tasks import Task
 from .bundle import Bundle, ExportError, read_program_bundle, require_onnxruntime, safe_onnx_bytes
-from .limited import LimitedSession
+
+RUN_SECONDS = 120.0  # for one batch of an ONNX graph
+MEMORY_SHARE = 0.5  # of the machine's
 
 
 class Predictor(ABC):
@@ -101,17 +105,17 @@ class TorchPredictor(Predictor):
         super().__init__(loaded.name, loaded.origin, bundle=bundle)
         self.model, self.device = loaded.model, loaded.device
         self.normalize = Normalize(loaded.spec.mean, loaded.spec.std, device=self.device)
-        self._asked = self.task.build(loaded.model, loaded.spec).to(self.device).eval()
+        self._task = self.task.build(loaded.model, loaded.spec).to(self.device).eval()
         self._lock = threading.Lock()  # modules may keep what they computed for a size; one thread at a time
 
     def outputs(self, pictures: Tensor) -> np.ndarray:
         """Return the raw answers to pictures."""
         with self._lock, torch.inference_mode():
-            return self._asked({"image": self.normalize(pictures.to(self.device))})["output"].float().cpu().numpy()
+            return self._task({"image": self.normalize(pictures.to(self.device))})["output"].float().cpu().numpy()
 
 
 class OnnxPredictor(Predictor):
-    """A file written by `saccade export`, answered by onnxruntime.
+    """A file written by `saccade export`, answered by onnxruntime for a limited time and in limited memory.
 
     Args:
         path: of the .onnx file; one that points to other files is refused.
@@ -119,16 +123,41 @@ class OnnxPredictor(Predictor):
     """
 
     def __init__(self, path: str | Path, *, device: str = "cpu") -> None:
-        runtime = require_onnxruntime()
-        data, bundle = safe_onnx_bytes(Path(path))
-        super().__init__(Path(path).name, "onnx", bundle=bundle)
-        self.session = LimitedSession(
-            runtime, data, providers=_providers(runtime, device), path=Path(path), output=bundle.kind.output
-        )
+        self.runtime, self.path = require_onnxruntime(), Path(path)
+        data, bundle = safe_onnx_bytes(self.path)
+        super().__init__(self.path.name, "onnx", bundle=bundle)
+        options = self.runtime.SessionOptions()
+        options.log_severity_level = 4  # what goes wrong is raised
+        if _limit_memory(self.runtime):
+            options.add_session_config_entry("session.use_env_allocators", "1")
+        providers = _providers(self.runtime, device)
+        try:
+            self.session = self.runtime.InferenceSession(data, options, providers=providers)
+        except Exception as error:  # onnxruntime has a kind of its own for each failure
+            version, reason = self.runtime.__version__, str(error)[:300]
+            raise ExportError(f"{path} cannot be opened by onnxruntime {version}: {reason}; export it again") from None
 
     def outputs(self, pictures: Tensor) -> np.ndarray:
         """Return the raw answers to pictures; onnxruntime takes calls from many threads."""
-        return self.session.run(pictures.cpu().numpy())
+        options = self.runtime.RunOptions()
+        options.log_severity_level = 4
+        late = threading.Timer(RUN_SECONDS, setattr, (options, "terminate", True))  # looked at between two operations
+        late.daemon = True
+        late.start()
+        try:
+            (raw,) = self.session.run([self.task.output], {"image": pictures.cpu().numpy()}, options)
+            found = np.asarray(raw, dtype=np.float32)
+            if found.ndim < 2 or len(found) != len(pictures):
+                raise ValueError(f"its answers to {len(pictures)} pictures have the shape {found.shape}")
+            return found
+        except Exception as error:  # onnxruntime's kinds, and what an odd output raises
+            if options.terminate:
+                reason = f"did not answer {len(pictures)} pictures within {RUN_SECONDS:g} seconds"
+            else:
+                reason = f"cannot answer: {' '.join(str(error).split())[:300]}"
+            raise ExportError(f"{self.path} {reason}; ask with smaller batches, or export the run again") from None
+        finally:
+            late.cancel()
 
 
 class ProgramPredictor(Predictor):
@@ -198,3 +227,16 @@ def _providers(runtime: Any, device: str) -> list[Any]:
             "onnxruntime-gpu in its place for cuda"
         )
     return [("CUDAExecutionProvider", {"device_id": int(number or 0)}), "CPUExecutionProvider"]
+
+
+@cache
+def _limit_memory(runtime: Any) -> bool:
+    """Let graphs of this process take a share of the memory at most; return whether they will."""
+    with suppress(Exception):  # a version that cannot: graphs run as they would
+        about = runtime.OrtMemoryInfo(
+            "Cpu", runtime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, runtime.OrtMemType.DEFAULT
+        )
+        limit = runtime.OrtArenaCfg({"max_mem": int(MEMORY_SHARE * physical_memory())})
+        runtime.create_and_register_allocator(about, limit)
+        return True
+    return False

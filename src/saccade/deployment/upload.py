@@ -1,18 +1,30 @@
-"""The picture in a request: a form's field `file`, or the body itself; taken apart in memory, never on the disk."""
+"""The image in a request: a form's field `file`, or the body itself; read and decoded in memory, never on disk."""
 
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .limits import Refusal
+import numpy as np
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from ..data.image import BadSample, decode, header
+from .limits import Limits, Refusal
 
 KINDS = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
 ALIASES = ("image/jpg", "image/pjpeg", "image/apng", "image/x-png", "image/x-ms-bmp", "image/x-bmp")
 UNSAID = ("", "application/octet-stream")  # the contents tell
 PARTS, HEADER_BYTES, FIELD_BYTES, BOUNDARY_BYTES, NAME = 16, 4096, 1024, 70, 100
+STATUS = {"huge": 413, "foreign": 415}  # of a bad image; the others, which are damage, are 422
+SILENT = logging.Logger("silent", logging.CRITICAL + 1)  # clients do not write the server's log
 
 
-class Picture(NamedTuple):
-    """An encoded picture and what its sender calls it."""
+class EncodedImage(NamedTuple):
+    """An encoded image and what its sender calls it."""
 
     data: bytes
     name: str
@@ -23,16 +35,64 @@ class Form:
     """What a request brought.
 
     Args:
-        picture: the picture.
+        image: the image.
         fields: the other fields of the form, by name.
     """
 
-    picture: Picture
+    image: EncodedImage
     fields: dict[str, str] = field(default_factory=dict)
 
 
+class _Part:
+    """One part of a form while it is read."""
+
+    def __init__(self) -> None:
+        self.headers: dict[str, str] = {}
+        self.data = bytearray()
+
+
+class _Parts:
+    """The parts of a form, as the parser's callbacks bring them."""
+
+    def __init__(self) -> None:
+        self.found: list[_Part] = []
+        self.in_headers = self.ended = False
+        self.header, self.value, self.header_bytes = b"", b"", 0
+
+    def on_part_begin(self) -> None:
+        if len(self.found) == PARTS:
+            raise Refusal(400, f"the form has more than {PARTS} fields; send `file` and what the description names")
+        self.found.append(_Part())
+        self.in_headers, self.header_bytes = True, 0
+
+    def on_header_field(self, data: bytes, start: int, end: int) -> None:
+        self.header += self._limited(data[start:end])
+
+    def on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self.value += self._limited(data[start:end])
+
+    def on_header_end(self) -> None:
+        self.found[-1].headers[_text(self.header).strip().lower()] = _text(self.value).strip()
+        self.header = self.value = b""
+
+    def on_headers_finished(self) -> None:
+        self.in_headers = False
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        self.found[-1].data += memoryview(data)[start:end]
+
+    def on_end(self) -> None:
+        self.ended = True
+
+    def _limited(self, data: bytes) -> bytes:
+        self.header_bytes += len(data)
+        if self.header_bytes > HEADER_BYTES:
+            raise FormParserError
+        return data
+
+
 def check_type(content_type: str) -> str:
-    """Return a request's type in lower case, without its options; refuse what can hold no picture."""
+    """Return a request's type in lower case, without its options; refuse what can hold no image."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "multipart/form-data" or kind in KINDS or kind in ALIASES:
         return kind
@@ -51,77 +111,115 @@ def read_form(body: bytes, content_type: str) -> Form:
         content_type: its type with its options.
     """
     if check_type(content_type) != "multipart/form-data":
-        return Form(Picture(body, "the picture"))
-    picture: Picture | None = None
+        return Form(EncodedImage(body, "the picture"))
+    image: EncodedImage | None = None
     fields: dict[str, str] = {}
-    for headers, data in _parts(body, _boundary(content_type)):
-        options = _options(headers.get("content-disposition", ""))
+    for part in _parse(body, _boundary(content_type)):
+        options = _options(part.headers.get("content-disposition", ""))
         name = options.get("name", "")
         if name != "file":
             if "filename" in options:
                 raise Refusal(
                     422, f"the field {name[:NAME]!r} holds a file; send the picture in the field `file`, -F file=@NAME"
                 )
-            if len(data) > FIELD_BYTES:
-                raise Refusal(400, f"the field {name[:NAME]!r} has {len(data)} bytes; at most {FIELD_BYTES} are taken")
-            fields[name] = data.decode("utf-8", "replace").strip()
-        elif picture is not None:
+            if len(part.data) > FIELD_BYTES:
+                size = len(part.data)
+                raise Refusal(400, f"the field {name[:NAME]!r} has {size} bytes; at most {FIELD_BYTES} are taken")
+            fields[name] = _text(part.data).strip()
+        elif image is not None:
             raise Refusal(422, "the form has more than one field `file`; send one picture in a request")
         else:
-            _check_part(headers.get("content-type", ""))
-            picture = Picture(data, options.get("filename", "")[-NAME:] or "the picture")
-    if picture is None:
+            kind = part.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind not in (*KINDS, *ALIASES, *UNSAID):
+                raise Refusal(415, f"`file` is of type {kind[:NAME]}; pictures are taken as {', '.join(KINDS)}")
+            image = EncodedImage(bytes(part.data), options.get("filename", "")[-NAME:] or "the picture")
+    if image is None:
         raise Refusal(422, "the form has no field `file`; send the picture in a field of this name")
-    return Form(picture, fields)
+    return Form(image, fields)
 
 
-def _check_part(content_type: str) -> None:
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind not in (*KINDS, *ALIASES, *UNSAID):
-        raise Refusal(415, f"`file` is of type {kind[:NAME]}; pictures are taken as {', '.join(KINDS)}")
+def _parse(body: bytes, boundary: bytes) -> list[_Part]:
+    # What stands before the first delimiter is no part (RFC 2046, section 5.1); the first one may open the body.
+    dashes = b"--" + boundary
+    start = 0 if body.startswith(dashes) else body.find(b"\r\n" + dashes) + 2
+    if start == 1:  # not found
+        raise Refusal(400, "the form does not hold the boundary it announces; send it again")
+    parts = _Parts()
+    callbacks: Any = {name: getattr(parts, name) for name in dir(parts) if name.startswith("on_")}
+    parser = MultipartParser(boundary, callbacks)
+    parser.logger = SILENT
+    try:
+        parser.write(body[start:])
+    except FormParserError:
+        if parts.in_headers:
+            raise Refusal(
+                400, f"a field of the form has no end of its headers within {HEADER_BYTES} bytes; send it again"
+            ) from None
+    if not parts.ended:
+        raise Refusal(400, "the form ends before its last boundary; it was cut on its way, send it again")
+    return parts.found
 
 
 def _boundary(content_type: str) -> bytes:
-    boundary = _options(content_type).get("boundary", "")
-    encoded = boundary.encode("latin-1", "replace")
+    encoded = _options(content_type).get("boundary", "").encode("latin-1", "replace")
     if not 0 < len(encoded) <= BOUNDARY_BYTES:
         raise Refusal(400, "a form was announced without a boundary of 1 to 70 characters; send multipart/form-data")
     return encoded
 
 
-def _parts(body: bytes, boundary: bytes) -> list[tuple[dict[str, str], bytes]]:
-    """Return headers and data of each part (RFC 2046, section 5.1)."""
-    dashes = b"--" + boundary
-    # What stands before the first delimiter is no part; the first one may open the body.
-    start = 0 if body.startswith(dashes) else body.find(b"\r\n" + dashes) + 2
-    if start == 1:  # not found
-        raise Refusal(400, "the form does not hold the boundary it announces; send it again")
-    parts: list[tuple[dict[str, str], bytes]] = []
-    position = start + len(dashes)
-    while not body.startswith(b"--", position):
-        begin, end = body.find(b"\r\n", position), body.find(b"\r\n" + dashes, position)
-        if end < 0 or body[position:begin].strip(b" \t"):
-            raise Refusal(400, "the form ends before its last boundary; it was cut on its way, send it again")
-        if len(parts) == PARTS:
-            raise Refusal(400, f"the form has more than {PARTS} fields; send `file` and what the description names")
-        parts.append(_part(body, begin + 2, end))
-        position = end + 2 + len(dashes)
-    return parts
-
-
-def _part(body: bytes, begin: int, end: int) -> tuple[dict[str, str], bytes]:
-    blank = body.find(b"\r\n\r\n", begin - 2, min(end + 4, begin + HEADER_BYTES))
-    if blank < 0 or blank > end:
-        raise Refusal(400, f"a field of the form has no end of its headers within {HEADER_BYTES} bytes; send it again")
-    headers = {}
-    for line in body[begin:blank].decode("utf-8", "replace").split("\r\n"):
-        name, _, value = line.partition(":")
-        headers[name.strip().lower()] = value.strip()
-    return headers, body[blank + 4 : end]
-
-
 def _options(header: str) -> dict[str, str]:
-    from python_multipart.multipart import parse_options_header
-
     _, options = parse_options_header(header.encode("utf-8", "replace"))
-    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in options.items()}
+    return {_text(name): _text(value) for name, value in options.items()}
+
+
+def _text(data: bytes | bytearray) -> str:
+    return data.decode("utf-8", "replace")
+
+
+class Decoder:
+    """Decodes images in threads beside the event loop, the large ones on a lane of their own.
+
+    Args:
+        limits: pixels of an image, and how many large ones may wait.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._small = ThreadPoolExecutor(max(2, min(os.cpu_count() or 2, 8)), thread_name_prefix="decode")
+        self._large = ThreadPoolExecutor(1, thread_name_prefix="decode-large")
+        self._waiting = 0
+
+    async def __call__(self, image: EncodedImage, then: Callable[[np.ndarray], Any]) -> Any:
+        """Return what `then` makes of the pixels, H, W, 3 uint8; it is called in the thread."""
+        loop = asyncio.get_running_loop()
+        try:
+            done, result = await loop.run_in_executor(self._small, self._decode_small, image, then)
+            return result if done else await self._decode_large(image, then)
+        except BadSample as bad:
+            raise Refusal(STATUS.get(bad.kind, 422), str(bad)) from None
+
+    def close(self) -> None:
+        """End the threads."""
+        self._small.shutdown()
+        self._large.shutdown()
+
+    def _decode_small(self, image: EncodedImage, then: Callable[[np.ndarray], Any]) -> tuple[bool, Any]:
+        head = header(image.data, name=image.name, max_pixels=self.limits.max_pixels)
+        if head.width * head.height > self.limits.large_pixels:
+            return False, None
+        return True, self._decode(image, then)
+
+    async def _decode_large(self, image: EncodedImage, then: Callable[[np.ndarray], Any]) -> Any:
+        if self._waiting >= self.limits.large_waiting:
+            raise Refusal(503, f"{self._waiting} large pictures are waiting already; send it again", retry_after=2)
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._large, self._decode, image, then)
+        finally:
+            self._waiting -= 1
+
+    def _decode(self, image: EncodedImage, then: Callable[[np.ndarray], Any]) -> Any:
+        try:
+            return then(decode(image.data, name=image.name, max_pixels=self.limits.max_pixels))
+        except MemoryError:
+            raise Refusal(503, "there is no memory for this picture now; send a smaller one", retry_after=5) from None

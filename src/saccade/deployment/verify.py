@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ..config import DataConfig, TrainConfig
 from ..data.feed import Batch
+from ..data.image import BadSample
 from ..data.open import open_data
-from ..data.picture import BadPicture
 from ..data.source import Source
 from ..data.spec import InputSpec
 from ..runs import Run, RunError
@@ -110,7 +110,7 @@ def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evide
                 samples.append(encode(source.sample(int(index))))
             else:
                 pictures.append(framing(source.read(int(index))))
-        except BadPicture:
+        except BadSample:
             continue
     if not pictures and not samples:
         raise ExportError(f"none of the {origin} can be read; name others by --data")

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..data.draws import seed_of
 from ..data.feed import Batch
-from ..data.held_out import identity
 from ..data.source import Source
+from ..data.split import identity
 from ..data.validation import Validation
 from .judge import CLEAN, Judge
 from .opening import EvaluatedModel, EvaluationError
@@ -61,7 +61,7 @@ class Bars:
 
 
 class FramedImages:
-    """Samples in one framing, batch by batch, with the words that their draws are functions of.
+    """Samples in one framing, batch by batch, with the rng_keys that their draws are functions of.
 
     Args:
         source: the samples.
@@ -87,16 +87,16 @@ class FramedImages:
         self.keep = size <= KEPT
 
     def __iter__(self) -> Iterator[tuple[Batch, list[int]]]:
-        """Yield batches, images uint8 B, C, H, W, and the words of their samples."""
+        """Yield batches, images uint8 B, C, H, W, and the rng_keys of their samples."""
         batches: Iterator[Batch] = self.reader.batches()
         if self.keep:
             if self.kept is None:
                 self.kept = list(batches)
             batches = iter(self.kept)
         for batch in batches:
-            yield batch, [self.word(int(place)) for place in batch["place"]]
+            yield batch, [self._rng_key(int(place)) for place in batch["place"]]
 
-    def word(self, place: int) -> int:
+    def _rng_key(self, place: int) -> int:
         """Return what a sample's draws are functions of: the seed and its name."""
         return seed_of(self.seed, identity(self.source.name(place)) & (2**63 - 1))
 
@@ -141,12 +141,11 @@ def ask_all(
             for found in (occlusions(framing.img_size), corruptions(framing.channels))
         )
         back = float(np.mean([judge.passes_back() for judge in group])) if attacked else 0.0
-        told = expect(
-            time.monotonic() - begun, passes=len(covered) + len(spoilt) + len(more), back=back, attacked=attacked
-        )
+        passes = len(covered) + len(spoilt) + len(more)
+        text = expect(time.monotonic() - begun, passes=passes, back=back, attacked=attacked)
         # Runs that see images at another size are asked apart, so each group is told of by its names.
         names = ", ".join(judge.model.name for judge in group)
-        bars.say(told if len(group) == len(judges) else f"{names}: {told}")
+        bars.say(text if len(group) == len(judges) else f"{names}: {text}")
         for stage, conditions in (("occlusions", covered), ("corruptions", spoilt), ("noise", more)):
             if not conditions:
                 continue
@@ -154,10 +153,10 @@ def ask_all(
             _ask_changed(group, images, conditions, bars)
         if attacked:
             bars.begin("attacks", len(places) * len(group))
-            for batch, words in images:
+            for batch, rng_keys in images:
                 for judge in group:
-                    judge.attack(batch, words)
-                    bars.advance(len(words))
+                    judge.attack(batch, rng_keys)
+                    bars.advance(len(rng_keys))
     return places, bad
 
 
@@ -171,20 +170,20 @@ def expect(seconds: float, *, passes: float, back: float, attacked: bool = True)
         attacked: whether attacks are among them.
     """
     minutes = round(seconds * (passes + 3 * back) / 60)
-    told = "less than a minute" if minutes < 1 else f"up to about {minutes} minute{'s' * (minutes > 1)}"
+    text = "less than a minute" if minutes < 1 else f"up to about {minutes} minute{'s' * (minutes > 1)}"
     what = "occlusions, corruptions and attacks" if attacked else "occlusions and corruptions"
-    return f"{told} for {what}; --limit asks about fewer pictures"
+    return f"{text} for {what}; --limit asks about fewer pictures"
 
 
 def _ask_clean(judges: Sequence[Judge], images: FramedImages, bars: Bars) -> np.ndarray:
     """Ask about the images as they are; return the places of those that could be read."""
     bars.begin(CLEAN, images.length * len(judges))
     places = []
-    for batch, words in images:
+    for batch, rng_keys in images:
         places.append(batch["place"].numpy())
         for judge in judges:
             judge.take(CLEAN, batch, batch["image"])
-            bars.advance(len(words))
+            bars.advance(len(rng_keys))
     if not places:
         raise EvaluationError("no picture can be read; `saccade data check` names them")
     return np.concatenate(places)
@@ -193,9 +192,9 @@ def _ask_clean(judges: Sequence[Judge], images: FramedImages, bars: Bars) -> np.
 def _ask_changed(judges: Sequence[Judge], images: FramedImages, conditions: Sequence[Condition], bars: Bars) -> None:
     """Ask about the images under conditions; what is done to them is done once for all models."""
     with ThreadPoolExecutor() as pool:
-        for batch, words in images:
+        for batch, rng_keys in images:
             for condition in conditions:
-                changed = apply(condition, batch["image"], words, pool=pool)
+                changed = apply(condition, batch["image"], rng_keys, pool=pool)
                 for judge in judges:
                     judge.take(condition.key, batch, changed)
-                    bars.advance(len(words))
+                    bars.advance(len(rng_keys))

@@ -1,19 +1,21 @@
 """What numbers may be, over other pictures of the same kind: resampled pictures, the same for all models."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.stats import binomtest
+from scipy import sparse
 
-from ..report.tally import wilson
-from .statistic import Statistic, mean_of, over_all
+from ..report.tally import sign_test, wilson
+from ..tasks.metric import GROUP, MetricSpec
 
 LEVEL = 0.95
 RESAMPLES = 2000
 RECORDS = 500_000  # that a number which is made of all of them reads over its resamples
 FEWEST = 200  # resamples of such a number at least
 BLOCK = 20_000_000  # counts held at a time
+
+Statistic = Callable[[np.ndarray], np.ndarray]  # how often each picture counts, R, N -> R values
 
 
 @dataclass(frozen=True)
@@ -180,9 +182,7 @@ def interval(resampled: np.ndarray) -> tuple[float, float]:
 def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, int, int]:
     """Return McNemar's exact p-value of 0/1 scores, and how many pictures are right for one alone."""
     gained, lost = int(((ours == 1) & (theirs == 0)).sum()), int(((ours == 0) & (theirs == 1)).sum())
-    if gained + lost == 0:
-        return 1.0, 0, 0
-    return float(binomtest(gained, gained + lost, 0.5).pvalue), gained, lost
+    return sign_test(gained, lost), gained, lost
 
 
 def _weights(count: int, *, seed: int, resamples: int) -> Iterator[np.ndarray]:
@@ -194,3 +194,52 @@ def _weights(count: int, *, seed: int, resamples: int) -> Iterator[np.ndarray]:
         drawn = random.integers(count, size=(rows, count), dtype=np.int64)
         drawn += np.arange(rows)[:, None] * count
         yield np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count).astype(np.float32)
+
+
+def statistic_of(spec: MetricSpec, columns: Mapping[str, np.ndarray]) -> Statistic:
+    """Return a metric that is no mean over pictures as a statistic.
+
+    Args:
+        spec: of the metric.
+        columns: records of the pictures by column, N, ...
+    """
+    if spec.by_group:
+        return group_mean(columns[spec.column], columns[GROUP])
+    records = columns[spec.column]
+
+    def statistic(weights: np.ndarray) -> np.ndarray:
+        rows = (np.repeat(np.arange(len(records)), counts) for counts in weights.astype(np.int64))
+        return np.array([spec.combine({spec.column: records[row]}) for row in rows])
+
+    return statistic
+
+
+def mean_of(scores: np.ndarray) -> Statistic:
+    """Return the mean over resampled pictures as a statistic."""
+    scores = scores.astype(np.float64)
+    return lambda weights: weights @ scores / len(scores)
+
+
+def group_mean(scores: np.ndarray, groups: np.ndarray) -> Statistic:
+    """Return the mean over groups of their means as a statistic; groups without pictures do not count."""
+    member = one_hot(groups, int(groups.max()) + 1)
+    summed = member.multiply(scores.astype(np.float64)[:, None]).tocsr()
+
+    def statistic(weights: np.ndarray) -> np.ndarray:
+        counts, sums = np.asarray(weights @ member), np.asarray(weights @ summed)
+        means = np.divide(sums, counts, out=np.zeros_like(counts), where=counts > 0)
+        return means.sum(1) / (counts > 0).sum(1)
+
+    return statistic
+
+
+def one_hot(index: np.ndarray, count: int) -> sparse.csr_matrix:
+    """Return which of so many each is, N, count."""
+    rows = np.arange(len(index))
+    return sparse.csr_matrix((np.ones(len(index)), (rows, index)), shape=(len(index), count))
+
+
+def over_all(statistics: Mapping[str, Statistic], count: int) -> dict[str, float]:
+    """Return statistics of all pictures, each counted once."""
+    once = np.ones((1, count))
+    return {name: float(statistic(once)[0]) for name, statistic in statistics.items()}

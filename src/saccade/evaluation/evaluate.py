@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..data.held_out import some
-from ..data.picture import count_bad
+from ..data.image import count_bad
 from ..data.source import Source
+from ..data.split import abbreviate
 from .asking import Bars, FramedImages, ask_all
 from .bootstrap import RESAMPLES, Difference, Resampled
 from .classes.attacks import Attack
@@ -148,9 +148,9 @@ def plan(
         lines.append(f"robustness: {covered} occlusions and {spoilt} corruptions{more}, a pass each")
     if attacks:
         most = attacks[0].steps * attacks[0].restarts
-        told = ", ".join(f"{attack.epsilon:g}/255" for attack in attacks)
+        text = ", ".join(f"{attack.epsilon:g}/255" for attack in attacks)
         passes = f"{most} pass{'es' * (most != 1)}"
-        lines[-1] += f"; FGSM, and PGD of at most {passes} forward and back, at {told}"
+        lines[-1] += f"; FGSM, and PGD of at most {passes} forward and back, at {text}"
     return lines
 
 
@@ -216,16 +216,16 @@ def _settings(
 
 def _examples(model: EvaluatedModel, source: Source, seed: int) -> tuple[Example, ...]:
     """Return the first picture under each kind of condition, at a middle level."""
-    batch, words = next(iter(FramedImages(source, model, batch_size=1, workers=0, seed=seed)))
+    batch, rng_keys = next(iter(FramedImages(source, model, batch_size=1, workers=0, seed=seed)))
     plain = batch["image"][0].permute(1, 2, 0).numpy()
     kinds: dict[str, list[Condition]] = {}
     for condition in [*occlusions(model.spec.img_size), *corruptions(model.spec.in_chans)]:
         kinds.setdefault(condition.title, []).append(condition)
     shown = [found[len(found) // 2] for found in kinds.values()]
-    return (Example("as it is", plain), *(Example(c.title, c.change(plain, words[0])) for c in shown))
+    return (Example("as it is", plain), *(Example(c.title, c.change(plain, rng_key=rng_keys[0])) for c in shown))
 
 
 def _bad_notes(bad: dict[str, str]) -> list[str]:
     count = count_bad(bad)
-    told = "1 picture could not be read and is" if count == 1 else f"{count} pictures could not be read and are"
-    return [f"{told} not counted: {some(sorted(bad))}"] if bad else []
+    text = "1 picture could not be read and is" if count == 1 else f"{count} pictures could not be read and are"
+    return [f"{text} not counted: {abbreviate(sorted(bad))}"] if bad else []

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from ..data.feed import Batch
-from ..data.held_out import some as abbreviate
 from ..data.source import Source
+from ..data.split import abbreviate
 from ..tasks.metric import Metrics, MetricSpec
-from .bootstrap import Resampled, fewer, resample, resample_means
+from .bootstrap import Resampled, Statistic, fewer, over_all, resample, resample_means, statistic_of
 from .classes.options import ClassOptions
 from .opening import EvaluatedModel, EvaluatedSet, EvaluationError
 from .robust import Condition, add_means, mean_name
-from .statistic import Statistic, over_all, statistic_of
 
 CLEAN = "clean"
 
@@ -98,7 +97,7 @@ class Judge:
         with torch.no_grad():
             self.metrics[key].update(*self.model.answer(batch, images))
 
-    def attack(self, batch: Batch, words: Sequence[int]) -> None:
+    def attack(self, batch: Batch, rng_keys: Sequence[int]) -> None:
         """Attack a batch's images; for those that are attackable."""
 
     def passes_back(self) -> float:

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from ..config import DataConfig
 from ..data.feed import Batch
-from ..data.held_out import identity
 from ..data.source import Source
 from ..data.spec import InputSpec
-from ..loading import LoadedModel, open_device, open_model
+from ..data.split import identity
+from ..loading import LoadedModel, find_target, open_device, open_model
 from ..runs import Run
-from ..targets import find_target
 from ..tasks import Task
 from ..tasks.opening import choose_task, open_samples
 

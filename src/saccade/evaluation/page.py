@@ -6,8 +6,19 @@ from ..report.rows import Interval, interval_chart
 from .bootstrap import Difference, fewer
 from .classes.page import ABOUT, attack_section, calibration_section, class_section, class_sentence
 from .findings import Findings
-from .page_numbers import NAME, cell, change, change_ends, ends, is_sure, number_cell, title
-from .page_robust import corruption_section, noise_section, occlusion_section
+from .page_parts import (
+    NAME,
+    cell,
+    change,
+    change_ends,
+    corruption_section,
+    ends,
+    is_sure,
+    noise_section,
+    number_cell,
+    occlusion_section,
+    title,
+)
 from .robust import mean_name
 
 
@@ -58,14 +69,14 @@ def _sentence(result: Findings) -> str:
     """Return what the first run reaches, and how the others differ."""
     first, spec, mean = result.run(), result.primary, mean_name(result.primary.name)
     found = first.metrics[spec.name]
-    told = f"{shorten(first.name, NAME)} reaches {spec.words} of {spec.show(found.value)}"
-    told += f" ({ends(found, spec)})"
+    text = f"{shorten(first.name, NAME)} reaches {spec.words} of {spec.show(found.value)}"
+    text += f" ({ends(found, spec)})"
     if mean in first.metrics:
-        told += f", and of {spec.show(first.metrics[mean].value)} on corrupted pictures"
-    told += f". {'Higher' if spec.larger_is_better else 'Lower'} is better."
+        text += f", and of {spec.show(first.metrics[mean].value)} on corrupted pictures"
+    text += f". {'Higher' if spec.larger_is_better else 'Lower'} is better."
     for name in list(result.runs)[1:]:
-        told += f" {shorten(name, NAME)}: {_verdict(result.difference(name), result)}."
-    return told
+        text += f" {shorten(name, NAME)}: {_verdict(result.difference(name), result)}."
+    return text
 
 
 def _verdict(found: Difference, result: Findings) -> str:
@@ -114,8 +125,8 @@ def _difference_table(result: Findings, name: str) -> Html:
     for found in result.differences:
         if found.run == name and found.metric in result.specs:
             spec = result.specs[found.metric]
-            told = number_cell(change(found.value, spec), change_ends(found, spec))
-            rows.append([title(spec), told, "higher" if spec.larger_is_better else "lower"])
+            text = number_cell(change(found.value, spec), change_ends(found, spec))
+            rows.append([title(spec), text, "higher" if spec.larger_is_better else "lower"])
     return table(
         ["Number", "Difference, 95% interval", "Better when"],
         rows,

@@ -1,17 +1,13 @@
 """An evaluation as JSON, as a table, and as the files of a folder."""
 
 import json
-import math
-import os
-import shutil
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..files import write_text
+from ..files import free_folder, whole_folder, write_text
+from ..report.plain import to_json
 from ..report.tally import Score
-from ..runs import free_name
 from ..tasks.metric import MetricSpec
 from .findings import Findings
 from .opening import EvaluationError
@@ -50,7 +46,7 @@ class Evaluation(Findings):
             "notes": list(self.notes),
             "seconds": round(self.seconds, 1),
         }
-        return _rounded(found)
+        return to_json(found, digits=DIGITS)
 
     def to_json(self) -> str:
         """Return `to_dict` as text; the same for the same seed, `seconds` apart."""
@@ -58,22 +54,22 @@ class Evaluation(Findings):
 
     def to_markdown(self) -> str:
         """Return the main numbers as a table, conditions but for their mean and the attacks left out."""
-        names = [n for n in self.run().metrics if "." not in n or n.startswith(("robust.", "fgsm.", "pgd."))]
+        names = [name for name in self.run().metrics if name in self.specs]
         lines = [
             f"| {self.pictures:,} picture{'s' * (self.pictures != 1)} of {self.data} | " + " | ".join(self.runs) + " |",
             "| --- |" + " --: |" * len(self.runs),
         ]
         for name in names:
             cells = [run.metrics[name] for run in self.runs.values() if name in run.metrics]
-            spec = self.specs.get(name, self.primary)
+            spec = self.specs[name]
             shown = (f"{_digits(e.value, spec)} ({_digits(e.low, spec)} to {_digits(e.high, spec)})" for e in cells)
             lines.append(f"| {name} | " + " | ".join(shown) + " |")
         for found in self.differences:
             if found.metric in (self.primary.name, mean_name(self.primary.name)):
                 p = "" if found.p_value is None else f", p = {found.p_value:.3g}"
                 value, low, high = (_digits(x, self.primary, "+") for x in (found.value, found.low, found.high))
-                told = f"{value} ({low} to {high}{p})"
-                lines.append(f"\n{found.run} minus {found.reference}, {found.metric}: {told}")
+                text = f"{value} ({low} to {high}{p})"
+                lines.append(f"\n{found.run} minus {found.reference}, {found.metric}: {text}")
         return "\n".join([*lines, *(f"\nnote: {note}" for note in self.notes)])
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
@@ -84,17 +80,9 @@ class Evaluation(Findings):
             overwrite: replace an evaluation that is there.
         """
         path = require_free(folder, overwrite=overwrite)
-        draft = path.with_name(f".{path.name}.part")
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        try:
+        with whole_folder(path) as draft:
             write_text(draft / FILES[0], self.to_json() + "\n")
             write_text(draft / FILES[1], render(self))
-            if path.exists():
-                shutil.rmtree(path)
-            os.replace(draft, path)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
         return path / FILES[1]
 
 
@@ -105,11 +93,7 @@ def choose_folder(folder: str | Path, *, overwrite: bool) -> Path:
         folder: must hold nothing but an evaluation.
         overwrite: the one that is there may be replaced, so no number is needed.
     """
-    path = require_free(folder, overwrite=True)
-    if overwrite or not path.exists() or not any(path.iterdir()):
-        return path
-    path = path.resolve() if path.name in ("", "..") else path
-    return free_name(path.parent, path.name)
+    return free_folder(require_free(folder, overwrite=True), overwrite=overwrite)
 
 
 def require_free(folder: str | Path, *, overwrite: bool) -> Path:
@@ -150,13 +134,3 @@ def _class_record(score: Score) -> dict[str, Any]:
         "low": low,
         "high": high,
     }
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, DIGITS) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
-    return value

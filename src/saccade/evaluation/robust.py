@@ -1,8 +1,10 @@
-"""The conditions under which models are asked: corrupted and occluded pictures."""
+"""The conditions under which models are asked: corrupted pictures, and such with parts missing or out of place."""
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,8 +12,10 @@ from torch import Tensor
 
 from .bootstrap import Resampled, average
 from .corruptions import CORRUPTIONS, SEVERITIES, corrupt
-from .occlusions import CENTRE, DROPPED, PIECES, drop_patches, occlude_centre, shuffle_patches
 
+CENTRE = (0.1, 0.25, 0.5)  # shares of the area; a quarter is the 112 x 112 of 224 of the CB paper's Table 8
+DROPPED = (0.25, 0.5, 0.75)  # shares of the patches
+PIECES = (2, 4, 8)  # along a side
 THREADED = 96  # side from which the work on a picture is more than that of handing it to a thread
 
 
@@ -21,56 +25,52 @@ class Condition:
 
     Args:
         key: its name among the metrics.
-        family: occlusion or corruption.
         title: in words.
-        level: how much, for a chart.
-        change: a picture, uint8 H, W, C, and its word to the changed picture.
+        change: maps a picture, uint8 H, W, C, and `rng_key=` to the changed picture.
     """
 
     key: str
-    family: str
     title: str
-    level: float
-    change: Callable[[np.ndarray, int], np.ndarray]
+    change: Callable[..., np.ndarray]
 
 
 def occlusions(side: int) -> list[Condition]:
     """Return the occlusions there are for pictures of a side."""
-    found = [
-        Condition(f"centre_occlusion.{share:g}", "occlusion", "centre occlusion", share, _centre(share))
-        for share in CENTRE
+    kinds: list[tuple[str, str, Sequence[float], Callable[..., np.ndarray]]] = [
+        ("centre_occlusion", "share", CENTRE, occlude_centre),
+        ("patch_drop", "share", DROPPED, drop_patches),
+        ("patch_shuffle", "pieces", [pieces for pieces in PIECES if pieces <= side], shuffle_patches),
     ]
-    found += [Condition(f"patch_drop.{share:g}", "occlusion", "patch drop", share, _drop(share)) for share in DROPPED]
-    found += [
-        Condition(f"patch_shuffle.{pieces}", "occlusion", "patch shuffle", pieces, _shuffle(pieces))
-        for pieces in PIECES
-        if pieces <= side
+    return [
+        Condition(f"{name}.{level:g}", name.replace("_", " "), partial(change, **{option: level}))
+        for name, option, levels, change in kinds
+        for level in levels
     ]
-    return found
 
 
 def corruptions(channels: int) -> list[Condition]:
     """Return every corruption at every severity; those of colour only for pictures that have some."""
     return [
-        Condition(f"corruption.{name}.{level}", "corruption", name.replace("_", " "), level, _corrupt(name, level))
+        Condition(f"corruption.{name}.{level}", name.replace("_", " "), partial(corrupt, name=name, severity=level))
         for name, found in CORRUPTIONS.items()
         if channels == 3 or not found.colour
         for level in SEVERITIES
     ]
 
 
-def apply(condition: Condition, pictures: Tensor, words: Sequence[int], *, pool: Executor | None = None) -> Tensor:
-    """Return changed pictures, uint8 B, C, H, W; each depends on itself and its word alone.
+def apply(condition: Condition, pictures: Tensor, rng_keys: Sequence[int], *, pool: Executor | None = None) -> Tensor:
+    """Return changed pictures, uint8 B, C, H, W; each depends on itself and its key alone.
 
     Args:
         condition: what is done to them.
         pictures: uint8 B, C, H, W.
-        words: one a picture, which its draws are functions of.
+        rng_keys: one a picture, which its draws are functions of.
         pool: threads to change several pictures at a time, where they are large enough to be worth it.
     """
     arrays = pictures.permute(0, 2, 3, 1).cpu().numpy()
     across = map if pool is None or min(arrays.shape[1:3]) < THREADED else pool.map
-    return torch.from_numpy(np.stack(list(across(condition.change, arrays, words)))).permute(0, 3, 1, 2)
+    changed = across(lambda picture, rng_key: condition.change(picture, rng_key=rng_key), arrays, rng_keys)
+    return torch.from_numpy(np.stack(list(changed))).permute(0, 3, 1, 2)
 
 
 def mean_name(metric: str) -> str:
@@ -97,17 +97,56 @@ def add_means(numbers: dict[str, Resampled], metric: str) -> dict[str, Resampled
     return found
 
 
-def _centre(share: float) -> Callable[[np.ndarray, int], np.ndarray]:
-    return lambda picture, _: occlude_centre(picture, share)
+def occlude_centre(picture: np.ndarray, share: float, *, rng_key: int = 0) -> np.ndarray:  # noqa: ARG001
+    """Return a picture, uint8 H, W, C, with a black rectangle of its proportions in the middle.
+
+    Args:
+        picture: left as it is.
+        share: of the area.
+        rng_key: nothing is drawn.
+    """
+    found = picture.copy()
+    height, width = picture.shape[:2]
+    h, w = (round(side * math.sqrt(share)) for side in (height, width))
+    top, left = (height - h) // 2, (width - w) // 2
+    found[top : top + h, left : left + w] = 0
+    return found
 
 
-def _drop(share: float) -> Callable[[np.ndarray, int], np.ndarray]:
-    return lambda picture, word: drop_patches(picture, share, word=word)
+def drop_patches(picture: np.ndarray, share: float, *, rng_key: int) -> np.ndarray:
+    """Return a picture, uint8 H, W, C, with random patches black.
+
+    The patches are 1/14 of a side, as a transformer of patch 16 sees 224 pixels; 1/7 where the side is below 112.
+
+    Args:
+        picture: left as it is.
+        share: of the patches.
+        rng_key: what the draws are a function of.
+    """
+    height, width = picture.shape[:2]
+    pieces = min(14 if min(height, width) >= 112 else 7, height, width)
+    random = np.random.default_rng([rng_key, 1, round(1000 * share)])
+    dropped = random.permutation(pieces * pieces).reshape(pieces, pieces) < round(share * pieces * pieces)
+    rows, columns = np.arange(height) * pieces // height, np.arange(width) * pieces // width
+    return np.where(dropped[rows[:, None], columns[None], None], np.uint8(0), picture)
 
 
-def _shuffle(pieces: int) -> Callable[[np.ndarray, int], np.ndarray]:
-    return lambda picture, word: shuffle_patches(picture, pieces, word=word)
+def shuffle_patches(picture: np.ndarray, pieces: int, *, rng_key: int) -> np.ndarray:
+    """Return a picture, uint8 H, W, C, cut into pieces x pieces and put together in random order.
 
-
-def _corrupt(name: str, severity: int) -> Callable[[np.ndarray, int], np.ndarray]:
-    return lambda picture, word: corrupt(picture, name, severity, word=word)
+    Args:
+        picture: left as it is; where its side cannot be divided, the rest at the edges stays in its place.
+        pieces: along a side.
+        rng_key: what the draws are a function of.
+    """
+    height, width, channels = picture.shape
+    h, w = height // pieces, width // pieces
+    if not (h and w):
+        raise ValueError(f"{pieces} pieces along a side were asked of a picture of {height} x {width} pixels")
+    top, left = (height - h * pieces) // 2, (width - w * pieces) // 2
+    inner = slice(top, top + h * pieces), slice(left, left + w * pieces)
+    cells = picture[inner].reshape(pieces, h, pieces, w, channels).swapaxes(1, 2).reshape(-1, h, w, channels)
+    mixed = cells[np.random.default_rng([rng_key, 2, pieces]).permutation(len(cells))]
+    found = picture.copy()
+    found[inner] = mixed.reshape(pieces, pieces, h, w, channels).swapaxes(1, 2).reshape(h * pieces, -1, channels)
+    return found

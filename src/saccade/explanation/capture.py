@@ -15,15 +15,14 @@ from torch.overrides import TorchFunctionMode
 from ..layers.nominate import Nominator
 from ..layers.numerics import full_precision
 from ..layers.slots import SlotMixer
+from ..plugins.tokens import attends_channels, count_heads, is_attentive
+from .grids import Layers, MapShape, split_axes
 from .maps import AttentionMap, measure
 from .multihead import listen_to_multihead
-from .places import Layers, Shape, count_heads, split_axes
 
 SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax)
 PRODUCTS = (torch.matmul, torch.bmm, torch.baddbmm, torch.einsum, Tensor.matmul, Tensor.__matmul__, Tensor.bmm)
-CHANNELS = ("XCA", "ChannelAttention", "CrossCovariance")  # attention among channels, by the names of their modules
 NO_ATTENTION = {SlotMixer: "the clustering of a map into slots", Nominator: "the shares of a nomination"}
-ATTENTIVE = ("attention", "attn", "performer")
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,7 @@ class _Listener(TorchFunctionMode):
             found = measure(
                 rows,
                 axes,
-                place=self.layers.place(name, module, Shape(axes.windows, shape[-2], shape[-1]), slots=slots),
+                grid=self.layers.locate(name, module, MapShape(axes.windows, shape[-2], shape[-1]), slots=slots),
                 keep=self.keep,
             )
         calls = sum(other.name == name for other in self.captured.attention)
@@ -189,7 +188,7 @@ class _Listener(TorchFunctionMode):
         for kind, what in NO_ATTENTION.items():
             if isinstance(module, kind):
                 return what
-        if any(word in type(module).__name__ for word in CHANNELS):
+        if attends_channels(module):
             return "attention among channels, not among tokens"
         tokens, width = self.layers.entered.get(id(module), (0, 0))
         heads = math.prod(shape[1:-2]) if len(shape) > 3 else 1
@@ -234,11 +233,10 @@ class _Listener(TorchFunctionMode):
     def unheard(self) -> list[str]:
         """Return the outermost modules that are attention by name and of which no map was heard."""
         found: list[str] = []
-        told = {other.name for other in self.captured.other}
+        named = {other.name for other in self.captured.other}
         for name, module in self.ran.items():
-            silent = name not in self.heard and not any(t == name or t.startswith(f"{name}.") for t in told)
-            attentive = any(word in type(module).__name__.lower() for word in ATTENTIVE)
-            if name and silent and attentive and not any(name.startswith(f"{outer}.") for outer in found):
+            silent = name not in self.heard and not any(t == name or t.startswith(f"{name}.") for t in named)
+            if name and silent and is_attentive(module) and not any(name.startswith(f"{outer}.") for outer in found):
                 found.append(name)
         return found
 

@@ -1,20 +1,17 @@
 """The weights a run has kept from the course of its training, each put into a model."""
 
 import copy
-import hashlib
 import json
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from ..building import load_model
 from ..models import CheckpointError
+from ..state import StateError, list_states, read_state, step_of
 
 WEIGHTS, AVERAGE = "task.model.", "average."  # what a state calls the model's tensors, and their running average
 
@@ -58,12 +55,7 @@ def open_checkpoints(
 
 def list_checkpoints(run: str | Path) -> list[tuple[int, Path]]:
     """Return the steps at which a run's states were kept and their folders, oldest first; of a step the latest."""
-    states = []
-    for place in (Path(run).expanduser() / "state").glob("step-*"):
-        match = re.fullmatch(r"step-(\d+)(?:\.(\d+))?", place.name)
-        if match and place.is_dir():
-            states.append((int(match[1]), int(match[2] or 0), place))
-    return sorted({step: place for step, _, place in sorted(states)}.items())
+    return sorted({step_of(place): place for place in list_states(Path(run).expanduser() / "state")}.items())
 
 
 def read_weights(place: Path) -> dict[str, Tensor]:
@@ -73,26 +65,15 @@ def read_weights(place: Path) -> dict[str, Tensor]:
         place: the state's folder, which holds `state.json` and one file of tensors for each process.
     """
     try:
-        outer = json.loads((place / "state.json").read_text(encoding="utf-8"))
-        if hashlib.sha256(outer["body"].encode()).hexdigest() != outer["sha256"]:
-            raise CheckpointError(f"{place}: state.json does not match its checksum")
-        body = json.loads(outer["body"])
-        layout: dict[str, Any] = body["layout"]
-        weights: dict[str, Tensor] = {}
-        for prefix in (WEIGHTS, AVERAGE):
-            named = {name: pieces for name, pieces in layout.items() if name.startswith(prefix)}
-            weights |= {name.removeprefix(prefix): _join(place, name, named[name]) for name in named}
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        SafetensorError,
-        RecursionError,
-        RuntimeError,
-    ) as error:
+        tensors, _ = read_state(place, only=(WEIGHTS, AVERAGE))
+    except StateError as error:
         raise CheckpointError(f"{place} is no state of a run that can be read: {error}") from error
+    weights = {
+        name.removeprefix(prefix): tensor
+        for prefix in (WEIGHTS, AVERAGE)
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
     if not weights:
         raise CheckpointError(f"{place} holds no weights of a model")
     return weights
@@ -121,15 +102,6 @@ def _steps(run: Path, epochs: Sequence[int], ends: dict[int, int]) -> set[int]:
             "keep.every_steps (the steps of an epoch)"
         )
     return {found[epoch] for epoch in epochs}
-
-
-def _join(place: Path, name: str, pieces: Sequence[dict[str, Any]]) -> Tensor:
-    """Put the pieces of one tensor together along its first axis."""
-    parts = []
-    for piece in sorted(pieces, key=lambda piece: piece["offset"]):
-        with safe_open(place / Path(piece["shard"]).name, framework="pt") as file:
-            parts.append(file.get_tensor(name))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _same(model: nn.Module, other: nn.Module) -> bool:

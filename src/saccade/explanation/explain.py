@@ -1,55 +1,48 @@
-"""Explain what a model did with pictures: every view that applies to it, on one page."""
+"""Explain what a model did with pictures or texts: every view that applies to it, on one page."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..data.spec import InputSpec
-from ..layers.slots import SlotMixer
-from ..loading import LoadedModel
+from ..loading import LoadedModel, open_device
+from ..plugins.tokens import HostError, find_host
+from ..report.markup import shorten
 from ..tasks import Answer
-from .answers import Pooled, find_logits, is_dense, name_answers
-from .attention import attention_view, density_view
 from .capture import Captured, capture
-from .checkpoints import open_checkpoints
-from .choice import check_layers, check_outputs, check_shown, check_views, only, restrict, same_question
-from .cka import Estimator
-from .explained import ExplainedPicture, shares_of
-from .gradcam import gradcam_view
-from .listening import Heard, eval_mode, listen
-from .nomination import nomination_taps, nomination_view
-from .opening import open_target
-from .pictures import Picture, read_pictures, read_samples, to_pixels
+from .opening import ImageLike, open_target, read_images, read_samples, to_pixels
+from .outputs import BEST, Text, find_logits, name_answers, read_text
+from .recording import Recorded, eval_mode, record
+from .request import (
+    Estimator,
+    Heads,
+    Options,
+    ViewKind,
+    ViewRequest,
+    all_views,
+    check_layers,
+    check_outputs,
+    check_shown,
+    choose_views,
+    restrict,
+    restrict_figures,
+    same_question,
+)
 from .result import Explanation
-from .scaling import scaling_view
-from .similarity import cka_view
-from .slots import slot_taps, slots_over_checkpoints, slots_view
-from .texts import Text, explain_texts, reads_text
-from .view import View
+from .view import ExplainedSample, Shares, shares_of
 
-CAPTURED = ("attention", "density")  # views of what one forward pass is listened to for
-TOGETHER = 8  # pictures in a batch
-
-Stages = tuple[list[tuple[str, nn.Module]], str]  # a run's models as training went on, and a sentence on them
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What the user chose of the views: see `explain`."""
-
-    layers: Sequence[str] | None
-    block: int | str | None
-    heads: Literal["mean", "all"] | Sequence[int]
+BATCH = 8  # pictures in a batch
+NAME = 60  # characters of a text that stands for its name
 
 
 def explain(
     model: nn.Module | str | Path,
-    images: Picture | Sequence[Picture] | Text | Sequence[Text],
+    images: ImageLike | Sequence[ImageLike] | Text | Sequence[Text],
     *,
     views: Sequence[str] | None = None,
     layers: Sequence[str] | None = None,
@@ -58,7 +51,7 @@ def explain(
     samples: int = 64,
     block: int | str | None = None,
     epochs: Sequence[int] | None = None,
-    heads: Literal["mean", "all"] | Sequence[int] = "mean",
+    heads: Heads = "mean",
     estimator: Estimator = "unbiased",
     shape: InputSpec | None = None,
     device: str | None = None,
@@ -71,7 +64,7 @@ def explain(
         model: a run's folder, its weights, a timm model by its name, or a module.
         images: files, PIL images or arrays of uint8; one or several. For a module that reads words, texts (with a
             tokenizer) or token numbers: see `explain_texts`, whose views are those of words and attention.
-        views: keys of the views to make, of `VIEWS`; all if not given.
+        views: keys of the views to make; all if not given.
         layers: paths of modules; figures and rows of other layers are left out.
         against: a second model: its answers stand beside, and CKA compares its layers with the first's.
         data: a set of pictures for CKA, as for training, or "run" for the validation pictures of the model's run; the
@@ -96,30 +89,31 @@ def explain(
         given: Any = {"tokenizer": tokenizer, "views": views, "layers": layers, "device": device, "progress": progress}
         return explain_texts(model, images, **given)  # type: ignore[arg-type]
     tell = progress or (lambda _: None)
-    chosen = check_views(views)
-    pictures = read_pictures(images)  # type: ignore[arg-type]
+    chosen = choose_views(views)
+    pictures = read_images(images)  # type: ignore[arg-type]
     tell("opening the model")
     loaded = open_target(model, spec=shape, device=device)
     if views is None and loaded.folder is None:
-        chosen = tuple(key for key in chosen if key != "slots-training")  # there was no training to look back on
+        chosen = {key: kind for key, kind in chosen.items() if not kind.needs_run}
     other = None if against is None else open_target(against, device=device)
     check_layers(loaded.model, layers)
-    if other is not None:
-        check_outputs(loaded, other, chosen)
-    many = [picture for _, picture in pictures]
-    if data is not None and "cka" in chosen:
+    if other is not None and not all(kind.once for kind in chosen.values()):
+        check_outputs(loaded, other)
+    many = [pixels for _, pixels in pictures]
+    if data is not None and any(kind.once for kind in chosen.values()):
         tell("reading pictures")
         many = read_samples(loaded, data, samples)
-    stages = _stages(loaded, chosen, epochs)
-    choice = Choice(layers, block, heads)
-    explained: list[ExplainedPicture] = []
-    for begin in range(0, len(pictures), TOGETHER):
-        some = pictures[begin : begin + TOGETHER]
-        explained += _explain(loaded, some, chosen, choice=choice, other=other, stages=stages, tell=tell)
-    if "cka" in chosen:
-        tell("comparing layers")
-        view = _cka(loaded, many, other, layers, estimator)
-        explained = [replace(one, views=[*one.views, view]) for one in explained]
+    options = Options(layers, block, epochs, heads, estimator)
+    request = ViewRequest(loaded.model, 1, options, loaded=loaded, other=other, samples=many)
+    request = replace(request, classes=loaded.spec.outputs or None)
+    explained: list[ExplainedSample] = []
+    for begin in range(0, len(pictures), BATCH):
+        explained += _explain(request, pictures[begin : begin + BATCH], chosen, tell=tell)
+    for kind in chosen.values():
+        if kind.once:
+            tell(f"view: {kind.key}")
+            (view,) = kind.make(request)
+            explained = [replace(one, views=[*one.views, view]) for one in explained]
     if layers is not None:
         check_shown(explained, layers)
     name = None if other is None else other.name
@@ -127,51 +121,37 @@ def explain(
 
 
 def _explain(
-    loaded: LoadedModel,
+    request: ViewRequest,
     pictures: Sequence[tuple[str, np.ndarray]],
-    chosen: Sequence[str],
+    chosen: Mapping[str, ViewKind],
     *,
-    choice: Choice,
-    other: LoadedModel | None,
-    stages: Stages,
     tell: Callable[[str], None],
-) -> list[ExplainedPicture]:
-    """Explain a batch of pictures, all but the similarity of layers."""
-    framed = torch.stack([loaded.frame(picture) for _, picture in pictures])
+) -> list[ExplainedSample]:
+    """Explain a batch of pictures, by all views but those that are made once."""
+    loaded, other, layers = request.loaded, request.other, request.options.layers
+    assert loaded is not None
+    framed = torch.stack([loaded.frame(pixels) for _, pixels in pictures])
     images, pixels = loaded.normalize(framed), [to_pixels(one) for one in framed]
     tell("listening to the model")
-    captured, heard = _listen(loaded, images)
+    captured, recorded = _run(loaded, images)
     answers = _name(loaded, captured, len(images))
-    found: dict[str, list[View]] = {}
-    for key in chosen:
-        tell(f"view: {key}")
-        if key in CAPTURED:
-            few = restrict(captured, choice.layers)
-            found[key] = (
-                density_view(few, len(images)) if key == "density" else attention_view(few, pixels, heads=choice.heads)
-            )
-        elif key != "cka":
-            found[key] = _make(
-                key,
-                loaded,
-                images,
-                pixels,
-                answers=answers,
-                captured=captured,
-                heard=heard,
-                stages=stages,
-                block=choice.block,
-            )
+    request = replace(request, count=len(images), images=images, pixels=pixels, answers=answers)
+    request = replace(request, captured=restrict(captured, layers), recorded=recorded)
+    found = []
+    for key, kind in chosen.items():
+        if not kind.once:
+            tell(f"view: {key}")
+            found.append(kind.make(request))
     others: list[Answer | None] = [None] * len(images)
     if other is not None and same_question(loaded, other):
-        second = other.normalize(torch.stack([other.frame(picture) for _, picture in pictures]))
-        others = _name(other, _listen(other, second)[0], len(images))
+        second = other.normalize(torch.stack([other.frame(pixels) for _, pixels in pictures]))
+        others = _name(other, _run(other, second)[0], len(images))
     return [
-        ExplainedPicture(
+        ExplainedSample(
             name,
             pixels[i],
             shares_of(answers[i]),
-            [only(found[key][i], choice.layers) for key in found],
+            [restrict_figures(views[i], layers) for views in found],
             shares_of(others[i]),
             answers[i],
             others[i],
@@ -186,55 +166,13 @@ def _name(model: LoadedModel, captured: Captured, count: int) -> list[Answer | N
     return [None] * count if output is None else [*name_answers(output, model)]
 
 
-def _make(
-    key: str,
-    loaded: LoadedModel,
-    images: Tensor,
-    pixels: Sequence[np.ndarray],
-    *,
-    answers: Sequence[Answer | None],
-    captured: Captured,
-    heard: Heard,
-    stages: Stages,
-    block: int | str | None,
-) -> list[View]:
+def _run(loaded: LoadedModel, images: Tensor) -> tuple[Captured, Recorded]:
+    """Run a model once, for its answer, its attention, and what passes the taps of the views."""
     model = loaded.model
-    if key == "gradcam":
-        asked, names = Pooled(model) if is_dense(captured.output) else model, loaded.spec.outputs or None
-        said = next((answer for answer in answers if answer is not None), None)
-        numbers = said is not None and not shares_of(said)
-        # One picture at a time: a backward pass keeps all that passed through the network.
-        return [
-            gradcam_view(asked, images[i : i + 1], [picture], classes=names, numbers=numbers)[0]
-            for i, picture in enumerate(pixels)
-        ]
-    if key == "scaling":
-        return scaling_view(model, len(pixels))
-    if key == "nomination":
-        return nomination_view(model, images, pixels, heard=heard)
-    if key == "slots":
-        return slots_view(model, images, pixels, heard=heard)
-    models, note = stages
-    return slots_over_checkpoints(models, images, pixels, layer=block, note=note)
-
-
-def _stages(loaded: LoadedModel, chosen: Sequence[str], epochs: Sequence[int] | None) -> Stages:
-    """Return a run's models as training went on, where slots are to be followed through it; else the model alone."""
-    alone = [("final weights", loaded.model)]
-    if "slots-training" not in chosen or not any(isinstance(module, SlotMixer) for module in loaded.model.modules()):
-        return alone, ""
-    if loaded.folder is None:
-        return alone, "The model is of no run, so there are its present weights alone."
-    models, note = open_checkpoints(loaded.folder, epochs=epochs)
-    return [(name, one.to(loaded.device)) for name, one in models], note
-
-
-def _listen(loaded: LoadedModel, images: Tensor) -> tuple[Captured, Heard]:
-    """Run a model once, for its answer, its attention, and what passes the taps of nominations and slots."""
-    model = loaded.model
-    with torch.no_grad(), eval_mode(model), listen([*nomination_taps(model), *slot_taps(model)]) as heard:
+    taps = [tap for kind in all_views().values() for tap in kind.taps(model)]
+    with torch.no_grad(), eval_mode(model), record(taps) as recorded:
         try:
-            return capture(model, images), heard
+            return capture(model, images), recorded
         except (TypeError, ValueError, AttributeError, AssertionError, RuntimeError) as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
@@ -245,24 +183,76 @@ def _listen(loaded: LoadedModel, images: Tensor) -> tuple[Captured, Heard]:
             ) from error
 
 
-def _cka(
-    loaded: LoadedModel,
-    read: Sequence[np.ndarray],
-    other: LoadedModel | None,
-    layers: Sequence[str] | None,
-    estimator: Estimator,
-) -> View:
-    first = loaded.normalize(torch.stack([loaded.frame(picture) for picture in read]))
-    second = None if other is None else other.normalize(torch.stack([other.frame(picture) for picture in read]))
-    names = (loaded.name, "" if other is None else other.name)
-    if other is not None and names[0] == names[1]:
-        names = (f"{names[0]} (first)", f"{names[1]} (second)")
-    second_model = None if other is None else other.model
-    shared: dict[str, Any] = {"other": second_model, "other_samples": second, "names": names, "layers": layers}
-    shared["estimator"] = estimator
-    return cka_view(loaded.model, first, 1, **shared)[0]
-
-
 def _listed(names: Sequence[str]) -> list[str]:
     """Return names as a list; a single one may be given as it is."""
     return [names] if isinstance(names, str) else list(names)
+
+
+def reads_text(model: Any) -> bool:
+    """Tell whether what is to be explained is a model that reads words."""
+    try:
+        return isinstance(model, nn.Module) and find_host(model).text
+    except HostError:
+        return False
+
+
+def explain_texts(
+    model: nn.Module,
+    texts: Text | Sequence[Text],
+    *,
+    tokenizer: Any = None,
+    classes: Sequence[str] | None = None,
+    views: Sequence[str] | None = None,
+    layers: Sequence[str] | None = None,
+    device: str | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Explanation:
+    """Explain what a model did with texts.
+
+    Args:
+        model: any classifier of texts.
+        texts: one or several; each a text, if there is a tokenizer, token numbers of shape 1, N, or a mapping with
+            `input_ids`.
+        tokenizer: of Hugging Face.
+        classes: names of the classes; what the model's configuration says if not given.
+        views: keys of the views to make, those that read texts; all if not given.
+        layers: paths of modules; rows of other layers are left out.
+        device: where to run; where the model is if not given.
+        progress: is told what is being done.
+    """
+    chosen = choose_views(views, reads="texts")
+    check_layers(model, layers)
+    listed: list[Any] = [texts] if isinstance(texts, str | Tensor | Mapping) else list(texts)
+    if not listed:
+        raise ValueError("no text was given; give at least one")
+    if device is not None:
+        model = model.to(open_device(device))
+    on = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    classes = classes or _classes(model)
+    explained = []
+    for number, text in enumerate(listed):
+        if progress is not None:
+            progress(f"text {number + 1}")
+        name = shorten(text, NAME) if isinstance(text, str) else f"text {number + 1}"
+        inputs = read_text(text, tokenizer, on)
+        with torch.no_grad(), eval_mode(model):
+            captured = capture(model, inputs) if isinstance(inputs, Tensor) else capture(model, **inputs)
+        logits = find_logits(captured.output, 1)
+        answer: Shares = [] if logits is None else _answer(logits[0], classes)
+        request = ViewRequest(model, 1, Options(layers), restrict(captured, layers), tokenizer=tokenizer)
+        request = replace(request, inputs=inputs, classes=classes)
+        shown = [view for kind in chosen.values() for view in kind.make(request)]
+        explained.append(ExplainedSample(name, None, answer, shown))
+    return Explanation(type(model).__name__, explained)
+
+
+def _classes(model: nn.Module) -> list[str] | None:
+    labels = getattr(getattr(model, "config", None), "id2label", None)
+    return [str(labels[index]) for index in sorted(labels)] if labels else None
+
+
+def _answer(logits: Tensor, classes: Sequence[str] | None) -> Shares:
+    best = logits.float().softmax(0).topk(min(BEST, len(logits)))
+    named = classes if classes is not None and len(classes) == len(logits) else None
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [(f"class {index}" if named is None else named[index], share) for index, share in pairs]

@@ -1,13 +1,19 @@
-"""The model that is explained, and how it wants its pictures."""
+"""The model that is explained, how it wants its pictures, and the pictures."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import numpy as np
+import PIL.Image
+from torch import Tensor, nn
 
+from ..config import DataConfig
+from ..data.image import BadSample, decode
 from ..data.spec import InputSpec
-from ..loading import LoadedModel, open_device, open_model
-from ..targets import find_target
+from ..loading import LoadedModel, find_target, open_device, open_model
+from ..runs import Run
+from ..tasks.opening import open_samples
 
 DETECTING = ("rpn", "roi_heads", "anchor_generator")  # parts of detectors, which resize pictures and return boxes
 INNER = ("backbone", "encoder")
@@ -86,6 +92,65 @@ def find_spec(model: nn.Module) -> InputSpec:
     )
 
 
-def _channels(model: nn.Module, told: int) -> int:
+def _channels(model: nn.Module, default: int) -> int:
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-    return told if first is None or first.in_channels not in (1, 3) else first.in_channels
+    return default if first is None or first.in_channels not in (1, 3) else first.in_channels
+
+
+ImageLike = str | Path | PIL.Image.Image | np.ndarray
+
+
+def read_images(images: ImageLike | Sequence[ImageLike]) -> list[tuple[str, np.ndarray]]:
+    """Read pictures, each with a name: files, PIL images, or arrays H, W, 3 or H, W of uint8."""
+    single = isinstance(images, str | Path | PIL.Image.Image | np.ndarray)
+    if not single and not isinstance(images, Iterable):
+        raise TypeError(f"pictures are {type(images).__name__}; give files, PIL images or arrays of uint8")
+    listed: list[Any] = [images] if single else list(images)  # type: ignore[arg-type]
+    if not listed:
+        raise ValueError("no picture was given; give at least one")
+    return [_read(image, number + 1) for number, image in enumerate(listed)]
+
+
+def _read(image: ImageLike, number: int) -> tuple[str, np.ndarray]:
+    if isinstance(image, str | Path):
+        path = Path(image).expanduser()
+        if path.is_dir():
+            raise BadSample(str(path), "it is a folder; name the pictures in it, such as FOLDER/*.jpg", "foreign")
+        return path.name, decode(path, name=str(path))
+    if isinstance(image, PIL.Image.Image):
+        return f"picture {number}", np.asarray(image.convert("RGB"))
+    if isinstance(image, np.ndarray):
+        if image.dtype == np.uint8 and image.ndim == 2:
+            image = image[..., None]
+        if image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] in (1, 3) and image.size:
+            return f"picture {number}", image
+        raise ValueError(
+            f"picture {number} is an array of type {image.dtype} and shape {image.shape}; give uint8, H, W, 3 or H, W"
+        )
+    raise TypeError(f"picture {number} is {type(image).__name__}; give a file, a PIL image or an array of uint8")
+
+
+def to_pixels(framed: Tensor) -> np.ndarray:
+    """Return a framed picture, uint8 C, S, S, as it is shown, S, S, 3; of other channels than 3 the first, in grey."""
+    shown = framed if framed.shape[0] == 3 else framed[:1].expand(3, -1, -1)
+    return shown.permute(1, 2, 0).contiguous().cpu().numpy()
+
+
+def read_samples(model: LoadedModel, data: str, count: int) -> list[np.ndarray]:
+    """Return pictures of a set, evenly spread over it, to compare layers by.
+
+    Args:
+        model: whose own validation pictures "run" stands for.
+        data: as for training; "run" for what the model's run was validated on.
+        count: how many.
+    """
+    if data == "run":
+        if model.folder is None:
+            raise ValueError("data='run' was given and the model is of no run; name the set of pictures")
+        config = Run.open(model.folder).config()
+        _, opened = open_samples(config.task, config.data)
+    else:
+        _, opened = open_samples(None, DataConfig(path=data))  # whatever its samples are for, they are pictures
+    source = opened.val
+    chosen = np.unique(np.linspace(0, len(source) - 1, min(count, len(source))).round().astype(int))
+    return [source.read(int(index)) for index in chosen]

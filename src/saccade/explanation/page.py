@@ -1,23 +1,12 @@
 """The page of an explanation: self-contained, without a script, its layers on a row of buttons."""
 
-import json
 import math
-import os
-import shutil
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-from PIL import Image
 
 from ..report import Html, Section, encode_picture, paragraph, render_page, strip, table, tag
-from ..runs import free_name
 from ..tasks import Answer
-from .explained import ExplainedPicture, ExplainedPictures, Rows
-from .view import Figure, View
+from .view import Explained, ExplainedSample, Figure, Rows, View
 
-KIND = "saccade explanation"
 WIDEST = 960  # pixels of a picture on the page
 STEPS = 120  # layers that a row of buttons is made for
 SINGULAR = {"classes": "Class", "labels": "Label", "columns": "Column"}  # of what the parts of answers are called
@@ -41,26 +30,7 @@ STYLE = """
 """
 
 
-def save_page(explanation: ExplainedPictures, folder: Path, *, overwrite: bool = False) -> Path:
-    """Write an explanation into a folder, whole or not at all; see `ExplainedPictures`."""
-    check_free(folder, overwrite=overwrite)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
-    try:
-        draft.chmod(0o755)
-        files = _write_pictures(explanation, draft)
-        numbers = json.dumps(_numbers(explanation, files), indent=1, allow_nan=False)
-        (draft / "numbers.json").write_text(numbers, encoding="utf-8")
-        (draft / "index.html").write_text(render(explanation), encoding="utf-8")
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(draft, folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return folder / "index.html"
-
-
-def render(explanation: ExplainedPictures) -> str:
+def render(explanation: Explained) -> str:
     """Return the page."""
     several = len(explanation.pictures) > 1
     names = _names(explanation.pictures)
@@ -84,7 +54,7 @@ def render(explanation: ExplainedPictures) -> str:
     return render_page(title, sections, kind="Explanation", lead=Html("".join(lead)), foot=foot)
 
 
-def _names(pictures: Sequence[ExplainedPicture]) -> list[str]:
+def _names(pictures: Sequence[ExplainedSample]) -> list[str]:
     """Return the pictures' names, numbered where two are called alike."""
     names = [picture.name for picture in pictures]
     return [name if names.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(names, 1)]
@@ -96,20 +66,20 @@ def _steps() -> str:
     return f"{','.join(rules)}{{display:block}}"
 
 
-def _head(explanation: ExplainedPictures, picture: ExplainedPicture) -> Html:
+def _head(explanation: Explained, picture: ExplainedSample) -> Html:
     parts = []
     if picture.pixels is not None:
         seen = f"{picture.name}, as the model saw it"
         parts.append(tag("div", encode_picture(picture.pixels, alt=seen, largest=256, smallest=224)))
     if picture.rows:
-        told = _answer(picture.rows, explanation.model, explanation.outputs, picture.said)
+        body = _answer(picture.rows, explanation.model, explanation.outputs, picture.said)
     else:
-        told = paragraph("The model gives no answer for the whole picture; the views are of its features.")
+        body = paragraph("The model gives no answer for the whole picture; the views are of its features.")
     against = explanation.against or "the other model"
     other = (
         _answer(picture.other_rows, against, explanation.outputs, picture.other_said) if picture.other_rows else None
     )
-    return tag("div", *parts, tag("div", told, other), class_="answer")
+    return tag("div", *parts, tag("div", body, other), class_="answer")
 
 
 def _answer(answer: Rows, name: str, outputs: str, said: Answer | None) -> Html:
@@ -163,81 +133,3 @@ def _figure(figure: Figure) -> Html:
 def _absent(views: Sequence[View]) -> Html:
     rows = [tag("li", tag("strong", view.title), ": ", view.absent) for view in views if view.absent is not None]
     return tag("ul", *rows) if rows else Html("")
-
-
-def _write_pictures(explanation: ExplainedPictures, folder: Path) -> dict[tuple[int, str], str]:
-    files = {}
-    for place, picture in enumerate(explanation.pictures):
-        inside = folder / f"picture-{place + 1}"
-        inside.mkdir()
-        if picture.pixels is not None:
-            Image.fromarray(picture.pixels).save(inside / "picture.png")
-        for figure in (figure for view in picture.views for figure in view.figures):
-            if figure.pixels is None:
-                continue
-            path = inside / f"{_safe(figure.key)}.png"
-            Image.fromarray(figure.pixels).save(path)
-            files[place, figure.key] = str(path.relative_to(folder))
-    return files
-
-
-def _safe(key: str) -> str:
-    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "_" for letter in key)
-
-
-def _numbers(explanation: ExplainedPictures, files: dict[tuple[int, str], str]) -> dict[str, Any]:
-    def figure(place: int, one: Figure) -> dict[str, Any]:
-        told = {"file": files.get((place, one.key)), "caption": one.caption, "layer": one.layer, "depth": one.depth}
-        return {**{key: value for key, value in told.items() if value is not None}, "numbers": one.numbers}
-
-    def view(place: int, one: View) -> dict[str, Any]:
-        if one.absent is not None:
-            return {"absent": one.absent}
-        return {"numbers": one.numbers, "figures": {fig.key: figure(place, fig) for fig in one.figures}}
-
-    def told(picture: ExplainedPicture) -> dict[str, Answer | None]:
-        return {"said": picture.said, "against_said": picture.other_said}
-
-    pictures = [
-        {
-            "name": picture.name,
-            "answer": [{"class": name, "share": share} for name, share in picture.answer],
-            "against": [{"class": name, "share": share} for name, share in picture.other],
-            **{key: answer.record for key, answer in told(picture).items() if answer is not None},
-            "views": {one.key: view(place, one) for one in picture.views},
-        }
-        for place, picture in enumerate(explanation.pictures)
-    ]
-    about = {"kind": KIND, "model": explanation.model, "against": explanation.against}
-    return {**about, "notes": list(explanation.notes), "pictures": pictures}
-
-
-def choose_folder(folder: str | Path, *, overwrite: bool) -> Path:
-    """Return where an explanation goes: the folder named, or one with a number if that holds an explanation already.
-
-    Args:
-        folder: must hold nothing but an explanation.
-        overwrite: the one that is there may be replaced, so no number is needed.
-    """
-    path = Path(folder).expanduser()
-    check_free(path, overwrite=True)
-    if overwrite or not path.is_dir() or not any(path.iterdir()):
-        return path
-    path = path.resolve() if path.name in ("", "..") else path
-    return free_name(path.parent, path.name)
-
-
-def check_free(folder: Path, *, overwrite: bool) -> None:
-    """Refuse a folder that holds something, unless it is an explanation that may go."""
-    if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file; name a folder for the explanation")
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
-    try:
-        own = json.loads((folder / "numbers.json").read_text(encoding="utf-8")).get("kind") == KIND
-    except (OSError, ValueError, AttributeError):
-        own = False
-    if not own:
-        raise FileExistsError(f"{folder} holds something that is no explanation; name another folder")
-    if not overwrite:
-        raise FileExistsError(f"{folder} holds an explanation; name another folder, or replace it by --overwrite")

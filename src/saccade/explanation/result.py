@@ -1,19 +1,109 @@
-"""What `explain` returns: what a model did with pictures, and how it is written."""
+"""What `explain` returns, and the folder it is written to: the page, its images as PNG, its numbers as JSON."""
 
+import json
 from pathlib import Path
+from typing import Any
 
-from .explained import ExplainedPictures
-from .page import save_page
+from PIL import Image
+
+from ..files import free_folder, whole_folder
+from ..tasks import Answer
+from .page import render
+from .view import Explained, ExplainedSample, Figure, View
+
+KIND = "saccade explanation"
 
 
-class Explanation(ExplainedPictures):
-    """What a model did with pictures: see `ExplainedPictures`."""
+class Explanation(Explained):
+    """What a model did with pictures: see `Explained`."""
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the page, its pictures as PNG and its numbers; return the page's path.
+        """Write the page, its pictures as PNG and its numbers, whole or not at all; return the page's path.
 
         Args:
             folder: must not hold anything but an earlier explanation, and that only with `overwrite`.
             overwrite: take the place of an earlier explanation.
         """
-        return save_page(self, Path(folder).expanduser(), overwrite=overwrite)
+        folder = Path(folder).expanduser()
+        check_free(folder, overwrite=overwrite)
+        with whole_folder(folder) as draft:
+            files = _write_pictures(self, draft)
+            numbers = json.dumps(_numbers(self, files), indent=1, allow_nan=False)
+            (draft / "numbers.json").write_text(numbers, encoding="utf-8")
+            (draft / "index.html").write_text(render(self), encoding="utf-8")
+        return folder / "index.html"
+
+
+def _write_pictures(explanation: Explained, folder: Path) -> dict[tuple[int, str], str]:
+    files = {}
+    for place, picture in enumerate(explanation.pictures):
+        inside = folder / f"picture-{place + 1}"
+        inside.mkdir()
+        if picture.pixels is not None:
+            Image.fromarray(picture.pixels).save(inside / "picture.png")
+        for figure in (figure for view in picture.views for figure in view.figures):
+            if figure.pixels is None:
+                continue
+            path = inside / f"{_safe(figure.key)}.png"
+            Image.fromarray(figure.pixels).save(path)
+            files[place, figure.key] = str(path.relative_to(folder))
+    return files
+
+
+def _safe(key: str) -> str:
+    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "_" for letter in key)
+
+
+def _numbers(explanation: Explained, files: dict[tuple[int, str], str]) -> dict[str, Any]:
+    def figure(place: int, one: Figure) -> dict[str, Any]:
+        record = {"file": files.get((place, one.key)), "caption": one.caption, "layer": one.layer, "depth": one.depth}
+        return {**{key: value for key, value in record.items() if value is not None}, "numbers": one.numbers}
+
+    def view(place: int, one: View) -> dict[str, Any]:
+        if one.absent is not None:
+            return {"absent": one.absent}
+        return {"numbers": one.numbers, "figures": {fig.key: figure(place, fig) for fig in one.figures}}
+
+    def said(picture: ExplainedSample) -> dict[str, Answer | None]:
+        return {"said": picture.said, "against_said": picture.other_said}
+
+    pictures = [
+        {
+            "name": picture.name,
+            "answer": [{"class": name, "share": share} for name, share in picture.answer],
+            "against": [{"class": name, "share": share} for name, share in picture.other],
+            **{key: answer.record for key, answer in said(picture).items() if answer is not None},
+            "views": {one.key: view(place, one) for one in picture.views},
+        }
+        for place, picture in enumerate(explanation.pictures)
+    ]
+    about = {"kind": KIND, "model": explanation.model, "against": explanation.against}
+    return {**about, "notes": list(explanation.notes), "pictures": pictures}
+
+
+def choose_folder(folder: str | Path, *, overwrite: bool) -> Path:
+    """Return where an explanation goes: the folder named, or one with a number if that holds an explanation already.
+
+    Args:
+        folder: must hold nothing but an explanation.
+        overwrite: the one that is there may be replaced, so no number is needed.
+    """
+    path = Path(folder).expanduser()
+    check_free(path, overwrite=True)
+    return free_folder(path, overwrite=overwrite)
+
+
+def check_free(folder: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that holds something, unless it is an explanation that may go."""
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file; name a folder for the explanation")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    try:
+        own = json.loads((folder / "numbers.json").read_text(encoding="utf-8")).get("kind") == KIND
+    except (OSError, ValueError, AttributeError):
+        own = False
+    if not own:
+        raise FileExistsError(f"{folder} holds something that is no explanation; name another folder")
+    if not overwrite:
+        raise FileExistsError(f"{folder} holds an explanation; name another folder, or replace it by --overwrite")

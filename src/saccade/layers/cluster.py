@@ -40,6 +40,11 @@ def correspondence(slots: Tensor, features: Tensor, scale: Tensor) -> Tensor:
 
 
 def _soft_direct(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
+    if features.is_cuda:
+        # Positions by slots: rows of logits are then as long as there are slots, which lies aligned on any map.
+        query = (scale * unit(slots)).to(features.dtype)
+        logits = (matmul(features, query.mT) * _inverse_length(features)).to(features.dtype)
+        return matmul(logits.softmax(dim=1).mT, features), lambda slots: matmul(logits.softmax(dim=2), slots)
     logits = correspondence(slots, features, scale).to(features.dtype)
     return matmul(logits.softmax(dim=2), features), lambda slots: matmul(logits.softmax(dim=1).mT, slots)
 

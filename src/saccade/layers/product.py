@@ -1,7 +1,9 @@
-"""Batched matrix products that stay fast on the CPU when an operand is a transpose.
+"""Batched matrix products that stay fast on the CPU when an operand is a transpose, and whole when they are compiled.
 
 A right operand that is a transposed view makes the product several times slower on some CPUs, forward and backward; a
-contiguous copy of it costs little.
+contiguous copy of it costs little. On a GPU the compiler may pad an operand whose side is no multiple of eight, by what
+its clock says that moment; fused with a norm of a map, such a padding breaks its code generation (seen with torch 2.11:
+`CantSplit`). Sides do not matter to the kernels where the rows lie aligned, so it is not shown those products.
 """
 
 from typing import Any
@@ -13,9 +15,43 @@ from torch.autograd.function import once_differentiable
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b, B, N, K by B, K, M."""
-    if a.device.type != "cpu" or a.dim() != 3 or b.dim() != 3 or not own_backward_serves(a, b):
+    if a.dim() != 3 or b.dim() != 3:
         return a @ b
-    return _Product.apply(a, b)
+    if a.is_cuda and torch.compiler.is_compiling() and _uneven(a, b):
+        if torch.is_autocast_enabled("cuda"):  # which knows the operators it is made for
+            a, b = a.to(torch.get_autocast_dtype("cuda")), b.to(torch.get_autocast_dtype("cuda"))
+        return unpadded(a, b)
+    return _Product.apply(a, b) if a.device.type == "cpu" and own_backward_serves(a, b) else a @ b
+
+
+def _uneven(a: Tensor, b: Tensor) -> bool:
+    """Tell whether a side is one that the compiler would pad; a symbol it never does."""
+    return any(isinstance(side, int) and side % 8 for side in (*a.shape[1:], b.shape[2]))
+
+
+@torch.library.custom_op("saccade::unpadded_product", mutates_args=())
+def unpadded(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b as one operator that the compiler takes as it is."""
+    return torch.bmm(a, b)
+
+
+@unpadded.register_fake
+def _(a: Tensor, b: Tensor) -> Tensor:
+    return torch.bmm(a, b)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG001
+    ctx.save_for_backward(*inputs)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    a, b = ctx.saved_tensors
+    of_a = unpadded(grad, b.mT) if ctx.needs_input_grad[0] else None
+    of_b = unpadded(a.mT, grad) if ctx.needs_input_grad[1] else None
+    return of_a, of_b
+
+
+unpadded.register_autograd(_gradients, setup_context=_keep)
 
 
 def own_backward_serves(*tensors: Tensor) -> bool:

@@ -8,6 +8,8 @@ from timm.models import build_model_with_cfg
 from ._backbone import Backbone
 
 BackboneT = TypeVar("BackboneT", bound=Backbone)
+SMALL_SIDE = 64  # pixels of a side up to which images are small
+OPTIONS_ABOVE_SMALL: dict[str, dict[str, Any]] = {}  # of models made for small images, where these are larger
 
 
 def default_cfg(img_size: int = 224, *, stride: int | None = None, **overrides: Any) -> dict[str, Any]:

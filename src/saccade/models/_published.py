@@ -1,4 +1,4 @@
-"""What the papers say their networks weigh and cost, to print beside what we count."""
+"""What was published: what the papers say their networks weigh and cost, and what their code calls the weights."""
 
 from typing import NamedTuple
 
@@ -32,3 +32,59 @@ PUBLISHED = {
     "t2t_vit_14": Figure(21.5, 4.8),
     "t2t_vit_24": Figure(64.1, 13.8),
 }
+
+# What the published code calls its weights, as patterns of names and what they are called here.
+GLNET_NAMES = [
+    (r"\.slot_scale$", ".mixer.global_branch.scale"),
+    (r"\.init_slots$", ".mixer.global_branch.init_slots"),
+    (r"\.relation_mha\.", ".mixer.global_branch.attn."),
+    (r"\.mha_op\.", ".mixer.attn."),
+    (r"\.in_proj_(weight|bias)$", r".qkv.\1"),
+    (r"\.out_proj\.", ".proj."),
+    (r"\.feature_conv\.0\.", ".mixer.local_branch.pointwise1."),
+    (r"\.feature_conv\.1\.", ".mixer.local_branch.depthwise."),
+    (r"\.feature_conv\.2\.", ".mixer.local_branch.pointwise2."),
+    (r"\.mlp\.0\.", ".mlp.fc1."),
+    (r"\.mlp\.1\.", ".mlp.depthwise."),
+    (r"\.mlp\.[23]\.", ".mlp.fc2."),
+]
+GLNET_POINTWISE = ("fc1.weight", "fc2.weight", "pointwise1.weight", "pointwise2.weight")
+GLNET_OVERLAPPING = [
+    (r"^downsample_layers\.0\.1\.", "stem.conv1."),
+    (r"^downsample_layers\.0\.2\.", "stem.norm1."),
+    (r"^downsample_layers\.0\.4\.", "stem.conv2."),
+    (r"^downsample_layers\.0\.5\.", "stem.norm2."),
+    (r"^downsample_layers\.(\d+)\.0\.", r"stages.\1.downsample.conv."),
+    (r"^downsample_layers\.(\d+)\.1\.", r"stages.\1.downsample.norm."),
+]
+GLNET_PATCHES = [
+    (r"^downsample_layers\.0\.0\.", "stem.conv."),
+    (r"^downsample_layers\.0\.1\.", "stem.norm."),
+    (r"^downsample_layers\.(\d+)\.0\.", r"stages.\1.downsample.norm."),
+    (r"^downsample_layers\.(\d+)\.1\.", r"stages.\1.downsample.conv."),
+]
+NOMMER_CONSTANTS = (".dct_conv_8x8.weight", ".idct_conv.0.weight", ".relative_position_index")
+NOMMER_NAMES = (
+    (r"^pos_embedding$", "stages.2.pos_embed"),
+    (r"^cls_token$", "stages.3.cls_token"),
+    (r"^cnn1\.", "stem.conv."),
+    (r"^bn1\.", "stem.norm."),
+    (r"^mlp_head\.0\.", "norm."),
+    (r"^mlp_head\.1\.", "head."),
+    (r"^merge([123])\.", r"stages.\1.merge."),
+    (r"^transformer([1-4])\.layers\.(\d+)\.", lambda m: f"stages.{int(m[1]) - 1}.blocks.{m[2]}."),
+    (r"(blocks\.\d+)\.0\.norm\.", r"\1.norm1."),
+    (r"(blocks\.\d+)\.1\.norm\.", r"\1.norm2."),
+    (r"(blocks\.\d+)\.0\.fn\.", r"\1.mixer."),
+    (r"(blocks\.\d+)\.1\.fn\.net\.0\.", r"\1.mlp.fc1."),
+    (r"(blocks\.\d+)\.1\.fn\.net\.3\.", r"\1.mlp.fc2."),
+    (r"mixer\.attention\.", "mixer.window."),
+    (r"mixer\.attentionG\.", "mixer.dct."),
+    (r"mixer\.fc\.", "mixer.nominator.fc."),
+    (r"mixer\.to_", "mixer.attn.to_"),
+    (r"dct\.dw\.", "dct.perceive."),
+    (r"dct\.bn1\.", "dct.norm."),
+    (r"dct\.up\.", "dct.restore."),
+    (r"attn\.to_qkv\.", "attn.qkv."),
+    (r"attn\.to_out\.0\.", "attn.proj."),
+)

@@ -14,7 +14,8 @@ from ..layers.glmix import Block, GLMix, MapAttention
 from ..layers.slots import init_linear
 from ..layers.token_label import TokenBox, TokenLabelOutput, place_box, sample_box, swap_box
 from ._backbone import Pyramid, run_blocks
-from ._builder import build, default_cfg
+from ._builder import OPTIONS_ABOVE_SMALL, build, default_cfg
+from ._published import GLNET_NAMES, GLNET_OVERLAPPING, GLNET_PATCHES, GLNET_POINTWISE
 
 
 class GLNet(Pyramid):
@@ -236,7 +237,7 @@ class GLNet(Pyramid):
         """Rename a published state dict to ours."""
         if not self.is_official(state_dict):
             return dict(state_dict)
-        renames = [*RENAMES, *(OVERLAPPING if self.overlap else PATCHES)]
+        renames = [*GLNET_NAMES, *(GLNET_OVERLAPPING if self.overlap else GLNET_PATCHES)]
         if self.token_label:
             renames.append((r"^tklb_aux_head\.", "aux_head."))
         converted = {}
@@ -246,41 +247,10 @@ class GLNet(Pyramid):
                 name = re.sub(pattern, replacement, name)
             if name.endswith(".gamma"):
                 value = value.flatten()  # 1, C, 1, 1
-            elif name.endswith(POINTWISE):
+            elif name.endswith(GLNET_POINTWISE):
                 value = value.flatten(1)  # a 1x1 convolution is a linear layer
             converted[name] = value
         return converted
-
-
-RENAMES = [
-    (r"\.slot_scale$", ".mixer.global_branch.scale"),
-    (r"\.init_slots$", ".mixer.global_branch.init_slots"),
-    (r"\.relation_mha\.", ".mixer.global_branch.attn."),
-    (r"\.mha_op\.", ".mixer.attn."),
-    (r"\.in_proj_(weight|bias)$", r".qkv.\1"),
-    (r"\.out_proj\.", ".proj."),
-    (r"\.feature_conv\.0\.", ".mixer.local_branch.pointwise1."),
-    (r"\.feature_conv\.1\.", ".mixer.local_branch.depthwise."),
-    (r"\.feature_conv\.2\.", ".mixer.local_branch.pointwise2."),
-    (r"\.mlp\.0\.", ".mlp.fc1."),
-    (r"\.mlp\.1\.", ".mlp.depthwise."),
-    (r"\.mlp\.[23]\.", ".mlp.fc2."),
-]
-POINTWISE = ("fc1.weight", "fc2.weight", "pointwise1.weight", "pointwise2.weight")
-OVERLAPPING = [
-    (r"^downsample_layers\.0\.1\.", "stem.conv1."),
-    (r"^downsample_layers\.0\.2\.", "stem.norm1."),
-    (r"^downsample_layers\.0\.4\.", "stem.conv2."),
-    (r"^downsample_layers\.0\.5\.", "stem.norm2."),
-    (r"^downsample_layers\.(\d+)\.0\.", r"stages.\1.downsample.conv."),
-    (r"^downsample_layers\.(\d+)\.1\.", r"stages.\1.downsample.norm."),
-]
-PATCHES = [
-    (r"^downsample_layers\.0\.0\.", "stem.conv."),
-    (r"^downsample_layers\.0\.1\.", "stem.norm."),
-    (r"^downsample_layers\.(\d+)\.0\.", r"stages.\1.downsample.norm."),
-    (r"^downsample_layers\.(\d+)\.1\.", r"stages.\1.downsample.conv."),
-]
 
 
 class Stage(nn.Module):
@@ -320,6 +290,7 @@ NANO_LAYOUT: dict[str, Any] = {
     "num_slots": 16,
     "patch": 2,
 }
+OPTIONS_ABOVE_SMALL["glnet_nano"] = {"patch": 4}
 SWIN_TINY_LAYOUT: dict[str, Any] = {
     "dims": (96, 192, 384, 768),
     "depths": (2, 2, 6, 2),

@@ -16,6 +16,7 @@ from ..layers.position import resize_grid
 from ..layers.window import WindowAttention, extend, resize_bias_table
 from ._backbone import Pyramid, run_blocks
 from ._builder import build, default_cfg
+from ._published import NOMMER_CONSTANTS, NOMMER_NAMES
 
 POOLS = ("token", "avg", "")
 STAGES = 4
@@ -212,9 +213,9 @@ class NomMer(Pyramid):
         ours = self.state_dict()
         converted = {}
         for key, value in state_dict.items():
-            if key.endswith(PUBLISHED_CONSTANTS):
+            if key.endswith(NOMMER_CONSTANTS):
                 continue
-            for pattern, name in PUBLISHED_NAMES:
+            for pattern, name in NOMMER_NAMES:
                 key = re.sub(pattern, name, key)
             if key.endswith(("perceive.weight", "restore.weight")) and value.ndim == 4:
                 value = pack_frequencies(value, restore=key.endswith("restore.weight"))
@@ -351,32 +352,6 @@ def pack_frequencies(weight: Tensor, *, restore: bool, groups: int = 8) -> Tenso
         return pack_grouped(weight, groups=groups, frequencies_out=weight.shape[0] // (weight.shape[1] * groups))
     return pack_grouped(weight, groups=groups, frequencies_in=weight.shape[1] * groups // weight.shape[0])
 
-
-PUBLISHED_CONSTANTS = (".dct_conv_8x8.weight", ".idct_conv.0.weight", ".relative_position_index")
-PUBLISHED_NAMES = (
-    (r"^pos_embedding$", "stages.2.pos_embed"),
-    (r"^cls_token$", "stages.3.cls_token"),
-    (r"^cnn1\.", "stem.conv."),
-    (r"^bn1\.", "stem.norm."),
-    (r"^mlp_head\.0\.", "norm."),
-    (r"^mlp_head\.1\.", "head."),
-    (r"^merge([123])\.", r"stages.\1.merge."),
-    (r"^transformer([1-4])\.layers\.(\d+)\.", lambda m: f"stages.{int(m[1]) - 1}.blocks.{m[2]}."),
-    (r"(blocks\.\d+)\.0\.norm\.", r"\1.norm1."),
-    (r"(blocks\.\d+)\.1\.norm\.", r"\1.norm2."),
-    (r"(blocks\.\d+)\.0\.fn\.", r"\1.mixer."),
-    (r"(blocks\.\d+)\.1\.fn\.net\.0\.", r"\1.mlp.fc1."),
-    (r"(blocks\.\d+)\.1\.fn\.net\.3\.", r"\1.mlp.fc2."),
-    (r"mixer\.attention\.", "mixer.window."),
-    (r"mixer\.attentionG\.", "mixer.dct."),
-    (r"mixer\.fc\.", "mixer.nominator.fc."),
-    (r"mixer\.to_", "mixer.attn.to_"),
-    (r"dct\.dw\.", "dct.perceive."),
-    (r"dct\.bn1\.", "dct.norm."),
-    (r"dct\.up\.", "dct.restore."),
-    (r"attn\.to_qkv\.", "attn.qkv."),
-    (r"attn\.to_out\.0\.", "attn.proj."),
-)
 
 default_cfgs = generate_default_cfgs(
     {

@@ -19,11 +19,20 @@ WINDOWED = ("Swin", "Window", "Partition", "Hiera")
 
 
 class HostError(ValueError):
-    """A model whose parts were not found, or in which a plug-in makes no sense."""
+    """A model whose parts were not found, or in which a plug-in makes no sense.
+
+    Args:
+        message: what is the matter.
+        advice: what whoever attaches a plug-in can do about it; it means nothing elsewhere.
+    """
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(f"{message}; {advice}" if advice else message)
+        self.message, self.advice = message, advice
 
 
 @dataclass(frozen=True)
-class Place:
+class HookPoint:
     """A module and the side of it on which a branch's features pass.
 
     Attributes:
@@ -55,10 +64,10 @@ class Block:
     """
 
     path: str
-    front: Place
-    middle: Place
-    end: Place
-    attention: Place | None
+    front: HookPoint
+    middle: HookPoint
+    end: HookPoint
+    attention: HookPoint | None
     windowed: bool
     prefix_tokens: int = 0
     obstacle: str | None = None
@@ -81,7 +90,7 @@ def find_paths(model: nn.Module) -> Iterator[str]:
     """Yield the paths of the blocks of word tokens."""
     found = ""
     for path, module in model.named_modules():
-        if not path or not _mlp_of(module) or _has_name(module, CLASS_ONLY + POOLING):
+        if not path or not _mlp_of(module) or has_name(module, CLASS_ONLY + POOLING):
             continue
         # An MLP inside a block (of a position bias, say) or inside the tokeniser makes no block.
         if (found and path.startswith(f"{found}.")) or any(part in TOKENISERS for part in path.split(".")):
@@ -114,7 +123,8 @@ def get_module(model: nn.Module, path: str) -> nn.Module:
         raise HostError(f"blocks= names {path!r}, which {type(model).__name__} lacks; its children are {top}") from None
 
 
-def _has_name(module: nn.Module, words: Sequence[str]) -> bool:
+def has_name(module: nn.Module, words: Sequence[str]) -> bool:
+    """Tell whether the name of a module's class has one of some words in it."""
     return any(word in type(module).__name__ for word in words)
 
 
@@ -151,7 +161,7 @@ def describe_block(model: nn.Module, path: str, prefix_tokens: int) -> Block:
         middle=_place(module, path, last, "input"),
         end=end,
         attention=_attention(module, path, end),
-        windowed=_has_name(module, WINDOWED) or hasattr(module, "window_size"),
+        windowed=has_name(module, WINDOWED) or hasattr(module, "window_size"),
         prefix_tokens=prefix_tokens,
         obstacle=_obstacle(model, path),
     )
@@ -159,7 +169,7 @@ def describe_block(model: nn.Module, path: str, prefix_tokens: int) -> Block:
 
 def _place(
     block: nn.Module, path: str, name: str, side: Literal["input", "output"], *, layer: str | None = None
-) -> Place:
+) -> HookPoint:
     """Describe what passes a side of a block's module, told by the layer with weights nearest to that side."""
     if layer is None:
         inner = _layers(block.get_submodule(name))
@@ -172,13 +182,13 @@ def _place(
         dim = weighted.in_channels if side == "input" else weighted.out_channels
     else:
         dim = weighted.weight.shape[1 if side == "input" else 0]
-    return Place(f"{path}.{name}", side, dim, channels_first=convolution)
+    return HookPoint(f"{path}.{name}", side, dim, channels_first=convolution)
 
 
-def _attention(block: nn.Module, path: str, end: Place) -> Place | None:
+def _attention(block: nn.Module, path: str, end: HookPoint) -> HookPoint | None:
     for name in ATTENTION_NAMES:
         inner = getattr(block, name, None)
-        if inner is None or (name == "token_mixer" and not _has_name(inner, ("Attention", "Attn"))):
+        if inner is None or (name == "token_mixer" and not has_name(inner, ("Attention", "Attn"))):
             continue
         # BERT-like blocks add the residual inside their attention: the branch ends at its dense layer.
         if hasattr(getattr(inner, "output", None), "dense"):
@@ -188,7 +198,7 @@ def _attention(block: nn.Module, path: str, end: Place) -> Place | None:
         layers = [".".join(filter(None, (name, layer))) for layer in _layers(block.get_submodule(name))]
         out = [layer for layer in layers if layer.endswith(("proj", "out", "dense"))] or layers
         convolution = bool(out) and isinstance(block.get_submodule(out[-1]), nn.Conv2d)
-        return Place(f"{path}.{name}", "output", end.dim, channels_first=convolution)
+        return HookPoint(f"{path}.{name}", "output", end.dim, channels_first=convolution)
     return None
 
 
@@ -215,16 +225,16 @@ def count_prefix(model: nn.Module, paths: Sequence[str]) -> tuple[list[int], int
     if find_joint(model) is not None:
         return [0] * len(paths), 0
     counts = (getattr(module, "num_prefix_tokens", None) for module in (model, *model.children()))
-    told = next((count for count in counts if isinstance(count, int)), None)
-    late = any(_has_name(m, CLASS_ONLY) for m in model.modules())  # the class token comes in after the blocks
+    given = next((count for count in counts if isinstance(count, int)), None)
+    late = any(has_name(m, CLASS_ONLY) for m in model.modules())  # the class token comes in after the blocks
     for path, module in model.named_modules():
         if not (count := _class_tokens(module)):
             continue
-        total = count if told is None else told
+        total = count if given is None else given
         below = [not path or block.startswith(f"{path}.") for block in paths]
         everywhere = not any(below)  # it belongs to an embedding
         return [total if (everywhere or inside) and not late else 0 for inside in below], total
-    return [told or 0] * len(paths), told or 0
+    return [given or 0] * len(paths), given or 0
 
 
 def _class_tokens(module: nn.Module) -> int:

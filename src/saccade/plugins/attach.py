@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .tokens import Host, HostError, Layout, Place, find_host
+from .tokens import HookPoint, Host, HostError, Layout, find_host
 
 RECORD = "_saccade_handles"  # on the host, so that a copy of the model carries handles of its own
 HOOKS = (
@@ -60,7 +60,7 @@ class Handle:
         self._modules.append((parent, free))
         return free
 
-    def listen(self, place: Place, function: Callable[[Tensor], Tensor]) -> None:
+    def listen(self, place: HookPoint, function: Callable[[Tensor], Tensor]) -> None:
         """Pass what goes through a place through `function`, which a copied model copies: no lambda or closure."""
         module = self.model.get_submodule(place.path)
         if place.side == "input":

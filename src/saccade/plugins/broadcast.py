@@ -8,7 +8,7 @@ from torch import nn
 from ..layers.broadcast import Broadcast
 from .context import OnTokens, Part, Position
 from .registry import register_plugin
-from .tokens import Place
+from .tokens import HookPoint
 
 
 @register_plugin("broadcast")
@@ -53,7 +53,7 @@ class ContextBroadcast(OnTokens):
         Broadcast(1, scale=scale)  # a wrong one is refused here
         self.scale = scale
 
-    def build(self, place: Place, *, skip: int, causal: bool) -> nn.Module:
+    def build(self, place: HookPoint, *, skip: int, causal: bool) -> nn.Module:
         """Make the broadcast for one place."""
         layout = "NCHW" if place.channels_first else "NLC"
         return Broadcast(place.dim, scale=self.scale, layout=layout, skip=skip, causal=causal)

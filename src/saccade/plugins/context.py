@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .attach import Handle
-from .tokens import Block, Host, HostError, MaskTaker, Place, require_blocks
+from .tokens import Block, HookPoint, Host, HostError, MaskTaker, require_blocks
 
 Position = Literal["mlp", "mlp_mid", "mlp_front", "attention", "both"]
 Part = Literal["all", "image", "text"]
@@ -62,7 +62,7 @@ class OnTokens:
         self.causal = causal
         self.spare_pyramid = spare_pyramid
 
-    def build(self, place: Place, *, skip: int, causal: bool) -> nn.Module:
+    def build(self, place: HookPoint, *, skip: int, causal: bool) -> nn.Module:
         """Make the module for one place; the first `skip` tokens take no part."""
         raise NotImplementedError
 
@@ -136,9 +136,9 @@ def choose_blocks(
     return chosen
 
 
-def choose_place(host: Host, block: Block, spot: str, title: str) -> Place:
+def choose_place(host: Host, block: Block, spot: str, title: str) -> HookPoint:
     """Return a named place of a block, if a mean over the whole picture can be taken there."""
-    place: Place | None = getattr(block, spot)
+    place: HookPoint | None = getattr(block, spot)
     if place is None:
         raise HostError(f"{title} at the attention: {block.path} of {host.name} has none; choose position='mlp'")
     if spot == "attention" and block.windowed:

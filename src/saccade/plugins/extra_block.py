@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from .attach import Handle
 from .context import Members, choose_blocks
 from .registry import register_plugin
-from .tokens import Block, Host, HostError, Place, require_blocks
+from .tokens import Block, HookPoint, Host, HostError, require_blocks
 
 Kind = Literal["attention", "mlp"]
 KINDS = ("attention", "mlp")
@@ -56,7 +56,7 @@ class ExtraBlock:
         members = Members(host, "all")
         members.install(host, handle)
         name = handle.add(parent, self.name, self.build(host, block))
-        handle.listen(Place(block.path, "output", block.end.dim), _WithMask(parent.get_submodule(name), members))
+        handle.listen(HookPoint(block.path, "output", block.end.dim), _WithMask(parent.get_submodule(name), members))
 
     def build(self, host: Host, block: Block) -> nn.Module:
         """Make the layer for tokens of the block's width."""
@@ -142,8 +142,10 @@ def _check_tokens(x: Tensor) -> None:
 
 
 def _heads(block: nn.Module, dim: int) -> int:
-    told = [getattr(module, name, None) for module in block.modules() for name in ("num_heads", "num_attention_heads")]
-    return next((heads for heads in told if isinstance(heads, int) and dim % heads == 0), max(dim // 64, 1))
+    counts = [
+        getattr(module, name, None) for module in block.modules() for name in ("num_heads", "num_attention_heads")
+    ]
+    return next((heads for heads in counts if isinstance(heads, int) and dim % heads == 0), max(dim // 64, 1))
 
 
 def _linear(width: int, out: int) -> nn.Linear:

@@ -8,5 +8,5 @@ from typing import Any
 
 from ..registry import Registry
 
-PLUGINS: Registry[Any] = Registry("plug-in", group="saccade.plugins")
+PLUGINS: Registry[Any] = Registry("plug-in", group="saccade.plugins", home="saccade.plugins")
 register_plugin = PLUGINS.register

@@ -1,15 +1,14 @@
 """The squeeze-and-excitation block at the place of Context Broadcasting, which the paper compares it with."""
 
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..layers.broadcast import WithMean
-from .context import OnTokens, Part, Position
+from .context import OnTokens
 from .registry import register_plugin
-from .tokens import Place
+from .tokens import HookPoint
 
 
 @register_plugin("squeeze")
@@ -18,40 +17,19 @@ class SqueezeExcite(OnTokens):
 
     Args:
         reduction: how much narrower the gate's hidden layer is; the paper gives no number, 16 is that of SE itself.
-        position: as in ContextBroadcast, like all that follow.
-        layers: "upper" half of the blocks, "all", or indices of blocks.
-        class_token: prefix tokens take part.
-        tokens: of a model that reads text and pictures, the tokens that take part: "all", "image" or "text".
-        causal: a token's gate comes from it and those before it; None does as the host's attention does.
-        spare_pyramid: never on a block whose features feed a pyramid.
+        options: where, and which tokens take part, as in ContextBroadcast.
     """
 
     name: ClassVar[str] = "squeeze"
+    option_sources = (OnTokens,)
 
-    def __init__(
-        self,
-        *,
-        reduction: int = 16,
-        position: Position = "mlp",
-        layers: Literal["upper", "all"] | Sequence[int] = "upper",
-        class_token: bool = True,
-        tokens: Part = "all",
-        causal: bool | None = None,
-        spare_pyramid: bool = False,
-    ) -> None:
-        super().__init__(
-            position=position,
-            layers=layers,
-            class_token=class_token,
-            tokens=tokens,
-            causal=causal,
-            spare_pyramid=spare_pyramid,
-        )
+    def __init__(self, *, reduction: int = 16, **options: Any) -> None:
+        super().__init__(**options)
         if reduction < 1:
             raise ValueError(f"reduction={reduction} was given; it must be 1 or more")
         self.reduction = reduction
 
-    def build(self, place: Place, *, skip: int, causal: bool) -> nn.Module:
+    def build(self, place: HookPoint, *, skip: int, causal: bool) -> nn.Module:
         """Make the gate for one place."""
         layout = "NCHW" if place.channels_first else "NLC"
         hidden = max(1, place.dim // self.reduction)

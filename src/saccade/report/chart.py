@@ -68,8 +68,8 @@ def line_chart(
     for index, (name, points) in enumerate(thin.items()):
         body.append(tag("path", d=frame.path(points), class_=f"line {_style(index)}"))
         body.append(_marks(frame, index, name, points, x_label=x_label))
-    told = [_describe(name, points, frame, x_label=x_label) for name, points in thin.items()]
-    alternative = f"{title}. Lines of {y_label} by {x_label}. {' '.join(told)}"
+    texts = [_describe(name, points, frame, x_label=x_label) for name, points in thin.items()]
+    alternative = f"{title}. Lines of {y_label} by {x_label}. {' '.join(texts)}"
     return _figure(title, join(*body), alternative, _legend(list(thin), lines=True))
 
 
@@ -94,7 +94,7 @@ def scatter(
     """
     places = [(point.x, point.y) for points in groups.values() for point in points]
     frame = _Frame.around([*places, *guide], percent=percent, room=0.06)
-    body, told = [frame.draw(x_label, y_label)], []
+    body, texts = [frame.draw(x_label, y_label)], []
     if guide:
         body.append(tag("path", d=frame.path(guide), class_="guide"))
     taken = [(frame.x(x) - 6, frame.x(x) + 6, frame.y(y)) for x, y in places]
@@ -107,8 +107,8 @@ def scatter(
             body.append(_mark(index, x, y, size=4.5, tip=what))
             if point.label:
                 body.append(_name(frame, shorten(point.label, 24), x, y, taken))
-            told.append(f"{what}.")
-    alternative = f"{title}. Points of {y_label} by {x_label}. {' '.join(told[:50])}"
+            texts.append(f"{what}.")
+    alternative = f"{title}. Points of {y_label} by {x_label}. {' '.join(texts[:50])}"
     return _figure(title, join(*body), alternative, _legend(list(groups), lines=False) if len(groups) > 1 else None)
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .axes import number, span, tick_labels, ticks, widen
 from .markup import Html, shorten, tag
@@ -66,6 +66,19 @@ def interval_chart(
     foot = tag("tfoot", axis, aria_hidden="true")
     whole = tag("table", tag("caption", title), head, tag("tbody", *body), foot, class_="rows")
     return tag("div", whole, class_="scroll", tabindex="0", role="group", aria_label=title)
+
+
+def share_chart(rows: Sequence[Interval], *, title: str, measure: str, **labels: Any) -> Html:
+    """Return bars of shares from 0 to 1, each with its interval.
+
+    Args:
+        rows: top to bottom.
+        title: the caption.
+        measure: what the shares are, such as "Accuracy".
+        labels: `name_label` and `remark_label`, as of `interval_chart`.
+    """
+    axes: dict[str, Any] = {"x_label": measure, "value_label": f"{measure}, 95% interval", "x_range": (0, 1)}
+    return interval_chart(rows, title=title, zero=None, bars=True, percent=True, **axes, **labels)
 
 
 def strip(

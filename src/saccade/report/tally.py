@@ -85,6 +85,13 @@ def wilson(correct: int, count: int, *, level: float = 0.95) -> tuple[float, flo
     return (0.0 if correct == 0 else middle - reach), (1.0 if correct == count else middle + reach)
 
 
+def sign_test(wins: int, losses: int) -> float:
+    """Return the exact two-sided p-value of wins and losses by a fair coin; of two models' answers, McNemar's."""
+    from scipy.special import bdtr
+
+    return float(min(2 * bdtr(min(wins, losses), wins + losses, 0.5), 1)) if wins + losses else 1.0  # both tails
+
+
 def class_scores(answered: Answered, classes: Sequence[str]) -> list[Score]:
     """Return every class' score, in the order of the classes."""
     counts = np.bincount(answered.labels, minlength=len(classes))
@@ -116,8 +123,7 @@ def calibration(answered: Answered, *, bins: int = 10) -> tuple[list[Bin], float
         answered: the answers.
         bins: of equal width; empty ones are left out.
     """
-    sound = np.isfinite(answered.confidence)
-    number = np.minimum(np.where(sound, answered.confidence, 0) * bins, bins - 1).astype(np.int64)
+    number, sound = confidence_bin(answered.confidence, bins), np.isfinite(answered.confidence)
     found, error = [], 0.0
     for index in range(bins):
         inside = (number == index) & sound
@@ -127,3 +133,8 @@ def calibration(answered: Answered, *, bins: int = 10) -> tuple[list[Bin], float
             found.append(Bin(confidence, correct, count))
             error += abs(confidence - correct / count) * count / int(sound.sum())
     return found, error
+
+
+def confidence_bin(confidence: np.ndarray, bins: int) -> np.ndarray:
+    """Return the number of each confidence's bin, N, of so many of equal width; 0 for what is no number."""
+    return np.minimum(np.where(np.isfinite(confidence), confidence, 0) * bins, bins - 1).astype(np.int64)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.picture import BadPicture
+from ..data.image import BadSample
 from ..data.source import Source
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, paragraph
@@ -64,7 +64,7 @@ class Shown:
         """Return the image of a validation sample, or None where it cannot be read."""
         try:
             return None if self.source is None else self.source.read(place)
-        except (BadPicture, OSError, IndexError):
+        except (BadSample, OSError, IndexError):
             return None
 
     @property

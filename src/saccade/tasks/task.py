@@ -131,6 +131,10 @@ class Task(nn.Module):
         framing = spec.framing
         return ImageEncoder(framing if augment is None else type(framing)(**{**vars(framing), "config": augment}))
 
+    def read_along(self, encode: Encoder) -> Encoder:
+        """Return what makes tensors of training samples, with what the task needs to know of each besides."""
+        return encode
+
     @classmethod
     def mixed_targets(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig) -> Follow:  # noqa: ARG003
         """Return what targets become where images are mixed; refuses mixing unless a task knows what it means."""
@@ -339,7 +343,7 @@ class Task(nn.Module):
         return answer.record
 
 
-TASKS: Registry[type[Task]] = Registry("task", group="saccade.tasks")
+TASKS: Registry[type[Task]] = Registry("task", group="saccade.tasks", home="saccade.tasks")
 
 
 def register_task(name: str) -> Any:

@@ -1,7 +1,8 @@
-"""What a user sees while a model trains."""
+"""What a user sees while a model trains: a bar and a line an epoch, and the curves in TensorBoard."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import rich.console
@@ -31,13 +32,13 @@ class Console:
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[message]}"),
             TimeRemainingColumn(),
             console=self.out,
             transient=True,
             disable=quiet or not self.out.is_terminal,
         )
-        self.bar = self.progress.add_task("", total=None, epoch="", told="")
+        self.bar = self.progress.add_task("", total=None, epoch="", message="")
         self.looked = self.begun = 0.0
         self.done = self.seen = 0
 
@@ -79,13 +80,13 @@ class Console:
         self.looked = now
         loss, *followed, count = totals.tolist()
         rate = count / max(now - self.begun, 1e-9)
-        told = [f"loss {loss / count:.3f}"]
+        message = [f"loss {loss / count:.3f}"]
         for name, value in zip(self.running, followed, strict=False):
             spec = self.metrics.get(name)
             shown = f"{value / count:.1%}" if spec is not None and spec.share else f"{value / count:.4g}"
-            told.append(f"{spec.words if spec is not None else name} {shown}")
-        told.append(f"{rate:,.0f} images/s")
-        self.progress.update(self.bar, completed=self.done, told="  ".join(told))
+            message.append(f"{spec.words if spec is not None else name} {shown}")
+        message.append(f"{rate:,.0f} images/s")
+        self.progress.update(self.bar, completed=self.done, message="  ".join(message))
 
     def end_epoch(self, record: dict[str, Any]) -> None:
         """Print an epoch's line."""
@@ -106,3 +107,29 @@ class Console:
         for name, value in facts.items():
             table.add_row(name, value)
         self.out.print(table)
+
+
+class Board:
+    """Curves of a run under `tensorboard/` in its folder.
+
+    Args:
+        folder: of the run.
+        epoch: that the run is resumed after; curves beyond it are drawn again.
+    """
+
+    def __init__(self, folder: Path, *, epoch: int = 0) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ImportError(
+                "keep.tensorboard was asked for and TensorBoard is not installed; pip install 'saccade[log]', or leave "
+                "it out: metrics.jsonl and metrics.csv are written in any case"
+            ) from error
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=epoch + 1)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Add an epoch's record."""
+        for name, value in record.items():
+            if name != "epoch":
+                self.writer.add_scalar(name, value, record["epoch"])
+        self.writer.flush()

@@ -10,8 +10,8 @@ from PIL import Image
 
 from ..config import ConfigError, TrainConfig
 from ..data.source import Source, Stream
+from ..models._builder import OPTIONS_ABOVE_SMALL, SMALL_SIDE
 
-SMALL = 64  # pixels of a side up to which a picture is small
 MIDDLE = 96  # what larger ones are brought to for a model that is made for small ones; a CPU needs to keep up as well
 SAMPLED = 48  # pictures whose size is looked at
 FEWEST = 16  # pictures in a batch that was made smaller
@@ -28,12 +28,13 @@ def side_for(side: int | None, usual: int) -> int:
         The usual side of a model for large pictures; for one that is made for small ones, that of the pictures
         themselves, in steps of 32 pixels and at most 96.
     """
-    return usual if side is None or usual > SMALL else min(max(side // 32 * 32, usual), MIDDLE)
+    return usual if side is None or usual > SMALL_SIDE else min(max(side // 32 * 32, usual), MIDDLE)
 
 
 def options_for(name: str, options: dict[str, Any], side: int) -> dict[str, Any]:
-    """Return a model's options with those that larger pictures ask for: patches of four pixels instead of two."""
-    return {**options, "patch": 4} if name == "glnet_nano" and side > SMALL and "patch" not in options else options
+    """Return a model's options with those that it asks for where images are larger than what it was made for."""
+    more = OPTIONS_ABOVE_SMALL.get(name, {}) if side > SMALL_SIDE else {}
+    return options | {option: value for option, value in more.items() if option not in options}
 
 
 def typical_side(data: Source | Stream) -> int | None:
@@ -44,36 +45,36 @@ def typical_side(data: Source | Stream) -> int | None:
     for index in range(0, len(data), -(-len(data) // SAMPLED)):
         raw = data.raw(index)
         try:
-            with Image.open(raw if isinstance(raw, Path) else io.BytesIO(raw or b"")) as picture:
-                sides.append(min(picture.size))
+            with Image.open(raw if isinstance(raw, Path) else io.BytesIO(raw or b"")) as image:
+                sides.append(min(image.size))
         except (OSError, ValueError, Image.DecompressionBombError):
             continue  # a bad picture is told of when it is read
     return int(np.median(sides)) if sides else None
 
 
-def batch_for(config: TrainConfig, pictures: int | None) -> tuple[int, float]:
+def batch_for(config: TrainConfig, samples: int | None) -> tuple[int, float]:
     """Return batch size and learning rate such that an epoch has as many steps as the settings ask for at least.
 
     Batches are halved, and the learning rate falls by the root of a half each time, as suits optimizers that divide by
     the gradient's size.
     """
     batch, rate, least = config.optim.batch_size, config.optim.lr, config.optim.least_steps
-    while least is not None and pictures is not None and pictures // batch < least and batch >= 2 * FEWEST:
+    while least is not None and samples is not None and samples // batch < least and batch >= 2 * FEWEST:
         batch, rate = batch // 2, rate * math.sqrt(0.5)
     return batch, float(f"{rate:.3g}") if batch != config.optim.batch_size else rate
 
 
-def epochs_for(config: TrainConfig, pictures: int | None, batch: int) -> int:
+def epochs_for(config: TrainConfig, samples: int | None, batch: int) -> int:
     """Return how many epochs there are, from the length in steps where the settings count so."""
     steps = config.schedule.steps
     if steps is None:
         return config.schedule.epochs
-    if pictures is None:
+    if samples is None:
         raise ConfigError("schedule.steps was given and the set does not say how many samples it has; give --epochs")
-    return math.ceil(steps / max(pictures * config.augment.repeats // batch, 1))
+    return math.ceil(steps / max(samples * config.augment.repeats // batch, 1))
 
 
-def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, pictures: int | None) -> list[str]:
+def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, samples: int | None) -> list[str]:
     """Return what a user should know of the settings that were left to the pictures.
 
     Args:
@@ -89,13 +90,13 @@ def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, pi
     if resolved.optim.batch_size != config.optim.batch_size:
         now, before = resolved.optim, config.optim
         notes.append(
-            f"{pictures} training pictures: batches of {now.batch_size} in place of {before.batch_size} and a learning "
+            f"{samples} training pictures: batches of {now.batch_size} in place of {before.batch_size} and a learning "
             f"rate of {now.lr:g}, for more steps in an epoch; --batch-size and --lr set your own"
         )
-    elif pictures is not None and pictures < 4 * resolved.optim.batch_size:
-        steps = max(pictures // resolved.optim.batch_size, 1)
+    elif samples is not None and samples < 4 * resolved.optim.batch_size:
+        steps = max(samples // resolved.optim.batch_size, 1)
         notes.append(
-            f"{pictures} training pictures in batches of {resolved.optim.batch_size} are only {steps} "
+            f"{samples} training pictures in batches of {resolved.optim.batch_size} are only {steps} "
             f"step{'s' * (steps > 1)} an epoch; a smaller --batch-size or more --epochs may help"
         )
     return notes

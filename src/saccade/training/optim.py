@@ -1,16 +1,19 @@
-"""Optimizers of timm over a task's parameters, and the learning rate of every step."""
+"""What changes weights: timm's optimizers over a task's parameters, the learning rate of every step, the average."""
 
 import difflib
 import inspect
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from timm.optim import create_optimizer_v2, get_optimizer_class, get_optimizer_info, list_optimizers
 from timm.optim._param_groups import param_groups_layer_decay, param_groups_weight_decay
-from torch import nn
+from torch import Tensor, nn
 
 from ..config import ConfigError, OptimConfig, ScheduleConfig
+from ..state import piece_of
 from ..tasks import Task
 
 FUSED = ("adam", "adamw", "sgd", "nesterov", "momentum")
@@ -42,10 +45,10 @@ def build_optimizer(
     try:
         optimizer = create_optimizer_v2(groups, config.name, lr=scaled_lr(config), weight_decay=0.0, **options)
     except (ValueError, TypeError, AssertionError, ImportError) as error:  # timm's and PyTorch's ways to refuse
-        told = ", ".join(f"{name}={value}" for name, value in options.items())
+        detail = ", ".join(f"{name}={value}" for name, value in options.items())
         raise ConfigError(
-            f"optim.name = {config.name!r} cannot be made with lr={scaled_lr(config):g}, {told}: {error}; change these "
-            "settings of optim, or choose another optimizer"
+            f"optim.name = {config.name!r} cannot be made with lr={scaled_lr(config):g}, {detail}: {error}; change "
+            "these settings of optim, or choose another optimizer"
         ) from error
     if capturable:
         for group in optimizer.param_groups:
@@ -84,6 +87,53 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
             group["lr"].fill_(value)
         else:
             group["lr"] = value
+
+
+class Average:
+    """Exponential moving average of a model's parameters; its buffers are taken as they are.
+
+    Of sharded parameters every process averages the pieces it holds.
+
+    Args:
+        model: whose weights are averaged.
+        decay: weight of the past; less in the first steps, lest the beginning stay in the average.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        names = {name for name, _ in model.named_parameters()}
+        own = {name: p.detach() for name, p in model.state_dict(keep_vars=True).items() if name in names}
+        self.whole = {name: p.clone() for name, p in own.items()}
+        self.live = [piece_of(p)[0] for p in own.values()]  # they share memory with the sharded ones
+        self.averages = [piece_of(p)[0] for p in self.whole.values()]
+        self.weight = torch.zeros((), device=self.live[0].device)  # of the newest weights
+
+    def prepare(self, step: int) -> None:
+        """Set how much the step that comes counts."""
+        self.weight.fill_(1 - min(self.decay, (1 + step) / (10 + step)))
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the average towards the present weights."""
+        difference = torch._foreach_sub(self.live, self.averages)
+        torch._foreach_mul_(difference, self.weight)
+        torch._foreach_add_(self.averages, difference)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the averages by the parameters' names."""
+        return self.whole
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Put the averages into the model for a while."""
+        kept = [p.clone() for p in self.live]
+        with torch.no_grad():
+            torch._foreach_copy_(self.live, self.averages)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(self.live, kept)
 
 
 def _check_name(name: str) -> None:

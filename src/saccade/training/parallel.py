@@ -12,28 +12,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
-from .average import Average
+from ..state import Processes, piece_of
 
 SMALL_BLOCK = 10_000  # parameters; exchanging fewer on their own costs more than it saves
 
 
-class World:
+class World(Processes):
     """The processes of a run."""
-
-    rank: int
-    size: int
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process writes and speaks for all."""
-        return self.rank == 0
 
     def wait(self) -> None:
         """Return when all processes have come here."""
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return every process's value, in the order of their ranks."""
-        return [value]
 
     def unite(self, found: dict[str, str]) -> None:
         """Add to what this process found what the others did; all call this."""
@@ -58,8 +46,6 @@ class World:
 
 class Alone(World):
     """A run of one process."""
-
-    rank, size = 0, 1
 
 
 class Together(World):
@@ -230,31 +216,6 @@ def held_whole(module: nn.Module) -> Iterator[None]:
         for part in sharded:
             part.set_reshard_after_forward(True, recurse=False)
             part.reshard()
-
-
-class ShardedAverage(Average):
-    """An average of sharded weights: every process averages the parts it holds."""
-
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        super().__init__(model, decay)
-        self.sharded = super().tensors()
-        self.live = [piece_of(value)[0] for value in self.live]  # they share memory with the sharded ones
-        self.averages = [piece_of(value)[0] for value in self.averages]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the averages by the parameters' names."""
-        return self.sharded
-
-
-def piece_of(tensor: Tensor) -> tuple[Tensor, tuple[int, ...], int]:
-    """Return the part of a tensor held here, the whole's shape, and where the part begins on the first axis."""
-    sharded: Any = tensor
-    mesh = getattr(sharded, "device_mesh", None)
-    if mesh is None:
-        return tensor, tuple(tensor.shape), 0
-    local, length = sharded.to_local(), tensor.shape[0]
-    each = -(-length // mesh.size())  # as torch.chunk parts it
-    return local, tuple(tensor.shape), min(mesh.get_local_rank() * each, length)
 
 
 def fill(tensor: Tensor, whole: Tensor) -> None:

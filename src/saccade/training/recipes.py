@@ -11,8 +11,8 @@ from ..building import parse_plugin, resolve_name
 from ..config import ConfigError, TrainConfig, nearest, overlay, read_yaml
 from ..tasks.opening import choose_task
 
-# Where the short names that people type belong in the tree of settings.
-SHORT = {
+# Where the short names that people type belong in the tree of settings; a comparison gives its arms some of them.
+SHORT_FLAGS = {
     "data": "data.path",
     "task": "task",
     "model": "model.name",
@@ -29,7 +29,7 @@ SHORT = {
 
 def gather_settings(**short: Any) -> dict[str, Any]:
     """Return settings by dotted name from those given by short name; None and no plug-ins are not given."""
-    given = {SHORT[name]: value for name, value in short.items() if value is not None}
+    given = {SHORT_FLAGS[name]: value for name, value in short.items() if value is not None}
     if "model.name" in given and not isinstance(given["model.name"], str):
         raise ConfigError(
             f"model={type(given['model.name']).__name__} was given; give a model's name, ours or timm's, so that the "

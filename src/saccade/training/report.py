@@ -125,7 +125,7 @@ def _curves(config: TrainConfig, shown: Shown) -> Section:
         return [(record["epoch"], record[name]) for record in records if record.get(name) is not None]
 
     def chart(title: str, y_label: str, names: dict[str, str], *, zero: bool = False, percent: bool = False) -> Html:
-        series = {told: found for told, name in names.items() if (found := points(name))}
+        series = {label: found for label, name in names.items() if (found := points(name))}
         return line_chart(series, title=title, x_label="epoch", y_label=y_label, zero=zero, percent=percent)
 
     charts = [chart("Loss", "loss", {"training": "train_loss", "validation": "val_loss"})]
@@ -162,8 +162,8 @@ def _left_out(run: Run, summary: Mapping[str, Any]) -> Section:
     if bad is None and run.bad_file.exists():
         bad = json.loads(run.bad_file.read_text(encoding="utf-8"))
     if not bad:
-        told = "None: every picture could be read." if bad is not None else "The run does not tell."
-        return Section("left-out", "Pictures left out", paragraph(told))
+        detail = "None: every picture could be read." if bad is not None else "The run does not tell."
+        return Section("left-out", "Pictures left out", paragraph(detail))
     rows = [[shorten(str(name), 200), shorten(str(reason), 400)] for name, reason in list(bad.items())[:LISTED]]
     caption = f"{len(bad):,} picture{'s' if len(bad) > 1 else ''} that could not be read"
     caption += f"; the first {LISTED}, all are in bad_pictures.json" if len(bad) > LISTED else ""
@@ -201,7 +201,9 @@ def _settings(run: Run, config: TrainConfig) -> Section:
 def _base(config: TrainConfig) -> tuple[TrainConfig, str]:
     """Return the settings to compare with, and what they are called."""
     try:
-        return configure(config.recipe, {}), f"recipe {shorten(config.recipe or 'small', 120)}"
+        return configure(
+            config.recipe, {"model.name": config.model.name}
+        ), f"recipe {shorten(config.recipe or 'small', 120)}"
     except (ConfigError, OSError):
         return TrainConfig(), "defaults"
 

@@ -11,20 +11,20 @@ import torch
 
 from ..building import build_model, build_task, resolve_name
 from ..config import ConfigError, TrainConfig, overlay
+from ..data.draws import Order, part
 from ..data.feed import Feed, ResidentFeed
 from ..data.kept import LIMIT, Kept, KeptFeed, decoded_bytes, framed_bytes, kept_note
 from ..data.loader import FileFeed, StreamFeed
 from ..data.open import Data
-from ..data.order import Order, part
 from ..data.source import Source, Stream
 from ..data.spec import InputSpec
+from ..data.split import abbreviate
 from ..data.validation import Validation
 from ..tasks import MetricSpec, Task
 from ..tasks.opening import TaskChoice
 from .defaults import batch_for, epochs_for, notes_on, options_for, side_for, typical_side
-from .identity import identity_of
+from .engine import use_fast_gelu
 from .parallel import World
-from .quicken import quicken
 
 RESIDENT_SHARE = 0.4  # of the device's free memory a set may take
 
@@ -63,10 +63,10 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
         raise ConfigError(f"data.mean and data.std have {len(mean)} and {len(std)} numbers for {channels} channels")
     gpu = device.type == "cuda"
     precision = config.engine.precision
-    pictures = data.train.length if isinstance(data.train, Stream) else len(data.train)
-    pictures = min(pictures, config.data.train_limit or pictures) if pictures is not None else None
-    batch, rate = batch_for(config, pictures)
-    epochs = epochs_for(config, pictures, batch)
+    samples = data.train.length if isinstance(data.train, Stream) else len(data.train)
+    samples = min(samples, config.data.train_limit or samples) if samples is not None else None
+    batch, rate = batch_for(config, samples)
+    epochs = epochs_for(config, samples, batch)
     resolved = overlay(
         config,
         {
@@ -83,7 +83,7 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are taken whole
     choice.kind.complete_spec(spec, data)
     choice.kind.note_options(spec, choice.options)
-    spec.notes += [*left, *notes_on(config, resolved, side=side, pictures=pictures)]
+    spec.notes += [*left, *notes_on(config, resolved, side=side, samples=samples)]
     return resolved, spec
 
 
@@ -99,7 +99,7 @@ def assemble(
             raise ConfigError(f"engine.grad_checkpointing was asked for and {config.model.name} does not offer it")
         model.set_grad_checkpointing(True)
     if device.type == "cpu":
-        quicken(model)
+        use_fast_gelu(model)
     task = build_task(
         model,
         choice,
@@ -125,11 +125,47 @@ def assemble(
         rank=world.rank,
         world=world.size,
     )
-    feed = _feed(train, config, choice.kind, spec, world=world, device=device)
+    feed = _feed(train, config, choice.kind, spec, task, world=world, device=device)
     identity = identity_of(train, data.val, steps=feed.steps)
     metrics = choice.kind.metric_specs(spec)
     primary = next(one for one in metrics if one.name == choice.kind.primary)
     return Parts(data, spec, feed, validation, task, metrics, primary, identity)
+
+
+def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str, Any]:
+    """Return what tells pictures apart, as JSON holds it; where they lie does not matter.
+
+    Args:
+        train: the training pictures.
+        val: the validation pictures.
+        steps: of an epoch.
+    """
+    return {
+        "classes": list(train.outputs),
+        "training": [train.length, ""] if isinstance(train, Stream) else [len(train), train.fingerprint()],
+        "validation": [len(val), val.fingerprint()],
+        "steps": steps,
+    }
+
+
+def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Return in words how pictures differ from those a run was begun with."""
+    changes = []
+    if begun["classes"] != now["classes"]:
+        gone = [name for name in begun["classes"] if name not in now["classes"]]
+        new = [name for name in now["classes"] if name not in begun["classes"]]
+        changes += [f"the classes {abbreviate(gone)} are gone"] if gone else []
+        changes += [f"the classes {abbreviate(new)} are new"] if new else []
+        changes += [] if gone or new else ["the classes are in another order"]
+    for role in ("training", "validation"):
+        (before, was), (count, is_now) = begun[role], now[role]
+        if before != count:
+            changes.append(f"there were {before} {role} pictures and are {count}")
+        elif was != is_now:
+            changes.append(f"the {count} {role} pictures have other names, labels or pixels")
+    if not changes and begun["steps"] != now["steps"]:
+        changes.append(f"an epoch had {begun['steps']} steps and has {now['steps']}")
+    return changes
 
 
 def _feed(
@@ -137,14 +173,17 @@ def _feed(
     config: TrainConfig,
     kind: type[Task],
     spec: InputSpec,
+    task: Task,
     *,
     world: World,
     device: torch.device,
 ) -> Feed:
     expand = kind.expander(spec, config.augment, config.loss, device=device)
-    shared: dict[str, Any] = {"expand": expand, "rank": world.rank, "world": world.size}
+    ranked: dict[str, Any] = {"rank": world.rank, "world": world.size}
+    shared: dict[str, Any] = {"expand": expand}
     cropping = replace(spec.framing, config=config.augment)
-    encode = kind.encoder(spec, config.augment)
+    plain = kind.encoder(spec, config.augment)
+    encode = task.read_along(plain)
     reading: dict[str, Any] = {
         "encode": encode,
         "device": device,
@@ -162,16 +201,18 @@ def _feed(
             bad_limit=config.data.bad_limit,
             **reading,
             **shared,
+            **ranked,
         )
-    order = Order(length=len(train), batch_size=batch_size, seed=config.seed, repeats=config.augment.repeats)
+    repeats = config.augment.repeats
+    order = Order(length=len(train), batch_size=batch_size, seed=config.seed, repeats=repeats, **ranked)
     array = train.array()
-    resident = array is not None and train.targets.in_rows and config.data.resident != "never"
+    resident = train.targets.in_rows and config.data.resident != "never" and encode is plain
     if array is not None and resident and _fits(array.nbytes, device):
-        pictures = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
-        if spec.in_chans == 3 and pictures.shape[1] == 1:
-            pictures = pictures.expand(-1, 3, -1, -1).contiguous()
+        images = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
+        if spec.in_chans == 3 and images.shape[1] == 1:
+            images = images.expand(-1, 3, -1, -1).contiguous()
         targets = torch.from_numpy(train.targets.rows)
-        return ResidentFeed({"image": pictures.to(device), "target": targets.to(device)}, order=order, **shared)
+        return ResidentFeed({"image": images.to(device), "target": targets.to(device)}, order=order, **shared)
     train = train.decoded(at_least=cropping.least)
     shared |= {"order": order, "bad_limit": config.data.bad_limit}
     limit, threads = _kept_limit(config, world), max(reading["workers"], 1)

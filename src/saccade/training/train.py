@@ -1,4 +1,4 @@
-"""Train a model from its settings, or go on with a run."""
+"""Train a model from its settings, or resume a run."""
 
 import json
 import time
@@ -13,27 +13,26 @@ import torch
 
 from ..building import resolve_name
 from ..config import ConfigError, TrainConfig, flatten, overlay, to_yaml
+from ..data.image import count_bad
 from ..data.loader import check_bad
 from ..data.open import Data
-from ..data.picture import count_bad
 from ..data.source import Stream
-from ..files import write_text
-from ..runs import Run, RunError, free_name
+from ..files import free_name, write_text
+from ..runs import Run, RunError
 from ..scores import save_scores
+from ..state import load_state
 from ..tasks.opening import open_samples
 from ..weights import save_model, save_tensors
 from .console import Console
-from .elastic import begun_before, mark
-from .lock import held_alone
+from .engine import torch_settings
+from .lifecycle import begun_before, held_alone, mark
 from .loop import Loop, TrainingError
 from .parallel import World, join_world, local_device, whole, whole_state
 from .recipes import configure, gather_settings
 from .setup import Parts, assemble, resolve
-from .state import load_state
-from .surroundings import surroundings
 
-# What may differ when a run goes on: how it is computed and kept, and what a run that broke may need. A name with a dot
-# at its end stands for all under it.
+# What may differ when a run is resumed: how it is computed and kept, and what a run that broke may need. A name with a
+# dot at its end stands for all under it.
 MAY_CHANGE = (
     "engine.",
     "keep.evaluate_every",
@@ -48,9 +47,6 @@ MAY_CHANGE = (
     "optim.clip",
     "optim.lr",
 )
-
-
-FINE_TUNING = ("nommer_finetune", "drloc_finetune")  # recipes that begin with trained weights
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ def train(
     settings: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> Trained:
-    """Train a model on pictures, or go on with a run that was stopped.
+    """Train a model on images, or resume a run that was stopped.
 
     Args:
         data: a folder of class folders, a list, an array file, shards (see `open_data`); nothing is the embedded set.
@@ -115,7 +111,7 @@ def train(
         out: the run's folder; a new one under `runs` if not given.
         device: cpu, cuda, cuda:1, ...; a GPU if there is one.
         workers: processes that read files.
-        resume: a run's folder to go on with; of the other settings only those that do not change what is trained.
+        resume: a run's folder to resume; of the other settings only those that do not change what is trained.
         overwrite: replace the run that `out` names.
         settings: any other settings by dotted name.
         quiet: print nothing.
@@ -137,7 +133,7 @@ def train(
         workers=workers,
     ) | dict(settings or {})
     if resume is not None and out is not None and Path(out) != Path(resume):
-        raise ConfigError(f"out={out} was given with resume={resume}; a run that goes on stays in its folder")
+        raise ConfigError(f"out={out} was given with resume={resume}; a resumed run stays in its folder")
     resume = resume or begun_before(out)
     if resume is None:
         config, run = configure(recipe, given), None
@@ -159,14 +155,14 @@ def train_config(
 
     Args:
         config: the settings.
-        run: one to go on with.
+        run: one to resume.
         out: the folder of a new one.
         overwrite: replace the run that `out` names.
         quiet: print nothing.
     """
     device = local_device(config.engine.device)
-    with surroundings(config, device), join_world(device) as world:
-        console = Console(epochs=config.schedule.epochs, quiet=quiet or not world.leads)
+    with torch_settings(config, device), join_world(device) as world:
+        console = Console(epochs=config.schedule.epochs, quiet=quiet or not world.is_main)
         choice, data = open_samples(config.task, config.data)
         config, spec = resolve(config, choice, data, device)
         resumed = run is not None
@@ -192,12 +188,12 @@ def train_config(
 
 
 def _fit(loop: Loop) -> dict[str, Any]:
-    """Run a loop; what breaks it is said with what to do."""
+    """Run a loop; what breaks it is said with what to do, and what could not be read is written in any case."""
     try:
-        return _fit_and_name_bad(loop)
+        return loop.fit()
     except torch.OutOfMemoryError as error:
         raise TrainingError(
-            f"the device ran out of memory at step {loop.step}: {str(error).splitlines()[0]}. Go on with the batch in "
+            f"the device ran out of memory at step {loop.step}: {str(error).splitlines()[0]}. Resume with the batch in "
             f"parts: saccade train --resume {loop.run.path} --set optim.accumulate={2 * loop.config.optim.accumulate}; "
             "or begin anew with a smaller batch or model, or engine.grad_checkpointing=true"
         ) from error
@@ -209,15 +205,10 @@ def _fit(loop: Loop) -> dict[str, Any]:
             f"a process that reads pictures was ended from outside at step {loop.step}: {error}. Mostly the machine's "
             f"memory is full; saccade train --resume {loop.run.path} --workers {(loop.config.data.workers or 0) // 2}"
         ) from error
-
-
-def _fit_and_name_bad(loop: Loop) -> dict[str, Any]:
-    try:
-        return loop.fit()
     finally:
         loop.feed.close()
         loop.parts.validation.close()
-        if loop.world.leads:
+        if loop.world.is_main:
             bad = loop.feed.bad | loop.parts.validation.bad
             with suppress(OSError):  # a full disk has a message of its own
                 write_text(loop.run.bad_file, json.dumps(bad, indent=1, ensure_ascii=False))
@@ -226,7 +217,7 @@ def _fit_and_name_bad(loop: Loop) -> dict[str, Any]:
 def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overwrite: bool) -> Run:
     """Make the folder in one process, and find it in the others."""
     path, error = None, None
-    if world.leads:
+    if world.is_main:
         try:
             name = f"{config.model.name}-{config.recipe or 'own'}-seed{config.seed}"
             path = Run.create(out or free_name(Path("runs"), name), config, overwrite=overwrite).path
@@ -244,12 +235,12 @@ def _restore(loop: Loop, run: Run, console: Console) -> None:
     for note in state.notes:
         console.say(note, style="yellow")
     loop.restore(state)
-    if loop.world.leads:
+    if loop.world.is_main:
         write_text(run.settings, to_yaml(loop.config))  # what was changed now holds from here on
     if loop.ended():
         console.say(f"{run.path} has come to its end at step {loop.step}; its weights and its report are written again")
     else:
-        console.say(f"going on with {run.path} at step {loop.step} (epoch {loop.epoch + 1})")
+        console.say(f"resuming {run.path} at step {loop.step} (epoch {loop.epoch + 1})")
 
 
 def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, seconds: float) -> Trained:
@@ -262,7 +253,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
         weights |= {name: whole(value) for name, value in loop.average.tensors().items()}
     primary = parts.primary
     trained = Trained(run.path, metrics[f"val_{primary.name}"], primary.name, record, seconds)
-    if loop.world.leads:
+    if loop.world.is_main:
         model = loop.task.model
         names = [parts.data.val.name(int(place)) for place in measured.columns["place"]]
         save_scores(run.scores_file, measured.scores(), measured.columns["place"], names, parts.spec)
@@ -321,7 +312,7 @@ def _resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> T
     refused = [name for name in after if after[name] != before.get(name) and not _may_change(name)]
     if refused:
         raise ConfigError(
-            f"{', '.join(refused)} cannot be changed in a run that goes on; only {', '.join(MAY_CHANGE)} can. Begin "
+            f"{', '.join(refused)} cannot be changed in a resumed run; only {', '.join(MAY_CHANGE)} can. Begin "
             f"another run for other settings; --set model.checkpoint={run.path} starts it from this one's weights, if "
             "it has come to its end"
         )
@@ -334,9 +325,9 @@ def _may_change(name: str) -> bool:
 
 def _refuse_without_weights(config: TrainConfig) -> None:
     """Refuse to fine-tune what has not been trained."""
-    if config.recipe in FINE_TUNING and not config.model.checkpoint and not config.model.pretrained:
+    if config.requires_checkpoint and not config.model.checkpoint and not config.model.pretrained:
         raise ConfigError(
-            f"the recipe {config.recipe} goes on from trained weights and none were given; name a run, a safetensors "
+            f"the recipe {config.recipe} begins with trained weights and none were given; name a run, a safetensors "
             "file or a published checkpoint by --set model.checkpoint=FILE, or fetch timm's by --set "
             "model.pretrained=true"
         )
@@ -347,5 +338,5 @@ def _refuse_other_readers(begun: TrainConfig, now: TrainConfig, data: Data) -> N
     if isinstance(data.train, Stream) and begun.data.workers != now.data.workers:
         raise ConfigError(
             f"data.workers={now.data.workers} was given and the run was begun with {begun.data.workers}; the order of "
-            "a stream depends on them, so a run that goes on keeps them"
+            "a stream depends on them, so a resumed run keeps them"
         )

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from saccade.data.source import ArraySource
-from saccade.data.split import Splits
+from saccade.data.source import ArraySource, Splits
 from saccade.data.targets import Targets
 from saccade.tasks import Answer, Metrics, MetricSpec, Task
 from saccade.tasks.auxiliary.around import Around

@@ -26,14 +26,14 @@ import json, os, signal, sys
 from saccade.comparison.compare import compare
 from saccade.training.loop import Loop
 
-look_up = Loop._look_up
+look_up = Loop._checkpoint_or_stop
 
 def die(self):
     look_up(self)
     if "broadcast" in str(self.run.path) and self.run.path.name == "seed-1" and self.step == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
-Loop._look_up = die
+Loop._checkpoint_or_stop = die
 compare(**json.loads(sys.argv[1]))
 """
 
@@ -265,7 +265,7 @@ def test_a_fault_in_one_run_leaves_its_seed_out(pictures, tmp_path, monkeypatch)
 
 
 def test_ctrl_c_leaves_a_comparison_that_goes_on(pictures, tmp_path, monkeypatch):
-    original = loop.Loop._look_up
+    original = loop.Loop._checkpoint_or_stop
 
     def interrupted(self):
         if self.run.path.name == "seed-1" and self.step == 1:
@@ -273,10 +273,10 @@ def test_ctrl_c_leaves_a_comparison_that_goes_on(pictures, tmp_path, monkeypatch
         original(self)
 
     given = small(tmp_path / "c", arms=["base", "broadcast"], seeds=2)
-    monkeypatch.setattr(loop.Loop, "_look_up", interrupted)
+    monkeypatch.setattr(loop.Loop, "_checkpoint_or_stop", interrupted)
     with pytest.raises(loop.Interrupted) as stopped:
         compare(pictures, **given)
-    monkeypatch.setattr(loop.Loop, "_look_up", original)
+    monkeypatch.setattr(loop.Loop, "_checkpoint_or_stop", original)
     assert stopped.value.run == tmp_path / "c"
     run = next((tmp_path / "c" / "runs").glob("base-*/seed-1"))
     assert sorted(path.name for path in (run / "state").glob("step-*")) == ["step-000000000", "step-000000001"]

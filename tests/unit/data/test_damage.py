@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.data.picture import BadPicture, decode
+from saccade.data.image import BadSample, decode
 
 
 def noise(height: int = 96, width: int = 96, *, flat_from: int | None = None, flat: int = 128) -> Image.Image:
@@ -35,7 +35,7 @@ def chunk(kind: bytes, content: bytes) -> bytes:
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
 def test_png_whose_end_is_zeros_is_bad(share):
-    with pytest.raises(BadPicture):
+    with pytest.raises(BadSample):
         decode(zeroed(saved(noise(), "PNG"), share), name="x")
 
 
@@ -48,7 +48,7 @@ def test_png_whose_pixels_have_a_wrong_checksum_is_bad_in_any_chunk():
     assert decode(whole, name="x")[..., 0].tolist() == [[10, 20, 30], [40, 50, 60]]
     for number in (0, 1):
         wrong = [part[:-1] + bytes([part[-1] ^ 1]) if place == number else part for place, part in enumerate(parts)]
-        with pytest.raises(BadPicture, match="checksum") as caught:
+        with pytest.raises(BadSample, match="checksum") as caught:
             decode(start + b"".join(wrong) + chunk(b"IEND", b""), name="x")
         assert caught.value.kind == "damaged"
 
@@ -56,7 +56,7 @@ def test_png_whose_pixels_have_a_wrong_checksum_is_bad_in_any_chunk():
 def test_lossy_webp_of_mostly_zeros_is_bad():
     data = saved(noise(200, 200), "WEBP")
     assert decode(data, name="x").shape == (200, 200, 3)
-    with pytest.raises(BadPicture, match="truncated") as caught:
+    with pytest.raises(BadSample, match="truncated") as caught:
         decode(zeroed(data, 0.4), name="x")
     assert caught.value.kind == "truncated"
 
@@ -77,7 +77,7 @@ def test_whole_webp_that_ends_in_one_colour_is_read(options, flat_from):
 @pytest.mark.parametrize("share", [0.4, 0.7, 0.95])
 def test_jpeg_cut_short_with_an_end_mark_put_on_is_bad(mode, at_least, share):
     data = saved(noise().convert(mode), "JPEG")
-    with pytest.raises(BadPicture, match="its data end before its last pixel") as caught:
+    with pytest.raises(BadSample, match="its data end before its last pixel") as caught:
         decode(data[: int(len(data) * share)] + b"\xff\xd9", name="x", at_least=at_least)
     assert caught.value.kind == "truncated"
 

@@ -7,8 +7,8 @@ import unicodedata
 import numpy as np
 import pytest
 
+from saccade.data.image import BadSample
 from saccade.data.open import open_data
-from saccade.data.picture import BadPicture
 from support.pictures import class_folders, encoded
 
 
@@ -78,7 +78,7 @@ def test_files_are_not_opened_when_listing(tmp_path):
         for number in range(3):
             (tmp_path / name / f"{number}.jpg").write_bytes(b"broken")
     data = open_data(str(tmp_path))
-    with pytest.raises(BadPicture) as caught:
+    with pytest.raises(BadSample) as caught:
         data.train.read(0)
     assert caught.value.name == data.train.name(0)
 

@@ -14,15 +14,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.data import picture as pictures
-from saccade.data import samples, tar
+from saccade.data import image as pictures
+from saccade.data import tar
 from saccade.data.arrays import read_idx
 from saccade.data.folder import open_folder
+from saccade.data.image import BadSample, decode
 from saccade.data.npz import open_npz
 from saccade.data.open import open_data
-from saccade.data.picture import BadPicture, decode
-from saccade.data.samples import number_classes, shard_entries
-from saccade.data.tar import TarError, members
+from saccade.data.tar import TarError, members, number_classes, shard_entries
 from saccade.files import NotRegularError, open_regular
 from support.pictures import class_folders, encoded, write_shard
 
@@ -104,13 +103,13 @@ def test_labels_that_no_writer_makes_are_bad_samples(tmp_path, label):
         path = tmp_path / f"{kind}.tar"
         write_shard(path, [("a", encoded(1), label), ("b", encoded(2), "1")], label=kind)
         bad, good = shard_entries(path, 0, ["0", "1"])
-        assert isinstance(bad, BadPicture)
+        assert isinstance(bad, BadSample)
         assert len(bad.reason) < 2000
         assert good.label == 1
 
 
 def test_a_picture_in_a_shard_that_is_too_large_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(samples, "MAX_BYTES", 100)
+    monkeypatch.setattr(tar, "MAX_BYTES", 100)
     write_shard(tmp_path / "a.tar", [("a", encoded(1), "0")])
     (bad,) = shard_entries(tmp_path / "a.tar", 0, ["0", "1"])
     assert bad.kind == "huge"
@@ -138,7 +137,7 @@ def test_only_regular_files_are_opened(tmp_path):
     for path in odd_files(tmp_path):
         assert isinstance(within(lambda path=path: open_regular(path), 5), NotRegularError)
         bad = within(lambda path=path: decode(path, name=path.name), 5)
-        assert isinstance(bad, BadPicture)
+        assert isinstance(bad, BadSample)
         assert bad.kind == "foreign"
         assert "only regular files are read" in bad.reason
 
@@ -163,7 +162,7 @@ def test_a_file_that_is_too_large_for_a_picture_is_refused_unread(tmp_path):
     with path.open("wb") as file:
         file.write(encoded(1))
         file.truncate(pictures.MAX_BYTES + 1)
-    with pytest.raises(BadPicture, match="at most") as caught:
+    with pytest.raises(BadSample, match="at most") as caught:
         decode(path, name="a.jpg")
     assert caught.value.kind == "huge"
 
@@ -196,7 +195,7 @@ def test_strips_of_a_large_picture_are_what_the_whole_is(monkeypatch, mode, turn
 
 def test_a_large_transparent_picture_takes_little_more_than_its_pixels(tmp_path):
     code = (
-        "import resource, sys; from pathlib import Path; from saccade.data.picture import decode;"
+        "import resource, sys; from pathlib import Path; from saccade.data.image import decode;"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024;"
         "before = peak(); decode(Path(sys.argv[1]), name='a'); print(peak() - before)"
     )
@@ -288,7 +287,7 @@ def test_links_in_a_circle_are_bad_pictures(tmp_path):
     source = open_data(str(tmp_path)).train
     (index,) = [index for index in range(len(source)) if "round" in source.name(index)] or [None]
     if index is not None:
-        with pytest.raises(BadPicture):
+        with pytest.raises(BadSample):
             source.read(index)
 
 
@@ -329,7 +328,7 @@ def test_a_row_names_no_file_outside_of_its_set(tmp_path, rows):
             row = int(source.name(index).split("[")[1][:-1])
             try:
                 found[row] = source.read(index).shape
-            except BadPicture as bad:
+            except BadSample as bad:
                 found[row] = bad.reason
     for row in range(3):
         assert "outside of the set" in found[row]

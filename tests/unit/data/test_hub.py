@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from saccade.data.hub import HubStream
+from saccade.data.image import BadSample
 from saccade.data.open import open_data
-from saccade.data.picture import BadPicture
 from support.pictures import encoded, pixels
 
 datasets = pytest.importorskip("datasets")
@@ -68,7 +68,7 @@ def test_bad_rows_are_bad_pictures(tmp_path):
     datasets.DatasetDict(sets).save_to_disk(str(tmp_path / "set"))
     train = open_data(str(tmp_path / "set")).train
     for index in (0, 1):
-        with pytest.raises(BadPicture) as caught:
+        with pytest.raises(BadSample) as caught:
             train.read(index)
         assert caught.value.name == f"train[{index}]"
     assert train.read(2).shape == (24, 32, 3)
@@ -130,6 +130,6 @@ def test_row_of_a_stream_without_a_valid_label_is_a_bad_picture(label):
     dataset = datasets.Dataset.from_dict(rows, features=features).to_iterable_dataset()
     got = list(HubStream(dataset, prefix="train", buffer=1).samples(seed=0, epoch=0, **ALONE))
     assert [getattr(sample, "target", None) for sample in got] == [0, 1, None, 1]
-    assert isinstance(got[2], BadPicture)
+    assert isinstance(got[2], BadSample)
     assert got[2].name == "train[2]"
     assert "label" in got[2].reason

@@ -6,14 +6,13 @@ import pytest
 import torch
 
 from saccade.config import AugmentConfig
+from saccade.data.draws import Order
 from saccade.data.feed import ResidentFeed
 from saccade.data.framing import Framing, ImageEncoder
 from saccade.data.kept import Kept, KeptFeed, decoded_bytes, framed_bytes
-from saccade.data.loader import FileFeed, TooManyBad
+from saccade.data.loader import FileFeed, TooManyBad, in_threads
 from saccade.data.open import open_data
-from saccade.data.order import Order
 from saccade.data.source import FileSource
-from saccade.data.threads import in_threads
 from saccade.data.validation import Validation
 from saccade.tasks.opening import choose_task
 from saccade.training import setup
@@ -102,7 +101,7 @@ def test_what_does_not_fit_is_read_again(folder, reads):
     source = open_data(str(folder)).train
     kept = Kept(source, limit=10.5 * PICTURE, threads=2)
     kept.ready()
-    assert len(kept.pictures) == 10
+    assert len(kept.images) == 10
     reads.clear()
     few = feed(FileFeed, kept, crop="resized", workers=0)
     first = batches(few)

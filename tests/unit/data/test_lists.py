@@ -2,8 +2,8 @@
 
 import pytest
 
+from saccade.data.image import BadSample
 from saccade.data.open import open_data
-from saccade.data.picture import BadPicture
 from support.pictures import encoded
 
 
@@ -125,7 +125,7 @@ def test_vanished_picture_stays_in_its_place_and_is_named(tmp_path):
     assert after.val.fingerprint() == before.val.fingerprint()
     assert any("1 of 40 listed pictures are not there" in note and "pics/7.jpg" in note for note in after.notes)
     part = after.train if "pics/7.jpg" in names(after.train) else after.val
-    with pytest.raises(BadPicture) as caught:
+    with pytest.raises(BadSample) as caught:
         part.read(names(part).index("pics/7.jpg"))
     assert caught.value.kind == "missing"
 

@@ -6,11 +6,11 @@ import torch
 from PIL import Image
 
 from saccade.config import AugmentConfig
+from saccade.data.draws import Order
 from saccade.data.feed import ResidentFeed
 from saccade.data.framing import Framing, ImageEncoder, random_box
 from saccade.data.loader import FileFeed, TooManyBad, _loader, _Reading
 from saccade.data.open import open_data
-from saccade.data.order import Order
 from saccade.tasks.opening import choose_task
 from saccade.training.parallel import Alone
 from saccade.training.recipes import configure
@@ -41,14 +41,12 @@ def feed(folder, *, batch=16, workers=0, limit=0.05, rank=0, world=1, config=CON
     source = open_data(str(folder)).train
     return FileFeed(
         source,
-        order=Order(length=len(source), batch_size=batch, seed=0),
+        order=Order(length=len(source), batch_size=batch, seed=0, rank=rank, world=world),
         expand=augment(),
         encode=ImageEncoder(Framing(16, config=config)),
         device=torch.device("cpu"),
         workers=workers,
         bad_limit=limit,
-        rank=rank,
-        world=world,
     )
 
 
@@ -89,11 +87,8 @@ def test_processes_share_out_what_one_would_take_and_mix_the_same_pairs(folder, 
 
 def test_resident_set_is_shared_out_alike():
     pictures, labels = torch.randint(0, 256, (21, 3, 16, 16), dtype=torch.uint8), torch.arange(21) % 3
-    order = Order(length=21, batch_size=10, seed=0)
-    feeds = [
-        ResidentFeed({"image": pictures, "target": labels}, order=order, expand=augment(), rank=r, world=w)
-        for r, w in [(0, 1), (0, 2), (1, 2)]
-    ]
+    orders = [Order(length=21, batch_size=10, seed=0, rank=r, world=w) for r, w in [(0, 1), (0, 2), (1, 2)]]
+    feeds = [ResidentFeed({"image": pictures, "target": labels}, order=one, expand=augment()) for one in orders]
     for batch, first, second in zip(*(one.epoch(2) for one in feeds), strict=True):
         assert (len(first["index"]), len(second["index"])) == (4, 6)
         assert all(torch.equal(torch.cat([first[name], second[name]]), batch[name]) for name in batch)

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from saccade.data import shards
+from saccade.data.image import BadSample, count_bad
 from saccade.data.open import open_data
-from saccade.data.picture import BadPicture, count_bad
 from saccade.data.shards import ShardStream
 from saccade.data.source import Stream
 from support.pictures import encoded, pixels, write_shard
@@ -125,7 +125,7 @@ def test_truncated_shard_gives_what_is_there_and_names_itself(tmp_path):
     for end in (picture.offset_data + 10, picture.offset + 100):
         cut.write_bytes(data[:end])
         samples = read(ShardStream([whole, cut], classes=("a", "b")))
-        bad = [sample for sample in samples if isinstance(sample, BadPicture)]
+        bad = [sample for sample in samples if isinstance(sample, BadSample)]
         assert len(samples) - len(bad) == 5 + 3
         assert [b.name for b in bad] == [str(cut)]
         assert "truncated" in bad[0].reason
@@ -140,7 +140,7 @@ def test_cut_picture_after_its_label_is_lost_with_the_shard_not_decoded(tmp_path
         place = tar.getmember("00003.jpg").offset_data
     (tmp_path / "b.tar").write_bytes((tmp_path / "b.tar").read_bytes()[: place + 50])
     samples = read(ShardStream([tmp_path / "b.tar"], classes=("a", "b")))
-    assert [s.name for s in samples if isinstance(s, BadPicture)] == [str(tmp_path / "b.tar")]
+    assert [s.name for s in samples if isinstance(s, BadSample)] == [str(tmp_path / "b.tar")]
     assert len(samples) == 4
 
 
@@ -150,7 +150,7 @@ def test_shard_that_ends_without_an_end_mark_keeps_all_samples_but_is_reported(t
         last = tar.getmembers()[-1]
     path.write_bytes(path.read_bytes()[: last.offset_data + 512])
     samples = read(ShardStream([path], classes=("a", "b")))
-    assert [isinstance(sample, BadPicture) for sample in samples].count(False) == 3
+    assert [isinstance(sample, BadSample) for sample in samples].count(False) == 3
     assert len(samples) == 4
 
 
@@ -158,7 +158,7 @@ def test_shard_that_ends_without_an_end_mark_keeps_all_samples_but_is_reported(t
 def test_what_is_no_tar_is_reported(tmp_path, content):
     (tmp_path / "a.tar").write_bytes(content)
     (bad,) = read(ShardStream([tmp_path / "a.tar"], classes=("a", "b")))
-    assert isinstance(bad, BadPicture)
+    assert isinstance(bad, BadSample)
     assert str(tmp_path / "a.tar") in str(bad)
 
 
@@ -166,12 +166,12 @@ def test_missing_shard_is_reported_and_others_go_on(tmp_path):
     paths = write_shards(tmp_path, 2, 3)
     paths[0].unlink()
     samples = read(ShardStream(paths, classes=("a", "b")))
-    assert sum(isinstance(sample, BadPicture) for sample in samples) == 1
+    assert sum(isinstance(sample, BadSample) for sample in samples) == 1
     assert len(samples) == 4
 
 
 def lost(samples):
-    return count_bad({bad.name: bad.reason for bad in samples if isinstance(bad, BadPicture)})
+    return count_bad({bad.name: bad.reason for bad in samples if isinstance(bad, BadSample)})
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.6])
@@ -181,7 +181,7 @@ def test_shards_cut_short_count_about_as_many_pictures_as_they_lost(tmp_path, sh
         data = path.read_bytes()
         path.write_bytes(data[: int(len(data) * share)])
     samples = read(ShardStream(paths, classes=("a", "b")))
-    there = sum(not isinstance(sample, BadPicture) for sample in samples)
+    there = sum(not isinstance(sample, BadSample) for sample in samples)
     assert len(samples) == there + 3
     assert abs(lost(samples) - (160 - there)) < 0.1 * 160
 
@@ -195,7 +195,7 @@ def test_missing_and_damaged_shards_count_their_pictures(tmp_path):
     data[middle : middle + 512] = b"\xff" * 512
     paths[1].write_bytes(data)
     samples = read(ShardStream(paths, classes=("a", "b")))
-    assert sum(not isinstance(sample, BadPicture) for sample in samples) == 20 + 40
+    assert sum(not isinstance(sample, BadSample) for sample in samples) == 20 + 40
     assert abs(lost(samples) - 60) <= 8
 
 
@@ -204,7 +204,7 @@ def test_lost_pictures_are_not_made_up_where_no_shard_is_longer(tmp_path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     samples = read(ShardStream([path], classes=("a", "b")))
     assert lost(samples) == 1
-    (bad,) = [sample for sample in samples if isinstance(sample, BadPicture)]
+    (bad,) = [sample for sample in samples if isinstance(sample, BadSample)]
     assert "at least 1 picture is lost, how many is not known" in bad.reason
 
 
@@ -225,11 +225,11 @@ def test_losses_of_validation_and_of_listed_training_shards_are_noted(tmp_path):
 def test_shard_removed_while_it_is_read_gives_bad_pictures(tmp_path):
     (path,) = write_shards(tmp_path, 1, 20)
     samples = ShardStream([path], classes=("a", "b"), buffer=4).samples(seed=0, epoch=0, **ALONE)
-    assert not isinstance(next(samples), BadPicture)
+    assert not isinstance(next(samples), BadSample)
     path.unlink()
     rest = list(samples)
     assert len(rest) == 19
-    assert isinstance(rest[-1], BadPicture)
+    assert isinstance(rest[-1], BadSample)
     assert "its shard cannot be read" in rest[-1].reason
 
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from saccade.data.spec import InputSpec
-from saccade.deployment import answers as writing
+from saccade.deployment import writers as writing
 from saccade.deployment.paths import NoPictures
 from saccade.deployment.predict import Prediction, Predictions
 from saccade.deployment.writers import draw, printable

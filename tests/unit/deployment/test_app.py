@@ -224,7 +224,7 @@ def test_metrics_count_requests_batches_and_bytes(address):
     send(address, picture())
     text = http.get(address + "/metrics").text
     assert 'saccade_requests_total{path="/predict",status="200"}' in text
-    assert 'saccade_batch_size_bucket{model="first",le="1"}' in text
+    assert 'saccade_batch_size_bucket{le="1.0",model="first"}' in text
     assert 'saccade_request_seconds_count{path="/predict"}' in text
     assert "nonsense" not in text
     http.get(address + "/nonsense")

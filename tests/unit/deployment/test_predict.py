@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from saccade.deployment import paths
-from saccade.deployment.answers import write_predictions
 from saccade.deployment.paths import NoPictures, count_paths, find_paths, read_names, walk
 from saccade.deployment.predict import predict
+from saccade.deployment.writers import write_predictions
 from saccade.tasks import Classify
 from support.exports import CLASSES, Colours
 from support.pictures import encoded

@@ -206,9 +206,9 @@ def test_a_graph_that_may_never_end_is_refused(tmp_path):
 def test_a_graph_that_takes_too_long_is_stopped(tmp_path, monkeypatch):
     from onnx import TensorProto, helper
 
-    from saccade.deployment import limited
+    from saccade.deployment import predictor
 
-    monkeypatch.setattr(limited, "RUN_SECONDS", 0.3)
+    monkeypatch.setattr(predictor, "RUN_SECONDS", 0.3)
     size = helper.make_tensor("size", TensorProto.INT64, [2], [1500, 1500])
     nodes = [
         helper.make_node("ReduceMean", ["before"], ["mean"], keepdims=0),

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from benchmarks.serve import Client, load, resident_mib, upload
 
-from saccade.deployment import connection
+from saccade.deployment import connection, guard
 from saccade.deployment.serve import serve
 from support.serving import Brightness, make_app, picture, running, start, until
 
@@ -94,8 +94,9 @@ def answer_of(port, data, seconds=20):
 
 @pytest.fixture
 def port(monkeypatch):
-    for name, seconds in {"HEADER_SECONDS": 0.3, "REST_SECONDS": 0.3, "UNREAD_SECONDS": 0.3}.items():
-        monkeypatch.setattr(connection, name, seconds)
+    monkeypatch.setattr(connection, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(connection, "UNREAD_SECONDS", 0.3)
+    monkeypatch.setattr(guard, "REST_SECONDS", 0.3)
     with running(make_app(limits={"max_bytes": 1000, "upload_seconds": 0.3})) as address:
         yield int(address.rsplit(":", 1)[1])
 
@@ -108,6 +109,13 @@ def test_a_connection_that_sends_no_whole_headers_is_closed(port, data):
 def test_a_connection_that_was_refused_and_goes_on_sending_is_closed(port):
     data = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n\r\nabc"
     assert b" 413 " in answer_of(port, data)
+
+
+def test_a_refused_client_that_waits_to_be_asked_for_its_body_is_not_asked(port):
+    head = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 5000\r\n"
+    answer = answer_of(port, head + b"Expect: 100-continue\r\n\r\n")
+    assert b" 413 " in answer
+    assert b"100 Continue" not in answer
 
 
 def test_a_body_that_does_not_come_is_answered_408(port):
@@ -240,7 +248,7 @@ def test_an_ordinary_client_that_sends_too_much_sees_the_refusal(path):
 
 
 def test_the_rest_of_a_refused_upload_is_dropped_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr(connection, "REST_BYTES", 1_000_000)
+    monkeypatch.setattr(guard, "REST_BYTES", 1_000_000)
     head = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 900000000\r\n"
     with running(make_app(limits={"max_bytes": 1000})) as address:
         for close in (b"Connection: close\r\n\r\n", b"\r\n"):

@@ -17,15 +17,15 @@ from PIL import Image
 
 from saccade.commands.export import as_table
 from saccade.data.spec import InputSpec
-from saccade.deployment.answers import write_predictions
 from saccade.deployment.app import create_app
 from saccade.deployment.browse import RunIndex
 from saccade.deployment.bundle import Bundle, ExportError
 from saccade.deployment.export import export
+from saccade.deployment.judge import Score, lost
 from saccade.deployment.predict import predict
 from saccade.deployment.predictor import Predictor, open_predictor
-from saccade.deployment.score import Score, lost
 from saccade.deployment.serve import _open
+from saccade.deployment.writers import write_predictions
 from saccade.runs import Run
 from saccade.tasks import Answer, Classify, MetricSpec, Task
 from saccade.tasks.task import TASKS

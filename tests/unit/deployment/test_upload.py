@@ -21,27 +21,27 @@ def refused(body, kind=TYPE):
 @pytest.mark.parametrize("data", [b"", b"\r\n", b"-XX", b"\r\n--X", b"\r\n\r\n", bytes(range(256)) * 9])
 def test_a_file_comes_out_as_it_went_in(data):
     form = read_form(part(data) + part(b"3", "model", "", "") + b"--XX--\r\n", TYPE)
-    assert form.picture == (data, "a.png")
+    assert form.image == (data, "a.png")
     assert form.fields == {"model": "3"}
 
 
 def test_text_before_the_first_boundary_and_after_the_last_is_not_read():
     form = read_form(b"preamble\r\n" + part(b"data") + b"--XX--\r\nepilogue", TYPE)
-    assert form.picture.data == b"data"
+    assert form.image.data == b"data"
 
 
 def test_a_picture_may_be_the_body_itself():
-    assert read_form(b"data", "image/png").picture.data == b"data"
+    assert read_form(b"data", "image/png").image.data == b"data"
 
 
 def test_a_part_without_a_type_is_judged_by_its_contents():
-    assert read_form(part(b"data", kind="") + b"--XX--", TYPE).picture.data == b"data"
+    assert read_form(part(b"data", kind="") + b"--XX--", TYPE).image.data == b"data"
 
 
 def test_a_path_in_a_file_name_stays_a_name():
     form = read_form(part(b"x", more='; filename="../../etc/passwd"') + b"--XX--", TYPE)
-    assert isinstance(form.picture.name, str)
-    assert form.picture.data == b"x"
+    assert isinstance(form.image.name, str)
+    assert form.image.data == b"x"
 
 
 @pytest.mark.parametrize(

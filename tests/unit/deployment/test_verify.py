@@ -6,7 +6,7 @@ from saccade.config import TrainConfig, overlay, to_yaml
 from saccade.data.spec import InputSpec
 from saccade.deployment import verify
 from saccade.deployment.bundle import ExportError
-from saccade.deployment.score import measure, paired_loss
+from saccade.deployment.judge import measure, paired_loss
 from saccade.deployment.verify import BATCHES, Evidence, gather, race, sizes_to_try
 from support.pictures import class_folders
 

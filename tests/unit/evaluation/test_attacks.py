@@ -29,7 +29,7 @@ def labelled(ask) -> Tensor:
 def attack_all(ask, valid, attack, clean=CLEAN):
     plain, gradient = look(ask, clean, valid)
     once = fgsm(ask, clean, valid, attack, begun=plain, gradient=gradient)
-    return plain, once, pgd(ask, clean, valid, attack, begun=once, words=list(range(len(clean))))
+    return plain, once, pgd(ask, clean, valid, attack, begun=once, rng_keys=list(range(len(clean))))
 
 
 def test_loss_rises_and_accuracy_falls_from_clean_to_fgsm_to_pgd():
@@ -77,8 +77,8 @@ def test_masked_gradient_fools_fgsm_and_is_exposed_by_pgd_with_restarts():
     once = fgsm(ask, CLEAN, valid, attack, begun=plain, gradient=gradient)
     assert not once.wrong.any()  # as if it could not be attacked
     words = list(range(len(CLEAN)))
-    assert not pgd(ask, CLEAN, valid, Attack(epsilon=8, restarts=1), begun=once, words=words).wrong.any()
-    assert pgd(ask, CLEAN, valid, attack, begun=once, words=words).wrong.float().mean() > 0.5
+    assert not pgd(ask, CLEAN, valid, Attack(epsilon=8, restarts=1), begun=once, rng_keys=words).wrong.any()
+    assert pgd(ask, CLEAN, valid, attack, begun=once, rng_keys=words).wrong.float().mean() > 0.5
 
 
 def test_saturated_shares_are_exposed_by_the_margin():
@@ -100,7 +100,7 @@ def test_random_starts_do_not_depend_on_the_rest_of_the_batch():
     whole = attack_all(ask, valid, attack)[2]
     begun, gradient = look(ask, CLEAN[9:12], valid[9:12])
     begun = fgsm(ask, CLEAN[9:12], valid[9:12], attack, begun=begun, gradient=gradient)
-    part = pgd(ask, CLEAN[9:12], valid[9:12], attack, begun=begun, words=[9, 10, 11])
+    part = pgd(ask, CLEAN[9:12], valid[9:12], attack, begun=begun, rng_keys=[9, 10, 11])
     assert torch.equal(part.wrong, whole.wrong[9:12])
     assert torch.allclose(part.pictures, whole.pictures[9:12], atol=1e-6)
 

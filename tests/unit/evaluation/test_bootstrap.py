@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from saccade.evaluation import bootstrap
-from saccade.evaluation.bootstrap import estimate, interval, mcnemar, resample
-from saccade.evaluation.statistic import mean_of, statistic_of
+from saccade.evaluation.bootstrap import estimate, interval, mcnemar, mean_of, resample, statistic_of
 from saccade.report.tally import wilson
 from saccade.tasks.metric import GROUP, MetricSpec
 

@@ -24,7 +24,7 @@ def textured(seed: int, side: int, channels: int = 3) -> np.ndarray:
 def test_change_grows_with_severity(name, side):
     pictures = [textured(seed, side) for seed in range(6)]
     changes = [
-        np.mean([(corrupt(p, name, s, word=i) - p.astype(float)) ** 2 for i, p in enumerate(pictures)])
+        np.mean([(corrupt(p, name, s, rng_key=i) - p.astype(float)) ** 2 for i, p in enumerate(pictures)])
         for s in SEVERITIES
     ]
     assert changes[0] > 0
@@ -35,28 +35,28 @@ def test_change_grows_with_severity(name, side):
 def test_corruption_is_a_function_of_picture_and_word_alone(name):
     picture = textured(0, 32)
     kept = picture.copy()
-    first = corrupt(picture, name, 3, word=7)
-    corrupt(textured(1, 32), name, 3, word=8)
+    first = corrupt(picture, name, 3, rng_key=7)
+    corrupt(textured(1, 32), name, 3, rng_key=8)
     assert first.dtype == np.uint8
     assert first.shape == picture.shape
-    assert np.array_equal(first, corrupt(picture, name, 3, word=7))
+    assert np.array_equal(first, corrupt(picture, name, 3, rng_key=7))
     assert np.array_equal(picture, kept)
 
 
 def test_draws_differ_between_pictures_and_severities():
     grey = np.full((32, 32, 3), 128, np.uint8)
-    first = corrupt(grey, "gaussian_noise", 2, word=1).astype(int) - 128
-    other = corrupt(grey, "gaussian_noise", 2, word=2).astype(int) - 128
-    stronger = corrupt(grey, "gaussian_noise", 3, word=1).astype(int) - 128
+    first = corrupt(grey, "gaussian_noise", 2, rng_key=1).astype(int) - 128
+    other = corrupt(grey, "gaussian_noise", 2, rng_key=2).astype(int) - 128
+    stronger = corrupt(grey, "gaussian_noise", 3, rng_key=1).astype(int) - 128
     for pair in ((first, other), (first, stronger)):
         assert abs(np.corrcoef(pair[0].ravel(), pair[1].ravel())[0, 1]) < 0.1
 
 
 def test_noise_has_the_strength_it_states():
     grey = np.full((224, 224, 3), 128, np.uint8)
-    noise = (corrupt(grey, "gaussian_noise", 2, word=1).astype(float) - 128) / 255
+    noise = (corrupt(grey, "gaussian_noise", 2, rng_key=1).astype(float) - 128) / 255
     assert noise.std() == pytest.approx(0.12, rel=0.05)
-    shot = corrupt(grey, "shot_noise", 1, word=1) / 255
+    shot = corrupt(grey, "shot_noise", 1, rng_key=1) / 255
     assert shot.std() == pytest.approx(np.sqrt(128 / 255 / 60), rel=0.05)
 
 
@@ -64,10 +64,10 @@ def test_noise_has_the_strength_it_states():
 def test_blur_keeps_an_even_picture_and_the_mean_of_any(side):
     even = np.full((side, side, 3), 90, np.uint8)
     for name in ("gaussian_blur", "defocus_blur", "motion_blur", "zoom_blur"):
-        assert np.array_equal(corrupt(even, name, 5, word=3), even)
+        assert np.array_equal(corrupt(even, name, 5, rng_key=3), even)
     point = np.zeros((side, side, 1), np.uint8)
     point[side // 2, side // 2] = 255
-    spread = corrupt(point, "defocus_blur", 3, word=0)[..., 0].astype(float)
+    spread = corrupt(point, "defocus_blur", 3, rng_key=0)[..., 0].astype(float)
     rows, columns = np.mgrid[:side, :side]
     assert (rows * spread).sum() / spread.sum() == pytest.approx(side // 2, abs=0.05)
     assert (columns * spread).sum() / spread.sum() == pytest.approx(side // 2, abs=0.05)
@@ -96,6 +96,6 @@ def test_grey_pictures_are_not_saturated():
 
 def test_unknown_name_and_severity_are_refused():
     with pytest.raises(ValueError, match=r"no corruption 'rain'; there are gaussian_noise"):
-        corrupt(textured(0, 32), "rain", 1, word=0)
+        corrupt(textured(0, 32), "rain", 1, rng_key=0)
     with pytest.raises(ValueError, match="severity 6"):
-        corrupt(textured(0, 32), "fog", 6, word=0)
+        corrupt(textured(0, 32), "fog", 6, rng_key=0)

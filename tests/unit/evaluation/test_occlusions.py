@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from saccade.evaluation.occlusions import drop_patches, occlude_centre, shuffle_patches
+from saccade.evaluation.robust import drop_patches, occlude_centre, shuffle_patches
 from support.pictures import pixels
 
 
@@ -17,16 +17,16 @@ def test_centre_of_the_stated_share_is_black():
 
 @pytest.mark.parametrize("side", [28, 30, 224])
 def test_share_of_the_patches_is_dropped(side):
-    found = drop_patches(white(side), 0.5, word=3)
+    found = drop_patches(white(side), 0.5, rng_key=3)
     assert (found == 0).mean() == pytest.approx(0.5, abs=0.08)
-    assert np.array_equal(found, drop_patches(white(side), 0.5, word=3))
-    assert not np.array_equal(found, drop_patches(white(side), 0.5, word=4))
+    assert np.array_equal(found, drop_patches(white(side), 0.5, rng_key=3))
+    assert not np.array_equal(found, drop_patches(white(side), 0.5, rng_key=4))
 
 
 @pytest.mark.parametrize(("side", "pieces"), [(28, 2), (28, 8), (224, 8)])
 def test_shuffled_pieces_are_the_same_pieces_elsewhere(side, pieces):
     picture = pixels(1, side, side)
-    found = shuffle_patches(picture, pieces, word=5)
+    found = shuffle_patches(picture, pieces, rng_key=5)
     assert not np.array_equal(found, picture)
     assert np.array_equal(np.sort(found.reshape(-1, 3), 0), np.sort(picture.reshape(-1, 3), 0))
     cell = side // pieces
@@ -38,4 +38,4 @@ def test_shuffled_pieces_are_the_same_pieces_elsewhere(side, pieces):
 
 def test_more_pieces_than_pixels_are_refused():
     with pytest.raises(ValueError, match="8 pieces"):
-        shuffle_patches(white(6), 8, word=0)
+        shuffle_patches(white(6), 8, rng_key=0)

@@ -9,9 +9,9 @@ import timm
 import torch
 
 import saccade
-from saccade.explanation.attention import attention_view, density_view, threshold
 from saccade.explanation.capture import Captured, Softmax, capture
-from saccade.explanation.scaling import scaling_view
+from saccade.explanation.views.attention import attention_view, density_view, threshold
+from saccade.explanation.views.scaling import scaling_view
 
 PIXELS = [np.full((64, 64, 3), 120, np.uint8)] * 2
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import saccade  # noqa: F401
 from saccade.explanation import maps
 from saccade.explanation.capture import Captured, capture
-from saccade.explanation.density import attended_distance, cell_centres, city_block, relative_distance
-from saccade.explanation.places import split_axes
+from saccade.explanation.grids import split_axes
+from saccade.explanation.maps import attended_distance, cell_centres, city_block, relative_distance
 
 SMALL = {"img_size": 64, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 5}
 
@@ -100,8 +100,8 @@ def test_map_is_softmax_of_scaled_products(fused):
     torch.testing.assert_close(layer.weights, expected[1:], atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(layer.received[:, 0], expected.mean(2), atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(layer.first[:, 0], expected[:, :, 0], atol=1e-6, rtol=1e-5)
-    assert layer.place.prefix == (1, 1)
-    assert layer.place.key_grid == (4, 4)
+    assert layer.grid.prefix == (1, 1)
+    assert layer.grid.key_grid == (4, 4)
 
 
 class Fused(nn.Module):
@@ -164,7 +164,7 @@ def test_windows_are_counted_and_have_their_own_grid():
         "swin_tiny_patch4_window7_224", img_size=56, embed_dim=24, depths=(1, 1), num_heads=(3, 3), num_classes=2
     ).eval()
     layers = capture(model, torch.randn(2, 3, 56, 56)).attention
-    assert [(layer.place.kind, layer.windows, layer.place.key_grid) for layer in layers] == [
+    assert [(layer.grid.kind, layer.windows, layer.grid.key_grid) for layer in layers] == [
         ("windows", 4, (7, 7)),
         ("tokens", 1, (7, 7)),
     ]
@@ -175,9 +175,9 @@ def test_clustering_and_nomination_are_not_called_attention():
     glnet = timm.create_model("glnet_nano", img_size=64).eval()
     captured = capture(glnet, torch.randn(1, 3, 64, 64))
     assert {other.what for other in captured.other} == {"the clustering of a map into slots"}
-    slots = [layer for layer in captured.attention if layer.place.kind == "slots"]
+    slots = [layer for layer in captured.attention if layer.grid.kind == "slots"]
     assert slots
-    assert all(layer.attended is None and "slots" in layer.place.trouble for layer in slots)
+    assert all(layer.attended is None and "slots" in layer.grid.trouble for layer in slots)
     nommer = timm.create_model("nommer_tiny", img_size=64, depths=(1, 1, 1, 1), nomination="soft").eval()
     captured = capture(nommer, torch.randn(1, 3, 64, 64))
     assert {other.what for other in captured.other} == {"the shares of a nomination"}
@@ -188,7 +188,7 @@ def test_attention_among_channels_is_not_attention_among_tokens():
     captured = check_unchanged(model, torch.randn(1, 3, 64, 64))
     assert {other.what for other in captured.other} == {"attention among channels, not among tokens"}
     assert all("cls_attn" in layer.name for layer in captured.attention)
-    assert all("class token" in layer.place.trouble for layer in captured.attention)
+    assert all("class token" in layer.grid.trouble for layer in captured.attention)
 
 
 def test_attention_without_a_softmax_is_named_as_unheard():
@@ -216,7 +216,7 @@ def test_hugging_face_models_are_heard_and_unchanged(implementation):
     shared = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
     vit = transformers.ViTConfig(**shared, image_size=32, patch_size=8, attn_implementation=implementation)
     captured = check_unchanged(transformers.ViTForImageClassification(vit).eval(), torch.randn(2, 3, 32, 32))
-    assert [layer.place.key_grid for layer in captured.attention] == [(4, 4), (4, 4)]
+    assert [layer.grid.key_grid for layer in captured.attention] == [(4, 4), (4, 4)]
     assert all(layer.fused is (implementation == "sdpa") for layer in captured.attention)
     ids, mask = torch.randint(0, 50, (3, 9)), torch.ones(3, 9, dtype=torch.long)
     mask[0, 5:] = 0
@@ -304,7 +304,7 @@ def test_tokens_that_ask_for_objects_have_no_place():
     shared = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3, "intermediate_size": 32}
     yolos = transformers.YolosConfig(**shared, image_size=[64, 64], patch_size=16, num_detection_tokens=9)
     (layer,) = check_unchanged(transformers.YolosForObjectDetection(yolos).eval(), torch.randn(1, 3, 64, 64)).attention
-    assert "objects" in layer.place.trouble
+    assert "objects" in layer.grid.trouble
     assert layer.attended is None
     body = transformers.ResNetConfig(depths=[1, 1, 1, 1], hidden_sizes=[8, 8, 8, 8], out_features=["stage4"])
     detr = transformers.DetrConfig(
@@ -319,7 +319,7 @@ def test_tokens_that_ask_for_objects_have_no_place():
     )
     with torch.no_grad():
         heard = capture(transformers.DetrForObjectDetection(detr).eval(), torch.randn(1, 3, 128, 128)).attention
-    assert [(layer.place.query_grid, layer.place.key_grid) for layer in heard] == [
+    assert [(layer.grid.query_grid, layer.grid.key_grid) for layer in heard] == [
         ((4, 4), (4, 4)),  # the encoder, among places
         (None, None),  # the decoder, among objects
         (None, (4, 4)),  # from objects to places

@@ -22,14 +22,16 @@ def shape():
 def write_state(place, shards):
     """Write a state whose tensors are cut along their first axis, one piece a shard."""
     place.mkdir(parents=True)
-    layout = {}
+    layout, digests = {}, {}
     for index, tensors in enumerate(shards):
         name = f"shard-{index}-of-{len(shards)}.safetensors"
         save_file(tensors, place / name)
+        digests[name] = hashlib.sha256((place / name).read_bytes()).hexdigest()
         for key, value in tensors.items():
-            offset = sum(p["rows"] for p in layout.get(key, []))
-            layout.setdefault(key, []).append({"shard": name, "offset": offset, "rows": value.shape[0]})
-    body = json.dumps({"layout": layout, "record": {}, "shards": {}})
+            shape = list(torch.cat([shard[key] for shard in shards if key in shard]).shape) if value.ndim else []
+            offset = sum(len(shard[key]) for shard in shards[:index] if key in shard)
+            layout.setdefault(key, []).append({"shard": name, "offset": offset, "shape": shape})
+    body = json.dumps({"layout": layout, "record": {}, "shards": digests})
     digest = hashlib.sha256(body.encode()).hexdigest()
     (place / "state.json").write_text(json.dumps({"sha256": digest, "body": body}))
 
@@ -89,6 +91,17 @@ def test_damaged_state_is_left_out_with_a_note(run):
     assert "step-000000012 could not be read" in note
     with pytest.raises(CheckpointError, match="no state"):
         read_weights(path / "state" / "step-000000012")
+
+
+def test_state_with_a_changed_file_of_weights_is_left_out_with_a_note(run):
+    path, _ = run
+    shard = path / "state" / "step-000000004" / "shard-0-of-1.safetensors"
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    models, note = open_checkpoints(path)
+    assert [name for name, _ in models] == ["step 12", "final weights"]
+    assert "step-000000004 could not be read" in note
 
 
 def test_of_two_states_at_one_step_the_later_counts(tmp_path):

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import saccade  # noqa: F401
-from saccade.explanation.cka import cka, find_layers, hsic, linear_kernel
-from saccade.explanation.similarity import brief_names, cka_view
+from saccade.explanation.views.cka import brief_names, cka, cka_view, hsic, linear_kernel
+from saccade.plugins.tokens import find_layers
 
 
 class Two(nn.Module):

@@ -8,16 +8,16 @@ import torch
 from torch import nn
 
 import saccade
-from saccade.explanation.density import (
+from saccade.explanation.maps import (
     attended_distance,
     cell_centres,
     city_block,
     entropy,
     jacobian_norm,
     relative_distance,
-    scaling_weights,
     spread,
 )
+from saccade.explanation.views.scaling import scaling_weights
 
 
 def test_entropy_of_uniform_attention_is_log_n_and_of_one_hot_zero():

@@ -14,10 +14,10 @@ from torch import nn
 import saccade
 from saccade.building import build_model
 from saccade.config import ModelConfig
-from saccade.data.picture import BadPicture
+from saccade.data.image import BadSample
 from saccade.data.spec import InputSpec
-from saccade.explanation.choice import VIEWS
 from saccade.explanation.explain import explain
+from saccade.explanation.request import all_views
 from saccade.models import CheckpointError
 from saccade.weights import save_model
 
@@ -58,7 +58,7 @@ def test_run_is_explained_with_its_answer_and_all_views(tmp_path):
     assert sum(share for _, share in picture.answer) == pytest.approx(1)
     assert {name for name, _ in picture.answer} == {"cat", "dog", "fox"}
     views = views_of(explanation)
-    assert list(views) == list(VIEWS)
+    assert list(views) == list(all_views())
     assert all(
         views[key].absent is None and views[key].figures for key in ("gradcam", "attention", "density", "scaling")
     )
@@ -178,9 +178,9 @@ def test_bad_input_is_refused_in_plain_words(tmp_path):
     text = tmp_path / "notes.txt"
     text.write_text("not a picture")
     for wrong, error, words in [
-        (text, BadPicture, "not a picture"),
-        (tmp_path / "none.png", BadPicture, "not there"),
-        (tmp_path, BadPicture, "it is a folder"),
+        (text, BadSample, "not a picture"),
+        (tmp_path / "none.png", BadSample, "not there"),
+        (tmp_path, BadSample, "it is a folder"),
         ([], ValueError, "at least one"),
         (np.zeros((4, 4, 3)), ValueError, "uint8"),
         (3.5, TypeError, "pictures are float; give files"),
@@ -342,3 +342,21 @@ def test_command_follows_the_slots_of_a_block_by_epoch_and_draws_heads(tmp_path)
     assert "epoch 3 (final weights)" in numbers
     assert "stages.0.blocks.1.mixer.global_branch" in numbers
     assert '"head": 0' in numbers
+
+
+def test_a_view_is_a_registered_function_and_nothing_else_is_touched(monkeypatch):
+    from saccade.explanation.request import VIEWS, register_view
+    from saccade.explanation.view import Figure, View
+
+    monkeypatch.setattr(VIEWS, "_found", dict(VIEWS._found))
+
+    @register_view("brightness", rank=15)
+    def brightness(request):
+        means = [float(pixels.mean()) for pixels in request.pixels]
+        return [View("brightness", "How bright", "", [Figure("b", "", numbers={"mean": mean})]) for mean in means]
+
+    explanation = explain(vit(), [photo(), photo(1)], views=["gradcam", "brightness"])
+    for picture in explanation.pictures:
+        assert [view.key for view in picture.views] == ["gradcam", "brightness"]
+        assert picture.views[1].figures[0].numbers["mean"] == pytest.approx(picture.pixels.mean())
+    assert list(all_views())[:3] == ["gradcam", "brightness", "attention"]

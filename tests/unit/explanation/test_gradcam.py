@@ -4,8 +4,7 @@ import timm
 import torch
 from torch import nn
 
-from saccade.explanation.gradcam import compute_gradcam, gradcam_view
-from saccade.explanation.spots import Spot, hear_maps
+from saccade.explanation.views.gradcam import FeatureMap, compute_gradcam, gradcam_view, record_maps
 from saccade.plugins import SecondOrderHead, attach, find_host
 from saccade.plugins.tokens import HostError
 
@@ -93,7 +92,7 @@ def test_map_has_its_rows_and_columns_where_the_picture_has_them():
     x = torch.zeros(1, 3, 16, 24)
     x[:, :, 8:12, 20:24] = 5.0  # row 2, column 5
     host = find_host(model)
-    with torch.no_grad(), hear_maps(host, 1) as spots:
+    with torch.no_grad(), record_maps(host, 1) as spots:
         model(x)
     cells = spots[0].as_map(spots[0].tensor, host, (16, 24))
     odd = (cells - cells.flatten(2).median(2).values[..., None, None]).abs().sum(1)[0]
@@ -247,7 +246,7 @@ def test_map_must_have_the_proportions_of_the_picture(cells):
     """Strides round each side by less than one cell, so 33 x 60 pixels may well be 2 x 2 cells."""
     model = Plain().eval()
     values = torch.randn(1, 3, *cells)
-    assert Spot("conv", values).as_map(values, find_host(model), (33, 60)).shape == values.shape
+    assert FeatureMap("conv", values).as_map(values, find_host(model), (33, 60)).shape == values.shape
     for far in ((2, 7), (9, 2)):
         with pytest.raises(HostError, match="no places of the picture"):
-            Spot("conv", torch.randn(1, 3, *far)).as_map(torch.randn(1, 3, *far), find_host(model), (33, 60))
+            FeatureMap("conv", torch.randn(1, 3, *far)).as_map(torch.randn(1, 3, *far), find_host(model), (33, 60))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import saccade  # noqa: F401
-from saccade.explanation.nomination import nomination_view, read_nominations
+from saccade.explanation.views.nomination import nomination_view, read_nominations
 from saccade.layers.nominate import Nominator
 
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.explanation.explained import ExplainedPicture
-from saccade.explanation.page import choose_folder, render
-from saccade.explanation.result import Explanation
-from saccade.explanation.view import Figure, View
+from saccade.explanation.page import render
+from saccade.explanation.result import Explanation, choose_folder
+from saccade.explanation.view import ExplainedSample, Figure, View
 
 PIXELS = np.full((8, 8, 3), 200, np.uint8)
 
@@ -33,7 +32,7 @@ def explanation(names=("cat.png",), **options) -> Explanation:
         View("slots", "What slots stand for", "About.", absent="This model has no <slots>."),
     ]
     answer = [("dog", 0.75), ("<b>cat</b>", 0.25)]
-    return Explanation("model", [ExplainedPicture(name, PIXELS, answer, views) for name in names], **options)
+    return Explanation("model", [ExplainedSample(name, PIXELS, answer, views) for name in names], **options)
 
 
 class Tags(HTMLParser):
@@ -134,7 +133,7 @@ def test_nothing_is_left_behind_by_a_failure(tmp_path):
 
 def test_keys_become_safe_file_names(tmp_path):
     view = View("v", "V", "About.", figures=[Figure("../../evil name", "x", PIXELS)])
-    one = Explanation("m", [ExplainedPicture("p", PIXELS, [], [view])])
+    one = Explanation("m", [ExplainedSample("p", PIXELS, [], [view])])
     page = one.save(tmp_path / "out")
     files = [path.name for path in (page.parent / "picture-1").iterdir()]
     assert all(re.fullmatch(r"[A-Za-z0-9_-]+\.png", name) for name in files)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import saccade  # noqa: F401
-from saccade.explanation.slots import draw_all, pick_slots, read_slots, slots_over_checkpoints, slots_view
+from saccade.explanation.views.slots import draw_all, pick_slots, read_slots, slots_over_checkpoints, slots_view
 from saccade.layers.slots import SlotMixer
 
 

@@ -35,7 +35,7 @@ def images(place):
 
 def asked(run: Path, images) -> np.ndarray:
     """Return what a run's model answers, raw."""
-    from saccade.data.picture import decode
+    from saccade.data.image import decode
     from saccade.loading import open_model
 
     loaded = open_model(run)

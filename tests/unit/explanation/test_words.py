@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.explanation.words import colour_sentence, compute_influence, join_pieces, word_colour, words_view
+from saccade.explanation.views.words import colour_sentence, compute_influence, join_pieces, word_colour, words_view
 from saccade.plugins import SecondOrderHead, attach
 
 

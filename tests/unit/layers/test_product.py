@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from saccade.layers.product import matmul
+from saccade.layers.product import matmul, unpadded
 
 
 @pytest.mark.parametrize("transposed", ["neither", "left", "right", "both"])
@@ -25,3 +25,26 @@ def test_a_constant_operand_gets_no_gradient():
     matmul(a, b).sum().backward()
     assert b.grad is not None
     assert a.grad is None
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 7, 3), (1, 196, 12, 64)])
+def test_product_that_the_compiler_takes_whole_has_the_gradients_of_the_plain_one(shape):
+    batch, n, k, m = shape
+    a = torch.randn(batch, n, k, dtype=torch.float64, requires_grad=True)
+    b = torch.randn(batch, m, k, dtype=torch.float64, requires_grad=True)
+    grad = torch.randn(batch, n, m, dtype=torch.float64)
+    product = unpadded(a, b.mT)
+    torch.testing.assert_close(product, a @ b.mT)
+    torch.testing.assert_close(torch.autograd.grad(product, (a, b), grad), torch.autograd.grad(a @ b.mT, (a, b), grad))
+    torch.library.opcheck(unpadded, (a.detach(), b.detach().mT))
+
+
+def test_product_that_the_compiler_takes_whole_is_one_operator_in_its_graph():
+    seen = []
+
+    def backend(graph, _):
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph
+
+    torch.compile(lambda a, b: unpadded(a, b), backend=backend)(torch.randn(1, 5, 3), torch.randn(1, 3, 2))
+    assert any("unpadded_product" in target for target in seen), seen

@@ -10,7 +10,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import saccade
+from saccade.layers.second_order import SecondOrder
 from saccade.layers.token_embed import DenseNetEmbed, ResNetEmbed
+from support.hosts import ConformerLike, OfMap, ProgressiveLike, irpe_tiny
 
 COLUMN = {"img_size": 64, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 5}
 SWIN = {"img_size": 64, "embed_dim": 16, "depths": (1, 1), "num_heads": (1, 2), "window_size": 4, "num_classes": 5}
@@ -91,8 +93,8 @@ def test_channels_of_the_images_are_the_hosts():
     assert model(torch.randn(1, 1, 64, 64)).shape == (1, 5)
 
 
-class Progressive(nn.Module):
-    """A host whose tokens come from a stem of its own, as PS-ViT's and Conformer's do."""
+class Stemmed(nn.Module):
+    """A host whose tokens come from a stem under a name of its own."""
 
     def __init__(self):
         super().__init__()
@@ -104,7 +106,7 @@ class Progressive(nn.Module):
 
 
 def test_a_stem_under_another_name_is_named():
-    model = Progressive()
+    model = Stemmed()
     with pytest.raises(saccade.HostError, match="pass path="):
         saccade.attach(model, saccade.TokenEmbedding())
     with pytest.raises(saccade.HostError, match="pass dim= and stride="):
@@ -153,14 +155,69 @@ def test_rows_that_print_another_network_are_known():
     assert gmacs < 0.9 * 15.5
 
 
-def count(name, **options):
+def conformer_with_ours():
+    """Both branches' classifiers become second-order ones, that of the map without a class token, as on Swin."""
+    model = ConformerLike()
+    saccade.attach(model, saccade.TokenEmbedding(path="stem", dim=64, stride=4))
+    model.token_head = SecondOrder(384, 1000, head_dim=24)
+    model.map_head = OfMap(SecondOrder(256, 1000, head_dim=24, class_token=None))
+    return model
+
+
+def irpe_with_ours():
+    model = irpe_tiny()
+    saccade.attach(model, saccade.TokenEmbedding())
+    saccade.attach(model, saccade.SecondOrderHead())
+    return model
+
+
+# SoT, Table 5, on hosts that timm does not have: parameters of the host, then both numbers with the paper's additions.
+OUTLINES = {"Conformer-Ti": (ConformerLike, 23.5, conformer_with_ours, 30.6, 6.3),
+            "iRPE-K-T": (irpe_tiny, 6.0, irpe_with_ours, 7.0, 2.3)}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUTLINES)
+def test_hosts_in_outline_weigh_what_the_papers_rows_say(name):
+    host, alone, build, params, gmacs = OUTLINES[name]
+    with torch.device("meta"):
+        assert measure(host().eval())[0] == pytest.approx(alone, rel=0.05)  # the paper rounds iRPE's 5.76 up
+        counted, operations = measure(build().eval())
+    assert counted == pytest.approx(params, rel=0.03)
+    assert operations == pytest.approx(gmacs, rel=0.03)
+
+
+@pytest.mark.parametrize("build", [ConformerLike, ProgressiveLike])
+def test_stems_of_two_branches_and_of_sampled_tokens_are_replaced_and_come_back(build):
+    torch.manual_seed(0)
+    options = {"depth": 6, "dim": 24, "num_heads": 2, "num_classes": 5}
+    model = build(**options).eval()
+    x, width = torch.randn(2, 3, 64, 64), 64 if build is ConformerLike else 24
+    before, keys = model(x), list(model.state_dict())
+    handle = saccade.attach(model, saccade.TokenEmbedding(path="stem", dim=width, stride=4))
+    assert isinstance(model.stem, DenseNetEmbed)
+    assert not torch.allclose(model(x), before)
+    model.train()(x).square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.stem.parameters())
+    handle.detach()
+    assert list(model.state_dict()) == keys
+    fresh = build(**options).eval()
+    fresh.load_state_dict(model.state_dict())
+    assert torch.equal(model.eval()(x), fresh(x))
+
+
+def measure(model):
     """Return millions of parameters, and billions of multiply-adds without those of attention's products."""
+    with FlopCounterMode(display=False) as counter:
+        model(torch.randn(1, 3, 224, 224, device=next(model.parameters()).device))
+    kinds = counter.get_flop_counts()["Global"].items()
+    operations = sum(n for kind, n in kinds if "attention" not in str(kind) and "bmm" not in str(kind))
+    return sum(p.numel() for p in model.parameters()) / 1e6, operations / 2e9
+
+
+def count(name, **options):
+    """Return both numbers of a host with the paper's additions."""
     with torch.device("meta"):
         model = timm.create_model(name, **options).eval()
         saccade.attach(model, saccade.TokenEmbedding())
         saccade.attach(model, saccade.SecondOrderHead())
-        with FlopCounterMode(display=False) as counter:
-            model(torch.randn(1, 3, 224, 224))
-    kinds = counter.get_flop_counts()["Global"].items()
-    operations = sum(n for kind, n in kinds if "attention" not in str(kind) and "bmm" not in str(kind))
-    return sum(p.numel() for p in model.parameters()) / 1e6, operations / 2e9
+        return measure(model)

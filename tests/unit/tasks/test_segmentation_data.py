@@ -8,8 +8,8 @@ from PIL import Image
 from saccade.config import DataConfig
 from saccade.data.check import check_data
 from saccade.data.framing import Framing, unfit
+from saccade.data.image import BadSample
 from saccade.data.open import open_data
-from saccade.data.picture import BadPicture
 from saccade.tasks.opening import choose_task, open_samples
 from saccade.tasks.segmentation.values import ClassMap, guess_map, read_map
 from support.masks import COLOURS, make_masks, make_pair, save_mask
@@ -69,7 +69,7 @@ def test_mask_of_another_size_is_a_bad_sample_that_is_named(tmp_path):
     save_mask(root / "masks" / "train" / "3.png", np.zeros((16, 20), np.uint8))
     data = opened(root)
     encode = choose_task("segment").kind.encoder(_spec(data))
-    with pytest.raises(BadPicture, match="its mask is 20 x 16 pixels and the image 40 x 32"):
+    with pytest.raises(BadSample, match="its mask is 20 x 16 pixels and the image 40 x 32"):
         encode(data.train.sample(3))
     report = check_data(str(root))
     assert not report.ok
@@ -80,7 +80,7 @@ def test_unknown_values_are_named_with_those_that_are_known(tmp_path):
     root = make_masks(tmp_path / "set")
     (root / "classes.txt").write_text("ground\nsquare\n")
     data = opened(root)
-    with pytest.raises(BadPicture, match=r"values that stand for no class: 2; known are 0 ground, 1 square"):
+    with pytest.raises(BadSample, match=r"values that stand for no class: 2; known are 0 ground, 1 square"):
         data.train.sample(0)
     assert check_data(str(root)).counts()["mask"] == 8
 
@@ -126,7 +126,7 @@ def test_jpeg_masks_are_refused(tmp_path):
     (root / "classes.txt").write_text("ground\nsquare\nband\n")
     file = root / "masks" / "train" / "0.png"
     Image.open(file).save(file, format="JPEG")
-    with pytest.raises(BadPicture, match="does not keep the values of a mask"):
+    with pytest.raises(BadSample, match="does not keep the values of a mask"):
         opened(root).train.sample(0)
 
 

@@ -12,8 +12,8 @@ import saccade
 from saccade.building import build_model, build_task
 from saccade.config import AugmentConfig, ConfigError, LossConfig, ModelConfig, ScheduleConfig
 from saccade.data.spec import InputSpec
-from saccade.deployment.answers import write_predictions
 from saccade.deployment.predictor import open_predictor
+from saccade.deployment.writers import write_predictions
 from saccade.plugins import attached
 from saccade.runs import Run
 from saccade.scores import read_scores

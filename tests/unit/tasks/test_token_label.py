@@ -150,7 +150,7 @@ def test_teacher_sees_pictures_before_they_are_mixed():
 
 def test_labels_are_read_from_disk_by_name_crop_and_flip(tmp_path):
     maps = save_label_maps(tmp_path, [(name, soft(1, 5, 6, 6, seed=i)[0]) for i, name in enumerate("abc")])
-    task = TokenLabelling(host(), labels=maps)
+    task = TokenLabelling(host(), maps=maps)
     step = {
         "names": ["c", "a"],
         "crops": torch.tensor([[0.1, 0.2, 0.6, 0.5], [0.0, 0.5, 0.7, 0.5]]),
@@ -321,9 +321,9 @@ def test_what_does_not_fit_is_refused(options, message):
 def test_labels_of_other_classes_are_refused(tmp_path):
     maps = save_label_maps(tmp_path, [("a", soft(1, 7, 2, 2)[0])])
     with pytest.raises(ValueError, match="the label maps are of 7 classes, the model has 5"):
-        TokenLabelling(host(), labels=maps)
-    with pytest.raises(ValueError, match="both teacher= and labels="):
-        TokenLabelling(host(), teacher(), labels=maps)
+        TokenLabelling(host(), maps=maps)
+    with pytest.raises(ValueError, match="both teacher= and maps="):
+        TokenLabelling(host(), teacher(), maps=maps)
     with pytest.raises(ValueError, match="has 7 classes, the model 5"):
         TokenLabelling(host())(images(), TARGETS, labels=SoftLabels(soft(2, 7), soft(2, 7, 4, 6)))
 
@@ -332,7 +332,7 @@ def test_steps_that_do_not_fit_are_refused():
     task = TokenLabelling(host())
     with pytest.raises(TypeError, match="was given pairs"):
         task(images(), TARGETS, pairs=TARGETS)
-    with pytest.raises(TypeError, match="without labels="):
+    with pytest.raises(TypeError, match="without maps="):
         task(images(), TARGETS, names=["a", "b"])
     with pytest.raises(ValueError, match=r"targets of shape \(2,\) were given as shares of 5 classes"):
         task(images(), TARGETS.float())

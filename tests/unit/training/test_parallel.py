@@ -43,7 +43,7 @@ def test_frozen_parameters_do_not_count_as_unused():
 def test_run_of_one_process_agrees_with_itself(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with join_world(torch.device("cpu")) as world:
-        assert (world.rank, world.size, world.leads) == (0, 1, True)
+        assert (world.rank, world.size, world.is_main) == (0, 1, True)
         assert world.any_of(True, False, True) == [True, False, True]
         assert world.agree(True)
         assert not world.agree(False)

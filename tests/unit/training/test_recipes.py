@@ -11,6 +11,8 @@ STRONG = {
     "augment.rand_ops": 2,
     "augment.rand_magnitude": 9,
     "augment.rand_spread": 0.5,
+    "augment.rand_kind": "timm",
+    "augment.rand_prob": 0.5,
     "augment.mixup": 0.8,
     "augment.cutmix": 1.0,
     "loss.smoothing": 0.1,
@@ -28,8 +30,13 @@ GLMIX_TABLE_8 = STRONG | {
     "augment.jitter": 0,
     "keep.ema": None,
 }
-GLMIX_CODE = GLMIX_TABLE_8 | {"augment.repeats": 3, "augment.erase": 0.25, "keep.ema": 0.9999}
-SOT_S3 = STRONG | {"schedule.warmup": 5, "augment.erase": 0.25}
+GLMIX_CODE = GLMIX_TABLE_8 | {
+    "augment.repeats": 3,
+    "augment.erase": 0.25,
+    "augment.erase_kind": "pixel",
+    "keep.ema": 0.9999,
+}
+SOT_S3 = STRONG | {"schedule.warmup": 5, "augment.erase": 0.25, "augment.erase_kind": "pixel"}
 NOMMER = STRONG | {"schedule.epochs": 320, "schedule.warmup": 20, "optim.batch_size": 1024, "optim.weight_decay": 0.05}
 NOMMER_C = STRONG | {"schedule.epochs": 30, "optim.batch_size": 1024, "optim.lr": 1e-5, "optim.weight_decay": 1e-8}
 NOMMER_21K = STRONG | {
@@ -47,6 +54,7 @@ CB_42 = STRONG | {
     "optim.weight_decay": 0.05,
     "augment.repeats": 3,
     "augment.erase": 0.25,
+    "augment.erase_kind": "pixel",
 }
 T2T = STRONG | {
     "schedule.epochs": 310,

@@ -201,6 +201,13 @@ def test_settings_that_differ_are_listed_and_the_rest_is_whole(tmp_path):
     assert run.settings.read_text() in [element.text for element in page.all("pre")]
 
 
+def test_settings_are_held_against_the_recipe_for_the_runs_model(tmp_path):
+    run = Run.create(tmp_path / "run", configure("sot", {"model.name": "sot_base", "seed": 3}))
+    write_report(run)
+    rows = parse(run.report.read_text()).rows("What differs from the recipe sot")
+    assert [row[0] for row in rows] == ["seed"]
+
+
 def test_a_recipe_that_is_gone_is_replaced_by_the_defaults(tmp_path):
     run = Run.create(tmp_path / "run", overlay(TrainConfig(), {"recipe": "gone.yaml", "seed": 7}))
     write_report(run)

@@ -11,11 +11,11 @@ import time
 import pytest
 import torch
 
+from saccade import state as states
 from saccade.data.loader import TooManyBad
+from saccade.state import StateError, list_states
 from saccade.training import loop as loops
-from saccade.training import state as states
 from saccade.training.loop import Interrupted, Loop, TrainingError
-from saccade.training.state import StateError, list_states
 from saccade.training.train import train
 from support.trainings import assert_same_end, environment, png_folder, settings, train_with_kills
 
@@ -40,7 +40,7 @@ def stopped(data, tmp_path):
     """A run that was killed in its second epoch."""
     out = tmp_path / "stopped"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Loop, "_look_up", stop_after(5, KeyboardInterrupt))
+        patch.setattr(Loop, "_checkpoint_or_stop", stop_after(5, KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train(str(data), out=out, settings=settings(), quiet=True)
     assert [path.name for path in list_states(out / "state")] == ["step-000000002", "step-000000004"]
@@ -48,7 +48,7 @@ def stopped(data, tmp_path):
 
 
 def stop_after(step, error):
-    original = Loop._look_up
+    original = Loop._checkpoint_or_stop
 
     def look_up(self):
         if self.step == step:
@@ -270,14 +270,14 @@ def test_limit_on_file_sizes_is_said_like_a_full_disk(data, tmp_path):
 
 def test_vanished_data_is_said_and_the_run_goes_on_when_they_are_back(data, whole, tmp_path, monkeypatch):
     moved = shutil.copytree(data, tmp_path / "data")
-    original = Loop._look_up
+    original = Loop._checkpoint_or_stop
 
     def look_up(self):
         original(self)
         if self.step == 4:
             os.rename(moved, tmp_path / "elsewhere")
 
-    monkeypatch.setattr(Loop, "_look_up", look_up)
+    monkeypatch.setattr(Loop, "_checkpoint_or_stop", look_up)
     with pytest.raises(TooManyBad, match="cannot be read"), pytest.warns(UserWarning, match="not there"):
         train(str(moved), out=tmp_path / "run", settings=settings(data__resident="never"), quiet=True)
     monkeypatch.undo()
@@ -286,7 +286,7 @@ def test_vanished_data_is_said_and_the_run_goes_on_when_they_are_back(data, whol
 
 
 def test_death_of_a_reading_process_is_said(data, tmp_path, monkeypatch):
-    original = Loop._look_up
+    original = Loop._checkpoint_or_stop
 
     def look_up(self):
         original(self)
@@ -294,7 +294,7 @@ def test_death_of_a_reading_process_is_said(data, tmp_path, monkeypatch):
             for worker in self.feed.loader._iterator._workers:
                 os.kill(worker.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(Loop, "_look_up", look_up)
+    monkeypatch.setattr(Loop, "_checkpoint_or_stop", look_up)
     values = settings(data__workers=2, data__resident="never", schedule__epochs=50)
     with pytest.raises(TrainingError, match=r"reads pictures was ended from outside.*--workers 1"):
         train(str(data), out=tmp_path / "run", settings=values, quiet=True)

@@ -91,7 +91,7 @@ def attack_batch(
     *,
     attacks: Sequence[Attack],
     right: Tensor,
-    words: Sequence[int],
+    rng_keys: Sequence[int],
 ) -> dict[str, Tensor]:
     """Attack a batch in full precision.
 
@@ -101,7 +101,7 @@ def attack_batch(
         valid: the right classes, B, K bool.
         attacks: what to try.
         right: which clean answers are right, B bool; the others stay wrong.
-        words: one a picture, which random starts are functions of.
+        rng_keys: one a picture, which random starts are functions of.
 
     Returns:
         Which answers are right under `fgsm.E` and `pgd.E` for each epsilon, and which right ones have no gradient.
@@ -120,8 +120,8 @@ def attack_batch(
     for attack in sorted(attacks, key=lambda attack: attack.epsilon):
         once = fgsm(ask, clean, valid, attack, begun=plain, gradient=gradient)
         found[f"fgsm.{attack.epsilon:g}"][kept] = ~once.wrong
-        begun, own = once.join(worst), [words[int(place)] for place in kept]
-        worst = pgd(ask, clean, valid, attack, begun=begun, words=own)
+        begun, own = once.join(worst), [rng_keys[int(place)] for place in kept]
+        worst = pgd(ask, clean, valid, attack, begun=begun, rng_keys=own)
         found[f"pgd.{attack.epsilon:g}"][kept] = ~worst.wrong
     return found
 
@@ -158,7 +158,7 @@ def fgsm(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst
     return worst
 
 
-def pgd(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst, words: Sequence[int]) -> Worst:
+def pgd(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst, rng_keys: Sequence[int]) -> Worst:
     """Take many small steps along the sign of the gradient from several starts; stop where an answer is wrong.
 
     Args:
@@ -167,7 +167,7 @@ def pgd(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst,
         valid: the right classes, B, K bool.
         attack: how.
         begun: the worst so far, FGSM's point included.
-        words: one a picture, which its random starts are functions of.
+        rng_keys: one a picture, which its random starts are functions of.
     """
     worst, first = begun.copy(), begun.pictures.clone()
     for restart in range(attack.restarts):
@@ -177,7 +177,7 @@ def pgd(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst,
         if restart == 0:
             at = first[left]
         else:
-            at = _random_start(clean[left], attack, [words[int(place)] for place in left], restart)
+            at = _random_start(clean[left], attack, [rng_keys[int(place)] for place in left], restart)
         _climb(ask, clean, valid, attack, worst=worst, left=left, at=at, loss=(cross_entropy, margin)[restart % 2])
     return worst
 
@@ -239,11 +239,11 @@ def _gradient(ask: Ask, at: Tensor, valid: Tensor, loss: Callable[[Tensor, Tenso
     return logits.detach(), torch.nan_to_num(gradient, 0, 0, 0)
 
 
-def _random_start(clean: Tensor, attack: Attack, words: Sequence[int], restart: int) -> Tensor:
-    """Return points drawn evenly from the ball, each picture's by its own word."""
+def _random_start(clean: Tensor, attack: Attack, rng_keys: Sequence[int], restart: int) -> Tensor:
+    """Return points drawn evenly from the ball, each picture's by its own rng_key."""
     draws = [
-        torch.rand(clean.shape[1:], generator=generator(word, START, restart, round(1000 * attack.epsilon)))
-        for word in words
+        torch.rand(clean.shape[1:], generator=generator(rng_key, START, restart, round(1000 * attack.epsilon)))
+        for rng_key in rng_keys
     ]
     moved = clean + attack.reach * (2 * torch.stack(draws).to(clean.device) - 1)
     return moved.clamp(0, 1)

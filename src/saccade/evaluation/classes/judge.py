@@ -14,9 +14,9 @@ from ..bootstrap import Resampled, resample_means
 from ..judge import CLEAN, Judge
 from ..opening import EvaluatedModel, EvaluatedSet, EvaluationError
 from ..robust import add_means, mean_name
-from .answers import Answers, by_class, picture_scores, read_answers, reliability, set_statistics
 from .attacks import ZERO, Attack, attack_batch, is_right
 from .labels import Truth, labelled_places, read_truth
+from .measures import Answers, by_class, picture_scores, read_answers, reliability, set_statistics
 from .options import ClassOptions
 
 TITLES = {
@@ -116,7 +116,7 @@ class ClassJudge(Judge):
             self.places.append(place)
         self._note(key, place, is_right(logits, torch.from_numpy(self.truth.valid[place])))
 
-    def attack(self, batch: Batch, words: Sequence[int]) -> None:
+    def attack(self, batch: Batch, rng_keys: Sequence[int]) -> None:
         """Attack pictures by the model's own gradients."""
         place, device = batch["place"].numpy(), self.model.loaded.device
         outcome = attack_batch(
@@ -125,7 +125,7 @@ class ClassJudge(Judge):
             torch.from_numpy(self.truth.valid[place]).to(device),
             attacks=self.attacks,
             right=torch.from_numpy(self.scores[CLEAN][place] > 0).to(device),
-            words=words,
+            rng_keys=rng_keys,
         )
         for key, values in outcome.items():
             self._note(key, place, values)

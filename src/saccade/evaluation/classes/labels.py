@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from ...data.held_out import some
 from ...data.source import Source
+from ...data.split import abbreviate
 
 WORDNET = re.compile(r"n\d{8}")
 VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})")
@@ -124,8 +124,8 @@ def match_classes(
             return np.array([int(name) for name in names]), ("classes are read as ImageNet's class numbers, from 0",)
     strange = [name for name in names if name not in by_name]
     raise LabelError(
-        f"the pictures have {len(names)} classes, of which {whose} does not know {some(strange)}; its {len(classes)} "
-        f"are {some(classes)}. Give pictures of its classes, or --labels FILE.json with "
+        f"the pictures have {len(names)} classes, of which {whose} does not know {abbreviate(strange)}; its "
+        f"{len(classes)} are {abbreviate(classes)}. Give pictures of its classes, or --labels FILE.json with "
         '{"class of the pictures": "class of the run", ...}'
     )
 
@@ -174,8 +174,8 @@ def read_subset(path: str | Path) -> list[str]:
     found = [line.split()[0] if WORDNET.match(line) else line for line in lines if line]
     twice = sorted({name for name in found if found.count(name) > 1})
     if len(found) < 2 or twice:
-        told = f"names {some(twice)} twice" if twice else f"names {len(found)} classes"
-        raise LabelError(f"{file} {told}; --subset takes two or more classes, each once, one a line")
+        reason = f"names {abbreviate(twice)} twice" if twice else f"names {len(found)} classes"
+        raise LabelError(f"{file} {reason}; --subset takes two or more classes, each once, one a line")
     return found
 
 
@@ -199,7 +199,7 @@ def _match_used(
     if labels is not None and labels.names is not None:
         missing = [name for name in names if name not in labels.names]
         if missing:
-            raise LabelError(f"{labels.path} says nothing about the classes {some(missing)} of the pictures")
+            raise LabelError(f"{labels.path} says nothing about the classes {abbreviate(missing)} of the pictures")
         targets = [labels.names[name] for name in names]
         outside = [t for t in targets if isinstance(t, int) and not 0 <= t < len(classes)]
         if outside:

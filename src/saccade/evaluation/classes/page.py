@@ -1,12 +1,11 @@
 """What an evaluation's page says of classifiers: right answers, calibration, classes, attacks."""
 
-from ...report.chart import line_chart
+from ...report.class_sections import reliability_chart, reliability_table
 from ...report.markup import Html, join, shorten
 from ...report.page import Section, fold, grid, paragraph, table
-from ...report.rows import Interval, interval_chart
-from ...report.tally import wilson
+from ...report.rows import Interval, share_chart
 from ..findings import Evaluated, Findings
-from ..page_numbers import NAME, change, change_ends, is_sure, number_cell, title
+from ..page_parts import NAME, change, change_ends, is_sure, number_cell, title
 from ..robust import mean_name
 
 WORST = 20  # classes shown at once
@@ -20,49 +19,28 @@ def class_sentence(result: Findings) -> str:
     """Return how often the first run is right, and how the others differ."""
     first, mean = result.run(), mean_name(result.primary.name)
     top = first.metrics[result.primary.name]
-    told = f"{shorten(first.name, NAME)} is right in {top.value:.1%} of the pictures ({top.low:.1%} to {top.high:.1%})"
+    text = f"{shorten(first.name, NAME)} is right in {top.value:.1%} of the pictures ({top.low:.1%} to {top.high:.1%})"
     if mean in first.metrics:
-        told += f", and in {first.metrics[mean].value:.1%} of them corrupted"
-    told += "."
+        text += f", and in {first.metrics[mean].value:.1%} of them corrupted"
+    text += "."
     for name in list(result.runs)[1:]:
         found = result.difference(name)
         sure = "more than chance gives" if is_sure(found.low, found.high) else "not more than chance gives"
         value, ends = change(found.value, result.primary), change_ends(found, result.primary)
-        told += f" {shorten(name, NAME)}: {value}, {sure} ({ends})."
-    return told
+        text += f" {shorten(name, NAME)}: {value}, {sure} ({ends})."
+    return text
 
 
 def calibration_section(result: Findings) -> Section | None:
     """Return how far confidence can be trusted; None where there is none."""
     if not result.run().reliability:
         return None
-    series = {
-        shorten(run.name, 40): [(b.confidence, b.correct / b.pictures) for b in run.reliability]
-        for run in result.runs.values()
-    }
-    bands = {
-        shorten(run.name, 40): [(b.confidence, *wilson(b.correct, b.pictures)) for b in run.reliability]
-        for run in result.runs.values()
-    }
-    chart = line_chart(
-        series,
+    chart = reliability_chart(
+        {shorten(run.name, 40): run.reliability for run in result.runs.values()},
         title="Reliability: share of right answers by confidence",
-        x_label="confidence",
-        y_label="right answers",
-        bands=bands if len(result.runs) <= 2 else {},
-        guide=[(0, 0), (1, 1)],
-        x_range=(0, 1),
-        y_range=(0, 1),
-        percent=True,
-        x_percent=True,
     )
     tables = [
-        table(
-            ["Mean confidence", "Right", "Pictures"],
-            [[f"{b.confidence:.1%}", f"{b.correct / b.pictures:.1%}", f"{b.pictures:,}"] for b in run.reliability],
-            caption=f"{shorten(run.name, NAME)}: answers in bins of confidence",
-            numeric=(0, 1, 2),
-        )
+        reliability_table(run.reliability, caption=f"{shorten(run.name, NAME)}: answers in bins of confidence")
         for run in result.runs.values()
     ]
     about = "The dashed line is as confident as right; below it a model is too sure. Shaded: 95% interval of a bin."
@@ -116,15 +94,5 @@ def attack_section(result: Findings) -> Section | None:
         f"{steps} of {attack['step']:g} epsilon from {starts}. What counts is the "
         "worst point found for each picture, so PGD is never above FGSM."
     )
-    chart = interval_chart(
-        rows,
-        title="Accuracy under attack",
-        x_label="Accuracy",
-        name_label="Attack",
-        value_label="Accuracy, 95% interval",
-        zero=None,
-        bars=True,
-        percent=True,
-        x_range=(0, 1),
-    )
+    chart = share_chart(rows, title="Accuracy under attack", measure="Accuracy", name_label="Attack")
     return Section("attacks", "Attacks", join(paragraph(about), chart))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...data.feed import Batch
+from ...data.framing import Encoder
 from ...data.spec import InputSpec
 from ..metric import Metrics
 from ..task import Task
@@ -38,6 +39,10 @@ class Around(Task):
     ) -> dict[str, Tensor]:
         """Draw what one step of the task inside needs."""
         return self.base.draw(batch_size, device=device, generator=generator)
+
+    def read_along(self, encode: Encoder) -> Encoder:
+        """Read what the task inside needs."""
+        return self.base.read_along(encode)
 
     def set_epoch(self, epoch: float, total_epochs: int) -> None:
         """Tell the task inside how far training is."""

@@ -13,6 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
+from ...config import ConfigError
+from ...files import whole_file, write_text
 from ...layers.numerics import upcast
 from .teacher import SoftLabels, TeacherLabels, Values, resample
 
@@ -33,6 +35,7 @@ class LabelMaps:
         self.num_classes: int = manifest["num_classes"]
         self.values: Values = manifest["values"]
         self.shards: list[str] = manifest["shards"]
+        self.classes: tuple[str, ...] | None = tuple(manifest["classes"]) if manifest.get("classes") else None
         self._files: dict[str, Any] = {}
         self._rows: dict[str, tuple[str, int]] = {}
         for shard in self.shards:
@@ -58,8 +61,42 @@ class LabelMaps:
 
     def __getitem__(self, name: str) -> Tensor:
         """Return a picture's whole map, classes, H, W: of probabilities, or of logits, as they were saved."""
-        index, value = self._best(name)
+        index, value = self.best(name)
         return self._fill(index[None], value[None])[0]
+
+    def checked(self, classes: Sequence[str]) -> "LabelMaps":
+        """Return the maps if they are of these classes and all of one size, as training needs them."""
+        if self.classes is not None and self.classes != tuple(classes):
+            raise ConfigError(
+                f"the label maps of {self.path} are of the classes {', '.join(self.classes[:5])}, ...; the data has "
+                f"{', '.join(classes[:5])}, ...; make maps of this data: saccade data labels"
+            )
+        sizes = {tuple(self._open(shard).get_slice("index").get_shape()[1:]) for shard in self.shards}
+        if len(sizes) > 1:
+            raise ConfigError(
+                f"the label maps of {self.path} have {len(sizes)} sizes, {sorted(sizes)[0]} and others; training reads "
+                "them in batches: make them of images of one size, as saccade data labels does"
+            )
+        return self
+
+    def align(self, index: Tensor, value: Tensor, grid: tuple[int, int], *, boxes: Tensor, flips: Tensor) -> SoftLabels:
+        """Return the labels of parts of pictures, by RoI-align.
+
+        Args:
+            index: the best classes of the pictures' places, B, k, H, W.
+            value: their values, B, k, H, W.
+            grid: rows and columns of the tokens.
+            boxes: left, top, right and bottom of the parts, as shares of the pictures, B, 4.
+            flips: which were mirrored from left to right after, B bool.
+        """
+        full = self._fill(index.long(), value.float())
+        cells = boxes.to(full) * full.new_tensor([full.shape[3], full.shape[2]] * 2)
+        labels = SoftLabels(resample(full, (1, 1), cells)[:, :, 0, 0], resample(full, grid, cells))
+        dense = torch.where(flips[:, None, None, None], labels.dense.flip(3), labels.dense)
+        return self._shares(labels._replace(dense=dense))
+
+    def _shares(self, labels: SoftLabels) -> SoftLabels:
+        return SoftLabels(*(part.softmax(1) for part in labels)) if self.values == "logits" else labels
 
     def read(
         self,
@@ -82,7 +119,7 @@ class LabelMaps:
         boxes = _boxes(crops, len(names))
         if flips is not None and tuple(flips.shape) != (len(names),):
             raise ValueError(f"flips of shape {tuple(flips.shape)} were given for {len(names)} pictures; give one each")
-        best = [self._best(name) for name in names]
+        best = [self.best(name) for name in names]
         sizes: dict[torch.Size, list[int]] = {}  # maps of one size are read together
         for number, (index, _) in enumerate(best):
             sizes.setdefault(index.shape, []).append(number)
@@ -97,13 +134,11 @@ class LabelMaps:
         if flips is not None:
             mirrored = flips.to(labels.dense.device, torch.bool)[:, None, None, None]
             labels = labels._replace(dense=torch.where(mirrored, labels.dense.flip(3), labels.dense))
-        if self.values == "logits":
-            labels = SoftLabels(*(part.softmax(1) for part in labels))
-        return labels
+        return self._shares(labels)
 
-    def _best(self, name: str) -> tuple[Tensor, Tensor]:
+    def best(self, name: str) -> tuple[Tensor, Tensor]:
         """Return the best classes of a picture's places and their values, k, H, W."""
-        if name not in self._rows:
+        if name not in self:
             some = ", ".join(repr(known) for known in list(self._rows)[:3])
             raise ValueError(
                 f"{self.path} has no labels of {name!r}; it has those of {len(self)} pictures ({some}, ...). Give "
@@ -150,6 +185,7 @@ def save_label_maps(
     top: int = 5,
     values: Values = "probabilities",
     shard_size: int = 4096,
+    classes: Sequence[str] | None = None,
 ) -> LabelMaps:
     """Write the best classes of every place of every picture, and return what reads them.
 
@@ -159,6 +195,7 @@ def save_label_maps(
         top: classes to keep of each place.
         values: what the maps hold, "probabilities" or "logits"; the published maps hold logits.
         shard_size: most pictures in a file.
+        classes: names of the classes, so that no other data is trained on them.
     """
     if values not in ("probabilities", "logits"):
         raise ValueError(f"values={values!r} was given; allowed are 'probabilities' and 'logits'")
@@ -199,10 +236,9 @@ def save_label_maps(
         "values": values,
         "pictures": len(names),
         "shards": shards,
+        "classes": None if classes is None else list(classes),
     }
-    _replace(
-        folder / MANIFEST, lambda file: file.write_text(json.dumps(manifest, indent=1))
-    )  # last: it says all is there
+    write_text(folder / MANIFEST, json.dumps(manifest, indent=1))  # last: it says all is there
     return LabelMaps(folder)
 
 
@@ -214,6 +250,7 @@ def make_label_maps(
     batch_size: int = 32,
     top: int = 5,
     shard_size: int = 4096,
+    classes: Sequence[str] | None = None,
 ) -> LabelMaps:
     """Write a teacher's label maps of pictures, and return what reads them.
 
@@ -224,6 +261,7 @@ def make_label_maps(
         batch_size: most pictures at once.
         top: classes to keep of each place.
         shard_size: most pictures in a file.
+        classes: names of the classes.
     """
 
     def label() -> Iterator[tuple[str, Tensor]]:
@@ -232,7 +270,7 @@ def make_label_maps(
             dense = teacher.logits(images.to(device))[1]
             yield from zip(names, dense.softmax(1) if teacher.values == "probabilities" else dense, strict=True)
 
-    return save_label_maps(path, label(), top=top, values=teacher.values, shard_size=shard_size)
+    return save_label_maps(path, label(), top=top, values=teacher.values, shard_size=shard_size, classes=classes)
 
 
 @dataclass(frozen=True)
@@ -268,14 +306,8 @@ def _batches(pictures: Iterable[tuple[str, Tensor]], size: int) -> Iterator[tupl
 def _write_shard(path: Path, best: Sequence[_Best]) -> None:
     tensors = {"index": np.stack([b.index for b in best]), "value": np.stack([b.value for b in best])}
     metadata = {"names": json.dumps([b.name for b in best])}
-    _replace(path, lambda file: save_file(tensors, file, metadata=metadata))
-
-
-def _replace(path: Path, write: Any) -> None:
-    """Write a file under another name, then give it its own, so that no half of it is ever read."""
-    part = path.with_suffix(".part")
-    write(part)
-    os.replace(part, path)
+    with whole_file(path) as draft:
+        save_file(tensors, draft, metadata=metadata)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

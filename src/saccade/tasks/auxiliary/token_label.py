@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...data.feed import Batch
+from ...data.framing import Encoder
 from ...layers.numerics import upcast
 from ...layers.slots import init_linear
 from ...layers.token_label import (
@@ -22,6 +23,7 @@ from ...plugins.registry import register_plugin
 from ...plugins.tokens import CLASS_OUTPUT, HostError, Layout, find_host
 from ..classification.task import classification_loss, read_logits
 from .grids import GridReader, _norm_path
+from .label_encoder import LabelEncoder
 from .label_maps import LabelMaps
 from .teacher import SoftLabels, Taught, Teacher, TeacherLabels, count_classes, require_other, resample
 
@@ -36,13 +38,14 @@ class TokenLabelling(Taught):
     A GLNet built with `token_label=True` brings its classifier of tokens; any other host gets one, a linear layer on
     the last grid of features, which belongs to the task: it is trained and saved with it, not with `task.model`. There,
     MixToken swaps boxes of pixels, on the borders of tokens, before the host; for patches that do not overlap this is
-    the same as swapping their embeddings. Labels come from a teacher, from disk (`labels`), or, without either, every
+    the same as swapping their embeddings. Labels come from a teacher, from disk (`maps`), or, without either, every
     token has its picture's.
 
     Args:
         model: a classifier with a grid of features.
         teacher: timm model of the same classes, or `TeacherLabels` around any; frozen, no part of the task's state.
-        labels: maps made beforehand; then every step needs `names`, and `crops` and `flips` where there are any.
+        maps: labels made beforehand (`saccade data labels`); a batch then brings its own by `read_along`, or every step
+            needs `names`, and `crops` and `flips` where there are any.
         cls_weight: weight of the class term.
         dense_weight: weight of the token term.
         mix_token: mix pictures, in training.
@@ -65,7 +68,7 @@ class TokenLabelling(Taught):
         model: nn.Module,
         teacher: nn.Module | TeacherLabels | None = None,
         *,
-        labels: LabelMaps | None = None,
+        maps: LabelMaps | None = None,
         cls_weight: float = 1.0,
         dense_weight: float = 0.5,
         mix_token: bool = True,
@@ -82,13 +85,13 @@ class TokenLabelling(Taught):
         super().__init__(model)
         if not 0 <= smoothing < 1:
             raise ValueError(f"smoothing={smoothing} was given; it is a share, from 0 to below 1")
-        if teacher is not None and labels is not None:
-            raise ValueError("both teacher= and labels= were given; give the one that the labels shall come from")
+        if teacher is not None and maps is not None:
+            raise ValueError("both teacher= and maps= were given; give the one that the labels shall come from")
         if teacher is not None:
             require_other(teacher if isinstance(teacher, nn.Module) else teacher.model, model)
         self.num_classes = _require_classes(model, num_classes)
         self.teacher = TeacherLabels(teacher) if isinstance(teacher, nn.Module) else teacher
-        self.labels = labels
+        self.maps = maps
         self._check_labels()
         self.cls_weight, self.dense_weight, self.smoothing = cls_weight, dense_weight, smoothing
         self.mix_token, self.ground_truth, self.grid = mix_token, ground_truth, grid
@@ -157,6 +160,9 @@ class TokenLabelling(Taught):
             place = draw_place(device=images.device, generator=generator)
         output, grid = self.run(images, place if self.mix_token else None)
         truth = self._smooth_truth(targets, upcast(output.logits).dtype)
+        if labels is None and self.maps is not None and "label_index" in batch:
+            index, value = batch["label_index"], batch["label_value"]
+            labels = self.maps.align(index, value, grid, boxes=batch["label_box"], flips=batch["label_flip"])
         if labels is None:
             labels = self._find_labels(images, grid, names, crops, flips)
         label, dense = self._smooth(labels, truth, grid)
@@ -216,6 +222,10 @@ class TokenLabelling(Taught):
         """Draw the box of one step, on the device; for a compiled task, which takes no generator."""
         return {"place": draw_place(device=device, generator=generator)} if self.mix_token else {}
 
+    def read_along(self, encode: Encoder) -> Encoder:
+        """Let the samples of training bring their stored labels."""
+        return encode if self.maps is None else LabelEncoder(encode, self.maps)
+
     def release(self) -> None:
         """Take the task's listeners off the host; its tokens cannot be read any more."""
         if self.reader is not None:
@@ -245,13 +255,13 @@ class TokenLabelling(Taught):
         crops: Tensor | None,
         flips: Tensor | None,
     ) -> SoftLabels | None:
-        if self.labels is None:
+        if self.maps is None:
             if names is not None or crops is not None or flips is not None:
-                raise TypeError("names, crops and flips were given to a task without labels=, which they are to find")
+                raise TypeError("names, crops and flips were given to a task without maps=, which they are to find")
             return None if self.teacher is None else self.teacher(images, grid)
         if names is None:
             raise TypeError("this task reads labels by name; give names= of the pictures, or labels= already read")
-        return self.labels.read(names, grid, crops=crops, flips=flips, device=images.device)
+        return self.maps.read(names, grid, crops=crops, flips=flips, device=images.device)
 
     def _smooth(self, labels: SoftLabels | None, truth: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
         """Return smoothed labels of each picture, B, classes, and of each token, B, L, classes."""
@@ -278,9 +288,9 @@ class TokenLabelling(Taught):
     def _check_labels(self) -> None:
         if self.teacher is not None:
             self.teacher.join(self.model, self.num_classes)
-        if self.labels is not None and self.labels.num_classes != self.num_classes:
+        if self.maps is not None and self.maps.num_classes != self.num_classes:
             raise ValueError(
-                f"the label maps are of {self.labels.num_classes} classes, the model has {self.num_classes}; make them "
+                f"the label maps are of {self.maps.num_classes} classes, the model has {self.num_classes}; make them "
                 "with a teacher of the model's classes"
             )
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...report.answers import calibration_section, class_section, confusion_section, picture_section
 from ...report.axes import number
+from ...report.class_sections import calibration_section, class_section, confusion_section, picture_section
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph
 from ...report.tally import Answered, wilson

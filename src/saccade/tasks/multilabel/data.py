@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...data.augment import Mix
-from ...data.held_out import some
+from ...data.split import abbreviate
 from ...data.table import LABELS, Table
 from ...data.targets import Targets
 
@@ -30,7 +30,7 @@ class LabelTargets(Targets):
             raise ValueError(f"{where} names no label; give a column {COLUMN!r} with names separated by {MARK!r}")
         never = [name for name, count in zip(self.outputs, counts, strict=True) if not count]
         if len(never) == len(self.outputs):
-            raise ValueError(f"{where}: no sample has any of the labels {some(never)}; is the right column read?")
+            raise ValueError(f"{where}: no sample has any of the labels {abbreviate(never)}; is the right column read?")
 
     def describe(self, index: int) -> str:
         """Return a sample's labels."""
@@ -54,8 +54,8 @@ class LabelTargets(Targets):
         ]
         if unknown:
             raise ValueError(
-                f"the validation samples have labels that the training samples lack: {some(unknown)}; the training "
-                f"labels are {some(outputs)}. Rename them, or take them out"
+                f"the validation samples have labels that the training samples lack: {abbreviate(unknown)}; the "
+                f"training labels are {abbreviate(outputs)}. Rename them, or take them out"
             )
         place = {name: column for column, name in enumerate(self.outputs)}
         none = np.zeros(len(self), dtype=np.uint8)
@@ -85,7 +85,7 @@ def read_labels(table: Table, columns: Sequence[str] | None) -> LabelTargets:
         return _from_names([[name.strip() for name in cell.split(MARK) if name.strip()] for cell in joined], table)
     missing = [name for name in columns or () if name not in table.columns]
     if missing:
-        raise table.refuse(f"the columns {some(missing)}, which were asked for")
+        raise table.refuse(f"the columns {abbreviate(missing)}, which were asked for")
     names = list(columns or table.rest())
     if not names:
         raise table.refuse(

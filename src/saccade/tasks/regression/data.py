@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...data.augment import Mix
-from ...data.held_out import some
+from ...data.split import abbreviate
 from ...data.table import LABELS, Table
 from ...data.targets import Targets
 from ..multilabel.data import COLUMN
@@ -31,8 +31,8 @@ class NumberTargets(Targets):
         same = [name for name, column in zip(self.outputs, self.rows.T, strict=True) if np.ptp(column) == 0]
         if len(self) and same:
             raise ValueError(
-                f"{where}: the columns {some(same)} have the same number everywhere, of which nothing can be learned; "
-                "name the others by --task 'regress:columns=[...]'"
+                f"{where}: the columns {abbreviate(same)} have the same number everywhere, of which nothing can be "
+                "learned; name the others by --task 'regress:columns=[...]'"
             )
 
     def strata(self) -> np.ndarray:
@@ -70,11 +70,13 @@ def read_numbers(table: Table, columns: Sequence[str] | None) -> NumberTargets:
     notes: tuple[str, ...] = ()
     missing = [name for name in columns or () if name not in table.columns]
     if missing:
-        raise table.refuse(f"the columns {some(missing)}, which were asked for")
+        raise table.refuse(f"the columns {abbreviate(missing)}, which were asked for")
     if columns is None:
         columns = [name for name in table.rest() if numeric(table.columns[name])]
         left = [name for name in table.rest() if name not in columns]
-        notes = (f"columns that are not numbers everywhere are left out: {some(left)}",) if left and columns else ()
+        notes = (
+            (f"columns that are not numbers everywhere are left out: {abbreviate(left)}",) if left and columns else ()
+        )
     if not columns:
         raise table.refuse("a column of numbers; give one, or name it by --task 'regress:columns=[...]'")
     rows = np.empty((len(table), len(columns)), dtype=np.float32)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -26,13 +27,15 @@ class CropAugment(Augment):
         super().__init__(config, img_size=crop, **more)
         self.scale = (float(scale[0]), float(scale[1]))
 
-    def geometry(self, draws: Tensor, *, width: int, operations: int) -> Geometry:
+    def geometry(self, draws: Tensor, *, width: int, operations: int, later: Sequence[Tensor]) -> Geometry:
         """Draw the crops of a batch."""
         config = self.config
-        moves = scaled_crops(draws, scale=self.scale, ratio=config.ratio, flip=config.flip, part=self.img_size / width)
+        crop = scaled_crops(draws, scale=self.scale, ratio=config.ratio, flip=config.flip, part=self.img_size / width)
+        moves = crop
         for operation in range(operations):
             moves = moves @ rand_geometry(draws, RAND + 4 * operation, config)
-        return Geometry(None, moves, False, True, self.img_size)
+        after = reduce(torch.matmul, later) if later else None
+        return Geometry(None, moves, crop, after, turned=False, resampled=True, side=self.img_size)
 
 
 def scaled_crops(

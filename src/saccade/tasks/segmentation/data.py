@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from ...data.framing import Encoded, ImageEncoder
-from ...data.held_out import some
-from ...data.picture import BadPicture, decode_values
+from ...data.image import BadSample, decode_values
 from ...data.source import Names, Sample
+from ...data.split import abbreviate
 from ...data.table import Table
 from ...data.targets import Targets
 from .values import IGNORED, ClassMap, find_map, guess_map, make_map, pack, read_map
@@ -47,11 +47,12 @@ class MaskTargets(Targets):
         """Refuse fewer than two classes."""
         if len(self.outputs) < 2:
             raise ValueError(
-                f"{where} has masks of {len(self.outputs)} class ({some(self.outputs)}); a segmenter needs two or more"
+                f"{where} has masks of {len(self.outputs)} class ({abbreviate(self.outputs)}); a segmenter needs "
+                "two or more"
             )
 
     def mask(self, index: int) -> np.ndarray:
-        """Return a sample's classes, H, W int16, -1 where nothing counts, or raise BadPicture."""
+        """Return a sample's classes, H, W int16, -1 where nothing counts, or raise BadSample."""
         place = int(self.rows[index])
         name = self.files[place].encode(errors="backslashreplace").decode()
         assert self.classes is not None
@@ -63,7 +64,7 @@ class MaskTargets(Targets):
         found, where = np.unique(ids, return_inverse=True)
         unknown = [int(one) for one in found if one and int(one) not in known]
         if unknown:
-            raise BadPicture(name, f"it has segments that its list lacks: {some(list(map(str, unknown)))}", "mask")
+            raise BadSample(name, f"it has segments that its list lacks: {abbreviate(list(map(str, unknown)))}", "mask")
         lookup = np.array([known.get(int(one), -1) for one in found], dtype=np.int16)
         return lookup[where].reshape(ids.shape)
 
@@ -75,15 +76,15 @@ class MaskTargets(Targets):
         """Return what tells a mask from others."""
         try:
             return f"mask {hashlib.blake2b(self.mask(index).tobytes(), digest_size=4).hexdigest()}"
-        except BadPicture as bad:
+        except BadSample as bad:
             return bad.reason
 
-    def problems(self, index: int, size: tuple[int, int]) -> Iterator[BadPicture]:
+    def problems(self, index: int, size: tuple[int, int]) -> Iterator[BadSample]:
         """Yield what is wrong with a sample's mask, of an image of some height and width."""
         try:
             mask = self.mask(index)
-        except BadPicture as bad:
-            yield bad if bad.kind == "mask" else BadPicture(bad.name, f"its mask: {bad.reason}", "mask")
+        except BadSample as bad:
+            yield bad if bad.kind == "mask" else BadSample(bad.name, f"its mask: {bad.reason}", "mask")
             return
         if mask.shape != tuple(size):
             yield other_size(self.files[int(self.rows[index])], mask.shape, tuple(size))
@@ -100,7 +101,7 @@ class MaskTargets(Targets):
         def count(index: int) -> np.ndarray | None:
             try:
                 mask = self.mask(int(index))
-            except BadPicture:
+            except BadSample:
                 return None
             return np.bincount(mask[mask >= 0].ravel(), minlength=len(total))
 
@@ -130,13 +131,13 @@ class MaskEncoder(ImageEncoder):
         return found | ({"mask": found["mask"].to(torch.int16)} if "mask" in found else {})
 
 
-def other_size(name: str, mask: tuple[int, ...], image: tuple[int, ...]) -> BadPicture:
+def other_size(name: str, mask: tuple[int, ...], image: tuple[int, ...]) -> BadSample:
     """Return what is wrong with a mask of another size than its image."""
     turned = "; the image is turned by its EXIF note, the mask is not" if mask == image[::-1] else ""
     reason = (
         f"its mask is {mask[1]} x {mask[0]} pixels and the image {image[1]} x {image[0]}{turned}; make them one size"
     )
-    return BadPicture(name, reason, "mask")
+    return BadSample(name, reason, "mask")
 
 
 def make_targets(
@@ -182,7 +183,7 @@ def _values(root: Path, names: Sequence[str]) -> set[int]:
     def look(name: str) -> set[int]:
         try:
             return set(np.unique(nothing._codes(decode_values(root / name, name=name), name)).tolist())
-        except BadPicture as bad:
+        except BadSample as bad:
             if "in colours" in bad.reason:
                 raise ValueError(str(bad)) from None
             return set()
@@ -211,10 +212,9 @@ def read_masks(table: Table, *, given: str | list[str] | None, ignore: int | Non
     missing = [name for name in names if not (table.path.parent / name).exists()]
     if len(missing) > max(0.05 * len(names), 1) or (missing and len(missing) == len(names)):
         raise FileNotFoundError(
-            f"{table.path} names {len(missing)} of {len(names)} masks that are not there: {some(missing)}; paths are "
-            f"relative to {table.path.parent}"
+            f"{table.path} names {len(missing)} of {len(names)} masks that are not there: {abbreviate(missing)}; paths "
+            f"are relative to {table.path.parent}"
         )
-    note = (
-        (f"{len(missing)} listed masks are not there; their images cannot be used: {some(missing)}",) if missing else ()
-    )
+    told = f"{len(missing)} listed masks are not there; their images cannot be used: {abbreviate(missing)}"
+    note = (told,) if missing else ()
     return make_targets(table.path.parent, names, classes=None, given=given, ignore=ignore, notes=note)

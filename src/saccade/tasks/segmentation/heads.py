@@ -14,7 +14,7 @@ from ...registry import Registry, parse_options
 from .pyramid import FeaturePyramid, pad_to
 
 EXTRA = "segmentation-models-pytorch: pip install 'saccade[dense]'"
-HEADS: Registry[Callable[..., "Head"]] = Registry("head", group="saccade.heads")
+HEADS: Registry[Callable[..., "Head"]] = Registry("head", group="saccade.heads", home="saccade.tasks.segmentation")
 register_head = HEADS.register
 
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...data.held_out import some
-from ...data.picture import EXTENSIONS, BadPicture
+from ...data.image import EXTENSIONS, BadSample
 from ...data.reader import ReadOptions, register_reader
-from ...data.source import FileSource, Names
-from ...data.split import TRAIN, VAL, Splits
+from ...data.source import FileSource, Names, Splits
+from ...data.split import TRAIN, VAL, abbreviate
 from .data import MaskTargets, make_targets
 from .known import ADE20K, CITYSCAPES, CITYSCAPES_IDS, PETS, VOC
 from .values import IGNORED, ClassMap, find_map, make_map
@@ -87,14 +86,12 @@ def open_masks(
     notes += targets.notes
     place = {targets.files[number]: number for number in range(len(targets.files))}
     for part, pairs in found.items():
-        lacking = tuple(
-            BadPicture(image, "there is no mask of this image", "mask") for image, mask in pairs if not mask
-        )
+        lacking = tuple(BadSample(image, "there is no mask of this image", "mask") for image, mask in pairs if not mask)
         kept = [(image, mask) for image, mask in pairs if mask]
         if len(lacking) > max(bad_limit * len(pairs), 1) or not kept:
             raise FileNotFoundError(
                 f"{path}: {len(lacking)} of {len(pairs)} images of the part {part} have no mask: "
-                f"{some([bad.name for bad in lacking])}; a mask has the name of its image. Add them, or take "
+                f"{abbreviate([bad.name for bad in lacking])}; a mask has the name of its image. Add them, or take "
                 "the images out"
             )
         rows = np.array([place[mask] for _, mask in kept], dtype=np.int64)
@@ -129,8 +126,8 @@ def _matched(root: Path, images: Path, masks: Path) -> list[tuple[str, str]]:
     lonely = [stem for stem, mask in names.items() if mask not in used]
     if lonely and len(lonely) == len(names):
         raise ValueError(
-            f"none of the {len(names)} masks in {masks} has the name of an image in {images} ({some(lonely)}); give a "
-            "mask the name of its image"
+            f"none of the {len(names)} masks in {masks} has the name of an image in {images} ({abbreviate(lonely)}); "
+            "give a mask the name of its image"
         )
     return pairs
 
@@ -181,7 +178,7 @@ def _voc(root: Path) -> Pairs:
             stems = file.read_text(encoding="utf-8").split()
             missing = [stem for stem in stems if stem not in by_stem]
             if missing:
-                raise FileNotFoundError(f"{file} names images that are not there: {some(missing)}")
+                raise FileNotFoundError(f"{file} names images that are not there: {abbreviate(missing)}")
             found[part] = [by_stem[stem] for stem in stems]
     return found or {"train": [(image, mask) for image, mask in every.items() if mask]}
 

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from ...data.framing import unfit
-from ...data.picture import BadPicture
+from ...data.image import BadSample
 from ...report.heat import heat_map
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph, table
@@ -70,7 +70,7 @@ def _image_section(shown: Shown) -> Section:
         pixels = shown.read(place)
         try:
             truth = targets.mask(place)
-        except (BadPicture, OSError):
+        except (BadSample, OSError):
             continue
         if pixels is None or truth.shape != pixels.shape[:2]:
             continue

@@ -14,10 +14,10 @@ from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig, Train
 from ...data.feed import Batch, Expand
 from ...data.framing import Encoder, unfit
 from ...data.geometry import OUTSIDE
-from ...data.held_out import some
 from ...data.open import Data
 from ...data.source import Stream
 from ...data.spec import InputSpec
+from ...data.split import abbreviate
 from ...data.table import Table
 from ...data.targets import Targets
 from ..metric import Metrics, MetricSpec
@@ -141,7 +141,9 @@ class Segment(Task):
         absent = [name for name, count in zip(spec.outputs, pixels, strict=True) if not count]
         if absent:
             among = "" if len(data.train) <= LOOKED else f" of {LOOKED} that were looked at"
-            spec.notes.append(f"no pixel of the training masks{among} is of {some(absent)}; nothing is learned of it")
+            spec.notes.append(
+                f"no pixel of the training masks{among} is of {abbreviate(absent)}; nothing is learned of it"
+            )
 
     @classmethod
     def note_options(cls, spec: InputSpec, options: Any) -> None:

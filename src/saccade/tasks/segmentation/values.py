@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ...data.geometry import OUTSIDE
-from ...data.held_out import some
-from ...data.picture import BadPicture
+from ...data.image import BadSample
+from ...data.split import abbreviate
 
 IGNORED = 255  # what masks have where nothing is said, unless a class has it
 UNKNOWN = -2
@@ -69,7 +69,7 @@ class ClassMap:
         return f"({code >> 16}, {code >> 8 & 255}, {code & 255})" if self.colours else str(code)
 
     def read(self, values: np.ndarray, *, name: str) -> np.ndarray:
-        """Return classes, H, W int16, -1 where nothing counts, or raise BadPicture.
+        """Return classes, H, W int16, -1 where nothing counts, or raise BadSample.
 
         Args:
             values: of a file: H, W of numbers or H, W, 3 of colours.
@@ -81,7 +81,7 @@ class ClassMap:
         if (found == UNKNOWN).any():
             strange = [self.tell(int(code)) for code in np.unique(codes[found == UNKNOWN])]
             known = ", ".join(f"{self.tell(c)} {n}" for c, n in list(zip(self.codes, self.names, strict=True))[:5])
-            raise BadPicture(
+            raise BadSample(
                 name,
                 f"its mask has values that stand for no class: {', '.join(strange[:8])}"
                 f"{' ...' if len(strange) > 8 else ''}; known are {known}{', ...' if len(self.names) > 5 else ''}. "
@@ -93,13 +93,13 @@ class ClassMap:
     def _codes(self, values: np.ndarray, name: str) -> np.ndarray:
         if self.colours:
             if values.ndim != 3:
-                raise BadPicture(name, "its mask has no colours and the file of classes names colours", "mask")
+                raise BadSample(name, "its mask has no colours and the file of classes names colours", "mask")
             return pack(values)
         if values.ndim == 2:
             return values.astype(np.int64)
         if (values == values[..., :1]).all():  # grey, saved as colour
             return values[..., 0].astype(np.int64)
-        raise BadPicture(name, f"its mask is in colours and nothing says what they mean; add {FORMS}", "mask")
+        raise BadSample(name, f"its mask is in colours and nothing says what they mean; add {FORMS}", "mask")
 
 
 def pack(colours: np.ndarray) -> np.ndarray:
@@ -166,9 +166,8 @@ def guess_map(found: Iterable[int], *, ignore: int | None = IGNORED) -> tuple[Cl
             f"masks have {len(kept)} different values from {kept[0]} to {kept[-1]}, too many to be classes; add {FORMS}"
         )
     names = tuple(f"class {value}" for value in kept)
-    note = (
-        f"classes by the values that masks have: {some([str(value) for value in kept], 20)}; add {FORMS} to name them"
-    )
+    seen = abbreviate([str(value) for value in kept], 20)
+    note = f"classes by the values that masks have: {seen}; add {FORMS} to name them"
     return ClassMap(names, tuple(kept), ignore=() if ignore is None else (ignore,)), (note,)
 
 

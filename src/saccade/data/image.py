@@ -1,0 +1,340 @@
+"""Read one picture into RGB pixels, or say in plain words why that cannot be done."""
+
+import io
+import os
+import re
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from ..files import NotRegularError, open_regular
+from .damage import find_damage
+
+MAX_PIXELS = 120_000_000  # a picture of so many takes 0.8 GiB while it is decoded; PIL's own limit is 178,956,970
+MAX_BYTES = 512 * 2**20  # of a picture's file
+STRIP = 2**22  # pixels that are brought to RGB at a time
+EXTENSIONS = {
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".jpe": "JPEG",
+    ".jfif": "JPEG",
+    ".pjpeg": "JPEG",
+    ".pjp": "JPEG",
+    ".mpo": "JPEG",
+    ".png": "PNG",
+    ".apng": "PNG",
+    ".bmp": "BMP",
+    ".webp": "WEBP",
+    ".gif": "GIF",
+    ".tif": "TIFF",
+    ".tiff": "TIFF",
+}
+FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))  # no other decoder of PIL is let near a file: some run programs
+ORIENTATION = 0x0112
+SHADES = 16  # fewer of 256 are black to the eye and to a model
+DIM = 64  # an image of 16 bits whose bytes stay below it is called dim: it uses 14 or less
+# By orientation, the view of an upright picture's pixels that shows them as they lie in the file.
+AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
+    2: lambda upright: upright[:, ::-1],
+    3: lambda upright: upright[::-1, ::-1],
+    4: lambda upright: upright[::-1],
+    5: lambda upright: upright.swapaxes(0, 1),
+    6: lambda upright: np.rot90(upright, 1),
+    7: lambda upright: upright[::-1, ::-1].swapaxes(0, 1),
+    8: lambda upright: np.rot90(upright, -1),
+}
+
+
+LOST = re.compile(r"(?:about|at least) (\d+) pictures? (?:is|are) lost")
+
+
+class BadSample(ValueError):  # noqa: N818
+    """A sample that cannot be used.
+
+    Args:
+        name: how the log calls it.
+        reason: why, in plain words.
+        kind: why, in one word: missing, denied, empty, foreign (not a picture), truncated, damaged, range (of
+            its values), mask (of what is told of it) or huge.
+    """
+
+    def __init__(self, name: str, reason: str, kind: str = "damaged") -> None:
+        super().__init__(name, reason, kind)  # all, so that it survives the way back from a loader's process
+        self.name = name
+        self.reason = reason
+        self.kind = kind
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+
+def count_bad(bad: Mapping[str, str]) -> int:
+    """Return how many pictures some names and reasons stand for: a shard that is cut short stands for many."""
+    found = (LOST.search(reason) for reason in bad.values())
+    return sum(1 if many is None else max(int(many[1]), 1) for many in found)
+
+
+class Header(NamedTuple):
+    """What a picture says of itself before any pixel is decoded."""
+
+    format: str
+    width: int
+    height: int
+    mode: str
+    sixteen_bit: bool
+    transparent: bool
+    animated: bool
+    orientation: int
+
+
+def decode(
+    source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_PIXELS, at_least: int | None = None
+) -> np.ndarray:
+    """Decode a picture: upright, 8 bits, RGB, transparent parts over white, the first frame of an animation.
+
+    Args:
+        source: a file, its bytes or an open binary file.
+        name: what to call the picture when it is bad.
+        max_pixels: a larger picture is refused from its header, before memory is taken for it.
+        at_least: let a large JPEG be decoded at 1/2, 1/4 or 1/8 of its size, as long as its short side keeps this many
+            pixels; much faster for photographs.
+
+    Returns:
+        H, W, 3 uint8.
+    """
+    with _opened(source, name=name, max_pixels=max_pixels) as (image, file):
+        if at_least is not None:
+            image.draft(None, (at_least, at_least))
+        sixteen = _is_sixteen_bit(image)  # decoding forgets it
+        image.load()
+        if damage := find_damage(file, image, at_least=at_least):
+            raise BadSample(name, *damage)
+        _check_range(image, name, sixteen=sixteen)
+        return _upright(image)
+
+
+def decode_values(
+    source: Path | bytes | BinaryIO, *, name: str, colours: bool = False, max_pixels: int = MAX_PIXELS
+) -> np.ndarray:
+    """Decode a mask: its values as they are in the file, nothing made brighter, turned or mixed.
+
+    Args:
+        source: a file, its bytes or an open binary file.
+        name: what to call the mask when it is bad.
+        colours: give a palette's colours instead of its indices.
+        max_pixels: a larger one is refused.
+
+    Returns:
+        H, W of grey values (8 or 16 bits) or indices of a palette, or H, W, 3 uint8 of colours.
+    """
+    with _opened(source, name=name, max_pixels=max_pixels) as (image, file):
+        if image.format in ("JPEG", "MPO"):
+            raise BadSample(name, "it is a JPEG, which does not keep the values of a mask; save it as PNG", "range")
+        image.load()
+        if damage := find_damage(file, image):
+            raise BadSample(name, damage, "truncated" if "truncated" in damage else "damaged")
+        if colours:
+            return np.array(image.convert("RGB"))
+        if image.mode in ("LA", "La", "PA"):
+            return np.array(image.getchannel(0))
+        plain = image.mode in ("1", "L", "P", "I") or image.mode.startswith("I;")
+        values = np.array(image) if plain else np.array(image.convert("RGB"))
+        return values.astype(np.uint8) if values.dtype == bool else values
+
+
+def header(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_PIXELS) -> Header:
+    """Read format, size and kind of a picture without decoding it."""
+    with _opened(source, name=name, max_pixels=max_pixels) as (image, _):
+        return Header(
+            format="JPEG" if image.format == "MPO" else str(image.format),
+            width=image.width,
+            height=image.height,
+            mode=image.mode,
+            sixteen_bit=_is_sixteen_bit(image),
+            transparent=_is_transparent(image),
+            animated=image.format != "MPO" and bool(getattr(image, "is_animated", False)),
+            orientation=_orientation(image),
+        )
+
+
+def highest_of_sixteen_bits(source: Path | bytes, *, name: str) -> int | None:
+    """Return the highest byte of a picture of 16 bits, 0 if it is refused as black; None for any other."""
+    try:
+        return int(decode(source, name=name).max()) if header(source, name=name).sixteen_bit else None
+    except BadSample as bad:
+        return 0 if bad.kind == "range" else None
+
+
+@contextmanager
+def _opened(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int) -> Iterator[tuple[Image.Image, BinaryIO]]:
+    """Open a picture and its file; whatever goes wrong inside the `with` is a BadSample."""
+    file: BinaryIO | None = None
+    try:
+        file = _file(source, name)
+        with _QUIET, Image.open(file, formats=FORMATS) as image:
+            if image.width * image.height > max_pixels:
+                raise BadSample(name, _too_large(f"{image.width} x {image.height}", max_pixels), "huge")
+            yield image, file
+    except (BadSample, MemoryError):
+        raise
+    except Exception as error:  # decoders raise many kinds on damaged files
+        raise BadSample(name, *_reason(error, file, max_pixels)) from error
+    finally:
+        if file is not None and file is not source:
+            file.close()
+
+
+def _file(source: Path | bytes | BinaryIO, name: str) -> BinaryIO:
+    if isinstance(source, bytes):
+        return io.BytesIO(source)
+    if not isinstance(source, Path):
+        return source
+    file = open_regular(source)
+    size = os.fstat(file.fileno()).st_size
+    if size > MAX_BYTES:
+        file.close()
+        raise BadSample(name, f"it has {size} bytes, and at most {MAX_BYTES} of a picture are read", "huge")
+    return file
+
+
+def _upright(image: Image.Image) -> np.ndarray:
+    """Return the pixels, H, W, 3 uint8, turned as they are meant; no second copy of a large picture is made."""
+    turn, (width, height) = _orientation(image), image.size
+    upright = np.empty((width, height, 3) if turn >= 5 and turn in AS_STORED else (height, width, 3), np.uint8)
+    stored = AS_STORED[turn](upright) if turn in AS_STORED else upright
+    rows = max(STRIP // max(width, 1), 1)
+    if rows >= height:
+        stored[:] = np.asarray(_to_rgb(image))
+        return upright
+    for top in range(0, height, rows):
+        strip = image.crop((0, top, width, min(top + rows, height)))
+        stored[top : top + rows] = np.asarray(_to_rgb(strip))
+    return upright
+
+
+def _check_range(image: Image.Image, name: str, *, sixteen: bool) -> None:
+    """Refuse pixels whose black and white are not known."""
+    mode = image.mode
+    if mode in ("F", "I") or mode.startswith("I;"):
+        low, high = (0, 0) if mode == "F" else _extremes(image)
+        if mode == "F" or low < 0 or high > 65535:
+            reason = "its pixels are 32-bit numbers without a known range; convert it to 8 or 16 bits"
+            raise BadSample(name, reason, "range")
+        if high:  # what is zero is black at any range
+            _refuse_black(high, name)
+    elif sixteen and mode != "CMYK":
+        colours = [band for band in image.getbands() if band not in "Aa"]
+        highest = max(int(image.getchannel(band).getextrema()[1]) for band in colours)  # type: ignore[arg-type]
+        _refuse_black(256 * highest + 255, name)
+
+
+def _extremes(image: Image.Image) -> tuple[int, int]:
+    """Return the lowest and highest of a picture's whole numbers."""
+    values = np.asarray(image)
+    return (int(values.min()), int(values.max())) if values.size else (0, 0)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    mode = image.mode
+    if mode == "I" or mode.startswith("I;"):
+        # The high byte, which is what PIL keeps of 16-bit colour.
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if _is_transparent(image):
+        straight = {"RGBa": "RGBA", "La": "LA"}.get(mode)
+        layer = (image.convert(straight) if straight else image).convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    return image if mode == "RGB" else image.convert("RGB")
+
+
+def _refuse_black(highest: int, name: str) -> None:
+    """Refuse a picture of 16 bits that would keep less than SHADES of 256, as one of a camera of 12 bits does."""
+    if highest < 256 * SHADES:
+        raise BadSample(
+            name,
+            f"its 16-bit values go no higher than {highest} of 65535, which comes out black; save the whole set as 8 "
+            "bits by one common scale, such as value / 16 for a camera of 12 bits",
+            "range",
+        )
+
+
+def _is_sixteen_bit(image: Image.Image) -> bool:
+    # Colour is read as 8 bits; what is in the file stands in the decoder's arguments, as in "RGB;16B".
+    kinds = [tile[3] if isinstance(tile[3], str) else (tile[3] or ("",))[0] for tile in getattr(image, "tile", ())]
+    return image.mode.startswith("I") or any(";16" in str(kind) for kind in kinds)
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    return image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        # The general method: the one for PNG decodes the picture to look behind it.
+        return int(Image.Image.getexif(image).get(ORIENTATION, 1))
+    except Exception:  # a damaged EXIF block says nothing about the pixels
+        return 1
+
+
+def _reason(error: Exception, file: BinaryIO | None, max_pixels: int) -> tuple[str, str]:
+    """Say in plain words, and in one, what an error of opening or decoding means."""
+    if isinstance(error, FileNotFoundError):
+        return "the file is not there (any more)", "missing"
+    if isinstance(error, NotRegularError):
+        return f"it is {error.what}; only regular files are read", "foreign"
+    if isinstance(error, PermissionError):
+        return "permission to read the file is denied", "denied"
+    if isinstance(error, Image.DecompressionBombError):
+        return _too_large("its size", min(max_pixels, MAX_PIXELS)), "huge"
+    if isinstance(error, Image.UnidentifiedImageError) and file is not None:
+        return _unidentified(file)
+    if "truncated" in str(error).lower():
+        return f"the file is truncated ({error})", "truncated"
+    return f"the file is damaged or cannot be read ({type(error).__name__}: {error})", "damaged"
+
+
+def _unidentified(file: BinaryIO) -> tuple[str, str]:
+    file.seek(0)
+    start = file.read(512)
+    if not start:
+        return "the file is empty (0 bytes)", "empty"
+    if not start.strip(b"\0"):
+        return "the file holds only zero bytes", "empty"
+    known = ", ".join(FORMATS)
+    text = all(byte >= 32 or byte in b"\t\n\r\f" for byte in start)
+    return f"it is {'text, ' if text else ''}not a picture in a known format ({known})", "foreign"
+
+
+def _too_large(size: str, max_pixels: int) -> str:
+    return f"{size} is more than {max_pixels} pixels, refused before decoding; if it is meant, raise max_pixels"
+
+
+class _Quiet:
+    """Silences PIL while any thread decodes; overlapping uses of catch_warnings would leave the filters changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._filters: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._filters = warnings.catch_warnings()
+                self._filters.__enter__()
+                warnings.filterwarnings("ignore", module=r"PIL\.")
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._filters.__exit__(None, None, None)
+
+
+_QUIET = _Quiet()

@@ -1,0 +1,129 @@
+"""How good answers are: accuracy, calibration, and the same over resampled pictures."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...report.tally import Answered, Bin, Score, calibration, class_scores, confidence_bin
+from ..bootstrap import Statistic, group_mean, one_hot
+
+BINS = 15
+ROWS = 4096  # pictures whose shares are held at a time
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model said to pictures, N each, in the order of their places.
+
+    Args:
+        valid: the right classes, N, K bool; several where the labels allow several.
+        prediction: the class answered.
+        confidence: its share.
+        nll: minus the logarithm of the right classes' share.
+        brier: squared distance of the shares from the right answer; nearest one where several are right.
+        top5: whether a right class is among the five with the largest shares.
+        single: each picture has one right class.
+    """
+
+    valid: np.ndarray
+    prediction: np.ndarray
+    confidence: np.ndarray
+    nll: np.ndarray
+    brier: np.ndarray
+    top5: np.ndarray
+    single: bool
+
+    @property
+    def correct(self) -> np.ndarray:
+        """Which answers are right, N, 0 or 1."""
+        return self.valid[np.arange(len(self.valid)), self.prediction].astype(np.float64)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The right class of each picture, where there is one."""
+        return self.valid.argmax(1)
+
+    def answered(self) -> Answered:
+        """Return them for the report's charts; with several right classes, an answer's own where it is right."""
+        labels = self.labels if self.single else np.where(self.correct > 0, self.prediction, self.labels)
+        return Answered(np.arange(len(labels)), labels, self.prediction, self.confidence, self.nll)
+
+
+def read_answers(logits: np.ndarray, valid: np.ndarray) -> Answers:
+    """Return what logits, N, K, say about pictures whose right classes are `valid`, N, K bool."""
+    blocks = range(0, max(len(logits), 1), ROWS)
+    parts = [_read_block(logits[begin : begin + ROWS], valid[begin : begin + ROWS]) for begin in blocks]
+    prediction, confidence, nll, brier, top5 = (np.concatenate(values) for values in zip(*parts, strict=True))
+    single = bool((valid.sum(1) == 1).all())
+    return Answers(valid, prediction, confidence, nll, brier, top5, single)
+
+
+def _read_block(logits: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return prediction, confidence, nll, brier and top5 of some pictures."""
+    logits = logits.astype(np.float64)
+    shifted = logits - logits.max(1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    shares = np.exp(logs)
+    nll = -np.logaddexp.reduce(np.where(valid, logs, -np.inf), axis=1)
+    # |p - onehot|^2 = |p|^2 - 2 p_label + 1, smallest for the right class of the largest share
+    brier = (shares**2).sum(1) - 2 * np.where(valid, shares, -1).max(1) + 1
+    top = np.argsort(-logits, axis=1, kind="stable")[:, :5]
+    top5 = np.asarray(np.take_along_axis(valid, top, 1).any(1), dtype=np.float64)
+    return logits.argmax(1), shares.max(1), nll, brier, top5
+
+
+def picture_scores(answers: Answers) -> dict[str, np.ndarray]:
+    """Return the numbers that are means over pictures, N each: top1, top5 (of more than five classes), nll, brier."""
+    found = {"top1": answers.correct, "nll": answers.nll}
+    if answers.valid.shape[1] > 5:
+        found["top5"] = answers.top5
+    if answers.single:
+        found["brier"] = answers.brier
+    return found
+
+
+def set_statistics(answers: Answers) -> dict[str, Statistic]:
+    """Return the numbers that are not means over pictures: ece, and with one right class mean_class and mcc."""
+    found: dict[str, Statistic] = {"ece": expected_calibration_error(answers)}
+    if answers.single:
+        found["mean_class"] = mean_class_accuracy(answers)
+        found["mcc"] = matthews(answers)
+    return found
+
+
+def expected_calibration_error(answers: Answers, *, bins: int = BINS) -> Statistic:
+    """Return the mean distance of confidence from accuracy over bins of equal width, as a statistic."""
+    number = confidence_bin(answers.confidence, bins)
+    gaps = np.zeros((len(number), bins))
+    gaps[np.arange(len(number)), number] = answers.confidence - answers.correct
+    return lambda weights: np.abs(weights @ gaps).sum(1) / len(number)
+
+
+def mean_class_accuracy(answers: Answers) -> Statistic:
+    """Return the mean over classes of their accuracies as a statistic; classes without pictures do not count."""
+    return group_mean(answers.correct, answers.labels)
+
+
+def matthews(answers: Answers) -> Statistic:
+    """Return Matthews' correlation of answers and labels (Gorodkin's, for many classes) as a statistic."""
+    classes = answers.valid.shape[1]
+    labels, predictions = one_hot(answers.labels, classes), one_hot(answers.prediction, classes)
+
+    def statistic(weights: np.ndarray) -> np.ndarray:
+        true, said = np.asarray(weights @ labels), np.asarray(weights @ predictions)
+        total, correct = true.sum(1), weights @ answers.correct
+        above = correct * total - (true * said).sum(1)
+        below = np.sqrt((total**2 - (true**2).sum(1)) * (total**2 - (said**2).sum(1)))
+        return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
+
+    return statistic
+
+
+def reliability(answers: Answers) -> list[Bin]:
+    """Return answers in 15 bins of confidence, without the empty ones."""
+    return calibration(answers.answered(), bins=BINS)[0]
+
+
+def by_class(answers: Answers, classes: list[str]) -> list[Score]:
+    """Return every class' score; none where a picture may have several right classes."""
+    return class_scores(answers.answered(), classes) if answers.single else []

@@ -1,0 +1,162 @@
+"""Parts of an evaluation's page: how numbers are written, and the sections on occluded and corrupted pictures."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..report.chart import line_chart
+from ..report.markup import Html, join, shorten, tag
+from ..report.page import Section, fold, grid, paragraph, table
+from ..report.picture import encode_picture
+from ..tasks.metric import MetricSpec
+from .bootstrap import Difference, Estimate
+from .corruptions import CORRUPTIONS, SEVERITIES
+from .findings import Findings
+from .noise import PERTURBATIONS
+from .robust import CENTRE, DROPPED, PIECES, mean_name
+
+NAME = 60  # characters of a run's or a class' name
+
+
+def title(spec: MetricSpec) -> str:
+    """Return a number's name for a reader."""
+    return spec.words[:1].upper() + spec.words[1:]
+
+
+def cell(found: Estimate | None, spec: MetricSpec) -> Html:
+    """Return a number with its interval for a table."""
+    return Html("") if found is None else number_cell(spec.show(found.value), ends(found, spec))
+
+
+def ends(found: Estimate, spec: MetricSpec) -> str:
+    """Return both ends of a number's interval; the number itself has told the unit."""
+    bare = replace(spec, unit="")
+    return f"{bare.show(found.low)} to {bare.show(found.high)}"
+
+
+def number_cell(value: str, ends: str) -> Html:
+    """Return a value in bold and its ends."""
+    return join(tag("b", value), " ", tag("span", ends, class_="remark", style="white-space: nowrap"))
+
+
+def change(value: float, spec: MetricSpec) -> str:
+    """Return a difference, of shares in percentage points."""
+    if spec.share:
+        return f"{100 * value:+.1f} points"
+    return f"{value:+.4g}{f' {spec.unit}' if spec.unit else ''}"
+
+
+def change_ends(found: Difference, spec: MetricSpec) -> str:
+    """Return both ends of a difference's interval."""
+    bare = replace(spec, unit="")
+    return f"{change(found.low, bare)} to {change(found.high, bare)}"
+
+
+def is_sure(low: float, high: float) -> bool:
+    """Tell whether a difference is more than the choice of pictures explains."""
+    return not low <= 0 <= high
+
+
+def corruption_section(result: Findings) -> Section:
+    """Return the primary metric under each corruption."""
+    spec, mean = result.primary, mean_name(result.primary.name)
+    shown = result.specs[mean]
+    present = [name for name in CORRUPTIONS if f"corruption.{name}" in result.run().metrics]
+    rows = [
+        [
+            name.replace("_", " "),
+            *(cell(run.metrics.get(f"corruption.{name}"), shown) for run in result.runs.values()),
+        ]
+        for name in present
+    ]
+    rows.append([tag("strong", "all of them"), *(cell(run.metrics.get(mean), shown) for run in result.runs.values())])
+    charts = [
+        _levels(result, [f"corruption.{name}.{s}" for s in SEVERITIES], SEVERITIES, name.replace("_", " "), "severity")
+        for name in present
+    ]
+    return Section(
+        "corruptions",
+        "Corruptions",
+        join(
+            paragraph(
+                f"{title(spec)} on corrupted pictures: five severities of each kind; every run sees the same draws. In "
+                "the charts, severity 0 is the picture as it is."
+            ),
+            table(
+                ["Mean over severities", *(shorten(name, NAME) for name in result.runs)],
+                rows,
+                caption=f"{title(spec)} with its 95% interval",
+                numeric=range(1, len(result.runs) + 1),
+            ),
+            _gallery(result),
+            fold(f"{title(spec)} by severity, a chart for each kind", grid(*charts)),
+        ),
+    )
+
+
+def occlusion_section(result: Findings) -> Section:
+    """Return the primary metric with parts missing or out of place."""
+    charts = [
+        _levels(result, [f"centre_occlusion.{s:g}" for s in CENTRE], CENTRE, "centre occlusion", "share of the area"),
+        _levels(result, [f"patch_drop.{s:g}" for s in DROPPED], DROPPED, "patch drop", "share of the patches"),
+    ]
+    shuffled = [f"patch_shuffle.{p}" for p in PIECES]
+    if any(key in result.run().metrics for key in shuffled):
+        charts.append(_levels(result, shuffled, PIECES, "patch shuffle", "pieces along a side", start=1.0))
+    about = (
+        f"Parts made black, or put in random order. The first point of each line is the clean {result.primary.words}."
+    )
+    return Section("occlusions", "Occlusion and shuffling", join(paragraph(about), grid(*charts)))
+
+
+def noise_section(result: Findings) -> Section:
+    """Return the primary metric under light noise and blur, repeated."""
+    names = [f"noise.{one.name}" for one in PERTURBATIONS]
+    rows = [
+        [one.title, *(cell(run.metrics.get(name), result.primary) for run in result.runs.values())]
+        for one, name in zip(PERTURBATIONS, names, strict=True)
+    ]
+    about = (
+        f"{title(result.primary)} under the perturbations of Context Broadcasting's table 9, the mean of five draws of "
+        "the noise; sigma in 255ths for noise and in pixels for blur."
+    )
+    head = ["Perturbation", *(shorten(name, NAME) for name in result.runs)]
+    caption = f"{title(result.primary)} with its 95% interval over images"
+    numbers = table(head, rows, caption=caption, numeric=range(1, len(head)))
+    return Section("noise", "Noise and blur", join(paragraph(about), numbers))
+
+
+def _gallery(result: Findings) -> Html | None:
+    if not result.examples:
+        return None
+    items = [
+        tag(
+            "li",
+            tag("div", encode_picture(example.pixels, alt=f"the picture under {example.title}"), class_="frame"),
+            paragraph(example.title),
+        )
+        for example in result.examples
+    ]
+    return join(paragraph("One picture under each condition, at a middle level:"), tag("ol", *items, class_="pictures"))
+
+
+def _levels(
+    result: Findings, keys: Sequence[str], levels: Sequence[float], title: str, x_label: str, *, start: float = 0.0
+) -> Html:
+    """Return a chart of the primary metric by level, from the clean one at `start` on."""
+    series, bands = {}, {}
+    for run in result.runs.values():
+        points = [(start, run.metrics[result.primary.name])]
+        points += [(float(v), run.metrics[key]) for key, v in zip(keys, levels, strict=True) if key in run.metrics]
+        name = shorten(run.name, 40)
+        series[name] = [(x, found.value) for x, found in points]
+        bands[name] = [(x, found.low, found.high) for x, found in points]
+    return line_chart(
+        series,
+        title=title,
+        x_label=x_label,
+        y_label=result.primary.words,
+        bands=bands if len(series) <= 2 else {},
+        zero=result.primary.share,
+        percent=result.primary.share,
+        x_percent="share" in x_label,
+    )

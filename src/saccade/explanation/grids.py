@@ -1,0 +1,187 @@
+"""Which axis of an attention map is what, and on which grid its tokens lie."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor, nn
+
+from ..plugins.tokens import (
+    Host,
+    HostError,
+    count_objects,
+    find_host,
+    guess_grid,
+    overlaps_windows,
+    reorders_tokens,
+)
+
+Kind = Literal["tokens", "windows", "slots"]
+
+
+class TokenGrid(NamedTuple):
+    """Where the tokens of a map lie.
+
+    Args:
+        kind: whether a map is over all tokens, over those of a window, or over slots, which lie nowhere.
+        block: path of the transformer block it is in; None outside of one.
+        prefix: tokens before those that lie on the grid, of queries and of keys.
+        query_grid: rows and columns of the queries; None where they cannot be told or there are none.
+        key_grid: rows and columns of the keys.
+        trouble: why there is no grid.
+    """
+
+    kind: Kind
+    block: str | None = None
+    prefix: tuple[int, int] = (0, 0)
+    query_grid: tuple[int, int] | None = None
+    key_grid: tuple[int, int] | None = None
+    trouble: str | None = None
+
+
+class Axes(NamedTuple):
+    """What the axes of a map before its last two are.
+
+    Args:
+        split: their sizes once those that hold two things are taken apart.
+        order: places of the batch, the windows and the heads among them.
+    """
+
+    split: tuple[int, int, int]
+    order: tuple[int, int, int] = (0, 1, 2)
+
+    @property
+    def windows(self) -> int:
+        """How many windows a picture has."""
+        return self.split[self.order[1]]
+
+    def apply(self, weights: Tensor) -> Tensor:
+        """Return B, W, H, N, M."""
+        return weights.reshape(*self.split, *weights.shape[-2:]).permute(*self.order, 3, 4)
+
+
+class MapShape(NamedTuple):
+    """Windows, queries and keys of a map."""
+
+    windows: int
+    queries: int
+    keys: int
+
+
+def split_axes(shape: Sequence[int], *, batch: int, heads: int | None) -> Axes | None:
+    """Tell which axes of a map ..., N, M are the batch, the windows and the heads; None if that cannot be told.
+
+    Args:
+        shape: of the map.
+        batch: how many pictures there are.
+        heads: how many heads the module says it has; None where it does not say.
+    """
+    lead = tuple(shape[:-2])
+    if not lead or not batch or math.prod(lead) % batch:
+        return None
+    if len(lead) == 1:  # B * W * H
+        inner = lead[0] // batch
+        count = heads if heads and inner % heads == 0 else inner
+        return Axes((batch, inner // count, count))
+    if len(lead) == 2:
+        if lead[0] % batch == 0 and heads in (None, lead[1]):  # B * W, H
+            return Axes((batch, lead[0] // batch, lead[1]))
+        if heads and lead[0] == batch and lead[1] % heads == 0:  # B, W * H
+            return Axes((batch, lead[1] // heads, heads))
+        return Axes((batch, heads, lead[1]), (0, 2, 1)) if heads and lead[0] == batch * heads else None  # B * H, W
+    if len(lead) == 3 and lead[0] == batch and heads is not None and heads in lead[1:]:
+        return Axes((lead[0], lead[1], lead[2]), (0, 1, 2) if lead[2] == heads else (0, 2, 1))
+    return None
+
+
+@dataclass
+class Layers:
+    """What is known of a model while it runs.
+
+    Args:
+        host: its blocks; None where it has none that are known.
+        batch: how many samples it was given.
+        size: height and width of the pictures; None for text.
+        reordered: its tokens are not in row-major order.
+        objects: how many of its tokens ask for objects, in a detector; they lie nowhere, though their number may be
+            that of a grid.
+        entered: tokens and channels that a module was given, by its id.
+    """
+
+    host: Host | None
+    batch: int
+    size: tuple[int, int] | None
+    reordered: bool = False
+    objects: int = 0
+    entered: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: nn.Module, inputs: Sequence[Any]) -> "Layers":
+        """Look at a model and what it will be given."""
+        try:
+            host = find_host(model)
+        except HostError:
+            host = None
+        first = _first_tensor(inputs)
+        listed = next((value for value in inputs if isinstance(value, list | tuple)), None)
+        batch = 0 if first is None else first.shape[0]
+        if listed is not None and first is not None and first.ndim == 3:  # a detector's pictures, each C, H, W
+            batch = len(listed)
+        pictures = [x for x in inputs if isinstance(x, Tensor) and x.ndim == 4]
+        pictures += [x for x in listed or () if isinstance(x, Tensor) and x.ndim == 3]
+        size = (pictures[0].shape[-2], pictures[0].shape[-1]) if pictures else None
+        return cls(host, batch, size, reorders_tokens(model), count_objects(model))
+
+    def locate(self, name: str, module: nn.Module, shape: MapShape, *, slots: bool) -> TokenGrid:
+        """Tell where the tokens of a map lie."""
+        blocks = self.host.blocks if self.host is not None else ()
+        block = next((block for block in blocks if f"{name}.".startswith(f"{block.path}.")), None)
+        path = None if block is None else block.path
+        if slots:
+            return TokenGrid("slots", path, trouble="slots lie nowhere in the picture")
+        kind: Kind = "windows" if shape.windows > 1 else "tokens"
+        if self.reordered:
+            return TokenGrid(kind, path, trouble="its tokens are not kept in rows and columns")
+        if self.size is None or (self.host is not None and self.host.text):
+            return TokenGrid(kind, path, trouble="words have no place in a picture")
+        if self.objects and (shape.keys == self.objects or _grid(shape.keys - self.objects, (0, 1), self.size)[1]):
+            return TokenGrid(kind, path, trouble="tokens that ask for objects are among its keys, and lie nowhere")
+        if overlaps_windows(module) or (kind == "windows" and shape.queries != shape.keys):
+            return TokenGrid(kind, path, trouble="its windows of queries are not its windows of keys")
+        size = self.size if kind == "tokens" else (1, 1)
+        inner = block.prefix_tokens if block is not None else 0
+        final = self.host.output_prefix if self.host is not None else 0
+        counts = list(dict.fromkeys((inner, final, 0)))
+        prefix_k, key_grid = _grid(shape.keys, counts, size)
+        prefix_q, query_grid = (
+            (prefix_k, key_grid) if shape.queries == shape.keys else _grid(shape.queries, counts, size)
+        )
+        if self.objects and shape.queries == self.objects:
+            return TokenGrid(kind, path, (0, prefix_k), None, key_grid, "its queries ask for objects, and lie nowhere")
+        if query_grid == (1, 1) and shape.queries < shape.keys:  # the class token asks alone
+            prefix_q, query_grid = shape.queries, None
+        trouble = None if key_grid and query_grid else "the grid of its tokens cannot be told"
+        if key_grid is not None and query_grid is None and prefix_q == shape.queries:
+            trouble = "only the class token asks here, and it has no place"
+        return TokenGrid(kind, path, (prefix_q, prefix_k), query_grid, key_grid, trouble)
+
+
+def _grid(count: int, prefixes: Sequence[int], size: tuple[int, int]) -> tuple[int, tuple[int, int] | None]:
+    for prefix in prefixes:
+        if count > prefix:
+            try:
+                return prefix, guess_grid(count - prefix, size)
+            except HostError:
+                continue
+    return 0, None
+
+
+def _first_tensor(values: Sequence[Any]) -> Tensor | None:
+    for value in values:
+        inner = _first_tensor(value) if isinstance(value, list | tuple) else value
+        if isinstance(inner, Mapping):
+            inner = _first_tensor(list(inner.values()))
+        if isinstance(inner, Tensor) and inner.ndim:
+            return inner
+    return None

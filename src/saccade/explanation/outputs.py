@@ -1,0 +1,100 @@
+"""What a model answers: for whole pictures, or at every place."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..loading import LoadedModel
+from ..tasks import Answer
+
+BEST = 5  # parts of an answer
+
+Text = str | Tensor | Mapping[str, Any]
+
+
+def read_output(output: Any) -> Any:
+    """Return the tensor of a model's output, if it is one."""
+    output = getattr(output, "logits", output)
+    return output.get("out") if isinstance(output, Mapping) else output  # torchvision's segmenters
+
+
+def is_dense(output: Any) -> bool:
+    """Tell whether a model answers at every place, B, K, H, W."""
+    tensor = read_output(output)
+    return isinstance(tensor, Tensor) and tensor.ndim == 4
+
+
+def find_logits(output: Any, count: int) -> Tensor | None:
+    """Return raw answers for whole pictures, B, K; None where a model gives something else."""
+    logits = read_output(output)
+    logits = logits[0] if isinstance(logits, tuple) and logits else logits
+    return logits if isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == count else None
+
+
+def name_answers(output: Tensor, model: LoadedModel) -> list[Answer]:
+    """Return what raw answers, B, K, say to people, by the model's task; classes without names get numbers."""
+    spec, count = model.spec, output.shape[1]
+    if not spec.outputs:
+        spec = replace(spec, outputs=tuple(f"class {index}" for index in range(count)))
+    if model.task.num_outputs(spec) != count:
+        raise ValueError(
+            f"{model.name} answers with {count} numbers, but {len(spec.outputs)} {model.task.outputs_key} are named; "
+            "give the weights of the run whose answers these are, or a shape= with as many names"
+        )
+    rows = model.task.read_output(output.float().cpu().numpy(), spec)
+    return [model.task.describe(row, spec, top=BEST) for row in rows]
+
+
+class Pooled(nn.Module):
+    """A model that answers at every place, its answers averaged."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the mean logits of each class, B, K."""
+        return read_output(self.model(images)).mean((2, 3))
+
+
+def choose_targets(logits: Tensor, targets: int | Sequence[int] | None) -> Tensor:
+    """Return one class for each sample of logits, B, K: what was asked for, or the best-scored one."""
+    if targets is None:
+        return logits.detach().argmax(dim=1)
+    count, classes = logits.shape
+    chosen = [targets] * count if isinstance(targets, int) else list(targets)
+    if len(chosen) != count or not all(0 <= target < classes for target in chosen):
+        raise ValueError(
+            f"the classes {chosen} were asked for; give a number from 0 to {classes - 1} for each of {count} samples"
+        )
+    return torch.tensor(chosen, device=logits.device)
+
+
+def name_class(target: int, classes: Sequence[str] | None) -> str:
+    """Return what to call a class."""
+    return classes[target] if classes is not None else f"class {target}"
+
+
+def read_text(text: Text, tokenizer: Any, device: torch.device) -> Tensor | dict[str, Any]:
+    """Return what a model is given for a text: token numbers, or all it takes by name, on its device.
+
+    Args:
+        text: token numbers, 1, N; what the model takes by name; or a text in letters.
+        tokenizer: of Hugging Face, for a text in letters.
+        device: where the model is.
+    """
+    if isinstance(text, str):
+        if tokenizer is None:
+            raise ValueError("a text was given and no tokenizer; pass tokenizer=, or token numbers with words=")
+        text = dict(tokenizer(text, return_tensors="pt"))
+    if isinstance(text, Tensor):
+        return text.to(device)
+    if not isinstance(text, Mapping) or "input_ids" not in text:
+        raise TypeError(
+            f"a text is {type(text).__name__}; give a string with tokenizer=, token numbers of shape 1, N, or a "
+            "mapping with input_ids"
+        )
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in text.items()}

@@ -1,0 +1,285 @@
+"""Views of attention: how dense it is layer by layer, and what it looks at."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from ...report import Html, fold, grid, line_chart, table
+from ..capture import Captured
+from ..draw import enlarge, heat_overlay, montage, upsample
+from ..maps import AttentionMap, spread
+from ..request import Heads, ViewRequest, register_view
+from ..view import Figure, View
+
+KEPT = 0.6  # of the weight stays in a thresholded map
+KINDS = {"tokens": "attention among all tokens", "windows": "attention in windows", "slots": "attention of slots"}
+DENSITY = (
+    "How evenly attention is spread. The entropy of a row of attention is 0 where a token looks at one other, and log "
+    "N, the bound, where it looks at all N alike; a mean near the bound is dense attention, and the 15th percentile "
+    "shows how sparse the sparser rows are. The distance is how far a token looks on average, in sides of the picture "
+    "(for windows: of the window), horizontal and vertical added. The Jacobian's norm is how strongly the softmax "
+    "reacts to a small change of its input: most, 1 - 1/N, at uniform attention."
+)
+MAPS = (
+    f"Where attention goes, averaged over heads. Only the places that together hold {KEPT:.0%} of the weight are "
+    "coloured, the strongest yellow; the fewer they are, the sparser the attention. Where there is a class token, it "
+    "is its attention; elsewhere it is what a place receives from all others on average."
+)
+
+
+def density_view(captured: Captured, count: int) -> list[View]:
+    """Return for every picture the entropy, the distance and the Jacobian's norm of every layer's attention.
+
+    Args:
+        captured: what `capture` recorded.
+        count: how many pictures there are.
+    """
+    title = "How dense attention is"
+    if not captured.attention:
+        return [View("density", title, DENSITY, absent=_no_attention(captured)) for _ in range(count)]
+    views = []
+    for index in range(count):
+        rows = [describe(layer, index) for layer in captured.attention]
+        figures = [
+            Figure(f"density-{kind}", _caption(kind, chosen), chart=_charts(kind, chosen), numbers={"layers": chosen})
+            for kind in KINDS
+            if (chosen := [row for row in rows if row["kind"] == kind])
+        ]
+        numbers = {"layers": rows, "not_attention": _others(captured), "unheard": captured.unheard}
+        views.append(View("density", title, DENSITY, figures=figures, numbers=numbers))
+    return views
+
+
+def describe(layer: AttentionMap, index: int) -> dict[str, Any]:
+    """Return the numbers of one layer's attention for one picture, as JSON can hold them.
+
+    Args:
+        layer: what was measured.
+        index: of the picture.
+    """
+    mean, (low, high) = spread(layer.entropy[index])
+    norm, (norm_low, _) = spread(layer.jacobian[index])
+    scale = layer.scale
+    numbers = {
+        "entropy": mean,
+        "entropy_15": low,
+        "entropy_85": high,
+        "entropy_bound": layer.bound,
+        "entropy_class_token": None if layer.first is None else spread(layer.entropy[index, ..., 0])[0],
+        "distance": None if layer.attended is None else spread(layer.attended[index])[0],
+        "distance_paper": None if layer.relative is None else spread(layer.relative[index])[0],
+        "jacobian": norm,
+        "jacobian_15": norm_low,
+        "jacobian_bound": 1 - 1 / layer.keys,
+        "jacobian_paper": None if scale is None else scale * norm,
+    }
+    return {
+        "layer": layer.label,
+        "depth": layer.depth,
+        "kind": layer.grid.kind,
+        "windows": layer.windows,
+        "heads": layer.heads,
+        "queries": layer.queries,
+        "keys": layer.keys,
+        "computed": "beside a fused kernel" if layer.fused else "by the model",
+        "no_distance": layer.grid.trouble,
+        **{key: None if value is None or not math.isfinite(value) else value for key, value in numbers.items()},
+    }
+
+
+def attention_view(captured: Captured, pixels: Sequence[np.ndarray], *, heads: Heads = "mean") -> list[View]:
+    """Return for every picture the thresholded attention map of every layer whose tokens lie on a grid.
+
+    Args:
+        captured: what `capture` recorded.
+        pixels: the pictures, each H, W, 3 uint8.
+        heads: "mean" averages over the heads of a layer; "all" draws each beside it, numbers from 0 those alone.
+    """
+    title = "What attention looks at"
+    drawn = [layer for layer in captured.attention if layer.grid.key_grid is not None and layer.windows == 1]
+    if not drawn:
+        reason = _no_attention(captured)
+        if captured.attention:
+            windowed = any(layer.grid.kind == "windows" for layer in captured.attention)
+            troubles = sorted({layer.grid.trouble for layer in captured.attention if layer.grid.trouble})
+            reason = f"No map can be laid over the picture: {'; '.join(troubles) or 'all attention is inside windows'}."
+            if windowed and troubles:
+                reason += " Attention inside windows is not put together, since windows may be shifted or spread out."
+        return [View("attention", title, MAPS, absent=reason) for _ in pixels]
+    left_out = len(captured.attention) - len(drawn)
+    about = MAPS
+    if left_out:
+        about += (
+            f" {left_out} of {len(captured.attention)} layers attend inside windows or among slots and are not drawn: "
+            "their tokens have no fixed place on the whole picture."
+        )
+    return [
+        View("attention", title, about, figures=[_map_figure(layer, index, picture, heads) for layer in drawn])
+        for index, picture in enumerate(pixels)
+    ]
+
+
+def threshold(weights: np.ndarray, share: float = KEPT) -> tuple[np.ndarray, float]:
+    """Keep the strongest places that together hold a share of the weight, brought to 0..1.
+
+    Args:
+        weights: h, w, none negative.
+        share: of the weight to keep.
+
+    Returns:
+        The map, 0 where a place is left out, and the share of places that were kept.
+    """
+    flat = weights.reshape(-1).astype(np.float64)
+    order = np.argsort(-flat, kind="stable")
+    total = flat.sum()
+    if not total > 0:
+        return np.zeros(weights.shape), 0.0
+    # The fewest that reach the share; rounding must not ask for one more.
+    count = min(int(np.searchsorted(np.cumsum(flat[order]), share * total * (1 - 1e-9))) + 1, len(flat))
+    kept = np.zeros_like(flat)
+    chosen = order[:count]
+    low, high = flat[chosen].min(), flat[chosen].max()
+    kept[chosen] = 1.0 if high <= low else 0.25 + 0.75 * (flat[chosen] - low) / (high - low)  # all of them are seen
+    return kept.reshape(weights.shape), count / len(flat)
+
+
+def _map_figure(layer: AttentionMap, index: int, picture: np.ndarray, heads: Heads) -> Figure:
+    rows: Tensor = layer.received if layer.first is None else layer.first
+    words = rows[index, 0, :, layer.grid.prefix[1] :].nan_to_num()  # heads, places
+    assert layer.grid.key_grid is not None
+    picture = enlarge(picture)
+    tile, places = _map_tile(words.mean(0), layer, picture)
+    tiles, captions, by_head = [picture, tile], ["picture", "mean of the heads"], []
+    for head in _chosen(heads, layer):
+        tile, share = _map_tile(words[head], layer, picture)
+        tiles.append(tile)
+        captions.append(f"head {head}")
+        by_head.append({"head": head, "places": share})
+    whose = "received on average" if layer.first is None else "of the class token"
+    caption = f"{layer.label}: {places:.0%} of the places hold {KEPT:.0%} of the attention {whose}."
+    if by_head:
+        shares = ", ".join(f"{one['head']} {one['places']:.0%}" for one in by_head)
+        caption += f" By head: {shares}."
+    numbers = {
+        "places": places,
+        "kept": KEPT,
+        "of": "all tokens" if layer.first is None else "class token",
+        "grid": list(layer.grid.key_grid),
+        "weight_on_grid": float(words.mean(0).sum()),
+        "heads": by_head,
+    }
+    return Figure(
+        f"attention-{layer.depth}",
+        caption,
+        pixels=montage(tiles, 4, captions=captions) if by_head else montage(tiles),
+        numbers=numbers,
+        layer=layer.label,
+        depth=layer.depth,
+    )
+
+
+def _map_tile(words: Tensor, layer: AttentionMap, picture: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return a thresholded map over a picture, and the share of places in it."""
+    assert layer.grid.key_grid is not None
+    heat, places = threshold(words.reshape(layer.grid.key_grid).numpy())
+    bare = upsample(heat, *picture.shape[:2], smooth=False)[..., None] > 0
+    return np.where(bare, heat_overlay(picture, heat, smooth=False), picture // 3), places
+
+
+def _chosen(heads: Heads, layer: AttentionMap) -> Sequence[int]:
+    """Return the numbers of the heads of a layer that are drawn one by one."""
+    if isinstance(heads, str):
+        if heads not in ("mean", "all"):
+            raise ValueError(f"heads={heads!r} was given; it takes 'mean', 'all' or numbers of heads from 0")
+        return range(layer.heads) if heads == "all" else ()
+    missing = [head for head in heads if not 0 <= head < layer.heads]
+    if missing:
+        raise ValueError(
+            f"heads={list(heads)} were given; {layer.label} has {layer.heads} heads, numbered from 0: leave out "
+            f"{', '.join(map(str, missing))}, or choose layers by layers="
+        )
+    return heads
+
+
+def _charts(kind: str, rows: Sequence[dict[str, Any]]) -> Html:
+    def line(key: str) -> list[tuple[float, float]]:
+        return [(row["depth"] + 1, math.nan if row[key] is None else row[key]) for row in rows]
+
+    lines = {"mean": line("entropy"), "15th percentile": line("entropy_15"), "bound, log N": line("entropy_bound")}
+    if any(row["entropy_class_token"] is not None for row in rows):
+        lines["class token"] = line("entropy_class_token")
+    shared: dict[str, Any] = {"x_label": "attention layer", "zero": True}
+    charts = [line_chart(lines, title=f"Entropy, {KINDS[kind]}", y_label="nats", **shared)]
+    if any(row["distance"] is not None for row in rows):
+        side = "window" if kind == "windows" else "picture"
+        charts.append(
+            line_chart({"mean": line("distance")}, title="Distance looked at", y_label=f"sides of the {side}", **shared)
+        )
+    lines = {"mean": line("jacobian"), "15th percentile": line("jacobian_15"), "bound, 1 - 1/N": line("jacobian_bound")}
+    charts.append(line_chart(lines, title="Nuclear norm of the softmax's Jacobian", y_label="norm", **shared))
+    return Html(grid(*charts) + fold("All numbers", _table(rows)))
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Html:
+    keys = ("entropy", "entropy_15", "entropy_bound", "distance", "jacobian")
+    cells = [
+        [
+            str(row["depth"] + 1),
+            row["layer"],
+            f"{row['windows']} x {row['heads']} x {row['queries']} x {row['keys']}",
+            *("-" if row[key] is None else f"{row[key]:.3f}" for key in keys),
+        ]
+        for row in rows
+    ]
+    header = [
+        "",
+        "Layer",
+        "Windows x heads x queries x keys",
+        "Entropy",
+        "15th percentile",
+        "Bound",
+        "Distance",
+        "Norm",
+    ]
+    return table(header, cells, caption="Attention layer by layer", numeric=(3, 4, 5, 6, 7))
+
+
+def _caption(kind: str, rows: Sequence[dict[str, Any]]) -> str:
+    near = np.mean([row["entropy"] / row["entropy_bound"] for row in rows if row["entropy"] and row["entropy_bound"]])
+    windows = sorted({row["windows"] for row in rows}, reverse=True)
+    text = f" Each map is of one window; there are {', '.join(map(str, windows))} to a picture." * (kind == "windows")
+    text += " Slots are clusters of places, so that there is no distance between them." * (kind == "slots")
+    verb = "layers have" if len(rows) > 1 else "layer has"
+    return f"{len(rows)} {verb} {KINDS[kind]}; the mean entropy is {near:.0%} of its bound.{text}"
+
+
+def _others(captured: Captured) -> list[dict[str, Any]]:
+    return [{"layer": other.name, "shape": list(other.shape), "what": other.what} for other in captured.other]
+
+
+def _no_attention(captured: Captured) -> str:
+    """Say why there is no attention to show, and what was seen instead."""
+    text = "This model computes no attention among tokens."
+    kinds = list(dict.fromkeys(other.what for other in captured.other))
+    if kinds:
+        text += f" The softmaxes in it are {', '.join(kinds)}."
+    if captured.unheard:
+        names = ", ".join(captured.unheard[:3])
+        text += (
+            f" {len(captured.unheard)} modules are attention by name ({names}), but compute no softmax of queries with "
+            "keys that could be recorded."
+        )
+    return text
+
+
+@register_view("attention", rank=20)
+def _attention(request: ViewRequest) -> list[View]:
+    return attention_view(request.captured, request.pixels, heads=request.options.heads)
+
+
+@register_view("density", rank=30, reads=("images", "texts"))
+def _density(request: ViewRequest) -> list[View]:
+    return density_view(request.captured, request.count)

@@ -1,0 +1,305 @@
+"""How alike layers represent pictures: linear CKA, with the unbiased estimate of HSIC by minibatches or the biased."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...layers.numerics import upcast
+from ...loading import LoadedModel
+from ...plugins.tokens import find_layers
+from ...report import heat_map
+from ...report.plain import to_json
+from ..recording import eval_mode, record
+from ..request import Estimator, ViewRequest, register_view
+from ..view import Figure, View
+
+TITLE = "Which layers represent pictures alike"
+ABOUT = (
+    "Centred kernel alignment (CKA) of two layers is 1 where the pictures that are alike for one are alike for the "
+    "other, and 0 where they have nothing in common; turning or scaling a layer's features does not change it. Blocks "
+    "of dark cells are stages in which little changes."
+)
+FEWEST = 4  # pictures: the unbiased estimate divides by n - 3
+ADVISED = 32
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """CKA between all pairs of layers.
+
+    Args:
+        rows: names of one model's layers, in order.
+        columns: names of the other's, or of the same one's.
+        values: rows, columns; an unbiased estimate, which may pass 0 and 1 by its error, or the biased one.
+        errors: standard errors of the values by the jackknife over batches; None where there is one batch.
+        pictures: how many were used.
+        batches: in how many batches.
+        left_out: layers whose features do not belong to one picture each.
+    """
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: np.ndarray
+    errors: np.ndarray | None
+    pictures: int
+    batches: int
+    left_out: tuple[str, ...] = ()
+
+
+@torch.no_grad()
+def cka(
+    model: nn.Module,
+    images: Tensor,
+    *,
+    other: nn.Module | None = None,
+    other_images: Tensor | None = None,
+    batch_size: int | None = None,
+    layers: Sequence[str] | None = None,
+    estimator: Estimator = "unbiased",
+) -> Similarity:
+    """Compute CKA between the layers of a model, or between those of two models.
+
+    A layer's features are all its numbers for a picture, all tokens and channels, in one row; nothing is pooled.
+
+    Args:
+        model: the first model.
+        images: at least 4, as it takes them, N, C, H, W.
+        other: the second model; the first itself if not given.
+        other_images: the same pictures as the second model takes them, if otherwise.
+        batch_size: pictures at a time, at least 4; a larger batch has a smaller error. 32 if not given, and all at once
+            for "biased", as its paper has it.
+        layers: names of the first model's layers, and of the second's; its blocks if not given.
+        estimator: of HSIC: "unbiased", or "biased", that of the NomMer paper (supplement E.2), which is too high for
+            few pictures and many features.
+    """
+    if estimator not in ("unbiased", "biased"):
+        raise ValueError(f"estimator={estimator!r} was given; allowed are 'unbiased' and 'biased'")
+    if batch_size is None:
+        batch_size = 32 if estimator == "unbiased" else max(len(images), FEWEST)
+    measure = hsic if estimator == "unbiased" else biased_hsic
+    if len(images) < FEWEST or batch_size < FEWEST:
+        raise ValueError(
+            f"{len(images)} pictures in batches of {batch_size} were given; the unbiased estimate of CKA needs at "
+            f"least {FEWEST} in a batch, and {ADVISED} or more to be of use"
+        )
+    if other_images is not None and len(other_images) != len(images):
+        raise ValueError(f"{len(images)} and {len(other_images)} pictures were given; both models need the same ones")
+    count = max(len(images) // batch_size, 1)
+    rows, columns = _Features(model, layers), None if other is None else _Features(other, layers)
+    cross, one, two = [], [], []
+    for batch, second in zip(
+        images.tensor_split(count), (images if other_images is None else other_images).tensor_split(count), strict=True
+    ):
+        left = rows.grams(batch)
+        right = left if columns is None else columns.grams(second)
+        cross.append(measure(left[:, None], right[None]))
+        one.append(measure(left, left))
+        two.append(one[-1] if columns is None else measure(right, right))
+    values = _ratio(torch.stack(cross).sum(0), torch.stack(one).sum(0), torch.stack(two).sum(0))
+    return Similarity(
+        rows=tuple(rows.names),
+        columns=tuple((columns or rows).names),
+        values=values.numpy(),
+        errors=_jackknife(torch.stack(cross), torch.stack(one), torch.stack(two)),
+        pictures=len(images),
+        batches=count,
+        left_out=(*rows.left_out, *(columns.left_out if columns is not None else ())),
+    )
+
+
+def hsic(one: Tensor, other: Tensor) -> Tensor:
+    """Return the unbiased estimate of HSIC of two kernels (Song et al. 2012, eq. 5).
+
+    Args:
+        one: kernel matrices ..., n, n; their diagonals do not count.
+        other: of the same pictures.
+    """
+    n = one.shape[-1]
+    one, other = (x.masked_fill(torch.eye(n, dtype=torch.bool, device=x.device), 0) for x in (one, other))
+    trace = (one * other).sum((-2, -1))
+    sums = one.sum((-2, -1)) * other.sum((-2, -1)) / ((n - 1) * (n - 2))
+    mixed = (one.sum(-1) * other.sum(-1)).sum(-1) * (2 / (n - 2))
+    return (trace + sums - mixed) / (n * (n - 3))
+
+
+def biased_hsic(one: Tensor, other: Tensor) -> Tensor:
+    """Return the biased estimate of HSIC of two kernels: the product of both, centred, over (n - 1)².
+
+    Args:
+        one: kernel matrices ..., n, n.
+        other: of the same pictures.
+    """
+    n = one.shape[-1]
+    centre = torch.eye(n, dtype=one.dtype, device=one.device) - 1 / n
+    return ((centre @ one @ centre) * (centre @ other @ centre)).sum((-2, -1)) / (n - 1) ** 2
+
+
+def linear_kernel(features: Tensor) -> Tensor:
+    """Return the kernel n, n of features n, ..., in float64; centring changes nothing but keeps the digits."""
+    flat = upcast(features).flatten(1)
+    flat = flat - flat.mean(0)
+    return (flat @ flat.T).double().cpu()
+
+
+class _Features:
+    """Kernels of a model's layers, batch by batch."""
+
+    def __init__(self, model: nn.Module, layers: Sequence[str] | None) -> None:
+        known = dict(model.named_modules())
+        self.model = model
+        self.names = [name for name in (layers or find_layers(model)) if name in known]
+        self.modules = [known[name] for name in self.names]
+        self.left_out: list[str] = []
+        if len(self.names) < 1:
+            raise ValueError(
+                f"{type(model).__name__} has no layers named {layers}; its blocks are {find_layers(model)}"
+            )
+
+    def grams(self, images: Tensor) -> Tensor:
+        """Return the kernels of all layers, L, n, n; a layer that does not keep pictures apart is dropped for good."""
+        with eval_mode(self.model), record(self.modules) as recorded:
+            self.model(images)
+        kept, kernels = [], []
+        for name, module in zip(self.names, self.modules, strict=True):
+            features = recorded.get(module)
+            if not isinstance(features, Tensor) or features.ndim < 2 or features.shape[0] % len(images):
+                self.left_out.append(name)
+                continue
+            kept.append((name, module))
+            kernels.append(linear_kernel(features.reshape(len(images), -1)))
+        if not kernels:
+            raise ValueError(f"no layer of {type(self.model).__name__} gives features that belong to one picture each")
+        self.names, self.modules = [name for name, _ in kept], [module for _, module in kept]
+        return torch.stack(kernels)
+
+
+def _ratio(cross: Tensor, one: Tensor, two: Tensor) -> Tensor:
+    scale = (one.clamp_min(0)[..., :, None] * two.clamp_min(0)[..., None, :]).sqrt()
+    return torch.where(scale > 0, cross / scale, torch.nan)
+
+
+def _jackknife(cross: Tensor, one: Tensor, two: Tensor) -> np.ndarray | None:
+    """Return standard errors from leaving out one batch at a time."""
+    count = len(cross)
+    if count < 2:
+        return None
+    without = [_ratio(*(x.sum(0) - x[place] for x in (cross, one, two))) for place in range(count)]
+    spread = torch.stack(without)
+    return ((spread - spread.mean(0)).square().sum(0) * (count - 1) / count).sqrt().numpy()
+
+
+def cka_view(
+    model: nn.Module,
+    samples: Tensor,
+    count: int,
+    *,
+    other: nn.Module | None = None,
+    other_samples: Tensor | None = None,
+    names: tuple[str, str] = ("this model", "the other model"),
+    layers: Sequence[str] | None = None,
+    batch_size: int | None = None,
+    estimator: Estimator = "unbiased",
+) -> list[View]:
+    """Return the similarity of all pairs of layers, the same for every picture.
+
+    Args:
+        model: any.
+        samples: pictures to compare layers by, as the model takes them, N, C, H, W.
+        count: how many pictures the page is about.
+        other: a second model, whose layers are compared with those of the first.
+        other_samples: the same pictures as the second model takes them, if otherwise.
+        names: of both models.
+        layers: see `cka`.
+        batch_size: see `cka`.
+        estimator: see `cka`.
+    """
+    if len(samples) < FEWEST:
+        absent = (
+            f"CKA compares how a layer tells many pictures apart; it was given {len(samples)}. The unbiased estimate "
+            f"needs at least {FEWEST} and is of use from {ADVISED} on: give more, or a set by --data (data= in Python)."
+        )
+        return [View("cka", TITLE, ABOUT, absent=absent) for _ in range(count)]
+    shared: dict[str, Any] = {"batch_size": batch_size, "layers": layers, "estimator": estimator}
+    found = [(names[0], names[0], cka(model, samples, **shared))]
+    if not np.isfinite(found[0][2].values).any():
+        absent = "The pictures given are all alike to every layer, so that there is nothing to compare."
+        return [View("cka", TITLE, ABOUT, absent=absent) for _ in range(count)]
+    if other is not None:
+        shared["layers"] = None
+        found.append((*names, cka(model, samples, other=other, other_images=other_samples, **shared)))
+    figures = [_figure(place, *entry, estimator=estimator) for place, entry in enumerate(found)]
+    return [View("cka", TITLE, ABOUT, figures=figures) for _ in range(count)]
+
+
+def _figure(place: int, one: str, other: str, found: Similarity, *, estimator: Estimator) -> Figure:
+    values = np.clip(found.values, 0, 1)
+    error = "" if found.errors is None else f" Standard errors are at most {np.nanmax(found.errors):.2g}."
+    few = " These are few; take the map as a sketch." if found.pictures < ADVISED else ""
+    left = f" Left out, since they fold pictures: {', '.join(found.left_out)}." if found.left_out else ""
+    whose = f"the layers of {one}" if one == other else f"the layers of {one} (rows) and of {other} (columns)"
+    how = f"by {found.pictures} pictures in {found.batches} batches, {estimator} estimate"
+    caption = f"CKA between {whose}, {how}.{error}{few}{left}"
+    chart = heat_map(
+        values,
+        rows=brief_names(found.rows),
+        columns=brief_names(found.columns),
+        title=f"CKA of {one}, in percent" if one == other else f"CKA of {one} and {other}, in percent",
+        row_label=one,
+        column_label=other,
+        texts=[[f"{100 * value:.0f}" if np.isfinite(value) else "" for value in row] for row in values],
+        tips=[
+            [f"{row} and {column}: {found.values[i, j]:.3f}" for j, column in enumerate(found.columns)]
+            for i, row in enumerate(found.rows)
+        ],
+        alternative=_alternative(found),
+    )
+    numbers = {
+        "rows": list(found.rows),
+        "columns": list(found.columns),
+        "values": to_json(found.values),
+        "errors": None if found.errors is None else to_json(found.errors),
+        "pictures": found.pictures,
+        "batches": found.batches,
+        "estimator": estimator,
+    }
+    return Figure(f"cka-{place}", caption, chart=chart, numbers=numbers)
+
+
+def brief_names(names: Sequence[str]) -> list[str]:
+    """Leave out of layers' paths the words that all of them have: stages.0.blocks.1 becomes 0.1."""
+    parts = [name.split(".") for name in names]
+    shared = set.intersection(*(set(path) for path in parts))
+    brief = [".".join(word for word in path if word.isdigit() or word not in shared) for path in parts]
+    return brief if len(set(brief)) == len(names) and all(brief) else list(names)
+
+
+def _alternative(found: Similarity) -> str:
+    first, last = found.values[0, 0], found.values[0, -1]
+    return f"First layers {first:.2f}, first and last layer {last:.2f}, mean {np.nanmean(found.values):.2f}."
+
+
+@register_view("cka", rank=80, once=True)
+def _cka(request: ViewRequest) -> list[View]:
+    loaded, other = request.loaded, request.other
+    assert loaded is not None
+
+    def prepare(model: LoadedModel) -> Tensor:
+        return model.normalize(torch.stack([model.frame(pixels) for pixels in request.samples]))
+
+    names = (loaded.name, "" if other is None else other.name)
+    if other is not None and names[0] == names[1]:
+        names = (f"{names[0]} (first)", f"{names[1]} (second)")
+    return cka_view(
+        loaded.model,
+        prepare(loaded),
+        1,
+        other=None if other is None else other.model,
+        other_samples=None if other is None else prepare(other),
+        names=names,
+        layers=request.options.layers,
+        estimator=request.options.estimator,
+    )

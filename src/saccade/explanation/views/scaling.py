@@ -1,0 +1,93 @@
+"""The view of how much of the mean token each layer takes, in models with CB_S."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ...layers.broadcast import Broadcast
+from ...layers.numerics import upcast
+from ...report import Html, grid, line_chart
+from ..request import ViewRequest, register_view
+from ..view import Figure, View
+
+QUANTILES = (0.1, 0.9)  # of the scaling weights, as in the paper's figure 8
+SCALING = (
+    "Context Broadcasting with learned scales (CB_S) adds the mean token times one weight a channel. A larger mean "
+    "says that a layer wants more of it; a ratio of the 10 % to the 90 % quantile of the weights' sizes near 1 says "
+    "that all channels want about as much."
+)
+
+
+class Scaling(NamedTuple):
+    """What the scaling weights of one CB_S look like.
+
+    Args:
+        name: of the module.
+        mean: of the weights.
+        low: the 10 % quantile of their sizes.
+        high: the 90 % quantile of their sizes.
+        ratio: low over high, 1 where all channels get equally much of the mean; NaN where all weights are zero.
+    """
+
+    name: str
+    mean: float
+    low: float
+    high: float
+    ratio: float
+
+
+def scaling_view(model: nn.Module, count: int) -> list[View]:
+    """Return the scaling weights of CB_S by depth, the same for every picture.
+
+    Args:
+        model: any; only one with ContextBroadcast(scale=True) has something to show.
+        count: how many pictures there are.
+    """
+    title = "How much of the mean each layer takes"
+    found = scaling_weights(model)
+    if not found:
+        absent = "This model has no Context Broadcasting with learned scales; attach ContextBroadcast(scale=True)."
+        return [View("scaling", title, SCALING, absent=absent) for _ in range(count)]
+    rows = [
+        {
+            "layer": row.name,
+            "mean": row.mean,
+            "q10": row.low,
+            "q90": row.high,
+            "ratio": None if math.isnan(row.ratio) else row.ratio,
+        }
+        for row in found
+    ]
+    layers = "one layer." if len(found) == 1 else f"{len(found)} layers, from the first to the last."
+    caption = f"The scaling weights of {layers}"
+    figure = Figure("scaling-weights", caption, chart=_scaling_charts(found), numbers={"layers": rows})
+    return [View("scaling", title, SCALING, figures=[figure], numbers={"layers": rows}) for _ in range(count)]
+
+
+def _scaling_charts(found: Sequence[Scaling]) -> Html:
+    means = [(place + 1, row.mean) for place, row in enumerate(found)]
+    ratios = [(place + 1, row.ratio) for place, row in enumerate(found)]
+    shared: dict[str, Any] = {"x_label": "layer with CB_S", "zero": True}
+    return grid(
+        line_chart({"mean": means}, title="Mean of the scaling weights", y_label="mean", **shared),
+        line_chart({"ratio": ratios}, title="10 % over 90 % quantile of their sizes", y_label="ratio", **shared),
+    )
+
+
+def scaling_weights(model: nn.Module) -> list[Scaling]:
+    """Return mean and quantile ratio of the weights of every CB_S in a model, in order of depth."""
+    found = []
+    for name, module in model.named_modules():
+        if isinstance(module, Broadcast) and module.scale is not None:
+            weights = upcast(module.scale.detach()).cpu()
+            low, high = torch.quantile(weights.abs(), torch.tensor(QUANTILES, dtype=weights.dtype)).tolist()
+            found.append(Scaling(name, weights.mean().item(), low, high, low / high if high else float("nan")))
+    return found
+
+
+@register_view("scaling", rank=40, reads=("images", "texts"))
+def _scaling(request: ViewRequest) -> list[View]:
+    return scaling_view(request.model, request.count)

@@ -1,0 +1,189 @@
+"""How much each word of a text speaks for the answer, as a coloured sentence."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...plugins.tokens import HostError, find_embedding
+from ...report import Html, tag
+from ...tasks.classification.task import read_logits
+from ..outputs import Text, choose_targets, name_class, read_text
+from ..recording import PARTS, eval_mode, record_head
+from ..request import ViewRequest, register_view
+from ..view import Figure, View
+
+TITLE = "Which words the answer comes from"
+ABOUT = (
+    "A word's influence is its embedding times the gradient of the score with respect to it (summed over channels, and "
+    "over the pieces of a word): how much the score would lose, to first order, if the embedding were zero. Blue words "
+    "speak for the class, orange and underlined ones against it; the strongest word has the full colour. Padding has "
+    "no part. Point at a word to see its number."
+)
+FOR, AGAINST, PLAIN, INK = (86, 163, 245), (245, 150, 60), (238, 238, 238), "#111111"
+STARTS = ("Ġ", "▁")  # how vocabularies mark the piece that begins a word
+
+
+@dataclass(frozen=True)
+class Influence:
+    """The influence of the tokens of one text.
+
+    Attributes:
+        target: the class.
+        scores: by part of the answer ("both", "class", "words"), each N; zero for padding.
+        logits: by part of the answer, what it gives the class.
+        counts: N; false for padding.
+    """
+
+    target: int
+    scores: dict[str, np.ndarray]
+    logits: dict[str, float]
+    counts: np.ndarray
+
+
+def words_view(
+    model: nn.Module,
+    inputs: Text,
+    *,
+    words: Sequence[str] | None = None,
+    tokenizer: Any = None,
+    target: int | None = None,
+    classes: Sequence[str] | None = None,
+) -> View:
+    """Return a text coloured by the influence of its words; for a second-order head also part by part.
+
+    Args:
+        model: any classifier of texts with an embedding of tokens.
+        inputs: token numbers, 1, N; or what the model takes by name, `input_ids` and perhaps `attention_mask` (each
+            1, N); or a text, if there is a tokenizer.
+        words: one text for each token, shown as they are.
+        tokenizer: of Hugging Face; instead of `words`, and joins the pieces of a word.
+        target: the class to ask about; the best-scored one if not given.
+        classes: names of the classes.
+    """
+    inputs = read_text(inputs, tokenizer, next((p.device for p in model.parameters()), torch.device("cpu")))
+    given = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
+    try:
+        found = compute_influence(model, inputs, target=target)
+    except HostError as error:
+        return View("words", TITLE, ABOUT, absent=f"No influence of words: {error.message}.")
+    groups = _groups(given["input_ids"][0].tolist(), found.counts, words, tokenizer)
+    name = name_class(found.target, classes)
+    figures = [_figure(part, found, groups, name) for part in found.scores]
+    numbers = {"target": found.target, "class": name}
+    return View("words", TITLE, ABOUT, figures=figures, numbers=numbers)
+
+
+def compute_influence(
+    model: nn.Module, inputs: Tensor | Mapping[str, Tensor], *, target: int | None = None
+) -> Influence:
+    """Return gradient times input of the token embeddings of one text, summed over channels.
+
+    Args:
+        model: any classifier of texts with an embedding of tokens.
+        inputs: as in `words_view`, but no text.
+        target: the class to ask about.
+    """
+    ids = inputs if isinstance(inputs, Tensor) else inputs["input_ids"]
+    if ids.ndim != 2 or len(ids) != 1:
+        raise ValueError(f"token numbers of shape {tuple(ids.shape)} were given; one text at a time, shape (1, N)")
+    leaves: list[Tensor] = []
+
+    def cut(_module: nn.Module, _args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        if leaves or output.shape[:2] != ids.shape:
+            return None
+        leaves.append(output.detach().clone().requires_grad_())
+        return leaves[0]
+
+    with torch.inference_mode(False), torch.enable_grad(), eval_mode(model), record_head(model) as call:
+        hook = find_embedding(model).register_forward_hook(cut)
+        try:
+            answer = model(inputs) if isinstance(inputs, Tensor) else model(**inputs)
+        finally:
+            hook.remove()
+        logits = read_logits(answer)
+        if logits.ndim != 2 or not leaves:
+            raise HostError(f"{type(model).__name__} returns {tuple(logits.shape)}, not the logits of one text")
+        chosen = choose_targets(logits, target)
+        parts = {name: part[0, chosen[0]] for name, part in call.split(logits).items()}
+        gradients = {name: torch.autograd.grad(part, leaves[0], retain_graph=True)[0] for name, part in parts.items()}
+    mask = None if isinstance(inputs, Tensor) else inputs.get("attention_mask")
+    counts = np.ones(ids.shape[1], dtype=bool) if mask is None else mask[0].bool().cpu().numpy()
+    embedded = leaves[0].detach()
+    scores = {name: (g * embedded).sum(-1)[0].float().cpu().numpy() * counts for name, g in gradients.items()}
+    return Influence(int(chosen[0]), scores, {name: part.item() for name, part in parts.items()}, counts)
+
+
+def join_pieces(tokens: Sequence[str], special: Sequence[bool]) -> list[list[int]]:
+    """Group the places of a text's tokens by words.
+
+    Args:
+        tokens: as the vocabulary writes them: pieces that go on with a word begin with "##", or those that begin one
+            with "Ġ" or "▁".
+        special: true for tokens that are no part of the text; each stands alone.
+    """
+    marked = any(token.startswith(STARTS) for token in tokens)
+    groups: list[list[int]] = []
+    for place, token in enumerate(tokens):
+        goes_on = not token.startswith(STARTS) if marked else token.startswith("##")
+        if goes_on and groups and not special[place] and not special[place - 1]:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    return groups
+
+
+def _groups(
+    ids: Sequence[int], counts: np.ndarray, words: Sequence[str] | None, tokenizer: Any
+) -> list[tuple[str, list[int]]]:
+    """Return the words of a text, without padding, and the places of their tokens."""
+    places = [place for place in range(len(ids)) if counts[place]]
+    if words is not None:
+        if len(words) != len(ids):
+            raise ValueError(f"{len(words)} words were given for {len(ids)} tokens; give one for each, padding too")
+        return [(words[place], [place]) for place in places]
+    if tokenizer is None:
+        return [(str(ids[place]), [place]) for place in places]
+    kept = [ids[place] for place in places]
+    special = set(tokenizer.all_special_ids)
+    groups = join_pieces(tokenizer.convert_ids_to_tokens(kept), [one in special for one in kept])
+    return [(tokenizer.decode([kept[i] for i in group]).strip(), [places[i] for i in group]) for group in groups]
+
+
+def _figure(part: str, found: Influence, groups: Sequence[tuple[str, list[int]]], name: str) -> Figure:
+    scores = [float(found.scores[part][places].sum()) for _, places in groups]
+    caption = (
+        f"What each word does for {name!r} in {PARTS[part]}, whose score for it is {found.logits[part]:.3g}. The "
+        f"words' numbers sum to {sum(scores):.3g}."
+    )
+    influences = [{"word": word, "influence": score} for (word, _), score in zip(groups, scores, strict=True)]
+    numbers = {"score": found.logits[part], "words": influences}
+    chart = colour_sentence([word for word, _ in groups], scores)
+    return Figure("words" if part == "both" else f"words-{part}", caption, chart=chart, numbers=numbers)
+
+
+def colour_sentence(words: Sequence[str], scores: Sequence[float]) -> Html:
+    """Return a paragraph of words on colours; text and background are both set, so that it reads in light and dark."""
+    top = max((abs(score) for score in scores), default=0.0)
+    children: list[str] = []
+    for word, score in zip(words, scores, strict=True):
+        strength = abs(score) / top if top > 0 else 0.0
+        style = f"background:{word_colour(score, strength)};color:{INK};padding:0 .2em;border-radius:.2em"
+        style += ";text-decoration:underline" if score < 0 else ""
+        children += [tag("span", word, title=f"{score:+.3g}", style=style), " "]
+    return tag("p", *children, class_="sentence", style="line-height:1.8")
+
+
+def word_colour(score: float, strength: float) -> str:
+    """Return the background of a word: plain grey at strength 0, to the full colour of its sign at 1."""
+    full = FOR if score >= 0 else AGAINST
+    mixed = (round(a + (b - a) * strength) for a, b in zip(PLAIN, full, strict=True))
+    return "#" + "".join(f"{value:02x}" for value in mixed)
+
+
+@register_view("words", rank=5, reads=("texts",))
+def _words(request: ViewRequest) -> list[View]:
+    return [words_view(request.model, request.inputs, tokenizer=request.tokenizer, classes=request.classes)]

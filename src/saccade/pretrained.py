@@ -1,0 +1,145 @@
+"""timm's models with their weights, from its hub or from a file, and whose classes are whose by name."""
+
+import socket
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import timm
+from torch import nn
+
+from .config import ConfigError, nearest
+from .data.spec import InputSpec
+from .models import CheckpointError
+from .models._official import read_checkpoint
+
+PREFIX = "timm:"
+WAIT = 5  # seconds for the hub to answer
+
+
+def open_timm(target: str) -> tuple[nn.Module, InputSpec]:
+    """Build a model of timm with its trained weights, in evaluation mode; nothing is unpickled.
+
+    Args:
+        target: "NAME", whose weights the hub has or has given before, or "NAME@FILE", a file of them in safetensors.
+    """
+    name, at, file = target.partition("@")
+    if not timm.is_model(name.split(".")[0]):
+        raise ConfigError(f"timm has no model {name!r}{nearest(name, timm.list_models())}")
+    cfg = timm.get_pretrained_cfg(name)
+    if cfg is None:
+        raise ConfigError(f"timm tells nothing of the weights of {name!r}; name a model as timm.list_pretrained() does")
+    path = Path(file).expanduser() if at else _fetch(name, cfg)
+    if path.suffix != ".safetensors":
+        raise CheckpointError(
+            f"{path} was given for the weights of {name}; give a .safetensors file, which no code can hide in: "
+            "safetensors.torch.save_file(weights, FILE) writes one"
+        )
+    try:
+        model: Any = timm.create_model(
+            name, pretrained=True, pretrained_cfg_overlay={"state_dict": read_checkpoint(path)}
+        )
+    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
+        told = " ".join(str(error).split())[:300]
+        raise CheckpointError(
+            f"the weights of {path} do not fit timm's {name} with {cfg.num_classes} classes ({told}); name the model "
+            "they were made for"
+        ) from None
+    data = timm.data.resolve_model_data_config(model)
+    size = data["input_size"][-1]
+    spec = InputSpec(
+        outputs=tuple(words[0] for words in class_words(name, model.num_classes)),
+        in_chans=data["input_size"][0],
+        img_size=size,
+        mean=list(data["mean"]),
+        std=list(data["std"]),
+        shorter=round(size / data["crop_pct"]),
+    )
+    return model.eval(), spec
+
+
+def match_classes(wanted: Sequence[str], known: Sequence[Sequence[str]], *, teacher: str) -> list[int] | None:
+    """Return the teacher's class for each of the data's, by name; None where they are the same in the same order.
+
+    Args:
+        wanted: the data's classes.
+        known: names of each of the teacher's classes, the one to be shown first.
+        teacher: what an error calls it.
+    """
+    shown = [words[0] for words in known]
+    if list(wanted) == shown:
+        return None
+    places: dict[str, set[int]] = {}
+    for place, words in enumerate(known):
+        for word in words:
+            places.setdefault(_plain(word), set()).add(place)
+    found = {name: places.get(_plain(name), set()) for name in wanted}
+    unknown = [name for name, place in found.items() if not place]
+    several = [name for name, place in found.items() if len(place) > 1]
+    if unknown or several:
+        which = f"does not know {_some(unknown)}" if unknown else f"has several classes called {_some(several)}"
+        raise ConfigError(
+            f"the teacher {teacher} {which}, of the data's {len(wanted)} classes; its own {len(known)} are "
+            f"{_some(shown)}. Name the classes as the teacher does, ImageNet's also by their identifiers "
+            "(n01440764), or give a teacher that was trained on the same classes"
+        )
+    chosen = [min(place) for place in found.values()]
+    twice = [name for name, place in zip(wanted, chosen, strict=True) if chosen.count(place) > 1]
+    if twice:
+        raise ConfigError(f"the teacher {teacher} has one class for {_some(twice)}; give them different names")
+    return chosen
+
+
+def class_words(name: str, count: int) -> list[list[str]]:
+    """Return all names of each class of a model of timm: ImageNet's where they are what the logits mean, else numbers.
+
+    Args:
+        name: of the model.
+        count: of its classes.
+    """
+    cfg: Any = timm.get_pretrained_cfg(name)
+    subset = timm.data.infer_imagenet_subset(cfg)
+    if subset is not None:
+        info = timm.data.ImageNetInfo(subset)
+        if info.num_classes() == count:
+            told = [(info.index_to_description(place), info.index_to_label_name(place)) for place in range(count)]
+            # Their numbers, too: shards and arrays of ImageNet have nothing else.
+            return [[words, *words.split(","), synset, str(place)] for place, (words, synset) in enumerate(told)]
+    if cfg is not None and cfg.label_names is not None and len(cfg.label_names) == count:
+        return [[str(label)] for label in cfg.label_names]
+    return [[f"class {place}"] for place in range(count)]
+
+
+def _fetch(name: str, cfg: Any) -> Path:
+    """Return the file of a model's weights, from the hub's cache or from the hub; soon, where there is no network."""
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    instead = f"give a file of them by {PREFIX}{name}@FILE.safetensors"
+    if not cfg.hf_hub_id:
+        raise CheckpointError(f"timm's hub has no weights of {name}; {instead}")
+    try:
+        return Path(hf_hub_download(cfg.hf_hub_id, "model.safetensors", local_files_only=True))
+    except LocalEntryNotFoundError:
+        pass
+    try:
+        if not urllib.request.getproxies():  # the hub's own client tries for most of a minute
+            host = urlsplit(constants.ENDPOINT)
+            socket.create_connection((host.hostname or "", host.port or 443), timeout=WAIT).close()
+        return Path(hf_hub_download(cfg.hf_hub_id, "model.safetensors"))
+    except (OSError, HfHubHTTPError, ValueError) as error:
+        told = " ".join(str(error).split())[:200]
+        raise CheckpointError(
+            f"timm's weights of {name} are not on this machine and could not be fetched ({type(error).__name__}: "
+            f"{told}). Go online once, so that they are kept, or {instead}"
+        ) from None
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.lower().replace("_", " ").replace("-", " ").split())
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

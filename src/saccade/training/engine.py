@@ -1,0 +1,183 @@
+"""How a step is computed: PyTorch's settings, faster activations, compiled blocks, whole steps as CUDA graphs."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FunctionType, MethodType
+from typing import Any
+
+import timm.layers
+import torch
+from torch import Tensor, nn
+
+from ..config import TrainConfig
+from ..layers.activation import Gelu
+
+Kind = tuple[type, tuple[tuple[str, tuple[int, ...]], ...], tuple[tuple[str, str, float], ...]]  # of blocks
+
+
+@contextmanager
+def torch_settings(config: TrainConfig, device: torch.device) -> Iterator[None]:
+    """Set what PyTorch keeps for a whole process, so that a run gives the same bits anywhere, and put it back."""
+    threads, matmul, dtype = torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.get_default_dtype()
+    benchmark, onednn = torch.backends.cudnn.benchmark, bool(_onednn().enabled)
+    cudnn_attention = torch.backends.cuda.cudnn_sdp_enabled()
+    gpu = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if gpu else []), _room_to_compile(config):
+        try:
+            if config.engine.threads is not None:
+                torch.set_num_threads(config.engine.threads)
+            torch.set_default_dtype(torch.float32)
+            torch.set_float32_matmul_precision("high" if gpu else "highest")
+            torch.backends.cudnn.benchmark = gpu or benchmark
+            # Hopper: its gradient has NaN where 64, 192 ... tokens meet logits below -88 (pytorch/pytorch#196678).
+            torch.backends.cuda.enable_cudnn_sdp(False)
+            turn_onednn_on()
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.set_default_dtype(dtype)
+            torch.set_float32_matmul_precision(matmul)
+            torch.backends.cudnn.benchmark = benchmark
+            torch.backends.cuda.enable_cudnn_sdp(cudnn_attention)
+            _onednn().enabled = onednn
+
+
+def turn_onednn_on() -> None:
+    """Let oneDNN compute on the CPU, as it does in a process that has just begun.
+
+    PyTorch turns it off for the rest of the process when a product in bfloat16 fails in it, as on a CPU without such
+    instructions, and sums are then made in another order: what a step gives would depend on what was computed before.
+    """
+    _onednn().enabled = True
+
+
+def _onednn() -> Any:
+    return torch.backends.mkldnn
+
+
+def _room_to_compile(config: TrainConfig) -> Any:
+    """Let the compiler make a version of a block for each rate of drop path."""
+    if config.engine.compile is False or (config.engine.compile is None and not torch.cuda.is_available()):
+        return nullcontext()
+    from torch._dynamo import config as compiler  # takes a while to import
+
+    return compiler.patch(recompile_limit=64)
+
+
+def use_fast_gelu(model: nn.Module) -> int:
+    """Give a model that trains on the CPU activations with a fast backward pass; return how many.
+
+    The answers stay the same bits; gradients differ by rounding. There is nothing to learn in an activation, so weights
+    keep their names.
+    """
+    found = [
+        (parent, name)
+        for parent in model.modules()
+        for name, child in parent.named_children()
+        if (type(child) is timm.layers.GELU or (type(child) is nn.GELU and child.approximate == "none"))
+        and not (child._forward_hooks or child._forward_pre_hooks)  # nobody listens to it
+    ]
+    for parent, name in found:
+        setattr(parent, name, Gelu())
+    return len(found)
+
+
+def compile_parts(task: nn.Module, *, backend: str | Callable[..., Any] = "inductor") -> nn.Module:
+    """Compile a task's repeated blocks in place, or the whole task if it repeats none; return what is to be called.
+
+    Blocks of one kind and shape share what the compiler made, which takes a fraction of the time that compiling the
+    whole takes, and the steps between them cost little where they are replayed as a CUDA graph.
+
+    The compiler keeps what it made with the code it was made from, and that code is one for all modules. It checks
+    shapes and numbers before it uses it again and gives up after a few that differ, but not hooks: a block that a
+    plug-in listens to would be given what was made for one without. So each kind gets code of its own, and a block with
+    hooks is a kind. Shapes stay constants: the shape of another kind must not make variables of this one's.
+    """
+    blocks = repeated_blocks(task)
+    if not blocks:
+        return torch.compile(task, backend=backend, dynamic=False)  # type: ignore[return-value]
+    own: dict[Kind, FunctionType] = {}
+    for block in blocks:
+        call = _copied_call() if _has_hooks(block) else own.setdefault(_kind(block), _copied_call())
+        compiled = torch.compile(MethodType(call, block), backend=backend, dynamic=False)
+        block._compiled_call_impl = compiled  # as `nn.Module.compile`
+    return task
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Run compiled parts as they were written: a few batches of other shapes do not repay being compiled for."""
+    return torch.compiler.set_stance("force_eager")
+
+
+def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return nn.Module._call_impl(self, *args, **kwargs)
+
+
+def _copied_call() -> FunctionType:
+    """Return `_call` with a code object of its own."""
+    return FunctionType(_call.__code__.replace(), _call.__globals__, _call.__name__)
+
+
+def _kind(block: nn.Module) -> Kind:
+    shapes = tuple((name, tuple(value.shape)) for name, value in block.named_parameters())
+    numbers = tuple(  # rates of drop path differ from block to block
+        (name, key, value)
+        for name, module in block.named_modules()
+        for key, value in vars(module).items()
+        if isinstance(value, float)
+    )
+    return type(block), shapes, numbers
+
+
+def _has_hooks(block: nn.Module) -> bool:
+    return any(module._forward_hooks or module._forward_pre_hooks for module in block.modules())
+
+
+def repeated_blocks(task: nn.Module) -> list[nn.Module]:
+    """Return the smallest members of lists of modules whose kind the task has more than once: blocks, not stages."""
+    members = [
+        member
+        for module in task.modules()
+        if isinstance(module, nn.ModuleList | nn.Sequential)
+        for member in module
+        if not isinstance(member, nn.ModuleList | nn.Sequential) and len(list(member.children())) > 1
+    ]
+    kinds = Counter(type(member) for member in members)
+    repeated = [member for member in members if kinds[type(member)] > 1]
+    known = {id(member) for member in repeated}
+    return [member for member in repeated if not any(id(m) in known for m in member.modules() if m is not member)]
+
+
+class Replay:
+    """A step that runs as it is a few times, is then captured, and replayed from there on.
+
+    Args:
+        step: changes tensors in place, always the same ones, without waiting for the device; inputs keep shapes.
+        warmup: steps before the capture, in which compilers and libraries settle.
+    """
+
+    def __init__(self, step: Callable[..., None], *, warmup: int = 4) -> None:
+        self.step, self.left = step, warmup
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.inputs: list[Tensor] = []
+
+    def __call__(self, inputs: Sequence[Tensor]) -> None:
+        """Run one step on the inputs."""
+        if self.graph is None:
+            self.inputs = [tensor.clone() for tensor in inputs]
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            if self.left > 0:
+                self.left -= 1
+                with torch.cuda.stream(stream):
+                    self.step(*self.inputs)
+                torch.cuda.current_stream().wait_stream(stream)
+                return
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.step(*self.inputs)
+            self.graph = graph
+        for place, tensor in zip(self.inputs, inputs, strict=True):
+            place.copy_(tensor, non_blocking=True)
+        self.graph.replay()

@@ -1,0 +1,133 @@
+"""What an optimizer remembers: of every parameter, by the parameter's name, and of its groups."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..config import ConfigError
+from .parallel import fill
+
+Memory = dict[str, Any]  # JSON, with the names of tensors in it
+
+
+def group_settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Return the settings of an optimizer's groups, to tell later which of them its steps have changed."""
+    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+
+
+def check_storable(optimizer: torch.optim.Optimizer, name: str) -> None:
+    """Refuse an optimizer that remembers something outside of its parameters and groups."""
+    if any(hasattr(layer, "rng") for layer in _layers(optimizer)):
+        raise ConfigError(
+            f"optim.name={name} was given; it draws from a source of its own that cannot be stored, so that a run "
+            "could not be resumed exactly. Choose another one"
+        )
+
+
+def optimizer_state(
+    optimizer: torch.optim.Optimizer, names: Mapping[int, str], begun: list[dict[str, Any]]
+) -> tuple[dict[str, Tensor], Memory]:
+    """Return the tensors an optimizer keeps, by name, and everything else it keeps with their names in their places.
+
+    Args:
+        optimizer: that has made steps, or none yet.
+        names: of the parameters, by their id.
+        begun: `group_settings` before the first step.
+    """
+    tensors: dict[str, Tensor] = {}
+    states = []
+    for number, layer in enumerate(_layers(optimizer)):
+        states.append(
+            {
+                names[id(parameter)]: {
+                    kind: _pack(value, f"{number}.{names[id(parameter)]}.{kind}", parameter, tensors)
+                    for kind, value in state.items()
+                }
+                for parameter, state in layer.state.items()
+            }
+        )
+    groups = []
+    for number, (now, before) in enumerate(zip(group_settings(optimizer), begun, strict=True)):
+        changed = {
+            kind: value
+            for kind, value in now.items()
+            if kind != "lr" and (kind not in before or not _equal(before[kind], value))
+        }
+        groups.append({kind: _pack(value, f"group.{number}.{kind}", None, tensors) for kind, value in changed.items()})
+    return tensors, {"states": states, "groups": groups}
+
+
+def load_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    names: Mapping[int, str],
+    tensors: Mapping[str, Tensor],
+    memory: Memory,
+    *,
+    counts_on: torch.device | None,
+) -> None:
+    """Give an optimizer what `optimizer_state` returned.
+
+    Args:
+        optimizer: to fill.
+        names: of the parameters, by their id.
+        tensors: whole, whether or not the parameters are sharded.
+        memory: beside them.
+        counts_on: where it wants its counts of steps; None leaves them where they were.
+    """
+    parameters = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}
+    for layer, states in zip(_layers(optimizer), memory["states"], strict=True):
+        for name, state in states.items():
+            parameter = parameters[name]
+            layer.state[parameter] = {
+                kind: _unpack(value, parameter, tensors, counts_on if kind == "step" else None)
+                for kind, value in state.items()
+            }
+    for group, changed in zip(optimizer.param_groups, memory["groups"], strict=True):
+        group.update({kind: _unpack(value, None, tensors, None) for kind, value in changed.items()})
+
+
+def _layers(optimizer: Any) -> Iterator[Any]:
+    """Yield an optimizer and those it is wrapped around, as lookahead is."""
+    while optimizer is not None:
+        yield optimizer
+        optimizer = getattr(optimizer, "_base_optimizer", None)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return isinstance(a, Tensor) and isinstance(b, Tensor) and torch.equal(a, b)
+    return bool(a == b)
+
+
+def _pack(value: Any, name: str, parameter: Tensor | None, tensors: dict[str, Tensor]) -> Any:
+    """Return a value as JSON holds it; tensors go by their name."""
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return {"tensor": name, "beside": parameter is not None and value.device == parameter.device}
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_pack(item, f"{name}.{number}", parameter, tensors) for number, item in enumerate(value)]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ConfigError(
+        f"the optimizer keeps {type(value).__name__} as {name}, which cannot be stored exactly; choose another one by "
+        "optim.name"
+    )
+
+
+def _unpack(value: Any, parameter: Tensor | None, tensors: Mapping[str, Tensor], place: torch.device | None) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if "tensor" not in value:
+        ((kind, items),) = value.items()
+        return {"list": list, "tuple": tuple}[kind](_unpack(item, parameter, tensors, place) for item in items)
+    tensor = tensors[value["tensor"]]
+    if parameter is not None and tensor.shape == parameter.shape and tensor.dim() > 0:
+        whole = torch.zeros_like(parameter, dtype=tensor.dtype)
+        fill(whole, tensor)
+        return whole
+    if place is not None:
+        return tensor.to(place)
+    return tensor.to(parameter.device) if parameter is not None and value["beside"] else tensor

@@ -1,0 +1,188 @@
+"""One step of training, a function of the settings and the step's number: forward, backward, weights."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..config import ConfigError, TrainConfig
+from ..data.draws import generator, part, seed_of
+from ..data.feed import Batch
+from ..tasks import Task
+from ..tasks.task import part_of, samples_in
+from .engine import Replay, compile_parts, turn_onednn_on
+from .optim import Average, build_optimizer, rate_at, scaled_lr, set_rate
+from .optimizer_state import check_storable, group_settings
+from .parallel import World, copy_over, shard
+from .setup import Parts
+
+NOISE, DRAWS = 0x4015E, 0xD4A5  # keep the draws of layers and of tasks apart from others
+
+
+class Step:
+    """What a step changes, and how.
+
+    Args:
+        config: resolved settings.
+        parts: what it works with.
+        world: the processes it runs in.
+        device: of this process.
+    """
+
+    def __init__(self, config: TrainConfig, parts: Parts, *, world: World, device: torch.device) -> None:
+        self.config, self.parts, self.world, self.device = config, parts, world, device
+        self.feed, self.task = parts.feed, parts.task
+        engine = config.engine
+        self.dtype = getattr(torch, engine.precision)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
+        self.graphs = self._may_capture() if engine.graphs is None else engine.graphs and device.type == "cuda"
+        self.global_batch_size = self._batch_size()
+        self.sharded = world.size > 1 and engine.parallel == "fsdp"
+        if self.sharded:
+            shard(self.task, device, world.size)
+        self.called: nn.Module = self.task
+        self.wrapped = world.size == 1 or self.sharded
+        if engine.compile and self.wrapped:
+            self.called = compile_parts(self.called)
+        self.optimizer = build_optimizer(self.task, config.optim, device=device, capturable=self.graphs)
+        check_storable(self.optimizer, config.optim.name)
+        self.begun = group_settings(self.optimizer)
+        self.average = Average(self.task.model, config.keep.ema) if config.keep.ema else None
+        self.names = {id(p): name for name, p in self.task.named_parameters()}
+        kinds = 2 + len(self.task.running)  # loss, what the task follows, samples
+        self.totals = torch.zeros(kinds, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
+        self.step = 0  # of the whole run
+        self.replays = {strong: Replay(self._captured(strong)) for strong in (True, False)}
+
+    def _may_capture(self) -> bool:
+        simple = self.world.size == 1 and self.dtype != torch.float16
+        return self.device.type == "cuda" and simple and self.config.optim.name in ("adam", "adamw", "sgd")
+
+    def _batch_size(self) -> int:
+        """Return how many pictures all processes take in a step; a set may be smaller than a batch."""
+        order = self.feed.order
+        size = self.config.optim.batch_size
+        size = size if order is None else min(size, order.length)
+        if size < 2 * self.world.size and self.world.size > 1:
+            raise ConfigError(
+                f"a batch of {size} pictures was asked for in {self.world.size} processes; each takes whole pairs, so "
+                f"give optim.batch_size = {2 * self.world.size} or more, or fewer processes"
+            )
+        return size
+
+    def _run(self, batch: Batch, *, strong: bool) -> None:
+        """Make the step of a batch, replayed as a graph where it can be."""
+        self._prepare()
+        size = samples_in(batch)
+        draws = self._draws(size)
+        if self.graphs and size == self.config.optim.batch_size:
+            self.replays[strong]([*batch.values(), *(tensor for draw in draws for tensor in draw.values())])
+        else:
+            self._step(batch, draws, strong=strong)
+        self.step += 1
+
+    def _prepare(self) -> None:
+        """Set what depends on the step's number alone."""
+        turn_onednn_on()
+        set_rate(self.optimizer, self._rate(self.step))
+        if self.average is not None:
+            self.average.prepare(self.step)
+        torch.manual_seed(seed_of(self.config.seed, self.step, self.world.rank, NOISE))
+
+    def _rate(self, step: int) -> float:
+        peak, steps = scaled_lr(self.config.optim), self.feed.steps
+        return rate_at(step, steps_per_epoch=steps, peak=peak, schedule=self.config.schedule)
+
+    def _chunks(self, length: int) -> list[slice]:
+        # as many in every process, since sharded weights come together in each of them
+        smallest = length if self.world.size == 1 else self.global_batch_size // self.world.size
+        count = min(self.config.optim.accumulate, max(smallest // 2, 1))
+        return [part(length, index, count) for index in range(count)]
+
+    def _draws(self, length: int) -> list[dict[str, Tensor]]:
+        """Draw what the task needs for each part of a batch."""
+        if type(self.task).draw is Task.draw:
+            return [{} for _ in self._chunks(length)]
+        source = generator(self.config.seed, self.step, self.world.rank, DRAWS, device=self.device)
+        sizes = [chunk.stop - chunk.start for chunk in self._chunks(length)]
+        return [self.task.draw(size, device=self.device, generator=source) for size in sizes]
+
+    def _captured(self, strong: bool) -> Any:
+        """Return the step over flat tensors, as a graph wants it."""
+        names = list(self._draws(2)[0])
+
+        def step(*tensors: Tensor) -> None:
+            rest = iter(tensors)
+            batch = {name: next(rest) for name in self.feed.names}
+            draws = [{name: next(rest) for name in names} for _ in self._chunks(samples_in(batch))]
+            self._step(batch, draws, strong=strong)
+
+        return step
+
+    def _step(self, batch: Batch, draws: list[dict[str, Tensor]], *, strong: bool) -> None:
+        """Run one batch forward and backward in parts, and change the weights."""
+        self.optimizer.zero_grad(set_to_none=True)
+        batch = self.feed.expand(batch, strong=strong)
+        if self.config.engine.channels_last and self.device.type == "cuda":
+            batch = {name: _channels_last(value) for name, value in batch.items()}
+        size = samples_in(batch)
+        # Each process averages over its own part; gradients are then averaged over processes as if parts were equal.
+        global_size = self.global_batch_size if self.world.size > 1 else size
+        if not self.wrapped:
+            self._wrap_ddp(part_of(batch, slice(2)))
+        chunks = self._chunks(size)
+        parted = len(chunks) > 1 or self.world.size > 1
+        weight = self._mean_weight(batch, global_size) if parted else None
+        for number, (chunk, draw) in enumerate(zip(chunks, draws, strict=True)):
+            share = (chunk.stop - chunk.start) * self.world.size / global_size
+            mine = part_of(batch, chunk)
+            with self._no_sync(last=number == len(chunks) - 1), self._autocast():
+                result = self.task.reweigh(self.called(mine, **draw), mine, weight)
+                loss = result["loss"] * share
+                self.scaler.scale(loss).backward()
+            self._count(result, mine)
+        if self.config.optim.clip is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.task.parameters(), self.config.optim.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.average is not None:
+            self.average.update()
+
+    def _mean_weight(self, batch: Batch, global_size: int) -> Tensor | None:
+        """Return the mean weight of a batch's samples over all processes; None where each counts as one."""
+        weight = self.task.weight_of(batch)
+        return None if weight is None else self.world.total(weight) / global_size
+
+    def _wrap_ddp(self, batch: Batch) -> None:
+        """Tie the copies of the task together, when there are samples to try it on."""
+
+        def probe(task: nn.Module) -> None:
+            source = generator(self.config.seed, DRAWS, device=self.device)
+            draw = self.task.draw(samples_in(batch), device=self.device, generator=source)
+            with self._autocast():
+                task(batch, **draw)["loss"].backward()
+
+        self.called, self.wrapped = copy_over(self.task, self.world, device=self.device, probe=probe), True
+        if self.config.engine.compile:
+            self.called = compile_parts(self.called)
+
+    @torch.no_grad()
+    def _count(self, result: dict[str, Tensor], batch: Batch) -> None:
+        size = samples_in(batch)
+        loss = result["loss"].detach().double() * size
+        followed = [value.double() for value in self.task.follow(result, batch)]
+        self.totals += torch.stack([loss, *followed, torch.full_like(loss, size)]).to(self.totals)
+
+    def _autocast(self) -> Any:
+        return torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32)
+
+    def _no_sync(self, *, last: bool) -> Any:
+        """Wait with joining gradients until the last part of a batch."""
+        no_sync = getattr(self.called, "no_sync", None)
+        return nullcontext() if last or no_sync is None else no_sync()
+
+
+def _channels_last(value: Tensor) -> Tensor:
+    return value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value

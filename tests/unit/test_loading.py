@@ -1,0 +1,41 @@
+import pytest
+
+from saccade.loading import find_target
+from saccade.models import CheckpointError
+from support.exports import tiny_run
+
+
+def test_a_short_name_stands_for_the_full_one_as_in_training():
+    assert find_target("vit_tiny") == "vit_tiny_patch16_224"
+    assert find_target("swin_tiny") == "swin_tiny_patch4_window7_224"
+    assert find_target("resnet18.a1_in1k") == "resnet18.a1_in1k"
+
+
+def test_a_path_stays_as_it_was_given(tmp_path):
+    run = tiny_run(tmp_path / "run")
+    assert find_target(run) == str(run)
+    assert find_target(run / "model.safetensors") == str(run / "model.safetensors")
+
+
+def test_a_folder_goes_before_a_model_of_that_name(tmp_path, monkeypatch):
+    tiny_run(tmp_path / "vit_tiny")
+    monkeypatch.chdir(tmp_path)
+    assert find_target("vit_tiny") == "vit_tiny"
+
+
+def test_what_is_not_there_is_told_with_what_is_near_and_what_may_be_given():
+    with pytest.raises(CheckpointError, match=r"no model of that name \(the nearest are .*nommer_tiny.*give a run's f"):
+        find_target("nomer_tiny")
+    with pytest.raises(CheckpointError, match="give a picture, or the name of a timm model"):
+        find_target("nowhere/at/all", allowed="a picture")
+
+
+def test_a_folder_without_weights_says_what_it_is_and_how_to_go_on(tmp_path):
+    with pytest.raises(CheckpointError, match="so it is no run"):
+        find_target(tmp_path)
+    (tmp_path / "comparison.json").touch()
+    with pytest.raises(CheckpointError, match=rf"give one of its runs, in {tmp_path}/runs"):
+        find_target(tmp_path)
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(CheckpointError, match=rf"resume it by saccade train --resume {tmp_path}$"):
+        find_target(tmp_path)

@@ -1,0 +1,188 @@
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from saccade import ContextBroadcast, ExtraBlock, SqueezeExcite, UniformHead, attach
+from saccade.config import TrainConfig
+from saccade.layers.activation import Gelu
+from saccade.training.engine import compile_parts, torch_settings, uncompiled, use_fast_gelu
+
+HOSTS: dict[str, Callable[[], nn.Module]] = {
+    "vit": partial(
+        timm.create_model,
+        "vit_tiny_patch16_224",
+        img_size=32,
+        patch_size=8,
+        num_classes=10,
+        embed_dim=24,
+        depth=4,
+        num_heads=3,
+    ),
+    "glnet": partial(
+        timm.create_model, "glnet_nano", num_classes=10, dims=(32, 64, 64), depths=(2, 2, 2), num_heads=(1, 2, 2)
+    ),
+}
+PLUGINS: dict[str, Callable[[], Any]] = {
+    "broadcast": ContextBroadcast,
+    "broadcast_scaled": partial(ContextBroadcast, scale=True),
+    "squeeze": SqueezeExcite,
+    "uniform": partial(UniformHead, "A"),
+    "extra_block": ExtraBlock,
+}
+PAIRS = [("vit", name) for name in PLUGINS] + [("glnet", "broadcast"), ("glnet", "broadcast_scaled")]
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled_code() -> None:
+    torch.compiler.reset()
+
+
+def build(host: str, plugin: str | None) -> nn.Module:
+    torch.manual_seed(0)
+    model = HOSTS[host]().eval()
+    if plugin is not None:
+        handle = attach(model, PLUGINS[plugin]())
+        for parameter in handle.parameters():
+            nn.init.normal_(parameter, std=0.5)  # scales begin at zero, where they would change nothing
+    return model
+
+
+@pytest.mark.parametrize(("host", "plugin"), PAIRS)
+def test_compiled_blocks_do_what_their_plugin_says(host: str, plugin: str) -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    plain, model = build(host, None), build(host, plugin)
+    want = model(images)
+    assert not torch.allclose(plain(images), want, atol=1e-4)
+    torch.testing.assert_close(compile_parts(model, backend="eager")(images), want, rtol=0, atol=1e-5)
+
+
+def test_models_with_and_without_a_plugin_stay_apart_in_one_process() -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    for plugin in (None, "broadcast", "broadcast_scaled", None):
+        model = build("vit", plugin)
+        want = model(images)
+        torch.testing.assert_close(compile_parts(model, backend="eager")(images), want, rtol=0, atol=1e-5)
+
+
+def test_blocks_of_one_kind_are_compiled_once() -> None:
+    model = compile_parts(build("vit", None), backend="eager")
+    torch._dynamo.utils.counters.clear()
+    model(torch.randn(2, 3, 32, 32))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_shapes_of_one_kind_do_not_become_variables_of_another() -> None:
+    inputs: list[Any] = []
+
+    def keep(graph: torch.fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:
+        inputs.append(examples)
+        return graph.forward
+
+    compile_parts(build("glnet", None), backend=keep)(torch.randn(2, 3, 32, 32))
+    assert len(inputs) >= 3  # at least one a stage
+    assert not [value for examples in inputs for value in examples if isinstance(value, torch.SymInt)]
+
+
+def test_blocks_that_differ_in_drop_path_are_all_compiled() -> None:
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"depth": 10, "drop_path_rate": 0.5}
+    model = compile_parts(HOSTS["vit"](**options).train(), backend="eager")
+    torch._dynamo.utils.counters.clear()
+    model(torch.randn(2, 3, 32, 32))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 10  # torch.compile gives up after eight of a code
+
+
+def test_uncompiled_parts_are_not_compiled_again() -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    model = build("glnet", "broadcast_scaled")
+    want = model(images)
+    called = compile_parts(model, backend="eager")
+    torch._dynamo.utils.counters.clear()
+    with uncompiled():
+        torch.testing.assert_close(called(images), want, rtol=0, atol=0)
+    assert not torch._dynamo.utils.counters["stats"]
+    called(images)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
+
+
+def test_gradients_of_compiled_blocks_are_those_of_the_plain_ones() -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    grads = []
+    for compiled in (False, True):
+        model = build("glnet", "broadcast_scaled")
+        model = compile_parts(model, backend="aot_eager") if compiled else model
+        model(images).square().sum().backward()
+        grads.append({name: value.grad for name, value in model.named_parameters()})
+    for name, want in grads[0].items():
+        torch.testing.assert_close(grads[1][name], want, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "convnext_atto"])
+def test_quickened_model_answers_the_same_bits_and_learns_the_same(name):
+    torch.manual_seed(0)
+    size = {"img_size": 32, "patch_size": 8, "depth": 2} if name.startswith("vit") else {"depths": (1, 1, 1, 1)}
+    model = timm.create_model(name, num_classes=4, **size).double().eval()
+    images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+
+    def learn():
+        model.zero_grad()
+        answers = model(images)
+        answers.square().sum().backward()
+        return answers.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    answers, gradients = learn()
+    names = list(model.state_dict())
+    assert use_fast_gelu(model) > 1
+    assert any(isinstance(module, Gelu) for module in model.modules())
+    again, others = learn()
+    assert torch.equal(again, answers)
+    assert list(model.state_dict()) == names
+    torch.testing.assert_close(others, gradients, rtol=1e-9, atol=1e-12)
+
+
+def test_activations_that_are_others_or_listened_to_stay():
+    model = nn.Sequential(nn.GELU(approximate="tanh"), nn.ReLU(), nn.GELU(), nn.GELU())
+    model[3].register_forward_hook(lambda *_: None)
+    assert use_fast_gelu(model) == 1
+    assert [type(module) for module in model] == [nn.GELU, nn.ReLU, Gelu, nn.GELU]
+
+
+def kept_by_the_process() -> tuple[object, ...]:
+    return (
+        torch.get_num_threads(),
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.benchmark,
+        torch.backends.cuda.cudnn_sdp_enabled(),
+        torch.backends.mkldnn.enabled,
+        torch.get_rng_state().tolist(),
+    )
+
+
+def test_a_run_leaves_the_process_as_it_was_even_if_it_breaks() -> None:
+    config = TrainConfig()
+    config.engine.threads = 2
+    before = kept_by_the_process()
+    with suppress(RuntimeError), torch_settings(config, torch.device("cpu")):
+        assert torch.get_num_threads() == 2
+        torch.rand(3)
+        raise RuntimeError
+    assert kept_by_the_process() == before
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_training_attends_without_the_kernel_whose_gradient_can_be_no_number(enabled: bool) -> None:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(enabled)
+        with torch_settings(TrainConfig(), torch.device("cpu")):
+            assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert torch.backends.cuda.cudnn_sdp_enabled() is enabled
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

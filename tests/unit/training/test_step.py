@@ -1,0 +1,81 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from saccade.tasks import Classify
+from saccade.tasks.auxiliary.around import Around
+from saccade.training.step import Step
+from saccade.training.train import train
+from support.trainings import png_folder, records, settings, weights
+
+WEIGHTS = torch.tensor([0.2, 1.0, 5.0])
+VIT = {"embed_dim": 16, "depth": 1, "num_heads": 2, "patch_size": 4}
+
+
+class TwoLosses(Around):
+    """A classification with weights, and a loss that is a mean over pictures."""
+
+    def loss(self, batch, **draws):
+        result = self.base(batch, **draws)
+        return {**result, "loss": result["loss"] + result["output"].square().mean()}
+
+
+def gradient(task, loss):
+    task.zero_grad()
+    loss.backward()
+    return task.model.weight.grad.clone()
+
+
+@pytest.mark.parametrize("parts", [[slice(0, 6), slice(6, 10)], [slice(0, 2), slice(2, 3), slice(3, 10)]])
+def test_losses_of_parts_add_up_to_that_of_the_batch_and_so_do_their_gradients(parts):
+    task = TwoLosses(Classify(nn.Linear(4, 3), class_weights=WEIGHTS))
+    images, targets = torch.randn(10, 4), torch.tensor([2, 2, 2, 0, 0, 1, 0, 1, 0, 0])
+    whole = task(images, targets)["loss"]
+    assert whole.item() == pytest.approx(
+        (F.cross_entropy(task.model(images), targets, WEIGHTS) + task.model(images).square().mean()).item()
+    )
+    batches = [{"image": images[part], "target": targets[part]} for part in parts]
+    mean = sum(task.weight_of(batch) for batch in batches) / 10
+    losses, plain = [], []
+    for batch in batches:
+        result, share = task(batch), len(batch["target"]) / 10
+        losses.append(share * task.reweigh(result, batch, mean)["loss"])
+        plain.append(share * result["loss"])
+    assert sum(losses).item() == pytest.approx(whole.item(), rel=1e-6)
+    assert sum(plain).item() != pytest.approx(whole.item(), rel=1e-2)
+    torch.testing.assert_close(gradient(task, sum(losses)), gradient(task, task(images, targets)["loss"]))
+
+
+def test_nothing_is_weighed_without_weights_or_with_shares_of_classes():
+    result, batch = {"loss": torch.tensor(1.0)}, {"target": torch.tensor([0, 2])}
+    plain = Classify(nn.Linear(4, 3))
+    assert plain.weight_of(batch) is None
+    assert plain.reweigh(result, batch, None) is result
+    weighted = Classify(nn.Linear(4, 3), class_weights=WEIGHTS)
+    assert weighted.weight_of({"target": F.one_hot(batch["target"], 3).float()}) is None
+
+
+def test_batch_in_parts_trains_as_a_whole_one_does_with_class_weights(tmp_path):
+    data = png_folder(tmp_path / "data")
+    plain = {"augment__mixup": 0.0, "augment__cutmix": 0.0, "model__drop_path": 0.0, "loss__smoothing": 0.0}
+    model = {"model__name": "vit_tiny_patch16_224", "model__options": VIT, "schedule__epochs": 1}
+    for parts in (1, 3):
+        values = settings(**plain, **model, loss__class_weights=WEIGHTS.tolist(), optim__accumulate=parts)
+        train(str(data), out=tmp_path / f"{parts}", settings=values, quiet=True)
+    assert records(tmp_path / "3")[0]["train_loss"] == pytest.approx(records(tmp_path / "1")[0]["train_loss"], rel=1e-5)
+    for name, value in weights(tmp_path / "3").items():
+        torch.testing.assert_close(value, weights(tmp_path / "1")[name], rtol=1e-3, atol=1e-4)
+
+
+def test_parts_of_a_batch_are_as_many_in_every_process():
+    class Two:
+        size = 2
+
+    step = object.__new__(Step)
+    step.world, step.global_batch_size = Two(), 6
+    step.config = type("C", (), {"optim": type("O", (), {"accumulate": 2})})
+    # three pictures each are one pair and a half: two processes with parts of three and of four agree on one part
+    assert [len(step._chunks(length)) for length in (3, 4)] == [1, 1]
+    step.global_batch_size = 8
+    assert [len(step._chunks(length)) for length in (4, 5)] == [2, 2]
