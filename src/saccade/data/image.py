@@ -138,7 +138,7 @@ def decode_values(
             raise BadSample(name, "it is a JPEG, which does not keep the values of a mask; save it as PNG", "range")
         image.load()
         if damage := find_damage(file, image):
-            raise BadSample(name, damage, "truncated" if "truncated" in damage else "damaged")
+            raise BadSample(name, *damage)
         if colours:
             return np.array(image.convert("RGB"))
         if image.mode in ("LA", "La", "PA"):

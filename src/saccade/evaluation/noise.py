@@ -37,17 +37,17 @@ class Perturbation:
 def perturbations() -> list[Condition]:
     """Return every perturbation in all its repeats."""
     return [
-        Condition(f"noise.{one.name}.{repeat}", "noise", one.title, repeat, _change(one, repeat))
+        Condition(f"noise.{one.name}.{repeat}", one.title, _change(one, repeat))
         for one in PERTURBATIONS
         for repeat in range(one.repeats)
     ]
 
 
-def _change(one: Perturbation, repeat: int) -> Callable[[np.ndarray, int], np.ndarray]:
+def _change(one: Perturbation, repeat: int) -> Callable[..., np.ndarray]:
     number = [other.name for other in PERTURBATIONS].index(one.name)
 
-    def change(picture: np.ndarray, word: int) -> np.ndarray:
-        draws = np.random.default_rng([word, number, repeat, 9])
+    def change(picture: np.ndarray, *, rng_key: int) -> np.ndarray:
+        draws = np.random.default_rng([rng_key, number, repeat, 9])
         return np.clip(np.rint(one.change(picture.astype(np.float32), draws)), 0, 255).astype(np.uint8)
 
     return change
