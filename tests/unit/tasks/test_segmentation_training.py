@@ -105,6 +105,7 @@ def test_recipes_of_papers_are_sized_down_by_epochs():
         config = configure(name, {})
         assert config.schedule.steps in (40_000, 80_000, 160_000)
         assert config.model.head is not None
+        assert config.task == "segment"
         assert configure(name, {"schedule.epochs": 3}).schedule.steps is None
     swin = configure("segment_swin", {})
     assert (swin.optim.lr, swin.optim.weight_decay, swin.schedule.warmup_steps) == (6e-5, 0.01, 1500)
@@ -230,6 +231,23 @@ def test_maps_of_context_are_shown_inside_a_segmenter(name, view):
     found = saccade.explain(model, [picture], views=[view], shape=spec).pictures[0].views[0]
     assert found.absent is None
     assert any(figure.pixels is not None for figure in found.figures)
+
+
+def test_recipe_alone_trains_a_segmenter(trained, tmp_path):
+    data, _ = trained
+    more = {"data.workers": 0, "model.options": {"depths": [1, 1, 1]}, "model.head": HEAD, "optim.batch_size": 3}
+    run = saccade.train(
+        str(data),
+        recipe="segment",
+        epochs=1,
+        img_size=40,
+        out=tmp_path / "run",
+        device="cpu",
+        settings=more,
+        quiet=True,
+    )
+    assert Run(run.path).config().task == "segment"
+    assert 0 <= run.score <= 1
 
 
 def test_server_tells_the_mask_of_the_image_as_it_was_sent(trained):
