@@ -48,7 +48,11 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _create(config, spec)
-        if config.checkpoint is not None:
+        whole = config.checkpoint is not None and _has_head(config.checkpoint)
+        if config.checkpoint is not None and not whole:
+            load_weights(model, config.checkpoint, spec)
+        model = find_task(spec.task).add_head(model, config, spec)
+        if config.checkpoint is not None and whole:
             load_weights(model, config.checkpoint, spec)
         torch.manual_seed(seed + 1)
         for text in config.plugins:
@@ -177,12 +181,13 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
     options: dict[str, Any] = {"num_classes": outputs, "in_chans": spec.in_chans}
     if config.drop_path is not None:
         options["drop_path_rate"] = config.drop_path
-    fitted = {"img_size": spec.img_size}
+    more = find_task(spec.task).model_options(name, spec)
+    fitted: dict[str, Any] = {"img_size": spec.img_size}
     if spec.img_size <= SMALL_SIDE and "patch16" in name and "patch_size" not in config.options:  # or little is left
         fitted["patch_size"] = 4
         spec.notes.append(f"{name} reads patches of 4 pixels, since the pictures have {spec.img_size}")
     try:
-        return timm.create_model(name, pretrained=config.pretrained, **options, **{**fitted, **config.options})
+        return timm.create_model(name, pretrained=config.pretrained, **options, **{**more, **fitted, **config.options})
     except TypeError as error:
         if "img_size" not in str(error):  # networks of convolutions take any size and no such argument
             raise ConfigError(f"model.options = {config.options} was given for {name}: {error}") from None
@@ -200,7 +205,7 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
             f"the pretrained weights of {name} could not be fetched ({str(error).splitlines()[0]}); where there is no "
             "network, name a file of weights by --set model.checkpoint=FILE"
         ) from error
-    return timm.create_model(name, pretrained=config.pretrained, **options, **config.options)
+    return timm.create_model(name, pretrained=config.pretrained, **options, **{**more, **config.options})
 
 
 def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
@@ -272,6 +277,15 @@ def load_weights(model: nn.Module, path: str, spec: InputSpec) -> None:
         )
     model.load_state_dict({k: v for k, v in weights.items() if k in own and k not in dropped}, strict=False)
     spec.notes += [f"left out of {file.name}: {', '.join(dropped)}"] if dropped else []
+
+
+def _has_head(path: str) -> bool:
+    """Tell whether weights to start from are those of a backbone with a task's head on it."""
+    file = Path(path).expanduser()
+    file = file / "model.safetensors" if file.is_dir() else file
+    if file.suffix != ".safetensors" or not file.is_file():
+        return False
+    return any(name.startswith("backbone.") for name in read_checkpoint(file))
 
 
 def _fit_positions(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -49,6 +49,7 @@ class ModelConfig:
     pretrained: bool = False  # timm's own weights, which need a network or a cache
     checkpoint: str | None = None  # weights to start from: a run, a safetensors file, a published checkpoint
     probe: bool = False  # train the classifier alone
+    head: str | None = None  # of tasks that have several: "upernet", "fpn:width=128", ...; None: the task's own choice
 
 
 @dataclass(kw_only=True)
@@ -103,6 +104,10 @@ class ScheduleConfig:
     warmup: float = 5.0  # epochs
     warmup_lr: float = 1e-6
     min_lr: float = 1e-5
+    curve: Literal["cosine", "poly"] = "cosine"  # how the rate falls after the warm-up
+    power: float = 1.0  # of a polynomial fall
+    steps: int | None = None  # length in steps instead of epochs, of recipes that count so
+    warmup_steps: int | None = None  # length of the warm-up in steps instead of epochs
     patience: int | None = None  # stop after so many validations in a row, see keep.evaluate_every, none of them better
 
 

@@ -102,8 +102,10 @@ def _check(args: Namespace) -> int:
     total = " + ".join(f"{count} {split}" for split, count in report.pictures.items())
     console.print(f"{report.name}: {total} pictures, {len(report.classes)} {report.noun}", markup=False)
     if report.imbalance > 1:
-        console.print(f"  the most frequent of them has {report.imbalance:.3g} times the pictures of the rarest")
-    for line in (*report.notes, *(f"fewer than ten pictures: {name}" for name in report.small_classes[:10])):
+        console.print(
+            f"  the most frequent of them has {report.imbalance:.3g} times the {report.counted} of the rarest"
+        )
+    for line in (*report.notes, *(f"fewer than ten {report.counted}: {name}" for name in report.small_classes[:10])):
         console.print(f"  {line}", markup=False)
     traits = ", ".join(f"{count} {name}" for name, count in report.traits.items() if count)
     console.print(f"  {traits or 'all pictures are plain 8-bit RGB'}")

@@ -16,6 +16,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--data", default=None, help="pictures to ask about; the runs' own validation pictures if not given"
     )
+    parser.add_argument("--task", default=None, help="other options of the models' task, as in segment:flip=true")
     parser.add_argument(
         "--robust",
         action="store_true",
@@ -56,6 +57,7 @@ def run(args: Namespace) -> int:
 
     names = (
         "data",
+        "task",
         "robust",
         "limit",
         "labels",

@@ -14,6 +14,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--out", default=None, help="a .csv or .jsonl file; standard output if not given")
     parser.add_argument("--form", default=None, choices=["csv", "jsonl"], help="by the ending of --out if not given")
     parser.add_argument("--draw", default=None, metavar="DIR", help="a folder for pictures with the answers drawn")
+    parser.add_argument("--masks", default=None, metavar="DIR", help="a folder for masks, of a segmenter")
     parser.add_argument("--top", type=int, default=5, help="how many classes, or other parts of an answer, to name")
     parser.add_argument("--batch-size", type=int, default=32, help="pictures asked together")
     parser.add_argument("--workers", type=int, default=4, help="threads that read")
@@ -48,7 +49,7 @@ def run(args: Namespace) -> int:
             if prediction.problem is not None and tally.bad <= 20:
                 bar.console.print(f"{printable(prediction.name)}: {printable(prediction.problem)}", markup=False)
 
-        writing = {name: args[name] for name in ("out", "form", "top", "draw")}
+        writing = {name: args[name] for name in ("out", "form", "top", "draw", "masks")}
         try:
             tally = write_predictions(predictions, each=each, **writing)
         except KeyboardInterrupt:

@@ -95,14 +95,8 @@ class Augment:
         if config.rand_kind == "timm":
             steps, operations = [Step.draw(batch["key"], number, config) for number in range(operations)], 0
         width = pictures.shape[-1]
-        moved = Geometry.draw(
-            draws,
-            config,
-            width=width,
-            side=self.img_size,
-            operations=operations,
-            later=[step.moves() for step in steps],
-        )
+        later = [step.moves() for step in steps]
+        moved = self.geometry(draws, width=width, operations=operations, later=later)
         images = moved.images(pictures)
         for operation in range(operations):
             images = rand_colour(images, draws, RAND + 4 * operation, config)
@@ -138,6 +132,11 @@ class Augment:
         if "target" in batch:
             found |= {"truth": batch["target"], "target": self.targets(batch["target"], mix)}
         return {"image": images, **found}
+
+    def geometry(self, draws: Tensor, *, width: int, operations: int, later: Sequence[Tensor]) -> Geometry:
+        """Draw where the pixels of a batch of images of some width come from."""
+        side = self.img_size
+        return Geometry.draw(draws, self.config, width=width, side=side, operations=operations, later=later)
 
     def plain(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return a batch with its images normalised and nothing else done to it."""

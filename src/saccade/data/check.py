@@ -15,7 +15,7 @@ from .open import open_data
 from .source import Source, Stream
 from .table import ReadTargets, read_classes
 
-FAULTS = ("unreadable", "truncated", "misnamed", "huge", "range", "dim", "tiny")  # of a picture by itself
+FAULTS = ("unreadable", "truncated", "misnamed", "huge", "range", "mask", "dim", "tiny")  # of a picture by itself
 KINDS = (*FAULTS, "duplicate", "two labels", "in both splits")
 SMALL_CLASS = 10
 CHUNK = 32
@@ -46,8 +46,9 @@ class DataReport:
         name: of the set.
         task: that its targets are for.
         noun: what the outputs of that task are called.
+        counted: what is counted of each: pictures, or pixels.
         pictures: how many there are in each split.
-        classes: how many training pictures each class has.
+        classes: how many training pictures, or pixels of them, each class has.
         imbalance: the largest class over the smallest.
         small_classes: classes with fewer than ten training pictures.
         traits: how many pictures are grey, CMYK, 16-bit, transparent, animated or turned; all of these are read.
@@ -59,6 +60,7 @@ class DataReport:
     name: str
     task: str
     noun: str
+    counted: str
     pictures: dict[str, int]
     classes: dict[str, int]
     imbalance: float
@@ -116,12 +118,13 @@ def check_data(
     findings = [_bad(bad) for source in splits.values() for bad in source.lost]
     findings += [finding for look in looks for finding in _single(look, splits, min_side)]
     findings += _repeated(looks, splits)
-    counts = train.counts()
+    counts = train.targets.balance()
     sides = [side for look in looks for side in look.shape[:2]]
     return DataReport(
         name=data.name,
         task=train.task,
         noun=train.targets.noun,
+        counted=train.targets.counted,
         pictures={split: len(source) for split, source in splits.items()},
         classes={name: int(count) for name, count in zip(data.outputs, counts, strict=True)},
         imbalance=float(counts.max() / max(counts.min(), 1)),
@@ -143,6 +146,7 @@ class Look(NamedTuple):
     header: Header | None
     bad: BadSample | None
     highest: int = 0  # of the pixels
+    wrong: tuple[BadSample, ...] = ()  # with what is told of it
 
 
 def _look_at_all(splits: dict[str, Source], *, max_pixels: int, workers: int) -> Iterator[Look]:
@@ -170,7 +174,8 @@ def _look(split: str, source: Source, index: int, max_pixels: int) -> Look:
         return Look(split, index, (), b"", about, bad)
     digest = hashlib.blake2b(repr(picture.shape).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(picture).data)
-    return Look(split, index, picture.shape, digest.digest(), about, None, int(picture.max(initial=0)))
+    wrong = tuple(source.targets.problems(index, (picture.shape[0], picture.shape[1])))
+    return Look(split, index, picture.shape, digest.digest(), about, None, int(picture.max(initial=0)), wrong)
 
 
 def _bad(bad: BadSample) -> Finding:
@@ -183,6 +188,7 @@ def _single(look: Look, splits: dict[str, Source], min_side: int) -> Iterator[Fi
     if look.bad is not None:
         yield _bad(look.bad)
         return
+    yield from map(_bad, look.wrong)
     name = splits[look.split].name(look.number)
     named = EXTENSIONS.get(Path(name).suffix.lower())
     if look.header is not None and named is not None and named != look.header.format:

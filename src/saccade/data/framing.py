@@ -12,10 +12,12 @@ from torch import Tensor
 
 from ..config import AugmentConfig
 from .draws import uniform_number
-from .geometry import AREA, LEFT, RATIO, TOP
+from .geometry import AREA, LEFT, OUTSIDE, RATIO, TOP
 from .source import Sample
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
+NEVER_SMALLER = 2**30
+GREY = 128  # around an image that does not fill its square
 Encoded = dict[str, Tensor]  # a sample as a batch holds it, without the batch's dimension
 
 
@@ -38,12 +40,14 @@ class Framing:
         config: the random crops of training; None takes the middle.
         shorter: side the shorter one is brought to before the middle is taken.
         channels: 3, or 1 to make images grey.
+        fit: show all of an image, the rest of the square grey, and say nothing of it in a mask.
     """
 
     img_size: int
     config: AugmentConfig | None = None
     shorter: int | None = None
     channels: int = 3
+    fit: bool = False
 
     @property
     def least(self) -> int:
@@ -51,6 +55,8 @@ class Framing:
 
         The middle is always made smaller; twice its side lets the resampling, not the decoder, choose what is kept.
         """
+        if self.fit:
+            return NEVER_SMALLER  # than its mask
         if self.config is None or self.config.crop != "resized":
             return 2 * (self.shorter or self.img_size)
         narrowest = min(self.config.ratio[0], 1 / self.config.ratio[1], 1.0)
@@ -61,7 +67,11 @@ class Framing:
         return self.image(picture, self.box(picture.shape[0], picture.shape[1], word))
 
     def box(self, height: int, width: int, word: int = 0) -> Box:
-        """Return the part of an image that fills the square."""
+        """Return the part of an image that fills the square; it reaches beyond an image that is fitted in."""
+        if self.fit:
+            left, top, wide, high = fitted(height, width, self.img_size)
+            across, down = width / wide, height / high
+            return -left * across, -top * down, (self.img_size - left) * across, (self.img_size - top) * down
         if self.config is not None and self.config.crop == "resized":
             return random_box(height, width, word, self.config)
         return middle_box(height, width, self.img_size / (self.shorter or self.img_size))
@@ -70,7 +80,10 @@ class Framing:
         """Return a part of an image, H, W, C, as uint8 C, img_size, img_size."""
         channels = picture.shape[2]
         image = Image.fromarray(picture[..., 0] if channels == 1 else picture)
-        image = image.resize((self.img_size, self.img_size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
+        if self.fit:
+            image = self._fit(image, Image.Resampling.BICUBIC, GREY if channels == 1 else (GREY,) * 3)
+        else:
+            image = image.resize((self.img_size, self.img_size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
         if self.channels == 1 or channels == 1:
             image = image.convert("L" if self.channels == 1 else "RGB")
         array = np.asarray(image)
@@ -79,7 +92,16 @@ class Framing:
     def mask(self, mask: np.ndarray, box: Box) -> np.ndarray:
         """Return the same part of a mask, H, W, to the nearest pixel, int64."""
         image = Image.fromarray(mask.astype(np.int32))  # PIL's mode I
+        if self.fit:
+            return np.asarray(self._fit(image, Image.Resampling.NEAREST, OUTSIDE), dtype=np.int64)
         return np.asarray(image.resize((self.img_size,) * 2, Image.Resampling.NEAREST, box=box), dtype=np.int64)
+
+    def _fit(self, image: Image.Image, how: Image.Resampling, around: int | tuple[int, ...]) -> Image.Image:
+        left, top, wide, high = fitted(image.height, image.width, self.img_size)
+        square = Image.new(image.mode, (self.img_size, self.img_size), around)
+        gap = 3.0 if how is Image.Resampling.BICUBIC else None
+        square.paste(image.resize((wide, high), how, reducing_gap=gap), (left, top))
+        return square
 
     def boxes(self, boxes: np.ndarray, box: Box) -> np.ndarray:
         """Return boxes, M, 4, of the whole image in pixels of the square, cut at its border."""
@@ -115,6 +137,20 @@ class ImageEncoder:
     def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
         """Return samples as a batch: each part stacked, so that all have to be of one shape."""
         return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def fitted(height: int, width: int, side: int) -> tuple[int, int, int, int]:
+    """Return left, top, width and height of an image that is shown as a whole in the middle of a square."""
+    scale = side / max(height, width)
+    wide, high = max(round(width * scale), 1), max(round(height * scale), 1)
+    return (side - wide) // 2, (side - high) // 2, wide, high
+
+
+def unfit(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return what a fitted square, S, S, says of an image of some height and width, to the nearest pixel."""
+    left, top, wide, high = fitted(*size, mask.shape[0])
+    inside = Image.fromarray(np.ascontiguousarray(mask[top : top + high, left : left + wide]).astype(np.int32))
+    return np.asarray(inside.resize(size[::-1], Image.Resampling.NEAREST)).astype(mask.dtype)
 
 
 def random_box(height: int, width: int, word: int, config: AugmentConfig) -> Box:

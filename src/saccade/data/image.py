@@ -61,7 +61,7 @@ class BadSample(ValueError):  # noqa: N818
         name: how the log calls it.
         reason: why, in plain words.
         kind: why, in one word: missing, denied, empty, foreign (not a picture), truncated, damaged, range (of
-            its values) or huge.
+            its values), mask (of what is told of it) or huge.
     """
 
     def __init__(self, name: str, reason: str, kind: str = "damaged") -> None:
@@ -117,6 +117,35 @@ def decode(
             raise BadSample(name, *damage)
         _check_range(image, name, sixteen=sixteen)
         return _upright(image)
+
+
+def decode_values(
+    source: Path | bytes | BinaryIO, *, name: str, colours: bool = False, max_pixels: int = MAX_PIXELS
+) -> np.ndarray:
+    """Decode a mask: its values as they are in the file, nothing made brighter, turned or mixed.
+
+    Args:
+        source: a file, its bytes or an open binary file.
+        name: what to call the mask when it is bad.
+        colours: give a palette's colours instead of its indices.
+        max_pixels: a larger one is refused.
+
+    Returns:
+        H, W of grey values (8 or 16 bits) or indices of a palette, or H, W, 3 uint8 of colours.
+    """
+    with _opened(source, name=name, max_pixels=max_pixels) as (image, file):
+        if image.format in ("JPEG", "MPO"):
+            raise BadSample(name, "it is a JPEG, which does not keep the values of a mask; save it as PNG", "range")
+        image.load()
+        if damage := find_damage(file, image):
+            raise BadSample(name, *damage)
+        if colours:
+            return np.array(image.convert("RGB"))
+        if image.mode in ("LA", "La", "PA"):
+            return np.array(image.getchannel(0))
+        plain = image.mode in ("1", "L", "P", "I") or image.mode.startswith("I;")
+        values = np.array(image) if plain else np.array(image.convert("RGB"))
+        return values.astype(np.uint8) if values.dtype == bool else values
 
 
 def header(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_PIXELS) -> Header:

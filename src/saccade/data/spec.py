@@ -41,7 +41,8 @@ class InputSpec:
     @property
     def framing(self) -> Framing:
         """How an image of any size becomes one of these, without chance."""
-        return Framing(self.img_size, shorter=self.shorter, channels=self.in_chans)
+        fit = self.extra.get("fit") is True
+        return Framing(self.img_size, shorter=self.shorter, channels=self.in_chans, fit=fit)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON holds it."""

@@ -1,12 +1,13 @@
 """What the samples of a set are to be answered with: a row each, whatever a task makes of it."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from .image import BadSample
 from .split import abbreviate
 
 MOST_CLASSES = 1_000_000  # a larger label is no class, and a name for each below it would fill the memory
@@ -24,11 +25,13 @@ class Targets:
     Attributes:
         task: name of the task they are for.
         noun: what the outputs are called.
+        counted: what `balance` counts.
         in_rows: whether a row is all there is to a target, so that all of them can lie on the device as they are.
     """
 
     task: ClassVar[str] = ""
     noun: ClassVar[str] = "outputs"
+    counted: ClassVar[str] = "pictures"
     in_rows: ClassVar[bool] = True
 
     rows: np.ndarray
@@ -61,6 +64,14 @@ class Targets:
     def counts(self) -> np.ndarray:
         """Return how many samples speak of each output."""
         return np.full(len(self.outputs), len(self))
+
+    def balance(self) -> np.ndarray:
+        """Return how much of the set speaks of each output, in what `counted` names; it may read all of it."""
+        return self.counts()
+
+    def problems(self, index: int, size: tuple[int, int]) -> Iterator[BadSample]:  # noqa: ARG002
+        """Yield what is wrong with a target that lies in a file, of an image of some height and width."""
+        return iter(())
 
     def alone(self) -> list[str]:
         """Return the outputs of which there is one sample."""

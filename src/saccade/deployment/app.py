@@ -92,15 +92,21 @@ class Served:
         """Return what is worth knowing of it."""
         return {**self.predictor.about(), "name": self.name, "explain": self.explainer is not None}
 
-    def answer(self, row: np.ndarray, top: int) -> dict[str, Any]:
-        """Return what the model says to a picture: what the task's programs rely on, and rows for any page."""
-        task = self.predictor.task
-        answer = task.describe(row, self.predictor.spec, top=top)
+    def answer(self, row: np.ndarray, size: tuple[int, int], top: int) -> dict[str, Any]:
+        """Return what the model says to a picture of a height and width: what programs rely on, and rows for a page."""
+        task, spec = self.predictor.task, self.predictor.spec
+        answer = task.describe(task.unframe(row, size, spec), spec, top=top)
         rows = [
             {"name": name, "text": text, "share": share, "said": name in answer.said}
             for name, text, share in answer.rows
         ]
-        record = {"model": self.name, "task": task.name, "text": answer.text, **answer.record, "rows": rows}
+        record = {
+            "model": self.name,
+            "task": task.name,
+            "text": answer.text,
+            **task.served_record(answer),
+            "rows": rows,
+        }
         return to_json(record)
 
 
@@ -210,9 +216,10 @@ def _add_questions(app: FastAPI, state: ServerState) -> None:
         with state.uploads.room() as room:
             form, served, options = await state.take(request, room, {"model": model, "top": top})
             with served.batcher.coming():
-                picture = await state.decoder(form.image, served.predictor.framing)
+                framing = served.predictor.framing
+                picture, size = await state.decoder(form.image, lambda pixels: (framing(pixels), pixels.shape[:2]))
         row = await served.batcher.submit(picture, gone=request.is_disconnected)
-        return JSONResponse(served.answer(row, options["top"] or 5))
+        return JSONResponse(served.answer(row, size, options["top"] or 5))
 
     @app.post("/explain", openapi_extra=BODY, responses={200: EXPLAINED, **REFUSALS})
     async def explain(request: Request, model: Which = None, views: Views = None) -> Response:

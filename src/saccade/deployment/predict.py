@@ -19,7 +19,8 @@ from .paths import find_paths
 from .predictor import Predictor, open_predictor
 
 KEPT = 640  # longer side of the pictures that are kept
-Read = tuple[str, Tensor | None, np.ndarray | None, str | None]  # name, framed, whole, what is wrong with it
+Size = tuple[int, int]  # height, width
+Read = tuple[str, Tensor | None, np.ndarray | None, Size, str | None]  # name, framed, whole, what is wrong with it
 
 
 @dataclass(frozen=True)
@@ -128,10 +129,11 @@ def _stream(
 
 
 def _ask(predictor: Predictor, batch: list[Read], top: int) -> Iterator[Prediction]:
-    framed = [picture for _, picture, _, _ in batch if picture is not None]
+    framed = [picture for _, picture, *_ in batch if picture is not None]
     rows = iter(predictor.rows(torch.stack(framed)) if framed else ())
-    for name, picture, whole, problem in batch:
-        answer = None if picture is None else predictor.task.describe(next(rows), predictor.spec, top=top)
+    task, spec = predictor.task, predictor.spec
+    for name, picture, whole, size, problem in batch:
+        answer = None if picture is None else task.describe(task.unframe(next(rows), size, spec), spec, top=top)
         yield Prediction(name, answer, problem, whole)
 
 
@@ -145,13 +147,14 @@ class _Reader:
         name = str(path)
         try:
             whole = decode(path, name=name, max_pixels=self.max_pixels)
-            return name, self.framing(whole), _small(whole) if self.keep else None, None
+            kept = _small(whole) if self.keep else None
+            return name, self.framing(whole), kept, (whole.shape[0], whole.shape[1]), None
         except BadSample as error:
-            return name, None, None, error.reason
+            return name, None, None, (0, 0), error.reason
         except MemoryError:
-            return name, None, None, "there is not enough memory to decode it"
+            return name, None, None, (0, 0), "there is not enough memory to decode it"
         except ValueError as error:  # a name with a zero byte
-            return name, None, None, f"its name cannot be opened ({error})"
+            return name, None, None, (0, 0), f"its name cannot be opened ({error})"
 
 
 def _small(picture: np.ndarray) -> np.ndarray:

@@ -90,6 +90,10 @@ PREDICTED = _answer(
         "classes": _CLASSES,
         "labels": {"type": "array", "items": {"type": "object"}, "description": "label, share, threshold, said"},
         "values": {"type": "object", "description": "numbers by their column"},
+        "mask": {
+            "type": "object",
+            "description": "of a segmenter: png (base64; red + 256 green is the class), colours",
+        },
     },
 )
 EXPLAINED = _answer(

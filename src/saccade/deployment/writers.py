@@ -5,7 +5,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -16,8 +16,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ..data.spec import InputSpec
+from ..files import write_text
 from ..report.plain import to_json
 from ..tasks import Answer, Task
+from ..tasks.segmentation.drawing import mask_image, overlay, resize_mask
 from .paths import NoPictures
 from .predict import Prediction, Predictions
 
@@ -106,11 +108,45 @@ class DrawWriter:
         if prediction.picture is None or prediction.answer is None:
             return
         # The number keeps pictures of one name in different folders apart.
-        stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(plain(prediction.name)).stem)[:80]
-        path = self.folder / f"{number:07d}_{stem}.png"
+        path = self.folder / f"{number:07d}_{safe_stem(prediction.name)}.png"
         draft = path.with_name(f".{path.name}.part")
         draw(prediction.picture, prediction.answer, side=self.side).save(draft, format="PNG")
         os.replace(draft, path)
+
+
+class MaskWriter:
+    """A PNG a picture, of its size, whose values are the classes; named after it, and after its number if need be.
+
+    Args:
+        folder: to write to; made if it is not there.
+        outputs: names of the classes, written beside the masks as classes.txt.
+    """
+
+    def __init__(self, folder: str | Path, outputs: Sequence[str]) -> None:
+        self.folder, self.count, self.taken = Path(folder).expanduser(), 0, set[str]()
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"--masks {folder} is a file; name a folder for the masks")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_text(self.folder / "classes.txt", "".join(f"{plain(name)}\n" for name in outputs))
+
+    def __call__(self, prediction: Prediction) -> None:
+        """Write one mask; a bad file gives none."""
+        number, self.count = self.count, self.count + 1
+        if prediction.answer is None or prediction.answer.mask is None:
+            return
+        stem = safe_stem(prediction.name)
+        if stem in self.taken:
+            stem = f"{number:07d}_{stem}"
+        self.taken.add(stem)
+        path = self.folder / f"{stem}.png"
+        draft = path.with_name(f".{path.name}.part")
+        mask_image(prediction.answer.mask).save(draft, format="PNG")
+        os.replace(draft, path)
+
+
+def safe_stem(name: str) -> str:
+    """Return a file's name without folder and ending, in letters that no file system minds."""
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(plain(name)).stem)[:80]
 
 
 def draw(picture: np.ndarray, answer: Answer, *, side: int = 640) -> Image.Image:
@@ -121,6 +157,8 @@ def draw(picture: np.ndarray, answer: Answer, *, side: int = 640) -> Image.Image
         answer: what is drawn.
         side: the longer side is brought to at most this.
     """
+    if answer.mask is not None:
+        picture = overlay(picture, resize_mask(answer.mask, (picture.shape[0], picture.shape[1])))
     image = Image.fromarray(picture)
     scale = min(side / max(image.size), max(1.0, LEAST / max(image.size)))
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
@@ -135,7 +173,7 @@ def draw(picture: np.ndarray, answer: Answer, *, side: int = 640) -> Image.Image
         top = image.height + line // 4 + place * step
         if share is not None and math.isfinite(share):
             bar = (0, top, round(share * (width - 1)), top + step - 3)
-            pen.rectangle(bar, fill="#9ec5e8" if name in answer.said else "#dde8f2")
+            pen.rectangle(bar, fill=answer.colours.get(name) or ("#9ec5e8" if name in answer.said else "#dde8f2"))
         text = _fitted(pen, text, font, width / 2) if text else ""
         taken = pen.textlength(text, font=font)
         pen.text((width - taken - line / 3, top + line / 6), text, fill="black", font=font)
@@ -214,6 +252,7 @@ def write_predictions(
     form: str | None = None,
     top: int = 5,
     draw: str | Path | None = None,
+    masks: str | Path | None = None,
     each: Callable[[Prediction, Tally], None] = lambda *_: None,
 ) -> Tally:
     """Write predictions as they come.
@@ -226,15 +265,19 @@ def write_predictions(
         form: "csv" or "jsonl"; by the file's ending if not given.
         top: how many parts of an answer the table has columns for, where there are many; no more than the model has.
         draw: a folder for pictures with the answers drawn on them; without `out` these are all that is written.
+        masks: a folder for masks, of a task that tells some; likewise.
         each: is told of every prediction once it is written.
     """
     form, path = check_output(out, form=form)
     task, spec = predictions.task, predictions.spec
+    if masks is not None and not task.masks:
+        raise ValueError(f"--masks was given; the task {task.name} tells no masks")
     begun = _begun(predictions)
     tally = Tally(path=path)
     with ExitStack() as stack:
         writers: list[Writer] = [] if draw is None else [DrawWriter(draw)]
-        if out is not None or draw is None:
+        writers += [] if masks is None else [MaskWriter(masks, spec.outputs)]
+        if out is not None or not writers:
             file = stack.enter_context(output(path))
             writers.append(JsonWriter(file, task) if form == "jsonl" else CsvWriter(file, task, spec, top=top))
         for prediction in begun:

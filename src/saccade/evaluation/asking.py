@@ -135,13 +135,20 @@ def ask_all(
         places, bad = _ask_clean(group, images, bars), images.reader.bad
         if not robust:
             continue
-        covered, spoilt = occlusions(framing.img_size), corruptions(framing.channels)
+        takes, more = group[0].takes, group[0].conditions()
+        covered, spoilt = (
+            [condition for condition in found if takes(condition)]
+            for found in (occlusions(framing.img_size), corruptions(framing.channels))
+        )
         back = float(np.mean([judge.passes_back() for judge in group])) if attacked else 0.0
-        text = expect(time.monotonic() - begun, passes=len(covered) + len(spoilt), back=back, attacked=attacked)
+        passes = len(covered) + len(spoilt) + len(more)
+        text = expect(time.monotonic() - begun, passes=passes, back=back, attacked=attacked)
         # Runs that see images at another size are asked apart, so each group is told of by its names.
         names = ", ".join(judge.model.name for judge in group)
         bars.say(text if len(group) == len(judges) else f"{names}: {text}")
-        for stage, conditions in (("occlusions", covered), ("corruptions", spoilt)):
+        for stage, conditions in (("occlusions", covered), ("corruptions", spoilt), ("noise", more)):
+            if not conditions:
+                continue
             bars.begin(stage, len(places) * len(conditions) * len(group))
             _ask_changed(group, images, conditions, bars)
         if attacked:

@@ -16,18 +16,23 @@ from .classes.judge import ClassJudge
 from .classes.options import ClassOptions, read_options
 from .findings import Evaluated, Example
 from .judge import Judge
+from .masks import MaskJudge
 from .opening import EvaluatedModel, EvaluatedSet, EvaluationError, choose, open_models, open_set
 from .result import Evaluation, choose_folder
 from .robust import Condition, corruptions, occlusions
 
 EPSILONS = (1.0, 4.0)
-JUDGES: dict[str, type[Judge]] = {"classify": ClassJudge}  # of tasks that have more to say than their metrics
+JUDGES: dict[str, type[Judge]] = {
+    "classify": ClassJudge,
+    "segment": MaskJudge,
+}  # of tasks that have more to say than their metrics
 
 
 def evaluate(
     targets: str | Path | Sequence[str | Path],
     data: str | Path | None = None,
     *,
+    task: str | None = None,
     robust: bool = False,
     limit: int | None = None,
     seed: int = 0,
@@ -50,6 +55,8 @@ def evaluate(
         targets: one or several of a run's folder, its `model.safetensors`, a timm model's name; the first is what the
             others are compared with.
         data: pictures, as for `train`; by default those the runs were validated on.
+        task: the models' task with options that change how they are asked, as in "segment:flip=true"; by default those
+            they were trained with.
         robust: occlude and corrupt the pictures as well, and attack them where the models answer with a class.
         limit: ask about so many pictures only, as evenly over classes, labels or numbers as they allow.
         seed: of the choice of pictures, of all draws and of the resamples.
@@ -71,7 +78,7 @@ def evaluate(
     options = read_options(labels=labels, subset=subset, epsilons=epsilons, steps=steps, restarts=restarts)
     if batch_size < 1 or resamples < 100:
         raise EvaluationError(f"batch_size={batch_size} and resamples={resamples} were given; at least 1 and 100")
-    models = open_models([targets] if isinstance(targets, str | Path) else targets, device=device)
+    models = open_models([targets] if isinstance(targets, str | Path) else targets, device=device, task=task)
     kind = JUDGES.get(models[0].spec.task, Judge)
     kind.check(models, options)
     if out is not None:
@@ -81,7 +88,7 @@ def evaluate(
     judges = kind.prepare(models, samples, options)
     source, bars = samples.chosen(), Bars(quiet=quiet)
     attacks = options.attacks if robust and kind.attackable else ()
-    for line in plan(models, len(source), robust=robust, attacks=attacks):
+    for line in plan(models, len(source), robust=robust, attacks=attacks, kind=kind):
         bars.say(line)
     with bars:
         places, bad = ask_all(
@@ -95,7 +102,8 @@ def evaluate(
             bars=bars,
         )
     numbers = [judge.numbers(seed=seed, resamples=resamples) for judge in judges]
-    notes = [*samples.notes, *(note for judge in judges for note in judge.notes()), *_bad_notes(bad)]
+    asked = [f"asked as {task}"] if task is not None else []
+    notes = [*asked, *samples.notes, *(note for judge in judges for note in judge.notes()), *_bad_notes(bad)]
     if robust and not kind.attackable:
         notes.append("attacks are for models that answer with a class, and were left out")
     first = judges[0]
@@ -119,14 +127,25 @@ def evaluate(
     return result
 
 
-def plan(models: Sequence[EvaluatedModel], pictures: int, *, robust: bool, attacks: Sequence[Attack]) -> list[str]:
+def plan(
+    models: Sequence[EvaluatedModel],
+    pictures: int,
+    *,
+    robust: bool,
+    attacks: Sequence[Attack],
+    kind: type[Judge] = Judge,
+) -> list[str]:
     """Return what will be done, in words."""
     named, several = f"{len(models)} model{'s' * (len(models) > 1)}", "s" * (pictures != 1)
     lines = [f"{named} on {pictures:,} picture{several}: 1 clean pass each"]
     if robust:
         spec = models[0].spec
-        covered, spoilt = len(occlusions(spec.img_size)), len(corruptions(spec.in_chans))
-        lines.append(f"robustness: {covered} occlusions and {spoilt} corruptions, a pass each")
+        covered, spoilt = (
+            sum(kind.takes(condition) for condition in found)
+            for found in (occlusions(spec.img_size), corruptions(spec.in_chans))
+        )
+        more = f" and {len(kind.conditions())} of light noise and blur" if kind.conditions() else ""
+        lines.append(f"robustness: {covered} occlusions and {spoilt} corruptions{more}, a pass each")
     if attacks:
         most = attacks[0].steps * attacks[0].restarts
         text = ", ".join(f"{attack.epsilon:g}/255" for attack in attacks)

@@ -15,7 +15,7 @@ from ..tasks.metric import Metrics, MetricSpec
 from .bootstrap import Resampled, Statistic, fewer, over_all, resample, resample_means, statistic_of
 from .classes.options import ClassOptions
 from .opening import EvaluatedModel, EvaluatedSet, EvaluationError
-from .robust import add_means, mean_name
+from .robust import Condition, add_means, mean_name
 
 CLEAN = "clean"
 
@@ -66,6 +66,16 @@ class Judge:
     def prepare(cls, models: Sequence[EvaluatedModel], samples: EvaluatedSet, options: ClassOptions) -> list[Self]:  # noqa: ARG003
         """Return one for each model."""
         return [cls(model) for model in models]
+
+    @classmethod
+    def conditions(cls) -> list[Condition]:
+        """Return what is done to images beside occlusions and corruptions."""
+        return []
+
+    @classmethod
+    def takes(cls, condition: Condition) -> bool:  # noqa: ARG003
+        """Tell whether targets stay right under an occlusion or corruption."""
+        return True
 
     @classmethod
     def align(cls, samples: EvaluatedSet, models: Sequence[EvaluatedModel]) -> EvaluatedSet:

@@ -92,12 +92,13 @@ class EvaluatedSet:
         return self.source if self.places is None else self.source.subset(self.places)
 
 
-def open_models(targets: Sequence[str | Path], *, device: str) -> list[EvaluatedModel]:
+def open_models(targets: Sequence[str | Path], *, device: str, task: str | None = None) -> list[EvaluatedModel]:
     """Open models by run folder, weights or timm name; all of one task.
 
     Args:
         targets: one or more.
         device: where they go.
+        task: the models' task with other options than they were trained with.
     """
     if not targets:
         raise EvaluationError("nothing was given to evaluate; give a run's folder, its weights or a timm model's name")
@@ -108,11 +109,15 @@ def open_models(targets: Sequence[str | Path], *, device: str) -> list[Evaluated
         loaded = open_model(opened, device=device)
         loaded.model.eval().requires_grad_(False)  # attacks need only the images' gradient
         asked_as = (None if loaded.folder is None else Run(loaded.folder).config().task) or loaded.spec.task
-        task = loaded.task.build(loaded.model, loaded.spec, options=choose_task(asked_as).options)
+        asked_as = asked_as if task is None else task
+        choice = choose_task(asked_as)
+        if choice.kind is not loaded.task:
+            raise EvaluationError(f"task={task} was given, and {target} was trained for the task {loaded.spec.task}")
+        asked = loaded.task.build(loaded.model, loaded.spec, options=choice.options)
         name, number = loaded.name, 2
         while name in {model.name for model in found}:
             name, number = f"{loaded.name} ({number})", number + 1
-        found.append(EvaluatedModel(name, str(target), loaded, task.to(loaded.device).eval(), asked_as))
+        found.append(EvaluatedModel(name, str(target), loaded, asked.to(loaded.device).eval(), asked_as))
     for other in found[1:]:
         if other.spec.task != found[0].spec.task:
             raise EvaluationError(

@@ -11,6 +11,7 @@ from ..tasks.metric import MetricSpec
 from .bootstrap import Difference, Estimate
 from .corruptions import CORRUPTIONS, SEVERITIES
 from .findings import Findings
+from .noise import PERTURBATIONS
 from .robust import CENTRE, DROPPED, PIECES, mean_name
 
 NAME = 60  # characters of a run's or a class' name
@@ -97,14 +98,31 @@ def occlusion_section(result: Findings) -> Section:
     charts = [
         _levels(result, [f"centre_occlusion.{s:g}" for s in CENTRE], CENTRE, "centre occlusion", "share of the area"),
         _levels(result, [f"patch_drop.{s:g}" for s in DROPPED], DROPPED, "patch drop", "share of the patches"),
-        _levels(
-            result, [f"patch_shuffle.{p}" for p in PIECES], PIECES, "patch shuffle", "pieces along a side", start=1.0
-        ),
     ]
+    shuffled = [f"patch_shuffle.{p}" for p in PIECES]
+    if any(key in result.run().metrics for key in shuffled):
+        charts.append(_levels(result, shuffled, PIECES, "patch shuffle", "pieces along a side", start=1.0))
     about = (
         f"Parts made black, or put in random order. The first point of each line is the clean {result.primary.words}."
     )
     return Section("occlusions", "Occlusion and shuffling", join(paragraph(about), grid(*charts)))
+
+
+def noise_section(result: Findings) -> Section:
+    """Return the primary metric under light noise and blur, repeated."""
+    names = [f"noise.{one.name}" for one in PERTURBATIONS]
+    rows = [
+        [one.title, *(cell(run.metrics.get(name), result.primary) for run in result.runs.values())]
+        for one, name in zip(PERTURBATIONS, names, strict=True)
+    ]
+    about = (
+        f"{title(result.primary)} under the perturbations of Context Broadcasting's table 9, the mean of five draws of "
+        "the noise; sigma in 255ths for noise and in pixels for blur."
+    )
+    head = ["Perturbation", *(shorten(name, NAME) for name in result.runs)]
+    caption = f"{title(result.primary)} with its 95% interval over images"
+    numbers = table(head, rows, caption=caption, numeric=range(1, len(head)))
+    return Section("noise", "Noise and blur", join(paragraph(about), numbers))
 
 
 def _gallery(result: Findings) -> Html | None:

@@ -14,6 +14,7 @@ from .classification import Classify
 from .metric import Metrics, MetricSpec
 from .multilabel import Multilabel
 from .regression import Regress
+from .segmentation import Segment
 from .task import TASKS, Answer, Task, register_task
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Multilabel",
     "Regress",
     "RelativeLocalization",
+    "Segment",
     "SoftLabels",
     "Task",
     "TeacherLabels",

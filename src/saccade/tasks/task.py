@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..config import AugmentConfig, DataConfig, LossConfig, TrainConfig
+from ..config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig
 from ..data.augment import Augment, Follow, keep_targets
 from ..data.feed import Batch, Expand
 from ..data.framing import Encoder, ImageEncoder
@@ -42,12 +42,16 @@ class Answer:
         rows: the parts of the answer: a name, a text, and a share from 0 to 1 where it has one.
         record: the same as JSON holds it, under the names that programs rely on.
         said: names of the rows that are the answer, where others are listed beside them.
+        mask: class of every pixel, H, W, of tasks that tell one; -1 for none.
+        colours: of rows that are drawn in one, by name.
     """
 
     text: str
     rows: tuple[tuple[str, str, float | None], ...]
     record: dict[str, Any] = field(default_factory=dict)
     said: tuple[str, ...] = ()
+    mask: np.ndarray | None = None
+    colours: Mapping[str, str] = field(default_factory=dict)
 
 
 class Task(nn.Module):
@@ -65,6 +69,8 @@ class Task(nn.Module):
         outputs_key: what programs know the names of its outputs by, beside "outputs", such as "classes".
         Options: its options, a dataclass; given as `--task NAME:option=value`.
         page: what it adds to reports.
+        recipe: what it is trained by if no recipe is named.
+        masks: whether its answers are masks.
     """
 
     name: ClassVar[str] = ""
@@ -74,6 +80,8 @@ class Task(nn.Module):
     outputs_key: ClassVar[str] = "outputs"
     Options: ClassVar[type] = NoOptions
     page: ClassVar[type[Page]] = Page
+    recipe: ClassVar[str] = "small"
+    masks: ClassVar[bool] = False
 
     model: nn.Module
     spec: InputSpec | None = None
@@ -103,6 +111,10 @@ class Task(nn.Module):
     @classmethod
     def complete_spec(cls, spec: InputSpec, data: Data) -> None:
         """Add to a spec what the training samples tell and answers are read by, such as the scale of numbers."""
+
+    @classmethod
+    def note_options(cls, spec: InputSpec, options: Any) -> None:
+        """Add to a spec what of the task's options is asked of batches, such as the side of crops."""
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
@@ -135,6 +147,20 @@ class Task(nn.Module):
         return Augment(augment, mean=spec.mean, std=spec.std, img_size=spec.img_size, targets=targets, device=device)
 
     # In training
+
+    @classmethod
+    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:  # noqa: ARG003
+        """Return arguments of a model's constructor that the task asks for, such as taking images of any size."""
+        return {}
+
+    @classmethod
+    def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:  # noqa: ARG003
+        """Return a model with the task's own head on it; most tasks take a model with its classifier as it is."""
+        if config.head is not None:
+            raise ConfigError(
+                f"model.head = {config.head!r} was given; the task {cls.name} has no heads to choose from"
+            )
+        return model
 
     @classmethod
     def build(
@@ -275,6 +301,17 @@ class Task(nn.Module):
         return output
 
     @classmethod
+    def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:  # noqa: ARG003
+        """Return what `read_output` gave for one sample in terms of its image before it was framed.
+
+        Args:
+            row: of that sample.
+            size: height and width of the image.
+            spec: of the model.
+        """
+        return row
+
+    @classmethod
     def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
         """Return what `read_output` gave for one sample in words, rows and names.
 
@@ -298,6 +335,11 @@ class Task(nn.Module):
     @classmethod
     def line_record(cls, answer: Answer) -> dict[str, Any]:
         """Return an answer as a line of JSON holds it, beside the sample's name."""
+        return answer.record
+
+    @classmethod
+    def served_record(cls, answer: Answer) -> dict[str, Any]:
+        """Return an answer as a server tells it, with what is drawn on the image."""
         return answer.record
 
 

@@ -61,7 +61,7 @@ class Console:
 
     def say(self, text: str, *, style: str | None = None) -> None:
         """Print a remark above the bar."""
-        self.out.print(text, style=style, highlight=False)
+        self.out.print(text, style=style, highlight=False, markup=False)
 
     def begin_epoch(self, epoch: int, first: int, steps: int) -> None:
         """Show where the run stands."""

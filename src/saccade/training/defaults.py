@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..config import TrainConfig
+from ..config import ConfigError, TrainConfig
 from ..data.source import Source, Stream
 from ..models._builder import OPTIONS_ABOVE_SMALL, SMALL_SIDE
 
@@ -62,6 +62,16 @@ def batch_for(config: TrainConfig, samples: int | None) -> tuple[int, float]:
     while least is not None and samples is not None and samples // batch < least and batch >= 2 * FEWEST:
         batch, rate = batch // 2, rate * math.sqrt(0.5)
     return batch, float(f"{rate:.3g}") if batch != config.optim.batch_size else rate
+
+
+def epochs_for(config: TrainConfig, samples: int | None, batch: int) -> int:
+    """Return how many epochs there are, from the length in steps where the settings count so."""
+    steps = config.schedule.steps
+    if steps is None:
+        return config.schedule.epochs
+    if samples is None:
+        raise ConfigError("schedule.steps was given and the set does not say how many samples it has; give --epochs")
+    return math.ceil(steps / max(samples * config.augment.repeats // batch, 1))
 
 
 def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, samples: int | None) -> list[str]:

@@ -45,7 +45,8 @@ def gather_settings(**short: Any) -> dict[str, Any]:
 
 def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
     """Return the settings of a recipe for the model, with others laid over them."""
-    name = recipe or "small"
+    task = given.get("task")
+    name = recipe or (choose_task(task).kind.recipe if isinstance(task, str) else "small")
     values, variants = split_variants(read_recipe(name), source=f"recipe {name}")
     config = overlay(TrainConfig(), values, source=f"recipe {name}")
     model = given.get("model.name")
@@ -55,6 +56,8 @@ def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
         config = replace(config, model=replace(config.model, options={}))  # they were meant for the recipe's model
     if {"optim.batch_size", "optim.lr"} & given.keys():  # then they are what was asked for, however few the pictures
         given = {"optim.least_steps": None, **given}
+    if "schedule.epochs" in given:
+        given = {"schedule.steps": None, **given}
     config = overlay(config, {"recipe": name} | dict(given), source="the command")
     for text in config.model.plugins:
         parse_plugin(text)

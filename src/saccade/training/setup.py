@@ -22,7 +22,7 @@ from ..data.split import abbreviate
 from ..data.validation import Validation
 from ..tasks import MetricSpec, Task
 from ..tasks.opening import TaskChoice
-from .defaults import batch_for, notes_on, options_for, side_for, typical_side
+from .defaults import batch_for, epochs_for, notes_on, options_for, side_for, typical_side
 from .engine import use_fast_gelu
 from .parallel import World
 
@@ -66,6 +66,7 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     samples = data.train.length if isinstance(data.train, Stream) else len(data.train)
     samples = min(samples, config.data.train_limit or samples) if samples is not None else None
     batch, rate = batch_for(config, samples)
+    epochs = epochs_for(config, samples, batch)
     resolved = overlay(
         config,
         {
@@ -73,6 +74,7 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
             "data": {"img_size": size, "mean": mean, "std": std, "workers": _workers(config, data)},
             "model": {"name": name, "options": options_for(name, config.model.options, size)},
             "optim": {"batch_size": batch, "lr": rate, "least_steps": None},
+            "schedule": {"epochs": epochs, "steps": None},
             "engine.precision": ("bfloat16" if gpu else "float32") if precision == "auto" else precision,
             "engine.compile": gpu if config.engine.compile is None else config.engine.compile,
         },
@@ -80,6 +82,7 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     spec = InputSpec(outputs=data.outputs, in_chans=channels, img_size=size, mean=mean, std=std, task=choice.kind.name)
     spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are taken whole
     choice.kind.complete_spec(spec, data)
+    choice.kind.note_options(spec, choice.options)
     spec.notes += [*left, *notes_on(config, resolved, side=side, samples=samples)]
     return resolved, spec
 

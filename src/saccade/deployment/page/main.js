@@ -1,6 +1,7 @@
 // The page: takes a picture, asks one or two models, shows what they say.
 import { askJson } from "/page/ask.js";
 import { byId, make, percent } from "/page/build.js";
+import { showMask } from "/page/masks.js";
 import { listen } from "/page/picker.js";
 import { showRuns } from "/page/runs.js";
 import { showViews } from "/page/views.js";
@@ -69,7 +70,7 @@ function showAnswers(answers, explained = []) {
     const image = make("img", { src: seen?.picture ?? address, alt });
     image.addEventListener("error", () => image.remove()); // the browser may not know a format the server does
     return make("article", { class: "answer", "aria-label": `Answer of ${one.model}` },
-      make("h3", {}, one.model), image, parts(one));
+      make("h3", {}, one.model), one.mask ? showMask(image, one) : image, parts(one));
   }));
 }
 

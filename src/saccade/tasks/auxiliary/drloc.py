@@ -289,7 +289,8 @@ OTHERS = Recipe(weight=0.5, pool=7, norm=False)
 
 
 def _recipe(model: nn.Module) -> Recipe:
-    return next((RECIPES[kind.__name__] for kind in type(model).__mro__ if kind.__name__ in RECIPES), OTHERS)
+    host = getattr(model, "backbone", model)  # under a task's head
+    return next((RECIPES[kind.__name__] for kind in type(host).__mro__ if kind.__name__ in RECIPES), OTHERS)
 
 
 def _check(name: str, value: str, allowed: Sequence[str]) -> None:

@@ -1,0 +1,51 @@
+"""What a segmenter's answers come to: its metrics, and how much light noise and blur take of them."""
+
+import math
+
+import numpy as np
+
+from .bootstrap import Resampled, average
+from .judge import Judge
+from .noise import PERTURBATIONS, perturbations
+from .robust import Condition
+
+MOVES = ("patch_shuffle", "corruption.elastic", "corruption.zoom_blur")  # pixels away from where their mask has them
+
+
+class MaskJudge(Judge):
+    """Measures one segmenter."""
+
+    @classmethod
+    def conditions(cls) -> list[Condition]:
+        """Return light noise and blur, five draws of each."""
+        return perturbations()
+
+    @classmethod
+    def takes(cls, condition: Condition) -> bool:
+        """Leave out what moves pixels, since masks stay where they are."""
+        return not condition.key.startswith(MOVES)
+
+    def numbers(self, *, seed: int, resamples: int) -> dict[str, Resampled]:
+        """Return every number, and the means over the draws of noise."""
+        found = super().numbers(seed=seed, resamples=resamples)
+        for one in PERTURBATIONS:
+            parts = [found[f"noise.{one.name}.{n}"] for n in range(one.repeats) if f"noise.{one.name}.{n}" in found]
+            if parts:
+                found[f"noise.{one.name}"] = average(parts)
+        self._repeats = {
+            one.title: [found[f"noise.{one.name}.{n}"].value for n in range(one.repeats)]
+            for one in PERTURBATIONS
+            if one.drawn and f"noise.{one.name}" in found
+        }
+        return found
+
+    def notes(self) -> list[str]:
+        """Return how far draws of the noise alone move the number, as Student's interval over them."""
+        from scipy.stats import t  # scipy takes a moment to import
+
+        told = []
+        for title, values in getattr(self, "_repeats", {}).items():
+            half = float(t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))
+            mean = self.primary.show(float(np.mean(values)))
+            told.append(f"{self.model.name}, {title}: {mean}, ±{100 * half:.2f} points over {len(values)} draws")
+        return told

@@ -1,0 +1,220 @@
+"""Masks that belong to images: files beside them, read when a sample is."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ...data.framing import Encoded, ImageEncoder
+from ...data.image import BadSample, decode_values
+from ...data.source import Names, Sample
+from ...data.split import abbreviate
+from ...data.table import Table
+from ...data.targets import Targets
+from .values import IGNORED, ClassMap, find_map, guess_map, make_map, pack, read_map
+
+COLUMNS = ("mask", "mask_path", "segmentation", "annotation")
+LOOKED = 500  # masks that tell what values there are and how frequent each class is
+THREADS = 4
+
+
+@dataclass(frozen=True)
+class MaskTargets(Targets):
+    """A mask a sample: rows are places in `files`, N int64; outputs the names of the classes.
+
+    Args:
+        root: folder that the files' names are relative to.
+        files: of all masks.
+        classes: what their values mean.
+        segments: of panoptic masks, the class of each segment by its number, for each file; None for others.
+    """
+
+    task = "segment"
+    noun = "classes"
+    counted = "pixels"
+    in_rows = False
+
+    root: Path = field(default_factory=Path)
+    files: Names = field(default_factory=lambda: Names([]))
+    classes: ClassMap | None = None
+    segments: "Sequence[dict[int, int]] | None" = None
+
+    def require(self, where: str) -> None:
+        """Refuse fewer than two classes."""
+        if len(self.outputs) < 2:
+            raise ValueError(
+                f"{where} has masks of {len(self.outputs)} class ({abbreviate(self.outputs)}); a segmenter needs "
+                "two or more"
+            )
+
+    def mask(self, index: int) -> np.ndarray:
+        """Return a sample's classes, H, W int16, -1 where nothing counts, or raise BadSample."""
+        place = int(self.rows[index])
+        name = self.files[place].encode(errors="backslashreplace").decode()
+        assert self.classes is not None
+        if self.segments is None:
+            values = decode_values(self.root / self.files[place], name=name, colours=self.classes.colours)
+            return self.classes.read(values, name=name)
+        ids = pack(decode_values(self.root / self.files[place], name=name, colours=True)[..., ::-1])  # r + 256 g + ...
+        known = self.segments[place]
+        found, where = np.unique(ids, return_inverse=True)
+        unknown = [int(one) for one in found if one and int(one) not in known]
+        if unknown:
+            raise BadSample(name, f"it has segments that its list lacks: {abbreviate(list(map(str, unknown)))}", "mask")
+        lookup = np.array([known.get(int(one), -1) for one in found], dtype=np.int16)
+        return lookup[where].reshape(ids.shape)
+
+    def read(self, index: int) -> dict[str, np.ndarray]:
+        """Return a sample's mask, which moves with the image."""
+        return {"mask": self.mask(index)}
+
+    def describe(self, index: int) -> str:
+        """Return what tells a mask from others."""
+        try:
+            return f"mask {hashlib.blake2b(self.mask(index).tobytes(), digest_size=4).hexdigest()}"
+        except BadSample as bad:
+            return bad.reason
+
+    def problems(self, index: int, size: tuple[int, int]) -> Iterator[BadSample]:
+        """Yield what is wrong with a sample's mask, of an image of some height and width."""
+        try:
+            mask = self.mask(index)
+        except BadSample as bad:
+            yield bad if bad.kind == "mask" else BadSample(bad.name, f"its mask: {bad.reason}", "mask")
+            return
+        if mask.shape != tuple(size):
+            yield other_size(self.files[int(self.rows[index])], mask.shape, tuple(size))
+
+    def balance(self) -> np.ndarray:
+        """Return how many pixels each class has in all masks that can be read."""
+        return self.pixels(len(self))
+
+    def pixels(self, limit: int = LOOKED) -> np.ndarray:
+        """Return how many pixels each class has, of at most so many masks, evenly over the set."""
+        total = np.zeros(len(self.outputs), dtype=np.int64)
+        places = np.unique(np.linspace(0, len(self) - 1, min(limit, len(self))).round().astype(int))
+
+        def count(index: int) -> np.ndarray | None:
+            try:
+                mask = self.mask(int(index))
+            except BadSample:
+                return None
+            return np.bincount(mask[mask >= 0].ravel(), minlength=len(total))
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            for found in pool.map(count, places.tolist()):
+                total += 0 if found is None else found
+        return total
+
+    def update(self, digest: "hashlib._Hash") -> None:
+        """Add classes and the masks' names to a digest."""
+        digest.update("\0".join(self.outputs).encode())
+        for row in self.rows:
+            digest.update(self.files[int(row)].encode(errors="surrogateescape") + b"\0")
+
+
+@dataclass(frozen=True)
+class MaskEncoder(ImageEncoder):
+    """Samples with a mask of the image's size."""
+
+    def __call__(self, sample: Sample, word: int = 0) -> Encoded:
+        """Return a sample as tensors, the mask as int16."""
+        if sample.target is not None:
+            mask, picture = sample.target["mask"], sample.inputs["image"]
+            if mask.shape != picture.shape[:2]:
+                raise other_size(sample.name, mask.shape, picture.shape[:2])
+        found = super().__call__(sample, word)
+        return found | ({"mask": found["mask"].to(torch.int16)} if "mask" in found else {})
+
+
+def other_size(name: str, mask: tuple[int, ...], image: tuple[int, ...]) -> BadSample:
+    """Return what is wrong with a mask of another size than its image."""
+    turned = "; the image is turned by its EXIF note, the mask is not" if mask == image[::-1] else ""
+    reason = (
+        f"its mask is {mask[1]} x {mask[0]} pixels and the image {image[1]} x {image[0]}{turned}; make them one size"
+    )
+    return BadSample(name, reason, "mask")
+
+
+def make_targets(
+    root: Path,
+    names: Sequence[str],
+    *,
+    classes: ClassMap | None,
+    given: str | list[str] | None = None,
+    ignore: int | None = IGNORED,
+    notes: tuple[str, ...] = (),
+) -> MaskTargets:
+    """Return masks as targets; what their values mean is told, found in a file beside them, or guessed.
+
+    Args:
+        root: folder that names are relative to.
+        names: of the masks, one a sample.
+        classes: what their values mean, where that is known.
+        given: a file of classes, or names of the values from 0 on, as a user gave it.
+        ignore: the value that counts nowhere.
+        notes: remarks so far.
+    """
+    if given is not None:
+        if isinstance(given, str):
+            classes = read_map(Path(given).expanduser(), ignore=ignore)
+        else:
+            classes = make_map([(name, place) for place, name in enumerate(given)], ignore=ignore)
+    classes = classes or find_map(root, ignore=ignore)
+    if classes is None:
+        classes, more = guess_map(_values(root, names), ignore=ignore)
+        notes += more
+    unique = list(dict.fromkeys(names))
+    place = {name: number for number, name in enumerate(unique)}
+    rows = np.array([place[name] for name in names], dtype=np.int64)
+    return MaskTargets(rows, classes.names, notes, root=root, files=Names(unique), classes=classes)
+
+
+def _values(root: Path, names: Sequence[str]) -> set[int]:
+    """Return the values that masks have; colours are refused, since nothing says what they mean."""
+    found: set[int] = set()
+    nothing = ClassMap(("none",), (0,))
+    every = max(-(-len(names) // LOOKED), 1)
+
+    def look(name: str) -> set[int]:
+        try:
+            return set(np.unique(nothing._codes(decode_values(root / name, name=name), name)).tolist())
+        except BadSample as bad:
+            if "in colours" in bad.reason:
+                raise ValueError(str(bad)) from None
+            return set()
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for values in pool.map(look, names[::every]):
+            found |= values
+    if not found:
+        raise ValueError(f"none of the masks in {root} can be read; `saccade data check` names them")
+    return found
+
+
+def claims(table: Table) -> bool:
+    """Tell whether a list has a column of masks."""
+    return table.find(COLUMNS) is not None
+
+
+def read_masks(table: Table, *, given: str | list[str] | None, ignore: int | None) -> MaskTargets:
+    """Return the masks that a column of a list names, relative to the list."""
+    names = table.find(COLUMNS)
+    if names is None:
+        raise table.refuse(f"one named {' or '.join(COLUMNS[:2])} with the path of each image's mask")
+    blank = next((row for row, name in enumerate(names) if not name), None)
+    if blank is not None:
+        raise ValueError(f"{table.path}: row {blank + 1} has no mask; fill it in or take the row out")
+    missing = [name for name in names if not (table.path.parent / name).exists()]
+    if len(missing) > max(0.05 * len(names), 1) or (missing and len(missing) == len(names)):
+        raise FileNotFoundError(
+            f"{table.path} names {len(missing)} of {len(names)} masks that are not there: {abbreviate(missing)}; paths "
+            f"are relative to {table.path.parent}"
+        )
+    told = f"{len(missing)} listed masks are not there; their images cannot be used: {abbreviate(missing)}"
+    note = (told,) if missing else ()
+    return make_targets(table.path.parent, names, classes=None, given=given, ignore=ignore, notes=note)

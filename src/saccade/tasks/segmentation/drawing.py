@@ -1,0 +1,50 @@
+"""Masks for people: colours of classes, PNG files, overlays."""
+
+import colorsys
+import io
+
+import numpy as np
+from PIL import Image
+
+GREY = (128, 128, 128)  # of what counts nowhere
+
+
+def palette(classes: int) -> list[list[int]]:
+    """Return a colour a class, neighbours far apart on the circle of hues, the same every time."""
+    found = []
+    for place in range(classes):
+        hue = (0.6 + place * 0.618034) % 1.0  # steps of the golden ratio
+        light = (0.55, 0.4, 0.7)[place // 12 % 3]
+        found.append([round(255 * part) for part in colorsys.hls_to_rgb(hue, light, 0.75)])
+    return found
+
+
+def encode_places(mask: np.ndarray) -> bytes:
+    """Return classes, H, W, as a PNG that a browser reads exactly: red is the class modulo 256, green the rest."""
+    colours = np.stack([mask % 256, mask // 256, np.zeros_like(mask)], axis=-1).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(colours).save(file, format="PNG", optimize=True)
+    return file.getvalue()
+
+
+def mask_image(mask: np.ndarray) -> Image.Image:
+    """Return classes, H, W, as an image whose values they are; what counts nowhere is 255 of a palette."""
+    highest = int(mask.max(initial=0))
+    if highest >= 255:
+        return Image.fromarray(np.where(mask < 0, 65535, mask).astype(np.uint16))
+    image = Image.fromarray(np.where(mask < 0, 255, mask).astype(np.uint8))
+    image.putpalette([part for colour in palette(255) for part in colour] + list(GREY))
+    return image
+
+
+def resize_mask(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return classes, H, W, at another height and width, to the nearest pixel."""
+    image = Image.fromarray(mask.astype(np.int32))
+    return np.asarray(image.resize(size[::-1], Image.Resampling.NEAREST)).astype(mask.dtype)
+
+
+def overlay(picture: np.ndarray, mask: np.ndarray, *, share: float = 0.5) -> np.ndarray:
+    """Return an image, H, W, 3 uint8, under the colours of its classes, H, W."""
+    colours = np.array([*palette(max(int(mask.max(initial=0)) + 1, 1)), list(GREY)], dtype=np.float32)[mask]
+    shown = np.where((mask < 0)[..., None], picture, (1 - share) * picture + share * colours)
+    return shown.round().clip(0, 255).astype(np.uint8)

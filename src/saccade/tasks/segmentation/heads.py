@@ -1,0 +1,284 @@
+"""Heads that make a segmenter of a backbone: decoders of segmentation-models-pytorch, and the FCN beside them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...config import ConfigError
+from ...registry import Registry, parse_options
+from .pyramid import FeaturePyramid, pad_to
+
+EXTRA = "segmentation-models-pytorch: pip install 'saccade[dense]'"
+HEADS: Registry[Callable[..., "Head"]] = Registry("head", group="saccade.heads", home="saccade.tasks.segmentation")
+register_head = HEADS.register
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a segmenter's head is made of.
+
+    Args:
+        decoder: four maps, finest first, to one, B, width, H, W.
+        width: of that map.
+        kernel: of the classifier on it.
+        dropout: before the classifier.
+        aux: width of the FCN on the third map that is trained besides; 0 for none.
+        cells: that the sides of the coarsest map are multiples of.
+    """
+
+    decoder: nn.Module
+    width: int
+    kernel: int = 1
+    dropout: float = 0.0
+    aux: int = 0
+    cells: int = 1
+
+
+class Answers(NamedTuple):
+    """What a segmenter answers in training: logits of the classes, B, K, H, W, and those of the FCN."""
+
+    logits: Tensor
+    aux: Tensor
+
+
+class Segmenter(nn.Module):
+    """A backbone, a pyramid of its maps and a head; images of any size.
+
+    Args:
+        backbone: of timm's contract.
+        head: as `--set model.head` names it: "upernet", "fpn:width=128", ...
+        num_classes: that pixels are told apart into.
+    """
+
+    def __init__(self, backbone: nn.Module, head: str, *, num_classes: int) -> None:
+        super().__init__()
+        name, options = parse_options(head, HEADS, given_here=("channels",))
+        pyramid = FeaturePyramid(backbone, norm=name not in UNNORMED)
+        made = HEADS.find(name)(channels=tuple(pyramid.channels), **options)
+        cfg = getattr(backbone, "pretrained_cfg", None) or {}
+        self.pretrained_cfg = cfg
+        self.default_cfg = {"classifier": ("decoder", "classifier", "auxiliary")}  # what other classes leave as it is
+        self.num_classes, self.num_features = num_classes, pyramid.channels[-1]
+        self.multiple = pyramid.multiple * made.cells
+        self.backbone, self.neck = backbone, pyramid
+        self.decoder = made.decoder
+        self.classifier = nn.Sequential(
+            nn.Dropout2d(made.dropout), nn.Conv2d(made.width, num_classes, made.kernel, padding=made.kernel // 2)
+        )
+        self.auxiliary: nn.Sequential | None = (
+            fcn_head(pyramid.channels[2], made.aux, num_classes) if made.aux else None
+        )
+        for part in (self.decoder, self.classifier, self.auxiliary, self.neck.resample):
+            if part is not None:
+                part.apply(_initialise)
+        for last in (self.classifier, self.auxiliary):
+            if last is not None:
+                weight: Any = last[-1].weight
+                nn.init.normal_(weight, std=0.01)  # no opinion to begin with
+
+    @property
+    def feature_info(self) -> list[dict[str, Any]]:
+        """The backbone's maps, as plug-ins ask for them: which modules feed the pyramid, and how wide they are."""
+        return [
+            {**entry, "module": f"backbone.{entry['module']}", "reduction": stride}
+            for entry, stride in zip(self.neck.feature_info, self._strides(), strict=True)
+        ]
+
+    def _strides(self) -> list[int]:
+        return [max(round(stride), 1) for stride in self.neck.strides[: len(self.neck.feature_info)]]
+
+    def forward(self, x: Tensor) -> Tensor | Answers:
+        """Return logits, B, num_classes, H, W, of images B, C, H, W; in training with those of the FCN, if any."""
+        maps = self.maps(x)
+        logits = self._enlarge(self.classifier(self.decoder(list(maps))), x)
+        if self.auxiliary is None or not self.training:
+            return logits
+        return Answers(logits, self._enlarge(self.auxiliary(maps[2]), x))
+
+    def maps(self, x: Tensor) -> list[Tensor]:
+        """Return the four maps that the head gets."""
+        return self.neck(self.backbone, pad_to(x, self.multiple))
+
+    def _enlarge(self, logits: Tensor, images: Tensor) -> Tensor:
+        height, width = images.shape[-2:]
+        whole = [(side + self.multiple - 1) // self.multiple * self.multiple for side in (height, width)]
+        return F.interpolate(logits, whole, mode="bilinear", align_corners=False)[..., :height, :width]
+
+    def no_weight_decay(self) -> set[str]:
+        """Return names of parameters that weight decay would harm."""
+        backbone: Any = self.backbone
+        spare = backbone.no_weight_decay() if hasattr(backbone, "no_weight_decay") else set()
+        return {f"backbone.{name}" for name in spare}
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Return timm's map from parameter names to layers; the head is the last of them."""
+        backbone: Any = self.backbone
+        found = {}
+        for layer, patterns in backbone.group_matcher(coarse=coarse).items():
+            entries = patterns if isinstance(patterns, list | tuple) else [(patterns, None)]
+            entries = [entry if isinstance(entry, tuple) else (entry, None) for entry in entries]
+            found[layer] = [(_under(pattern), order) for pattern, order in entries]
+        found["head"] = [(r"^(neck|decoder|classifier|auxiliary)\.", (99999,))]
+        return found
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute the backbone's blocks in the backward pass."""
+        backbone: Any = self.backbone
+        if not hasattr(backbone, "set_grad_checkpointing"):
+            raise ConfigError(
+                f"engine.grad_checkpointing was asked for and {type(backbone).__name__} does not offer it"
+            )
+        backbone.set_grad_checkpointing(enable)
+
+    def get_classifier(self) -> nn.Module:
+        """Return the layer that makes the logits."""
+        return self.classifier
+
+
+UNNORMED = ("upernet",)  # heads that normalise the maps themselves
+
+
+def _under(pattern: str) -> str:
+    return "|".join(f"^backbone\\.{part.removeprefix('^')}" for part in pattern.split("|"))
+
+
+def fcn_head(channels: int, width: int, num_classes: int) -> nn.Sequential:
+    """Return the FCN that is trained on a map of the middle: a 3 x 3 convolution and a classifier."""
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 3, padding=1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(inplace=True),
+        nn.Dropout2d(0.1),
+        nn.Conv2d(width, num_classes, 1),
+    )
+
+
+class FromFinest(nn.Module):
+    """A decoder of segmentation-models-pytorch, which counts maps from the image's own size on.
+
+    Args:
+        decoder: takes a list of maps.
+        skips: whether it also takes maps of the image's size and half of it; they have no channels here.
+    """
+
+    def __init__(self, decoder: nn.Module, *, skips: bool = False) -> None:
+        super().__init__()
+        self.decoder, self.skips = decoder, skips
+
+    def forward(self, maps: list[Tensor]) -> Tensor:
+        """Return the decoder's map."""
+        first = maps[0]
+        finer = [first, first]  # which the decoder passes over
+        if self.skips:
+            batch, _, height, width = first.shape
+            finer = [first.new_empty(batch, 0, height * by, width * by) for by in (4, 2)]
+        return self.decoder([*finer, *maps])
+
+
+class AveragePool(nn.Module):
+    """Adaptive average pooling as two products with matrices: any size in an exported graph too.
+
+    Args:
+        size: cells a side.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return B, C, size, size."""
+        rows, columns = (self._shares(side, x) for side in x.shape[-2:])
+        return torch.matmul(torch.matmul(rows, x), columns.mT)
+
+    def _shares(self, side: int, like: Tensor) -> Tensor:
+        cell = torch.arange(self.size, device=like.device)[:, None]
+        begin, end = cell * side // self.size, -((-(cell + 1) * side) // self.size)
+        place = torch.arange(side, device=like.device)
+        inside = ((place >= begin) & (place < end)).to(like.dtype)
+        return inside / (end - begin).to(like.dtype)
+
+
+def _smp(name: str, kind: str) -> Any:
+    """Return a decoder's class; only this file knows where the package keeps them."""
+    try:
+        module = import_module(f"segmentation_models_pytorch.decoders.{name}.decoder")
+    except ImportError as error:
+        raise ImportError(f"heads of segmentation need {EXTRA} ({error})") from error
+    return getattr(module, kind)
+
+
+def _wide(channels: Sequence[int], *, empty: bool = False) -> list[int]:
+    return [3, 0 if empty else channels[0], *channels]
+
+
+@register_head("upernet")
+def upernet(channels: Sequence[int], width: int = 256, dropout: float = 0.1, aux: int = 256) -> Head:
+    """UPerNet: pyramid pooling of the coarsest map, then a pyramid from top to bottom, all scales fused."""
+    decoder = _smp("upernet", "UPerNetDecoder")(_wide(channels), 5, decoder_channels=width)
+    for block in decoder.psp.blocks:
+        block[0] = AveragePool(block[0].output_size)
+    return Head(FromFinest(decoder), width, dropout=dropout, aux=aux)
+
+
+@register_head("fpn")
+def fpn(channels: Sequence[int], width: int = 256, inner: int = 128, dropout: float = 0.1, aux: int = 0) -> Head:
+    """Semantic FPN: a pyramid from top to bottom, every scale brought to the finest and added."""
+    if inner % 32:
+        raise ConfigError(f"fpn:inner={inner} was given; its norm works in 32 groups, so give a multiple of 32")
+    decoder = _smp("fpn", "FPNDecoder")(
+        _wide(channels), 5, pyramid_channels=width, segmentation_channels=inner, dropout=0
+    )
+    return Head(FromFinest(decoder), inner, dropout=dropout, aux=aux)
+
+
+@register_head("unet")
+def unet(channels: Sequence[int], width: int = 16, aux: int = 0) -> Head:
+    """U-Net: every scale added by a skip, up to the image's own."""
+    decoder = _smp("unet", "UnetDecoder")(_wide(channels, empty=True), _steps(width), 5)
+    return Head(FromFinest(decoder, skips=True), width, kernel=3, aux=aux)
+
+
+@register_head("unetplusplus")
+def unetplusplus(channels: Sequence[int], width: int = 16, aux: int = 0) -> Head:
+    """U-Net++: skips through blocks of their own."""
+    decoder = _smp("unetplusplus", "UnetPlusPlusDecoder")(_wide(channels, empty=True), _steps(width), 5)
+    return Head(FromFinest(decoder, skips=True), width, kernel=3, aux=aux)
+
+
+@register_head("manet")
+def manet(channels: Sequence[int], width: int = 16, aux: int = 0) -> Head:
+    """MA-Net: a U-Net with attention over places and channels."""
+    decoder = _smp("manet", "MAnetDecoder")(_wide(channels, empty=True), _steps(width), 5)
+    return Head(FromFinest(decoder, skips=True), width, kernel=3, aux=aux)
+
+
+@register_head("pan")
+def pan(channels: Sequence[int], width: int = 32, aux: int = 0) -> Head:
+    """Pyramid attention network."""
+    decoder = FromFinest(_smp("pan", "PANDecoder")(_wide(channels), 5, width))
+    return Head(decoder, width, kernel=3, aux=aux, cells=8)  # it halves the coarsest map three times
+
+
+@register_head("segformer")
+def segformer(channels: Sequence[int], width: int = 256, dropout: float = 0.1, aux: int = 0) -> Head:
+    """SegFormer's head of linear layers."""
+    decoder = FromFinest(_smp("segformer", "SegformerDecoder")(_wide(channels), 5, width))
+    return Head(decoder, width, dropout=dropout, aux=aux)
+
+
+def _steps(width: int) -> tuple[int, ...]:
+    return tuple(width * 2**power for power in (4, 3, 2, 1, 0))
+
+
+def _initialise(module: nn.Module) -> None:
+    """Draw a head's convolutions as suits networks with ReLU."""
+    if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,0 +1,307 @@
+"""Folders of images and masks, by the layouts people have: our own, VOC, ADE20K, Cityscapes, COCO panoptic, pets."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...data.image import EXTENSIONS, BadSample
+from ...data.reader import ReadOptions, register_reader
+from ...data.source import FileSource, Names, Splits
+from ...data.split import TRAIN, VAL, abbreviate
+from .data import MaskTargets, make_targets
+from .known import ADE20K, CITYSCAPES, CITYSCAPES_IDS, PETS, VOC
+from .values import IGNORED, ClassMap, find_map, make_map
+
+MASKS = (".png", ".bmp", ".tif", ".tiff", ".gif", ".webp")
+Pairs = dict[str, list[tuple[str, str]]]  # of each part, names of images and of their masks; "" where there is none
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one kind of folder is laid out.
+
+    Args:
+        name: for people.
+        matches: tells whether a folder is one.
+        pairs: finds its images and masks.
+        classes: what its masks' values mean, if the layout says.
+    """
+
+    name: str
+    matches: Callable[[Path], bool]
+    pairs: Callable[[Path], Pairs]
+    classes: Callable[[Path], ClassMap | None] = lambda _: None
+
+
+@register_reader("masks")
+class MaskFolderReader:
+    """A folder of images and masks."""
+
+    rank = 40
+
+    def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
+        """Whether a layout knows it."""
+        return path.is_dir() and find_layout(path) is not None
+
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
+        """Open it; which classes there are may be told by the task's options."""
+        told = getattr(options.read_targets, "keywords", {}).get("options")
+        given, ignore = getattr(told, "classes", None), getattr(told, "ignore", IGNORED)
+        return open_masks(path, bad_limit=options.bad_limit, given=given, ignore=ignore)
+
+
+def find_layout(path: Path) -> Layout | None:
+    """Return the layout of a folder; None if it is none of images and masks."""
+    return next((layout for layout in LAYOUTS if layout.matches(path)), None)
+
+
+def open_masks(
+    path: Path, *, bad_limit: float = 0.05, given: str | list[str] | None = None, ignore: int | None = IGNORED
+) -> Splits:
+    """List a folder of images and masks; masks are looked at where nothing says what their values mean.
+
+    Args:
+        path: the folder.
+        bad_limit: share of the images that may lack a mask; they are named and left out.
+        given: a file of classes, or names of the values from 0 on.
+        ignore: the value that counts nowhere; None for none.
+    """
+    layout = find_layout(path)
+    assert layout is not None
+    panoptic = _read_panoptic(path) if layout.name == "COCO panoptic" else None
+    found = panoptic.pairs if panoptic is not None else layout.pairs(path)
+    if not found.get("train"):
+        raise ValueError(f"{path} is laid out as {layout.name} and has no training images with masks; see docs/data.md")
+    sources: dict[str, FileSource] = {}
+    notes: tuple[str, ...] = (f"images and masks as {layout.name} lays them out",)
+    whole = [mask for part in found.values() for _, mask in part if mask]
+    if panoptic is not None:
+        targets = panoptic.targets
+    else:
+        targets = make_targets(path, whole, classes=layout.classes(path), given=given, ignore=ignore)
+    notes += targets.notes
+    place = {targets.files[number]: number for number in range(len(targets.files))}
+    for part, pairs in found.items():
+        lacking = tuple(BadSample(image, "there is no mask of this image", "mask") for image, mask in pairs if not mask)
+        kept = [(image, mask) for image, mask in pairs if mask]
+        if len(lacking) > max(bad_limit * len(pairs), 1) or not kept:
+            raise FileNotFoundError(
+                f"{path}: {len(lacking)} of {len(pairs)} images of the part {part} have no mask: "
+                f"{abbreviate([bad.name for bad in lacking])}; a mask has the name of its image. Add them, or take "
+                "the images out"
+            )
+        rows = np.array([place[mask] for _, mask in kept], dtype=np.int64)
+        source = FileSource(path, [image for image, _ in kept], replace(targets, rows=rows, notes=()))
+        source.lost = lacking
+        sources[part] = source
+    return Splits(sources["train"], sources.get("val"), notes)
+
+
+def _files(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
+    """Return the files of a folder and the folders in it by their names without ending, relative to it."""
+    found: dict[str, Path] = {}
+    for file in sorted(folder.rglob("*")):
+        relative = file.relative_to(folder)
+        hidden = any(part.startswith(".") for part in relative.parts)
+        if not hidden and file.suffix.lower() in endings and file.is_file():
+            stem = relative.with_suffix("").as_posix()
+            if stem in found:
+                raise ValueError(f"{folder} has two files called {stem}: {found[stem].name} and {file.name}; keep one")
+            found[stem] = file
+    return found
+
+
+def _matched(root: Path, images: Path, masks: Path) -> list[tuple[str, str]]:
+    """Return every image of a folder with the mask of the same name in another; some add `_mask` to it."""
+    names = _files(masks, MASKS)
+    pairs, used = [], set()
+    for stem, image in _files(images, tuple(EXTENSIONS)).items():
+        mask = next((names[one] for one in (stem, f"{stem}_mask", f"{stem}_labels") if one in names), None)
+        used.add(mask)
+        pairs.append((image.relative_to(root).as_posix(), "" if mask is None else mask.relative_to(root).as_posix()))
+    lonely = [stem for stem, mask in names.items() if mask not in used]
+    if lonely and len(lonely) == len(names):
+        raise ValueError(
+            f"none of the {len(names)} masks in {masks} has the name of an image in {images} ({abbreviate(lonely)}); "
+            "give a mask the name of its image"
+        )
+    return pairs
+
+
+def _part(folder: Path, names: tuple[str, ...]) -> Path | None:
+    return next((folder / name for name in names if (folder / name).is_dir()), None)
+
+
+def _own(root: Path, *, masks: str = "masks") -> Pairs:
+    """`images/{train,val}` and `masks/{train,val}`, or both without parts."""
+    images, labels = root / "images", root / masks
+    if _part(images, TRAIN) is None:
+        return {"train": _matched(root, images, labels)}
+    found: Pairs = {}
+    for part, names in (("train", TRAIN), ("val", VAL)):
+        folder = _part(images, names)
+        if folder is not None:
+            beside = _part(labels, (folder.name, *names))
+            if beside is None:
+                raise ValueError(f"{folder} has no folder of masks beside it; it belongs at {labels / folder.name}")
+            found[part] = _matched(root, folder, beside)
+    return found
+
+
+def _swapped(root: Path) -> Pairs:
+    """`train/{images,masks}` and `val/{images,masks}`."""
+    folders = {part: _part(root, names) for part, names in (("train", TRAIN), ("val", VAL))}
+    return {
+        part: _matched(root, folder / "images", folder / "masks")
+        for part, folder in folders.items()
+        if folder is not None
+    }
+
+
+def _is_swapped(root: Path) -> bool:
+    train = _part(root, TRAIN)
+    return train is not None and (train / "images").is_dir() and (train / "masks").is_dir()
+
+
+def _voc(root: Path) -> Pairs:
+    lists = root / "ImageSets" / "Segmentation"
+    every = dict(_matched(root, root / "JPEGImages", root / "SegmentationClass"))
+    by_stem = {Path(image).stem: (image, mask) for image, mask in every.items()}
+    found: Pairs = {}
+    for part in ("train", "val"):
+        file = lists / f"{part}.txt"
+        if file.is_file():
+            stems = file.read_text(encoding="utf-8").split()
+            missing = [stem for stem in stems if stem not in by_stem]
+            if missing:
+                raise FileNotFoundError(f"{file} names images that are not there: {abbreviate(missing)}")
+            found[part] = [by_stem[stem] for stem in stems]
+    return found or {"train": [(image, mask) for image, mask in every.items() if mask]}
+
+
+def _ade20k(root: Path) -> Pairs:
+    found: Pairs = {}
+    for part, name in (("train", "training"), ("val", "validation")):
+        if (root / "images" / name).is_dir():
+            found[part] = _matched(root, root / "images" / name, root / "annotations" / name)
+    return found
+
+
+def _cityscapes(root: Path) -> Pairs:
+    found: Pairs = {}
+    for part in ("train", "val"):
+        pairs = []
+        for image in sorted((root / "leftImg8bit" / part).glob("*/*_leftImg8bit.png")):
+            stem = image.name.removesuffix("_leftImg8bit.png")
+            mask = root / "gtFine" / part / image.parent.name / f"{stem}_gtFine_{_cityscapes_kind(root)}.png"
+            name = mask.relative_to(root).as_posix() if mask.is_file() else ""
+            pairs.append((image.relative_to(root).as_posix(), name))
+        if pairs:
+            found[part] = pairs
+    return found
+
+
+def _cityscapes_kind(root: Path) -> str:
+    return "labelTrainIds" if next((root / "gtFine").rglob("*_labelTrainIds.png"), None) else "labelIds"
+
+
+def _cityscapes_classes(root: Path) -> ClassMap:
+    if _cityscapes_kind(root) == "labelTrainIds":
+        return make_map([(name, place) for place, name in enumerate(CITYSCAPES)])
+    others = tuple(value for value in range(256) if value not in CITYSCAPES_IDS)
+    return ClassMap(CITYSCAPES, CITYSCAPES_IDS, ignore=others)
+
+
+def _ade20k_classes(root: Path) -> ClassMap:
+    return find_map(root) or ClassMap(ADE20K, tuple(range(1, 151)), ignore=(0,))  # 0 is what was not labelled
+
+
+def _pets(root: Path) -> Pairs:
+    """`images/*.jpg`, `annotations/trimaps/*.png` and lists `annotations/{trainval,test}.txt`."""
+    pairs = {Path(image).stem: (image, mask) for image, mask in _matched(root, root / "images", _trimaps(root))}
+    found: Pairs = {}
+    for part, name in (("train", "trainval"), ("val", "test")):
+        file = root / "annotations" / f"{name}.txt"
+        if file.is_file():
+            stems = [line.split()[0] for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+            found[part] = [pairs[stem] for stem in stems if stem in pairs]
+    return found or {"train": list(pairs.values())}
+
+
+def _trimaps(root: Path) -> Path:
+    return root / "annotations" / "trimaps"
+
+
+@dataclass(frozen=True)
+class _Panoptic:
+    pairs: Pairs
+    targets: MaskTargets
+
+
+def _panoptic_lists(root: Path) -> dict[str, Path]:
+    found = {}
+    for part in ("train", "val"):
+        file = next(iter(sorted((root / "annotations").glob(f"panoptic_{part}*.json"))), None)
+        if file is not None:
+            found[part] = file
+    return found
+
+
+def _read_panoptic(root: Path) -> _Panoptic:
+    """Read COCO's lists: a mask's colours are numbers of segments, whose categories the list has."""
+    pairs: Pairs = {}
+    names: list[str] = []
+    segments: list[dict[int, int]] = []
+    categories: list[dict[str, Any]] = []
+    for part, file in _panoptic_lists(root).items():
+        try:
+            told = json.loads(file.read_text(encoding="utf-8"))
+            own = sorted(told["categories"], key=lambda one: int(one["id"]))
+            categories = categories or own
+            place = {int(one["id"]): number for number, one in enumerate(categories)}
+            images = {one["id"]: str(one["file_name"]) for one in told["images"]}
+            masks = root / "annotations" / file.stem
+            folder = _part(root, (file.stem.removeprefix("panoptic_"), f"{part}2017", part)) or root
+            pairs[part] = []
+            for entry in told["annotations"]:
+                mask = _inside(root, masks / str(entry["file_name"]))
+                image = _inside(root, folder / images[entry["image_id"]])
+                pairs[part].append((image, mask if (root / mask).is_file() else ""))
+                names.append(mask)
+                segments.append({int(s["id"]): place[int(s["category_id"])] for s in entry["segments_info"]})
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{file} is not a list of panoptic masks as COCO has it ({error!r})") from None
+    outputs = tuple(str(one["name"]) for one in categories)
+    classes = ClassMap(outputs, tuple(range(len(outputs))))
+    rows = np.arange(len(names))
+    return _Panoptic(pairs, MaskTargets(rows, outputs, (), root, Names(names), classes, segments))
+
+
+def _inside(root: Path, path: Path) -> str:
+    """Return a listed path relative to the root; a list names nothing outside of it."""
+    resolved = path.resolve()
+    if not resolved.is_relative_to(root.resolve()):
+        raise ValueError(f"{path} lies outside of {root}")
+    return path.relative_to(root).as_posix()
+
+
+def _has(*parts: str) -> Callable[[Path], bool]:
+    return lambda root: all((root / part).is_dir() for part in parts)
+
+
+LAYOUTS = (
+    Layout("images and masks", _has("images", "masks"), _own),
+    Layout("train and val with images and masks", _is_swapped, _swapped),
+    Layout("VOC", _has("JPEGImages", "SegmentationClass"), _voc, lambda _: ClassMap(VOC, tuple(range(21)))),
+    Layout("ADE20K", _has("images/training", "annotations/training"), _ade20k, _ade20k_classes),
+    Layout("Cityscapes", _has("leftImg8bit", "gtFine"), _cityscapes, _cityscapes_classes),
+    Layout("COCO panoptic", lambda root: "train" in _panoptic_lists(root), lambda _: {}),
+    Layout(
+        "Oxford-IIIT pets", lambda root: _trimaps(root).is_dir() and (root / "images").is_dir(), _pets,
+        lambda _: make_map([(name, place + 1) for place, name in enumerate(PETS)]),
+    ),
+)  # fmt: skip

@@ -1,0 +1,156 @@
+"""How well masks are told: intersection over union, accuracy, and the same at the borders of what is shown."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...data.geometry import OUTSIDE
+from ..metric import PLACE, Metrics, MetricSpec
+
+SINGLE = 40  # classes up to which each has a metric of its own
+CONFUSED = 64  # classes up to which a sample's whole confusion is kept
+WORST, SOME = 12, 6  # samples that a page shows
+SMALL = 192  # longer side of the masks it shows
+NEAR = 0.02  # of an image's diagonal: how wide a border is (Cheng et al., 2021)
+
+
+def metric_specs(outputs: Sequence[str]) -> tuple[MetricSpec, ...]:
+    """Return the metrics of so many classes."""
+    found = (
+        MetricSpec("loss", "loss", larger_is_better=False),
+        MetricSpec("miou", "mean IoU", share=True, statistic=mean_iou, source="counts"),
+        MetricSpec("macc", "mean accuracy of classes", share=True, statistic=mean_accuracy, source="counts"),
+        MetricSpec("aacc", "accuracy of pixels", share=True, statistic=pixel_accuracy, source="counts"),
+        MetricSpec("biou", "boundary IoU", share=True, statistic=boundary_iou, source="borders"),
+    )
+    if len(outputs) > SINGLE:
+        return found
+    return found + tuple(
+        MetricSpec(f"iou_{place}", f"IoU of {name}", share=True, statistic=partial(class_iou, place), source="counts")
+        for place, name in enumerate(outputs)
+    )
+
+
+class SegmentationMetrics(Metrics):
+    """Collects, of every sample, the pixels of each class that are right, true and answered.
+
+    Args:
+        specs: the metrics.
+        classes: how many there are.
+    """
+
+    def __init__(self, specs: Sequence[MetricSpec], classes: int) -> None:
+        super().__init__(specs)
+        self.classes = classes
+
+    def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the loss, `counts` (B, 3, K: right, true, answered), `borders` (B, 2, K) and the confusion."""
+        answer, truth = answers["mask"], batch["mask"].long()
+        confusion = confusions(answer, truth, self.classes)
+        counts = torch.stack([confusion.diagonal(dim1=1, dim2=2), confusion.sum(2), confusion.sum(1)], dim=1)
+        found = {"loss": answers["loss"], "counts": counts, "borders": borders(answer, truth, self.classes)}
+        found |= {"confusion": confusion} if self.classes <= CONFUSED else {}
+        return found | ({"small": answers["small"]} if "small" in answers else {})
+
+    def scores(self) -> dict[str, Tensor]:
+        """Return the records that metrics are made of."""
+        return {name: self.columns[name] for name in ("loss", "counts", "borders")}
+
+    def predictions(self) -> dict[str, Tensor]:
+        """Return every sample's own mean IoU, and whole confusions where there are few classes."""
+        own = [mean_iou(counts[None]) for counts in self.columns["counts"].numpy()]
+        kept = {name: self.columns[name] for name in (PLACE, "loss", "counts", "confusion") if name in self.columns}
+        kept["miou"] = torch.tensor(own, dtype=torch.float32)
+        if "small" in self.columns:
+            kept["shown"] = torch.from_numpy(choose_shown(np.array(own)))
+            kept["small"] = self.columns["small"][kept["shown"]]
+        return kept
+
+
+def choose_shown(scores: np.ndarray) -> np.ndarray:
+    """Return which samples are worth looking at: the worst, those in the middle and the best, in rising order."""
+    order = np.argsort(scores, kind="stable")
+    middle = len(order) // 2
+    parts = (order[:WORST], order[max(middle - SOME // 2, 0) : middle + SOME // 2], order[-SOME:])
+    return np.array(list(dict.fromkeys(int(index) for part in parts for index in part)), dtype=np.int64)
+
+
+def small_masks(masks: Tensor) -> Tensor:
+    """Return classes, B, H, W, as whole pixels of at most SMALL a side."""
+    step = -(-max(masks.shape[-2:]) // SMALL)
+    return masks[:, ::step, ::step].to(torch.int16)
+
+
+def confusions(answer: Tensor, truth: Tensor, classes: int) -> Tensor:
+    """Return how many pixels of each true class, B, K, were answered with each class, B, K, K int32."""
+    batch = len(answer)
+    counted = truth != OUTSIDE
+    sample = torch.arange(batch, device=truth.device)[:, None, None].expand_as(truth)
+    code = ((sample * classes + truth.clamp(min=0)) * classes + answer)[counted]
+    return torch.bincount(code, minlength=batch * classes**2).view(batch, classes, classes).int()
+
+
+def borders(answer: Tensor, truth: Tensor, classes: int) -> Tensor:
+    """Return how many pixels lie in both borders of a class and in either of them, B, 2, K int32.
+
+    A border is what of a class lies within 2% of the diagonal from where the class ends, the image's edge included.
+    """
+    height, width = truth.shape[-2:]
+    reach = max(round(NEAR * float(np.hypot(height, width))), 1)
+    counted = truth != OUTSIDE
+    found = []
+    for place in range(classes):
+        mine, true = ((one == place) & counted for one in (answer, truth))
+        first, second = _border(mine, reach), _border(true, reach)
+        found.append(torch.stack([(first & second).sum((1, 2)), (first | second).sum((1, 2))], dim=1))
+    return torch.stack(found, dim=2).int()
+
+
+def _border(mask: Tensor, reach: int) -> Tensor:
+    outside = F.pad((~mask).float(), (reach,) * 4, value=1.0)[:, None]
+    for axis in ((2 * reach + 1, 1), (1, 2 * reach + 1)):  # a square is two lines
+        outside = F.max_pool2d(outside, axis, stride=1)
+    return mask & (outside[:, 0] > 0)
+
+
+def _ious(counts: np.ndarray) -> np.ndarray:
+    """Return the IoU of each class over samples, counts N, 3, K; nan for one that neither truth nor answers have."""
+    right, true, said = counts.astype(np.int64).sum(0).astype(np.float64)
+    union = true + said - right
+    return np.divide(right, union, out=np.full_like(union, np.nan), where=union > 0)
+
+
+def mean_iou(counts: np.ndarray) -> float:
+    """Return the mean IoU over the classes there are."""
+    return _mean(_ious(counts))
+
+
+def class_iou(place: int, counts: np.ndarray) -> float:
+    """Return the IoU of one class; 0 where there is nothing of it."""
+    return float(np.nan_to_num(_ious(counts)[place]))
+
+
+def mean_accuracy(counts: np.ndarray) -> float:
+    """Return the mean over true classes of the share of their pixels that are right."""
+    right, true, _ = counts.astype(np.int64).sum(0).astype(np.float64)
+    return _mean(np.divide(right, true, out=np.full_like(true, np.nan), where=true > 0))
+
+
+def pixel_accuracy(counts: np.ndarray) -> float:
+    """Return the share of pixels that are right."""
+    right, true, _ = counts.astype(np.int64).sum((0, 2))
+    return float(right / max(true, 1))
+
+
+def boundary_iou(borders: np.ndarray) -> float:
+    """Return the mean over classes of the IoU of their borders, N, 2, K."""
+    both, either = borders.astype(np.int64).sum(0).astype(np.float64)
+    return _mean(np.divide(both, either, out=np.full_like(either, np.nan), where=either > 0))
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0

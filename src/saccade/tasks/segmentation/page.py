@@ -1,0 +1,190 @@
+"""What the page of a segmentation run shows: images with truth beside answer, every class, what is confused."""
+
+from functools import partial
+
+import numpy as np
+
+from ...data.framing import unfit
+from ...data.image import BadSample
+from ...report.heat import heat_map
+from ...report.markup import Html, join, shorten, tag
+from ...report.page import Section, paragraph, table
+from ...report.picture import encode_picture
+from ...report.rows import Interval, interval_chart
+from ..page import NAME, Page, Shown, bootstrap, no_pictures
+from .data import MaskTargets
+from .drawing import overlay, palette, resize_mask
+from .metrics import SOME, WORST, class_iou, mean_iou
+
+MANY = 60  # classes in a chart
+CONFUSION = 24  # classes up to which all of them are in the map of confusions
+SIDE = 200  # of an image on the page
+
+
+class SegmentationPage(Page):
+    """Sections on masks."""
+
+    @classmethod
+    def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
+        """Return the numbers of all classes, mean IoU with its interval; those of one are in the section on classes."""
+        found = []
+        for spec in shown.metrics:
+            value = shown.value(spec.name)
+            if value is None or spec.name.startswith("iou_"):
+                continue
+            remark = ""
+            if spec.statistic is not None and spec.column in shown.scores:
+                records = shown.scores[spec.column]
+                low, high = bootstrap(lambda keep, s=spec, r=records: s.statistic(r[keep]), len(records))  # type: ignore[misc]
+                remark = f"95% interval {spec.show(low)} to {spec.show(high)}"
+            found.append((spec.words.capitalize(), spec.show(value), remark))
+        return found
+
+    @classmethod
+    def about(cls, shown: Shown) -> Html | None:
+        """Return what the numbers are of."""
+        told = (
+            "Pixels are those of whole images fitted into the model's square; the grey around them counts nowhere. "
+            "Intervals are over validation images, by resampling them; they say nothing about another seed."
+        )
+        return paragraph(told, class_="note") if shown.summary else None
+
+    @classmethod
+    def sections(cls, shown: Shown) -> list[Section]:
+        """Return the images, the classes and the confusions."""
+        if "counts" not in shown.predictions:
+            return []
+        found = [_image_section(shown), _class_section(shown)]
+        return found + ([_confusion_section(shown)] if "confusion" in shown.predictions else [])
+
+
+def _image_section(shown: Shown) -> Section:
+    title = "Worst, typical and best images"
+    kept = shown.predictions
+    targets = None if shown.source is None else shown.source.targets
+    if "shown" not in kept or not shown.same_samples or not isinstance(targets, MaskTargets):
+        return no_pictures(shown, title)
+    items = []
+    for number, index in enumerate(kept["shown"]):
+        place = int(kept["place"][index])
+        pixels = shown.read(place)
+        try:
+            truth = targets.mask(place)
+        except (BadSample, OSError):
+            continue
+        if pixels is None or truth.shape != pixels.shape[:2]:
+            continue
+        answer = unfit(kept["small"][number], (pixels.shape[0], pixels.shape[1]))
+        name = shorten(shown.source.name(place), NAME) if shown.source is not None else ""
+        group = "worst" if number < WORST else "typical" if number < WORST + SOME else "best"
+        pictures = [
+            tag("div", encode_picture(_drawn(pixels, mask), alt=f"{words} of {name}", largest=SIDE), class_="frame")
+            for mask, words in ((truth, "truth"), (answer, "answer"))
+        ]
+        told = paragraph(f"{group}: mean IoU ", tag("strong", f"{float(kept['miou'][index]):.1%}"))
+        items.append(tag("li", *pictures, told, paragraph(name, class_="name")))
+    about = (
+        "The truth above, the answer below it. Wrong masks gather among the worst, so look at the truth before blaming "
+        "the model."
+    )
+    legend = tag("p", *[_swatch(name, colour) for name, colour in _colours(shown)], class_="note")
+    body = tag("ol", *items, class_="pictures") if items else paragraph("No picture could be read.", class_="note")
+    return Section("pictures", title, join(paragraph(about), legend, body))
+
+
+def _drawn(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    step = -(-max(pixels.shape[:2]) // (2 * SIDE))
+    small = pixels[::step, ::step]
+    return overlay(small, resize_mask(mask, (small.shape[0], small.shape[1])))
+
+
+def _colours(shown: Shown) -> list[tuple[str, list[int]]]:
+    return list(zip(shown.outputs, palette(len(shown.outputs)), strict=True))[:MANY]
+
+
+def _swatch(name: str, colour: list[int]) -> Html:
+    style = (
+        f"background:rgb({','.join(map(str, colour))});display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 1em"
+    )
+    return join(tag("i", style=style, aria_hidden="true"), shorten(name, 60))
+
+
+def _class_section(shown: Shown) -> Section:
+    counts = shown.predictions["counts"]
+    right, true, said = counts.astype(np.int64).sum(0)
+    total = max(int(true.sum()), 1)
+    rows, chart = [], []
+    for place, name in enumerate(shown.outputs):
+        if not true[place] and not said[place]:
+            rows.append((2.0, [shorten(name, 80), "0", "none", "", ""]))
+            continue
+        value = class_iou(place, counts)
+        low, high = bootstrap(partial(_iou_of, place, counts), len(counts))
+        found = f"{right[place] / true[place]:.1%}" if true[place] else "none there"
+        exact = f"{right[place] / said[place]:.1%}" if said[place] else "never said"
+        cells = [
+            shorten(name, 80),
+            f"{true[place] / total:.2%}",
+            f"{value:.1%} ({low:.1%} to {high:.1%})",
+            found,
+            exact,
+        ]
+        rows.append((value, cells))
+        chart.append(Interval(name, low, value, high, f"{true[place] / total:.2%} of the pixels"))
+    chart.sort(key=lambda row: row.mean)
+    drawn = interval_chart(
+        chart[:MANY],
+        title="IoU by class, worst first",
+        x_label="IoU",
+        name_label="Class",
+        value_label="IoU, 95% interval",
+        remark_label="Share of the pixels",
+        zero=None,
+        bars=True,
+        percent=True,
+        x_range=(0, 1),
+    )
+    head = ["Class", "Of all pixels", "IoU", "Of its pixels found", "Of what was said right"]
+    numbers = table(
+        head,
+        [cells for _, cells in sorted(rows, key=lambda row: row[0])],
+        caption="Every class by itself",
+        numeric=range(1, 5),
+    )
+    about = paragraph("The whisker is the 95% interval over validation images, by resampling them.")
+    return Section("classes", "Class by class", join(about, drawn if chart else None, numbers))
+
+
+def _iou_of(place: int, counts: np.ndarray, keep: np.ndarray) -> float:
+    return class_iou(place, counts[keep])
+
+
+def _confusion_section(shown: Shown) -> Section:
+    counts = shown.predictions["confusion"].astype(np.int64).sum(0)
+    totals = np.maximum(counts.sum(1, keepdims=True), 1)
+    shares = counts / totals
+    wrong = shares * (1 - np.eye(len(shares)))
+    order = np.argsort(-wrong.max(1), kind="stable")[:CONFUSION]
+    names = [shown.outputs[place] for place in order]
+    part = shares[np.ix_(order, order)]
+    pairs = np.dstack(np.unravel_index(np.argsort(-wrong, axis=None)[:10], wrong.shape))[0]
+    rows = [
+        [shorten(shown.outputs[i], 80), shorten(shown.outputs[j], 80), f"{counts[i, j]:,}", f"{shares[i, j]:.1%}"]
+        for i, j in pairs
+        if wrong[i, j] > 0
+    ]
+    drawn = heat_map(
+        part,
+        rows=names,
+        columns=names,
+        title="Answers to the pixels of each true class, in percent of them",
+        row_label="true class",
+        column_label="answered class",
+        texts=[["" if not value else f"{100 * value:.0f}" for value in row] for row in part],
+        alternative="The diagonal is what was right.",
+    )
+    listed = table(["True class", "Answered", "Pixels", "Share"], rows, caption="What is confused most", numeric=(2, 3))
+    left = len(shares) - len(order)
+    about = f" The {len(order)} classes confused most of {len(shares)}." if left else ""
+    told = paragraph(f"Mean IoU over all is {mean_iou(shown.predictions['counts']):.1%}.{about}")
+    return Section("confusion", "What is taken for what", join(told, drawn, listed if rows else None))

@@ -1,0 +1,370 @@
+"""A class for every pixel."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig, TrainConfig
+from ...data.feed import Batch, Expand
+from ...data.framing import Encoder, unfit
+from ...data.geometry import OUTSIDE
+from ...data.open import Data
+from ...data.source import Stream
+from ...data.spec import InputSpec
+from ...data.split import abbreviate
+from ...data.table import Table
+from ...data.targets import Targets
+from ..metric import Metrics, MetricSpec
+from ..task import Answer, Task, are_numbers, register_task
+from . import layouts  # noqa: F401, it registers its reader
+from .augment import CropAugment
+from .data import LOOKED, MaskEncoder, MaskTargets, claims, read_masks
+from .drawing import encode_places, palette
+from .heads import Answers, Segmenter
+from .losses import Loss, mask_loss, pixel_losses, pixel_weights
+from .metrics import SegmentationMetrics, metric_specs, small_masks
+from .page import SegmentationPage
+from .pyramid import any_size_options
+from .testing import answer_scales, answer_sliding, answer_whole
+from .values import IGNORED
+
+DEFAULT_HEAD = "upernet"
+SERVED = 1024  # longer side of a mask that a server sends
+SAME = 0.999  # share of equal pixels from which two masks are the same to people
+
+
+@dataclass(frozen=True)
+class SegmentOptions:
+    """Options of `--task segment`.
+
+    Args:
+        loss: "ce", "focal", "ohem", "dice", or several joined by +.
+        aux: weight of the FCN head's loss, where the head has one.
+        crop: side of training crops and of sliding windows; that of the images if not given.
+        scale: smallest and largest factor that training samples are enlarged by.
+        classes: a file that says what values or colours of masks mean, or the names of the values from 0 on.
+        ignore: value of pixels that count nowhere.
+        test: ask about "whole" images, or by windows that "slide".
+        scales: that images are asked about at.
+        flip: ask about mirrored images as well.
+    """
+
+    loss: str = "ce"
+    aux: float = 0.4
+    crop: int | None = None
+    scale: list[float] = field(default_factory=lambda: [0.5, 2.0])
+    classes: str | list[str] | None = None
+    ignore: int | None = IGNORED
+    test: Literal["whole", "slide"] = "whole"
+    scales: list[float] = field(default_factory=lambda: [1.0])
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        mask_loss(self.loss)
+        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] <= 10:
+            raise ValueError(f"scale={self.scale}; it is two factors above 0 and at most 10, the smaller one first")
+        if not self.scales or not all(0 < scale <= 4 for scale in self.scales):
+            raise ValueError(f"scales={self.scales}; they are factors above 0 and at most 4")
+        if self.crop is not None and self.crop < 16:
+            raise ValueError(f"crop={self.crop}; it is a side in pixels, at least 16")
+        if not 0 <= self.aux < 100:
+            raise ValueError(f"aux={self.aux}; it is a weight, zero or more")
+
+
+@register_task("segment")
+class Segment(Task):
+    """A model that tells the class of every pixel.
+
+    Args:
+        model: maps images to logits, B, K, H, W; in training perhaps to `Answers`, with those of an auxiliary head.
+        options: the loss, and how the model is asked.
+        class_weights: how much the pixels of each class count, K.
+    """
+
+    primary = "miou"
+    running = ("aacc",)
+    output = "logits"
+    outputs_key = "classes"
+    Options = SegmentOptions
+    page = SegmentationPage
+    recipe = "segment"
+    masks = True
+
+    class_weights: Tensor | None
+    keep_masks: bool = False
+
+    def __init__(
+        self, model: nn.Module, *, options: SegmentOptions | None = None, class_weights: Tensor | None = None
+    ) -> None:
+        super().__init__()
+        self.model, self.options = model, options or SegmentOptions()
+        self.compare: Loss = mask_loss(self.options.loss)
+        self.register_buffer("class_weights", class_weights, persistent=False)
+
+    # From data to a batch
+
+    @classmethod
+    def claims(cls, table: Table) -> bool:
+        """Tell whether a list has a column of masks."""
+        return claims(table)
+
+    @classmethod
+    def read_table(cls, table: Table, options: Any) -> Targets:
+        """Return the masks that a list names."""
+        return read_masks(table, given=options.classes, ignore=options.ignore)
+
+    @classmethod
+    def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
+        """Leave out what is made for one class an image; crops are the task's own."""
+        left = [name for name in ("mixup", "cutmix", "erase") if getattr(config.augment, name)]
+        left += ["smoothing"] if config.loss.smoothing else []
+        augment = replace(config.augment, crop="none", mixup=0.0, cutmix=0.0, erase=0.0)
+        model = replace(config.model, head=config.model.head or DEFAULT_HEAD)
+        config = replace(config, augment=augment, loss=replace(config.loss, smoothing=0.0), model=model)
+        return config, [f"{', '.join(left)}: left out, since every pixel has a class of its own"] if left else []
+
+    @classmethod
+    def complete_spec(cls, spec: InputSpec, data: Data) -> None:
+        """Show images as a whole, and keep how frequent each class is in training masks."""
+        spec.extra["fit"], spec.shorter = True, None
+        if isinstance(data.train, Stream) or not isinstance(data.train.targets, MaskTargets):
+            return
+        pixels = data.train.targets.pixels()
+        spec.extra["pixels"] = [int(count) for count in pixels]
+        absent = [name for name, count in zip(spec.outputs, pixels, strict=True) if not count]
+        if absent:
+            among = "" if len(data.train) <= LOOKED else f" of {LOOKED} that were looked at"
+            spec.notes.append(
+                f"no pixel of the training masks{among} is of {abbreviate(absent)}; nothing is learned of it"
+            )
+
+    @classmethod
+    def note_options(cls, spec: InputSpec, options: Any) -> None:
+        """Keep the side and the scale of crops."""
+        spec.extra |= {"crop": options.crop, "scale": list(options.scale)}
+
+    @classmethod
+    def check_spec(cls, spec: InputSpec) -> None:
+        """Refuse counts of pixels that are none."""
+        if "pixels" in spec.extra and not are_numbers(spec.extra["pixels"], len(spec.outputs)):
+            raise ValueError("extra.pixels is a list of numbers, one a class")
+
+    @classmethod
+    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:  # noqa: ARG003
+        """Return what makes tensors of images and masks; crops are made on the device."""
+        return MaskEncoder(spec.framing)
+
+    @classmethod
+    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:  # noqa: ARG003
+        """Return what makes training crops."""
+        crop, scale = spec.extra.get("crop") or spec.img_size, spec.extra.get("scale") or [1.0, 1.0]
+        return CropAugment(augment, crop=crop, scale=scale, mean=spec.mean, std=spec.std, device=device)
+
+    # In training
+
+    @classmethod
+    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:  # noqa: ARG003
+        """Let the backbone take images of any size."""
+        return any_size_options(name)
+
+    @classmethod
+    def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
+        """Return a segmenter of a backbone."""
+        if config.probe:
+            raise ConfigError(
+                "model.probe was asked for; it is for classifiers: a segmenter's head is trained as a whole"
+            )
+        return Segmenter(model, config.head or DEFAULT_HEAD, num_classes=len(spec.outputs))
+
+    @classmethod
+    def build(
+        cls,
+        model: nn.Module,
+        spec: InputSpec,
+        *,
+        options: Any = None,
+        loss: LossConfig | None = None,
+        counts: Tensor | None = None,  # noqa: ARG003
+        total: int | None = None,  # noqa: ARG003
+    ) -> "Task":
+        """Return the task around a model; balanced weights are by the pixels of each class."""
+        weights = None if loss is None else _class_weights(loss, spec)
+        task = Segment(model, options=options, class_weights=weights)
+        task.spec, task.keep_masks = spec, loss is not None  # a run's page shows some
+        return task
+
+    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
+        """Tell the pixels' classes.
+
+        Args:
+            batch: `image`, B, C, H, W, and `mask`, B, H, W, -1 where nothing counts.
+            generator: not needed here.
+            draws: nothing here.
+
+        Returns:
+            "output", the logits, and with masks "loss", "segmentation" and, with an auxiliary head, "auxiliary".
+        """
+        if draws:
+            raise TypeError(f"{type(self).__name__} was given {', '.join(draws)}, which it has no use for")
+        if "mask" not in batch:
+            return {"output": self.tell(batch)}
+        answer = self.ask(batch)
+        logits = _logits(answer)
+        own = self.compare(logits, batch["mask"], self.class_weights)
+        result = {"output": logits, "segmentation": own.detach()}
+        if isinstance(answer, Answers) and self.options.aux:
+            aux = self.compare(answer.aux, batch["mask"], self.class_weights)
+            own = own + self.options.aux * aux
+            result["auxiliary"] = aux.detach()
+        return {**result, "loss": own, "own": own}
+
+    def tell(self, batch: Batch) -> Tensor:
+        """Return logits, asked for as the options say: whole or by windows, at some scales, mirrored."""
+
+        def ask(images: Tensor) -> Tensor:
+            return _logits(self.ask({**batch, "image": images}))
+
+        options, side = self.options, batch["image"].shape[-1]
+        answer = answer_whole if options.test == "whole" else partial(answer_sliding, window=options.crop or side)
+        if list(options.scales) == [1.0] and not options.flip:
+            return answer(ask, batch["image"])
+        return answer_scales(partial(answer, ask), batch["image"], scales=options.scales, flip=options.flip)
+
+    def follow(self, result: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, ...]:
+        """Return the samples' shares of right pixels, summed."""
+        counted = batch["mask"] != OUTSIDE
+        right = (result["output"].argmax(1) == batch["mask"]) & counted
+        return ((right.sum((1, 2)) / counted.sum((1, 2)).clamp(min=1)).sum(),)
+
+    def weight_of(self, batch: Batch) -> Tensor | None:
+        """Return how much the batch's pixels count, in images."""
+        return pixel_weights(batch["mask"], self.class_weights).mean((1, 2)).sum()
+
+    def reweigh(self, result: dict[str, Tensor], batch: Batch, mean: Tensor | None) -> dict[str, Tensor]:
+        """Return a part's result such that a part of few counting pixels counts less; exact for cross-entropy."""
+        if mean is None:
+            return result
+        weight = pixel_weights(batch["mask"], self.class_weights).mean()
+        return result | {"loss": result["loss"] + result["own"] * (weight / mean.clamp(min=1e-6) - 1)}
+
+    # Of answers
+
+    @classmethod
+    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
+        """Return mean IoU and what else is measured."""
+        return metric_specs(spec.outputs)
+
+    def metrics(self) -> Metrics:
+        """Return what collects pixels right and wrong."""
+        assert self.spec is not None
+        return SegmentationMetrics(self.metric_specs(self.spec), len(self.spec.outputs))
+
+    def answer(self, batch: Batch) -> dict[str, Tensor]:
+        """Return what the model says to each sample of a batch."""
+        inputs = {name: value for name, value in batch.items() if name not in ("mask", "place")}
+        return self.read(self(inputs)["output"].float(), batch)
+
+    def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the classes of the pixels, `mask`, and the loss of every sample where masks are known."""
+        found = {"output": output, "mask": output.argmax(1)}
+        if "mask" in batch:
+            truth = batch["mask"].long()
+            weights = None if self.class_weights is None else self.class_weights.to(output.device)
+            counted = pixel_weights(truth, weights).sum((1, 2)).clamp(min=1e-6)
+            found["loss"] = pixel_losses(output, truth, weights).sum((1, 2)) / counted
+            if self.keep_masks:
+                found["small"] = small_masks(found["mask"])
+        return found
+
+    @classmethod
+    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:  # noqa: ARG003
+        """Return where nearly all pixels are of the same class."""
+        return (first.argmax(1) == second.argmax(1)).mean((1, 2)) >= SAME
+
+    # For people
+
+    @classmethod
+    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
+        """Return the class of every pixel, B, H, W int16, of logits."""
+        if output.ndim != 4 or output.shape[1] != len(spec.outputs):
+            raise ValueError(f"it gives an answer of shape {output.shape} where {len(spec.outputs)} classes were due")
+        return output.argmax(1).astype(np.int16)
+
+    @classmethod
+    def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:
+        """Return the classes of the image's own pixels."""
+        return unfit(row, size) if spec.framing.fit and row.shape[0] == row.shape[1] else row
+
+    @classmethod
+    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
+        """Return the classes that cover most, and the mask."""
+        shares = np.bincount(row.ravel(), minlength=len(spec.outputs)) / max(row.size, 1)
+        order = [int(place) for place in np.argsort(-shares, kind="stable")[:top] if shares[place] > 0]
+        rows = tuple((spec.outputs[place], f"{shares[place]:.1%}", float(shares[place])) for place in order)
+        classes = [{"class": spec.outputs[p], "index": p, "share": round(float(shares[p]), 6)} for p in order]
+        drawn = palette(len(shares))
+        colours = {spec.outputs[place]: "#{:02x}{:02x}{:02x}".format(*drawn[place]) for place in order}
+        record = {"answer": rows[0][0], "share": rows[0][2], "classes": classes, "outputs": list(spec.outputs)}
+        return Answer(", ".join(f"{name} {text}" for name, text, _ in rows), rows, record, mask=row, colours=colours)
+
+    @classmethod
+    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
+        """Return class and share of the image, largest first."""
+        top = min(top, len(spec.outputs))
+        return [part for number in range(1, top + 1) for part in (f"class_{number}", f"share_{number}")]
+
+    @classmethod
+    def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:
+        """Return the classes that cover most."""
+        cells: list[str | float] = [cell for name, _, share in answer.rows[:top] for cell in (name, share or 0.0)]
+        return cells + [""] * (len(cls.table_head(spec, top=top)) - len(cells))
+
+    @classmethod
+    def line_record(cls, answer: Answer) -> dict[str, Any]:
+        """Return the classes that cover most; `--masks` writes the masks themselves."""
+        return {name: value for name, value in answer.record.items() if name != "outputs"}
+
+    @classmethod
+    def served_record(cls, answer: Answer) -> dict[str, Any]:
+        """Return the same with the mask, at most 1024 pixels a side: a PNG whose values are places in `outputs`."""
+        assert answer.mask is not None
+        step = -(-max(answer.mask.shape) // SERVED)
+        mask = answer.mask[::step, ::step]
+        drawn = {"png": base64.b64encode(encode_places(mask)).decode(), "height": mask.shape[0], "width": mask.shape[1]}
+        return answer.record | {"mask": drawn | {"colours": palette(len(answer.record["outputs"]))}}
+
+
+def _logits(answer: Any) -> Tensor:
+    logits = getattr(answer, "logits", answer)
+    if not isinstance(logits, Tensor) or logits.ndim != 4:
+        raise TypeError(
+            f"the model returned {type(answer).__name__}; segmentation needs logits B, K, H, W, or an object with them "
+            "as `logits`"
+        )
+    return logits
+
+
+def _class_weights(loss: LossConfig, spec: InputSpec) -> Tensor | None:
+    if loss.class_weights == "none":
+        return None
+    if loss.class_weights == "balanced":
+        if "pixels" not in spec.extra:
+            raise ConfigError("loss.class_weights = balanced needs the classes' pixels; a stream does not tell")
+        pixels = torch.tensor(spec.extra["pixels"], dtype=torch.float64)
+        weights = torch.where(
+            pixels > 0, (pixels.sum() / pixels.clamp(min=1)).sqrt(), 0.0
+        )  # of the root: borders are thin
+    else:
+        weights = torch.tensor(loss.class_weights, dtype=torch.float64)
+        if len(weights) != len(spec.outputs):
+            raise ConfigError(
+                f"loss.class_weights has {len(weights)} numbers, the data has {len(spec.outputs)} classes"
+            )
+    return (weights / weights.mean()).float()

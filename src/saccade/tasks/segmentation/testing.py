@@ -1,0 +1,69 @@
+"""How a segmenter is asked: about whole images, by windows that slide over them, at several scales, and mirrored."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Ask = Callable[[Tensor], Tensor]  # images B, C, H, W -> logits B, K, H, W
+
+
+def answer_whole(ask: Ask, images: Tensor) -> Tensor:
+    """Return the logits of images as they are."""
+    return ask(images)
+
+
+def answer_sliding(ask: Ask, images: Tensor, *, window: int) -> Tensor:
+    """Return logits averaged over windows of one side that overlap by a third; the last ones end at the edge.
+
+    Args:
+        ask: the model.
+        images: B, C, H, W.
+        window: side of a window.
+    """
+    height, width = images.shape[-2:]
+    stride = max(round(window * 2 / 3), 1)
+    total, count = None, images.new_zeros(1, 1, height, width)
+    for top in _starts(height, window, stride):
+        for left in _starts(width, window, stride):
+            place = (..., slice(top, top + window), slice(left, left + window))
+            found = ask(images[place])
+            if total is None:
+                total = found.new_zeros(len(images), found.shape[1], height, width)
+            total[place] += found
+            count[place] += 1
+    assert total is not None
+    return total / count
+
+
+def answer_scales(answer: Ask, images: Tensor, *, scales: Sequence[float], flip: bool) -> Tensor:
+    """Return the logarithm of shares averaged over scales and, with `flip`, mirrored images.
+
+    Args:
+        answer: whole or sliding.
+        images: B, C, H, W.
+        scales: by which images are enlarged before they are asked about.
+        flip: ask about mirrored images as well.
+    """
+    size = images.shape[-2:]
+    total: Tensor | int = 0
+    for scale in scales:
+        scaled = images
+        if scale != 1:
+            sides = [max(round(side * scale), 1) for side in size]
+            scaled = F.interpolate(images, sides, mode="bilinear", align_corners=False, antialias=scale < 1)
+        for mirrored in (False, True) if flip else (False,):
+            logits = answer(scaled.flip(-1) if mirrored else scaled)
+            logits = logits.flip(-1) if mirrored else logits
+            logits = F.interpolate(logits.float(), size, mode="bilinear", align_corners=False)
+            total = total + logits.softmax(1)
+    assert isinstance(total, Tensor)
+    return (total / (len(scales) * (1 + flip))).clamp(min=torch.finfo(torch.float32).tiny).log()
+
+
+def _starts(side: int, window: int, stride: int) -> list[int]:
+    """Return where windows begin along a side."""
+    if side <= window:
+        return [0]
+    return [*range(0, side - window, stride), side - window]

@@ -1,0 +1,222 @@
+"""What the values of a mask mean: classes by grey value, palette index or colour, and what is ignored."""
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...data.geometry import OUTSIDE
+from ...data.image import BadSample
+from ...data.split import abbreviate
+
+IGNORED = 255  # what masks have where nothing is said, unless a class has it
+UNKNOWN = -2
+MOST = 4096  # classes
+FILES = (
+    "classes.json",
+    "colormap.json",
+    "classes.csv",
+    "class_dict.csv",
+    "colormap.csv",
+    "labelmap.txt",
+    "classes.txt",
+)
+FORMS = (
+    "classes.txt with a name a line, classes.csv with the columns name,value or name,r,g,b, or classes.json with "
+    '{"name": value} or {"name": [r, g, b]}'
+)
+
+
+@dataclass(frozen=True)
+class ClassMap:
+    """Which values of a mask stand for which class.
+
+    Args:
+        names: of the classes.
+        codes: the value of each; a colour r, g, b as r * 65536 + g * 256 + b.
+        colours: whether codes are colours.
+        ignore: codes of pixels that count nowhere.
+    """
+
+    names: tuple[str, ...]
+    codes: tuple[int, ...]
+    colours: bool = False
+    ignore: tuple[int, ...] = (IGNORED,)
+    sorted_codes: np.ndarray = field(init=False, repr=False, compare=False)
+    sorted_classes: np.ndarray = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse codes that stand for two classes."""
+        twice = sorted({name for name in self.names if self.names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two classes are called {twice[0]!r}; give each a name of its own")
+        both = sorted({code for code in self.codes if self.codes.count(code) > 1})
+        if both:
+            raise ValueError(f"two classes have the {'colour' if self.colours else 'value'} {self.tell(both[0])}")
+        if len(self.names) > MOST:
+            raise ValueError(f"{len(self.names)} classes were given; at most {MOST} are")
+        pairs = dict.fromkeys(self.ignore, OUTSIDE) | {code: place for place, code in enumerate(self.codes)}
+        order = sorted(pairs)
+        object.__setattr__(self, "sorted_codes", np.array(order, dtype=np.int64))
+        object.__setattr__(self, "sorted_classes", np.array([pairs[code] for code in order], dtype=np.int16))
+
+    def tell(self, code: int) -> str:
+        """Return a code for people."""
+        return f"({code >> 16}, {code >> 8 & 255}, {code & 255})" if self.colours else str(code)
+
+    def read(self, values: np.ndarray, *, name: str) -> np.ndarray:
+        """Return classes, H, W int16, -1 where nothing counts, or raise BadSample.
+
+        Args:
+            values: of a file: H, W of numbers or H, W, 3 of colours.
+            name: what an error calls the mask.
+        """
+        codes = self._codes(values, name)
+        place = np.searchsorted(self.sorted_codes, codes).clip(max=len(self.sorted_codes) - 1)
+        found = np.where(self.sorted_codes[place] == codes, self.sorted_classes[place], UNKNOWN).astype(np.int16)
+        if (found == UNKNOWN).any():
+            strange = [self.tell(int(code)) for code in np.unique(codes[found == UNKNOWN])]
+            known = ", ".join(f"{self.tell(c)} {n}" for c, n in list(zip(self.codes, self.names, strict=True))[:5])
+            raise BadSample(
+                name,
+                f"its mask has values that stand for no class: {', '.join(strange[:8])}"
+                f"{' ...' if len(strange) > 8 else ''}; known are {known}{', ...' if len(self.names) > 5 else ''}. "
+                "Name them in the file of classes, or mend the mask",
+                "mask",
+            )
+        return found
+
+    def _codes(self, values: np.ndarray, name: str) -> np.ndarray:
+        if self.colours:
+            if values.ndim != 3:
+                raise BadSample(name, "its mask has no colours and the file of classes names colours", "mask")
+            return pack(values)
+        if values.ndim == 2:
+            return values.astype(np.int64)
+        if (values == values[..., :1]).all():  # grey, saved as colour
+            return values[..., 0].astype(np.int64)
+        raise BadSample(name, f"its mask is in colours and nothing says what they mean; add {FORMS}", "mask")
+
+
+def pack(colours: np.ndarray) -> np.ndarray:
+    """Return colours, H, W, 3, as one number each, H, W int64."""
+    parts = colours[..., :3].astype(np.int64)
+    return parts[..., 0] << 16 | parts[..., 1] << 8 | parts[..., 2]
+
+
+def find_map(folder: Path, *, ignore: int | None = IGNORED) -> ClassMap | None:
+    """Return the classes that a file in a folder names; None where there is none."""
+    for name in FILES:
+        if (folder / name).is_file():
+            return read_map(folder / name, ignore=ignore)
+    return None
+
+
+def read_map(path: Path, *, ignore: int | None = IGNORED) -> ClassMap:
+    """Read a file that names classes, in one of FORMS."""
+    try:
+        if path.suffix.lower() == ".json":
+            entries = _from_json(json.loads(path.read_text(encoding="utf-8")))
+        elif path.suffix.lower() == ".csv":
+            entries = _from_csv(path)
+        else:
+            entries = _from_lines(path.read_text(encoding="utf-8").splitlines())
+        if not entries:
+            raise ValueError("it names no class")
+        return make_map(entries, ignore=ignore)
+    except (ValueError, TypeError, KeyError, OSError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read as names of classes ({error}); give {FORMS}") from None
+
+
+def make_map(entries: Sequence[tuple[str, Any]], *, ignore: int | None = IGNORED) -> ClassMap:
+    """Return classes with a value or a colour each; those named "ignore", "void" or "unlabeled" count nowhere."""
+    colours = [isinstance(code, list | tuple) for _, code in entries]
+    if any(colours) and not all(colours):
+        raise ValueError("some classes have a value and some a colour; give all of them the same")
+    codes = [(name, _code(code)) for name, code in entries]
+    left = [code for name, code in codes if name.lower() in ("ignore", "void", "unlabeled", "unlabelled")]
+    kept = [(name, code) for name, code in codes if code not in left]
+    known = {code for _, code in kept}
+    if ignore is not None and not any(colours) and ignore not in known:
+        left.append(ignore)
+    names, values = tuple(name for name, _ in kept), tuple(code for _, code in kept)
+    return ClassMap(names, values, colours=bool(colours) and all(colours), ignore=tuple(left))
+
+
+def guess_map(found: Iterable[int], *, ignore: int | None = IGNORED) -> tuple[ClassMap, tuple[str, ...]]:
+    """Return classes for the values that masks were seen to have, and remarks.
+
+    Masks of 0 and 255 alone are of two classes; otherwise 255 is ignored.
+
+    Args:
+        found: the values.
+        ignore: the value that counts nowhere; None for none.
+    """
+    values = sorted(set(found))
+    if values == [0, 255] and ignore == IGNORED:
+        note = "masks have the values 0 and 255: two classes, background and foreground; a file of classes says more"
+        return ClassMap(("background", "foreground"), (0, 255), ignore=()), (note,)
+    kept = [value for value in values if value != ignore]
+    if len(kept) > 256:
+        raise ValueError(
+            f"masks have {len(kept)} different values from {kept[0]} to {kept[-1]}, too many to be classes; add {FORMS}"
+        )
+    names = tuple(f"class {value}" for value in kept)
+    seen = abbreviate([str(value) for value in kept], 20)
+    note = f"classes by the values that masks have: {seen}; add {FORMS} to name them"
+    return ClassMap(names, tuple(kept), ignore=() if ignore is None else (ignore,)), (note,)
+
+
+def _code(code: Any) -> int:
+    if isinstance(code, list | tuple):
+        if len(code) != 3 or not all(type(part) is int and 0 <= part <= 255 for part in code):
+            raise ValueError(f"the colour {code!r}; it is three whole numbers from 0 to 255")
+        return code[0] << 16 | code[1] << 8 | code[2]
+    if type(code) is not int or not 0 <= code <= 65535:
+        raise ValueError(f"the value {code!r}; it is a whole number from 0 to 65535")
+    return code
+
+
+def _from_json(told: Any) -> list[tuple[str, Any]]:
+    if isinstance(told, Mapping):
+        if all(isinstance(name, str) and name.isdecimal() for name in told):  # {"0": "sky"}
+            return [(str(name), int(value)) for value, name in told.items()]
+        return [(str(name), code) for name, code in told.items()]
+    if isinstance(told, list) and all(isinstance(name, str) for name in told):
+        return [(name, place) for place, name in enumerate(told)]
+    raise ValueError("it holds neither names with values nor a list of names")
+
+
+def _from_csv(path: Path) -> list[tuple[str, Any]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = [{(key or "").strip().lower(): (cell or "").strip() for key, cell in row.items() if key is not None}
+                for row in csv.DictReader(file)]  # fmt: skip
+    if not rows:
+        return []
+    names = next((key for key in ("name", "class", "label") if key in rows[0]), None)
+    if names is None:
+        raise ValueError(f"it has the columns {', '.join(rows[0])} and none called name")
+    if {"r", "g", "b"} <= rows[0].keys():
+        return [(row[names], [int(row[part]) for part in "rgb"]) for row in rows]
+    value = next((key for key in ("value", "id", "index") if key in rows[0]), None)
+    if value is None:
+        raise ValueError("it has neither a column value nor r, g and b")
+    return [(row[names], int(row[value])) for row in rows]
+
+
+def _from_lines(lines: Sequence[str]) -> list[tuple[str, Any]]:
+    """Read a name a line, or `name:r,g,b::` as CVAT writes it."""
+    entries: list[tuple[str, Any]] = []
+    for line in (line.strip() for line in lines):
+        if not line or line.startswith("#"):
+            continue
+        name, colon, rest = line.partition(":")
+        if colon and rest.count(",") >= 2:
+            entries.append((name, [int(part) for part in rest.split(":")[0].split(",")]))
+        else:
+            entries.append((line, len(entries)))
+    return entries

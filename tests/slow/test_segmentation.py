@@ -1,0 +1,51 @@
+"""A segmenter learns ten images by heart, dies without a trace, and is exported for any size."""
+
+import pytest
+
+import saccade
+from support.masks import make_masks
+from support.trainings import assert_same_end, kill_plan, settings, train_with_kills
+
+pytestmark = pytest.mark.slow
+
+
+def test_ten_images_are_learned_by_heart(tmp_path):
+    data = make_masks(tmp_path / "set", train=10, val=1, size=(64, 64))
+    for kind in ("images", "masks"):  # validated on what was learned
+        (data / kind / "val" / "0.png").unlink()
+        for file in (data / kind / "train").iterdir():
+            (data / kind / "val" / file.name).write_bytes(file.read_bytes())
+    more = {"model.head": "fpn:width=32,inner=32", "augment.flip": 0.0, "augment.jitter": 0.0, "keep.ema": None}
+    more |= {"augment.ratio": [1.0, 1.0], "keep.evaluate_every": 20, "data.workers": 0, "model.drop_path": 0.0}
+    run = saccade.train(
+        str(data), task="segment:scale=[1,1]", model="resnet10t", epochs=100, batch_size=5, lr=2e-3, img_size=64,
+        out=tmp_path / "run", device="cpu", settings=more, quiet=True,
+    )  # fmt: skip
+    assert run.score > 0.95
+
+
+def test_kills_leave_no_trace_in_a_segmenter(tmp_path):
+    data = make_masks(tmp_path / "set", train=48, val=5, size=(28, 26))
+    values = settings(schedule__epochs=4, augment__mixup=0.0, augment__cutmix=0.0, augment__erase=0.0)
+    values |= {"task": "segment", "model.head": "upernet:width=8,aux=8", "model.name": "glnet_nano"}
+    assert train_with_kills(tmp_path / "whole", data, values, []) == [0]
+    kills = kill_plan(6, 3)
+    assert train_with_kills(tmp_path / "killed", data, values, kills) == [-9] * len(kills) + [0]
+    assert_same_end(tmp_path / "killed", tmp_path / "whole")
+
+
+def test_exported_segmenter_takes_any_size(tmp_path):
+    data = make_masks(tmp_path / "set", train=4, val=3)
+    more = {"model.head": "upernet:width=8,aux=8", "data.workers": 0}
+    run = saccade.train(
+        str(data), task="segment", model="tf_efficientnet_lite0", epochs=1, batch_size=2, img_size=48,
+        out=tmp_path / "run", device="cpu", settings=more, quiet=True,
+    )  # fmt: skip
+    found = saccade.export(run.path)
+    assert found.bundle.any_size
+    assert not found.notes
+    assert len(found.files[0].parity.sizes) == 3
+    assert found.files[0].parity.difference < 1e-4
+    assert found.files[0].score == pytest.approx(found.score, abs=1e-6)
+    answers = list(saccade.predict(found.files[0].path, data / "images" / "val"))
+    assert answers[0].answer.mask.shape == (32, 40)

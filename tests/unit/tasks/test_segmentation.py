@@ -1,0 +1,198 @@
+import math
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from sklearn.metrics import confusion_matrix
+from torch import nn
+
+from saccade.building import build_model
+from saccade.config import ConfigError, ModelConfig
+from saccade.data.spec import InputSpec
+from saccade.tasks import Segment
+from saccade.tasks.opening import choose_task
+from saccade.tasks.segmentation.heads import AveragePool, Segmenter
+from saccade.tasks.segmentation.losses import cross_entropy, dice, focal, hard_examples, mask_loss
+from saccade.tasks.segmentation.metrics import SegmentationMetrics, borders, metric_specs
+from saccade.tasks.segmentation.pyramid import any_size_options
+
+SMALL = {"upernet": "upernet:width=16,aux=8", "fpn": "fpn:width=16,inner=32"}
+HOSTS = ["glnet_nano", "sot_7", "t2t_vit_7", "vit_tiny_patch16_224", "tf_efficientnet_lite0", "resnet18", "pvt_v2_b0"]
+LARGE = ["cvt_13", "glnet_stl", "glnet_4g", "glnet_9g", "glnet_16g", "nommer_tiny", "nommer_small", "nommer_base",
+         "sot_tiny", "sot_small", "sot_base", "t2t_vit_12", "t2t_vit_14", "t2t_vit_24", "swin_tiny_patch4_window7_224",
+         "convnext_atto", "glnet_stl_paramslot", "glnet_4g_tl", "glnet_9g_tl"]  # fmt: skip
+
+
+def make_spec(outputs=("a", "b", "c"), side=32, **extra):
+    return InputSpec(tuple(outputs), 3, side, [0.5] * 3, [0.5] * 3, task="segment", extra={"fit": True, **extra})
+
+
+def segmenter(name, head, side=65, classes=3):
+    options = {"num_classes": classes, **any_size_options(name)}
+    try:
+        backbone = timm.create_model(name, img_size=side, **options)
+    except TypeError:
+        backbone = timm.create_model(name, **options)
+    return Segmenter(backbone, head, num_classes=classes)
+
+
+def check_any_size(name, head):
+    model = segmenter(name, SMALL[head]).train()
+    answer = model(torch.randn(2, 3, 65, 47))
+    logits = getattr(answer, "logits", answer)
+    assert logits.shape == (2, 3, 65, 47)
+    assert hasattr(answer, "aux") == (head == "upernet")
+    logits.square().mean().backward()
+    unused = [key for key, p in model.named_parameters() if p.grad is None and not key.startswith("auxiliary")]
+    assert not [key for key in unused if key.startswith(("decoder", "classifier", "neck"))]
+    with torch.no_grad():
+        assert model.eval()(torch.randn(1, 3, 33, 70)).shape == (1, 3, 33, 70)
+
+
+@pytest.mark.parametrize("head", ["upernet", "fpn"])
+@pytest.mark.parametrize("name", HOSTS)
+def test_host_takes_head_at_an_odd_size(name, head):
+    check_any_size(name, head)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["upernet", "fpn"])
+@pytest.mark.parametrize("name", LARGE)
+def test_large_host_takes_head_at_an_odd_size(name, head):
+    check_any_size(name, head)
+
+
+@pytest.mark.parametrize(
+    "head", ["unet:width=4", "unetplusplus:width=4", "manet:width=4", "pan:width=8", "segformer:width=8"]
+)
+def test_other_decoders_take_any_size(head):
+    model = segmenter("resnet18", head).eval()
+    with torch.no_grad():
+        assert model(torch.randn(2, 3, 37, 50)).shape == (2, 3, 37, 50)
+
+
+def test_columnar_host_gets_a_pyramid_of_four_scales():
+    model = segmenter("vit_tiny_patch16_224", SMALL["fpn"], side=64)
+    sides = [one.shape[-1] for one in model.maps(torch.randn(1, 3, 64, 64))]
+    assert sides == [16, 8, 4, 2]
+    assert [entry["module"] for entry in model.feature_info] == [f"backbone.blocks.{n}" for n in (2, 5, 8, 11)]
+
+
+def test_unknown_head_is_refused_with_the_known_ones():
+    with pytest.raises(ConfigError, match=r"there is no head 'upernt'.*upernet.*did you mean 'upernet'"):
+        build_model(ModelConfig(name="resnet18", head="upernt"), make_spec(), seed=0)
+    with pytest.raises(ConfigError, match="the task classify has no heads"):
+        build_model(
+            ModelConfig(name="resnet18", head="fpn"), InputSpec(("a", "b"), 3, 32, [0.5] * 3, [0.5] * 3), seed=0
+        )
+
+
+def test_pooling_by_matrices_is_adaptive_pooling():
+    x = torch.randn(2, 3, 7, 5)
+    for size in (1, 2, 3, 6):
+        assert torch.allclose(AveragePool(size)(x), F.adaptive_avg_pool2d(x, size), atol=1e-6)
+
+
+# Losses on cases by hand
+
+
+def two_pixels(first, second):
+    """Return logits of one image of two pixels whose shares of class 1 are given."""
+    shares = torch.tensor([first, second], dtype=torch.float64)
+    return torch.stack([torch.log(1 - shares), torch.log(shares)])[None, :, None, :]
+
+
+def test_cross_entropy_leaves_ignored_pixels_out():
+    logits = two_pixels(0.75, 0.5)
+    assert cross_entropy(logits, torch.tensor([[[1, -1]]])).item() == pytest.approx(-math.log(0.75), abs=1e-6)
+    both = cross_entropy(logits, torch.tensor([[[1, 0]]])).item()
+    assert both == pytest.approx((-math.log(0.75) - math.log(0.5)) / 2, abs=1e-6)
+    assert cross_entropy(logits, torch.full((1, 1, 2), -1)).item() == 0
+
+
+def test_class_weights_weigh_pixels():
+    logits, weights = two_pixels(0.75, 0.5), torch.tensor([1.0, 3.0], dtype=torch.float64)
+    found = cross_entropy(logits, torch.tensor([[[1, 0]]]), weights).item()
+    assert found == pytest.approx((-3 * math.log(0.75) - math.log(0.5)) / 4, abs=1e-6)
+
+
+def test_focal_loss_counts_sure_pixels_less():
+    found = focal(two_pixels(0.75, 0.5), torch.tensor([[[1, 0]]])).item()
+    assert found == pytest.approx((-(0.25**2) * math.log(0.75) - 0.5**2 * math.log(0.5)) / 2, abs=1e-6)
+
+
+def test_hard_examples_leave_easy_pixels_out():
+    found = hard_examples(two_pixels(0.9, 0.5), torch.tensor([[[1, 0]]])).item()
+    assert found == pytest.approx(-math.log(0.5), abs=1e-6)
+    easy = hard_examples(two_pixels(0.9, 0.2), torch.tensor([[[1, 0]]])).item()
+    assert easy == pytest.approx(-math.log(0.8), abs=1e-6)  # one sixteenth at least: the hardest of two
+
+
+def test_dice_is_one_less_the_overlap():
+    target = torch.tensor([[[1, 0]]])
+    found = dice(two_pixels(0.75, 0.5), target).item()
+    first = 1 - (2 * 0.5 + 1) / (0.25 + 0.5 + 1 + 1)
+    second = 1 - (2 * 0.75 + 1) / (0.75 + 0.5 + 1 + 1)
+    assert found == pytest.approx((first + second) / 2, abs=1e-6)
+    assert mask_loss("ce+dice")(two_pixels(0.75, 0.5), target, None).item() == pytest.approx(
+        found + cross_entropy(two_pixels(0.75, 0.5), target).item()
+    )
+    with pytest.raises(ConfigError, match="loss=cd was given; it is one of ce, focal, ohem, dice"):
+        choose_task("segment:loss=cd")
+
+
+def test_parts_of_a_batch_give_the_loss_of_the_whole():
+    task = Segment(nn.Conv2d(3, 3, 1))
+    batch = {"image": torch.randn(4, 3, 6, 6), "mask": torch.randint(-1, 3, (4, 6, 6))}
+    batch["mask"][3] = -1
+    whole = task(batch)["loss"]
+    mean = task.weight_of(batch) / 4
+    halves = [{name: value[part] for name, value in batch.items()} for part in (slice(0, 2), slice(2, 4))]
+    parts = [task.reweigh(task(half), half, mean)["loss"] for half in halves]
+    assert torch.stack(parts).mean().item() == pytest.approx(whole.item(), rel=1e-5)
+
+
+# Metrics
+
+
+def test_mean_iou_equals_that_of_scikit_learns_confusion_matrix():
+    draws = np.random.default_rng(0)
+    truth, answer = draws.integers(-1, 4, (5, 20, 30)), draws.integers(0, 4, (5, 20, 30))
+    metrics = SegmentationMetrics(metric_specs("abcd"), 4)
+    for part in (slice(0, 2), slice(2, 5)):
+        places = torch.arange(5)[part]
+        answers = {"mask": torch.tensor(answer[part]), "loss": torch.zeros(len(places))}
+        metrics.update(answers, {"mask": torch.tensor(truth[part]), "place": places})
+    found = metrics.compute()
+    counted = truth >= 0
+    matrix = confusion_matrix(truth[counted], answer[counted], labels=range(4))
+    right = np.diag(matrix)
+    ious = right / (matrix.sum(0) + matrix.sum(1) - right)
+    assert found["miou"] == pytest.approx(ious.mean(), abs=1e-12)
+    assert found["macc"] == pytest.approx((right / matrix.sum(1)).mean(), abs=1e-12)
+    assert found["aacc"] == pytest.approx(right.sum() / matrix.sum(), abs=1e-12)
+    assert [found[f"iou_{place}"] for place in range(4)] == pytest.approx(ious.tolist(), abs=1e-12)
+    assert (metrics.predictions()["confusion"].sum(0).numpy() == matrix).all()
+
+
+def test_class_that_is_nowhere_counts_in_no_mean():
+    metrics = SegmentationMetrics(metric_specs("abc"), 3)
+    mask = torch.tensor([[[0, 0], [1, 1]]])
+    metrics.update({"mask": mask, "loss": torch.zeros(1)}, {"mask": mask, "place": torch.arange(1)})
+    assert metrics.compute()["miou"] == 1.0
+    assert metrics.compute()["iou_2"] == 0.0
+
+
+def test_boundary_iou_looks_at_borders_alone():
+    truth = torch.zeros(1, 40, 40, dtype=torch.int64)
+    truth[:, 10:30, 10:30] = 1
+    both = borders(truth, truth, 2)[0]
+    assert (both[0] == both[1]).all()
+    assert both[1, 1] == 20 * 20 - 18 * 18  # 2% of the diagonal is one pixel
+    holed = truth.clone()
+    holed[:, 15:25, 15:25] = 0  # wrong far from where the truth ends
+    first = borders(holed, truth, 2)[0, :, 1]
+    assert first[0] == 20 * 20 - 18 * 18
+    assert first[1] > first[0]

@@ -1,0 +1,286 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from saccade.config import DataConfig
+from saccade.data.check import check_data
+from saccade.data.framing import Framing, unfit
+from saccade.data.image import BadSample
+from saccade.data.open import open_data
+from saccade.tasks.opening import choose_task, open_samples
+from saccade.tasks.segmentation.values import ClassMap, guess_map, read_map
+from support.masks import COLOURS, make_masks, make_pair, save_mask
+
+
+def opened(root, task="segment"):
+    return open_samples(task, DataConfig(path=str(root)))[1]
+
+
+def mask_of(source, index=0):
+    return source.targets.read(index)["mask"]
+
+
+def test_folder_of_images_and_masks_is_known_by_its_layout(tmp_path):
+    choice, data = open_samples(None, DataConfig(path=str(make_masks(tmp_path / "set"))))
+    assert choice.kind.name == "segment"
+    assert (len(data.train), len(data.val)) == (6, 2)
+    assert data.outputs == ("class 0", "class 1", "class 2")
+    assert (mask_of(data.train) == make_pair(0)[1]).all()
+    assert any("class" in note and "values" in note for note in data.notes)
+
+
+def test_file_of_classes_names_values_and_255_is_ignored(tmp_path):
+    root = make_masks(tmp_path / "set", values=(3, 7, 255))
+    (root / "classes.csv").write_text("name,value\nground,3\nsquare,7\n")
+    data = opened(root)
+    assert data.outputs == ("ground", "square")
+    truth = make_pair(0)[1]
+    assert (mask_of(data.train) == np.array([0, 1, -1])[truth]).all()
+
+
+def test_palette_masks_are_read_by_index_and_by_colour(tmp_path):
+    root = make_masks(tmp_path / "set")
+    for file in (root / "masks").rglob("*.png"):
+        image = Image.fromarray(np.array(Image.open(file)))
+        image.putpalette([*COLOURS.ravel().tolist()])
+        image.save(file)
+    truth = make_pair(0)[1]
+    assert (mask_of(opened(root).train) == truth).all()
+    names = dict(zip("abc", COLOURS.tolist(), strict=True))
+    (root / "classes.json").write_text(json.dumps({"c": names["c"], "a": names["a"], "b": names["b"]}))
+    data = opened(root)
+    assert data.outputs == ("c", "a", "b")
+    assert (mask_of(data.train) == np.array([1, 2, 0])[truth]).all()
+
+
+def test_colour_masks_without_a_map_are_refused_with_what_to_add(tmp_path):
+    root = make_masks(tmp_path / "set")
+    for file in (root / "masks").rglob("*.png"):
+        Image.fromarray(COLOURS[np.array(Image.open(file))]).save(file)
+    with pytest.raises(ValueError, match=r"in colours and nothing says what they mean; add classes\.txt"):
+        opened(root)
+
+
+def test_mask_of_another_size_is_a_bad_sample_that_is_named(tmp_path):
+    root = make_masks(tmp_path / "set")
+    save_mask(root / "masks" / "train" / "3.png", np.zeros((16, 20), np.uint8))
+    data = opened(root)
+    encode = choose_task("segment").kind.encoder(_spec(data))
+    with pytest.raises(BadSample, match="its mask is 20 x 16 pixels and the image 40 x 32"):
+        encode(data.train.sample(3))
+    report = check_data(str(root))
+    assert not report.ok
+    assert report.counts()["mask"] == 1
+
+
+def test_unknown_values_are_named_with_those_that_are_known(tmp_path):
+    root = make_masks(tmp_path / "set")
+    (root / "classes.txt").write_text("ground\nsquare\n")
+    data = opened(root)
+    with pytest.raises(BadSample, match=r"values that stand for no class: 2; known are 0 ground, 1 square"):
+        data.train.sample(0)
+    assert check_data(str(root)).counts()["mask"] == 8
+
+
+def test_images_without_mask_are_named_or_refused(tmp_path):
+    root = make_masks(tmp_path / "set", train=12)
+    (root / "masks" / "train" / "5.png").unlink()
+    data = opened(root)
+    assert len(data.train) == 11
+    assert any("5.png" in note and "no mask" in note for note in data.notes)
+    assert any(finding.name.endswith("5.png") for finding in check_data(str(root)).findings)
+    for number in range(4):
+        (root / "masks" / "train" / f"{number}.png").unlink()
+    with pytest.raises(FileNotFoundError, match="5 of 12 images of the part train have no mask"):
+        opened(root)
+
+
+def test_masks_of_sixteen_bits_keep_their_values(tmp_path):
+    root = make_masks(tmp_path / "set")
+    for file in (root / "masks").rglob("*.png"):
+        Image.fromarray(np.array([0, 300, 1000], np.uint16)[np.array(Image.open(file))]).save(file)
+    data = opened(root)
+    assert data.outputs == ("class 0", "class 300", "class 1000")
+    assert (mask_of(data.train) == make_pair(0)[1]).all()
+
+
+def test_class_that_no_mask_has_is_told(tmp_path):
+    root = make_masks(tmp_path / "set")
+    (root / "classes.txt").write_text("ground\nsquare\nband\nnothing\n")
+    data = opened(root)
+    spec = _spec(data)
+    choose_task("segment").kind.complete_spec(spec, data)
+    assert any("'nothing'" in note for note in spec.notes)
+    report = check_data(str(root))
+    assert report.counted == "pixels"
+    assert report.classes["nothing"] == 0
+    assert report.classes["band"] == 6 * 40 * 6
+    assert "nothing" in report.small_classes
+
+
+def test_jpeg_masks_are_refused(tmp_path):
+    root = make_masks(tmp_path / "set")
+    (root / "classes.txt").write_text("ground\nsquare\nband\n")
+    file = root / "masks" / "train" / "0.png"
+    Image.open(file).save(file, format="JPEG")
+    with pytest.raises(BadSample, match="does not keep the values of a mask"):
+        opened(root).train.sample(0)
+
+
+def test_list_of_images_and_masks(tmp_path):
+    root = make_masks(tmp_path / "set")
+    rows = [
+        f"images/{part}/{n}.png,masks/{part}/{n}.png,{part}"
+        for part, count in (("train", 6), ("val", 2))
+        for n in range(count)
+    ]
+    (root / "list.csv").write_text("\n".join(["path,mask,split", *rows]))
+    choice, data = open_samples(None, DataConfig(path=str(root / "list.csv")))
+    assert choice.kind.name == "segment"
+    assert (len(data.train), len(data.val)) == (6, 2)
+    assert (mask_of(data.val) == make_pair(100)[1]).all()
+    (root / "list.csv").write_text("\n".join(["path,mask,split", *(row.replace(",masks", ",gone") for row in rows)]))
+    with pytest.raises(FileNotFoundError, match="masks that are not there"):
+        opened(root / "list.csv")
+
+
+def test_binary_masks_of_0_and_255_are_two_classes():
+    classes, notes = guess_map([0, 255])
+    assert classes.names == ("background", "foreground")
+    assert not classes.ignore
+    assert "two classes" in notes[0]
+    assert guess_map([0, 1, 255])[0].names == ("class 0", "class 1")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "wrong"),
+    [
+        ("classes.json", '{"a": 0, "b": [1, 2, 3]}', "some classes have a value and some a colour"),
+        ("classes.json", '{"a": 0, "b": 0}', "two classes have the value 0"),
+        ("classes.csv", "name,colour\na,red", "neither a column value"),
+        ("classes.json", '{"a": -1}', "whole number from 0 to 65535"),
+        ("classes.txt", "", "names no class"),
+        ("classes.json", "[1, 2", "cannot be read"),
+    ],
+)  # fmt: skip
+def test_bad_file_of_classes_is_refused(tmp_path, name, text, wrong):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=wrong):
+        read_map(tmp_path / name)
+
+
+def test_class_file_of_cvat(tmp_path):
+    (tmp_path / "labelmap.txt").write_text("# label:color_rgb:parts:actions\nbackground:0,0,0::\ncat:128,0,0::\n")
+    found = read_map(tmp_path / "labelmap.txt")
+    assert found == ClassMap(("background", "cat"), (0, 128 << 16), colours=True, ignore=())
+
+
+def test_voc_is_read_by_its_lists(tmp_path):
+    for number in range(4):
+        image, mask = make_pair(number)
+        (tmp_path / "JPEGImages").mkdir(exist_ok=True)
+        Image.fromarray(image).save(tmp_path / "JPEGImages" / f"2007_{number}.jpg")
+        save_mask(tmp_path / "SegmentationClass" / f"2007_{number}.png", np.array([0, 12, 255], np.uint8)[mask])
+    lists = tmp_path / "ImageSets" / "Segmentation"
+    lists.mkdir(parents=True)
+    (lists / "train.txt").write_text("2007_0\n2007_2\n")
+    (lists / "val.txt").write_text("2007_3\n")
+    data = opened(tmp_path)
+    assert (len(data.train), len(data.val), len(data.outputs)) == (2, 1, 21)
+    assert (mask_of(data.val) == np.array([0, 12, -1])[make_pair(3)[1]]).all()
+
+
+def test_ade20k_ignores_zero_and_counts_from_one(tmp_path):
+    for part in ("training", "validation"):
+        image, mask = make_pair(0)
+        for folder in ("images", "annotations"):
+            (tmp_path / folder / part).mkdir(parents=True)
+        Image.fromarray(image).save(tmp_path / "images" / part / "ADE_0.jpg")
+        save_mask(tmp_path / "annotations" / part / "ADE_0.png", np.array([0, 1, 150], np.uint8)[mask])
+    data = opened(tmp_path)
+    assert (data.outputs[0], data.outputs[149]) == ("wall", "flag")
+    assert (mask_of(data.train) == np.array([-1, 0, 149])[make_pair(0)[1]]).all()
+
+
+def test_cityscapes_ids_become_nineteen_classes(tmp_path):
+    for part in ("train", "val"):
+        image, mask = make_pair(0)
+        folder = tmp_path / "leftImg8bit" / part / "ulm"
+        folder.mkdir(parents=True)
+        Image.fromarray(image).save(folder / "ulm_0_leftImg8bit.png")
+        save_mask(
+            tmp_path / "gtFine" / part / "ulm" / "ulm_0_gtFine_labelIds.png", np.array([7, 33, 4], np.uint8)[mask]
+        )
+    data = opened(tmp_path)
+    assert len(data.outputs) == 19
+    assert (mask_of(data.train) == np.array([0, 18, -1])[make_pair(0)[1]]).all()
+
+
+def test_panoptic_segments_become_their_categories(tmp_path):
+    image, mask = make_pair(0)
+    ids = np.array([0, 5 + 256 * 3, 70000])[mask]
+    for part in ("train", "val"):
+        (tmp_path / f"{part}2017").mkdir()
+        Image.fromarray(image).save(tmp_path / f"{part}2017" / "000.jpg")
+        colours = np.stack([ids % 256, ids // 256 % 256, ids // 65536], -1).astype(np.uint8)
+        save_mask(tmp_path / "annotations" / f"panoptic_{part}2017" / "000.png", colours)
+        told = {
+            "categories": [{"id": 9, "name": "cat"}, {"id": 3, "name": "sky"}],
+            "images": [{"id": 1, "file_name": "000.jpg"}],
+            "annotations": [
+                {"image_id": 1, "file_name": "000.png",
+                 "segments_info": [{"id": 5 + 256 * 3, "category_id": 9}, {"id": 70000, "category_id": 3}]}
+            ],
+        }  # fmt: skip
+        (tmp_path / "annotations" / f"panoptic_{part}2017.json").write_text(json.dumps(told))
+    data = opened(tmp_path)
+    assert data.outputs == ("sky", "cat")
+    assert (mask_of(data.train) == np.array([-1, 1, 0])[mask]).all()
+
+
+def test_pets_are_read_by_their_lists(tmp_path):
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "images").mkdir()
+    for number in range(3):
+        image, mask = make_pair(number)
+        Image.fromarray(image).save(tmp_path / "images" / f"Abyssinian_{number}.jpg")
+        save_mask(tmp_path / "annotations" / "trimaps" / f"Abyssinian_{number}.png", (mask + 1).astype(np.uint8))
+    (tmp_path / "annotations" / "trainval.txt").write_text("Abyssinian_0 1 1 1\nAbyssinian_1 1 1 1\n")
+    (tmp_path / "annotations" / "test.txt").write_text("Abyssinian_2 1 1 1\n")
+    data = opened(tmp_path)
+    assert data.outputs == ("pet", "background", "border")
+    assert (len(data.train), len(data.val)) == (2, 1)
+
+
+def test_image_that_is_fitted_in_comes_back_at_its_own_size():
+    image, mask = make_pair(1, (61, 33))
+    framing = Framing(61, fit=True)
+    box = framing.box(33, 61)
+    square = framing.mask(mask, box)
+    assert square.shape == (61, 61)
+    assert (square[:14] == -1).all()
+    assert (unfit(square, (33, 61)) == mask).all()
+    assert (framing.image(image, box).permute(1, 2, 0).numpy()[14:47] == image).all()
+    corners = framing.boxes(np.array([[0, 0, 61, 33]]), box)
+    assert np.allclose(corners, [[0, 14, 61, 47]])
+
+
+def _spec(data):
+    from saccade.data.spec import InputSpec
+
+    return InputSpec(data.outputs, 3, 48, [0.5] * 3, [0.5] * 3, task="segment", extra={"fit": True})
+
+
+def test_classification_folder_is_not_taken_for_masks(tmp_path):
+    for name in ("cat", "dog"):
+        for number in range(3):
+            path = tmp_path / name / f"{number}.png"
+            path.parent.mkdir(exist_ok=True)
+            Image.fromarray(np.full((20, 20, 3), number * 20, np.uint8)).save(path)
+    assert open_data(str(tmp_path)).task == "classify"
+    with pytest.raises(ValueError, match="set for classify"):
+        opened(tmp_path)
+    assert Path(tmp_path).exists()
