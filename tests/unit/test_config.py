@@ -105,6 +105,7 @@ OUTSIDE = {
     "augment.rand_ops": [-1, 9],
     "augment.rand_magnitude": [-1, 11],
     "augment.rand_spread": [-1, math.inf],
+    "augment.rand_prob": [-0.1, 1.1],
     "augment.jitter": [-0.1, 1.1],
     "augment.erase": [-0.1, 3.0],
     "augment.mixup": [-0.1],
