@@ -14,13 +14,11 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
+import simulate
 from scipy import optimize, special, stats
 
-from saccade.comparison import simulate
-from saccade.comparison.anova import MeanSquares, mean_squares, paired_spread, unpaired_spread
-from saccade.comparison.paired import paired_difference
-from saccade.comparison.spread import Spread
-from saccade.comparison.statistic import statistic_difference
+from saccade.comparison.paired import paired_difference, statistic_difference
+from saccade.comparison.spread import MeanSquares, Spread, mean_squares, paired_spread, unpaired_spread
 from saccade.tasks.multilabel.metrics import mean_average_precision
 
 SEEDS, PICTURES = (3, 5, 10), (200, 1000, 10000)

@@ -1,18 +1,17 @@
 """What a comparison found."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from ..tasks.metric import MetricSpec
-from .decision import Verdict
-from .effect import Unaffected
-from .paired import Difference
-from .plan import Plan
-from .question import find_metric
-from .scores import Ratio
-from .verdict import Judgement
+from .difference import Difference, Judgement, Verdict
+from .evidence import Unaffected
+from .paired import Ratio
+from .plan import Note, Plan
+from .request import find_metric
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ class Findings:
     classes: Mapping[str, tuple[ClassDifference, ...]]
     disagreements: Mapping[str, tuple[Disagreement, ...]]
     costs: Mapping[str, Cost]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     unaffected: tuple[Unaffected, ...] = ()
     primary: str = ""
     metrics: Mapping[str, MetricSpec] = field(default_factory=dict)
@@ -152,6 +151,18 @@ class Findings:
     def spec(self, name: str | None) -> MetricSpec | None:
         """Return what is known of a number by its name; None for one that no task describes."""
         return None if name is None else find_metric(self.metrics, name)
+
+    def show(self, metric: str | None, value: float | None) -> str:
+        """Return a value of a metric as text."""
+        if value is None or not math.isfinite(value):
+            return "none"
+        spec = self.spec(metric)
+        return f"{value:.4g}" if spec is None else spec.show(value)
+
+    def words(self, metric: str | None) -> str:
+        """Return what people call a metric; its name where nothing is known of it."""
+        spec = self.spec(metric)
+        return spec.words if spec is not None else metric or "score"
 
     def arm(self, name: str) -> ArmResult:
         """Return an arm by its name."""

@@ -4,11 +4,12 @@ import hashlib
 import json
 import re
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from ..config import TrainConfig, flatten
 from ..data.split import abbreviate
@@ -77,14 +78,14 @@ class Folder:
         other = [
             name for name in request if name not in ("arms", "seeds", "budget") and request[name] != here.get(name)
         ]
-        told = [f"{name} = {here.get(name)!r} there, {request[name]!r} asked" for name in other]
+        differs = [f"{name} = {here.get(name)!r} there, {request[name]!r} asked" for name in other]
         for name, text in request["arms"].items():
             if name in here["arms"] and here["arms"][name] != text:
-                told.append(f"arm {name} is {here['arms'][name]!r} there, {text!r} asked")
-        if told:
+                differs.append(f"arm {name} is {here['arms'][name]!r} there, {text!r} asked")
+        if differs:
             raise RunError(
-                f"{self.path} holds another comparison: {'; '.join(told)}. Name another folder by --out, or let this "
-                "one take its place by --overwrite, which keeps finished runs"
+                f"{self.path} holds another comparison: {'; '.join(differs)}. Name another folder by --out, or let "
+                "this one take its place by --overwrite, which keeps finished runs"
             )
         return record
 
@@ -112,7 +113,7 @@ class Folder:
 def config_hash(config: TrainConfig) -> str:
     """Return ten letters that stand for what is trained, without the seed and the machine."""
     leaves = {k: v for k, v in flatten(config).items() if k not in MACHINE and k not in ("seed", "recipe")}
-    if leaves["task"] is None:  # a task that was not told is no part of what tells runs apart
+    if leaves["task"] is None:  # a task that was not given is no part of what tells runs apart
         del leaves["task"]
     return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()[:10]
 
@@ -129,7 +130,7 @@ def is_finished(path: Path) -> bool:
 
 
 def resumable(path: Path) -> Run | None:
-    """Return a half-finished run that can go on; what was left of one that cannot is removed."""
+    """Return a half-finished run that can be resumed; what was left of one that cannot is removed."""
     run = Run(path)
     if run.settings.exists() and list_states(run.states):
         return run
@@ -146,22 +147,9 @@ def resumable(path: Path) -> Run | None:
 @contextmanager
 def hold(file: Path, *, wait: float = WAIT) -> Iterator[None]:
     """Hold a lock file while working; wait so many seconds for who has it."""
-    try:
-        import fcntl
-    except ImportError:  # a system without it: nothing guards against two at once
-        yield
-        return
     file.parent.mkdir(parents=True, exist_ok=True)
-    with open(file, "a", encoding="utf-8") as handle:
-        until = time.monotonic() + wait
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() >= until:
-                    raise RunError(
-                        f"{file.parent} is being worked on by another process; wait for it or stop it"
-                    ) from None
-                time.sleep(0.1)
-        yield
+    try:
+        with FileLock(file, timeout=wait):
+            yield
+    except Timeout:
+        raise RunError(f"{file.parent} is being worked on by another process; wait for it or stop it") from None

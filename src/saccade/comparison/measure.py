@@ -1,20 +1,34 @@
-"""From finished runs to what a comparison found."""
+"""From finished runs, failed ones included, to what a comparison found."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from ..data.source import Source
 from ..tasks.metric import GROUP, MetricSpec
-from .evidence import Evidence, common_places, per_sample, same_pictures
+from .difference import Difference, judge
+from .evidence import Evidence, common_places, find_unaffected, per_sample, read_evidence, same_pictures
 from .exact import holm
-from .findings import ClassDifference, Cost, Disagreement
-from .paired import Difference, paired_difference, right_or_wrong, unpaired_difference
-from .plan import PlannedArm
-from .question import Question, find_metric
-from .scores import paired_scores, ratio_interval
-from .statistic import macro_difference, statistic_difference
+from .findings import ArmResult, ClassDifference, Cost, Disagreement
+from .folder import Folder
+from .paired import (
+    Seeds,
+    Terms,
+    macro_difference,
+    paired_difference,
+    paired_scores,
+    ratio_interval,
+    right_or_wrong,
+    statistic_difference,
+    unpaired_difference,
+)
+from .plan import Note, PlannedArm
+from .planning import Ready
+from .request import Question, find_metric
+from .result import Comparison
+from .worker import Outcome
 
 SHOWN = 10  # pictures an arm, gains and losses each
 
@@ -47,7 +61,7 @@ class Measure:
             self.groups = per_sample(one, GROUP, one.seeds[:1], self.places)[0].astype(np.int64)
         self.class_metric = self._first_mean(question.primary, question.metric, *self.metrics)
         self.picture_metric = self._first_mean(question.metric, question.primary, *self.metrics)
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
 
     @property
     def binary(self) -> tuple[str, ...]:
@@ -66,24 +80,25 @@ class Measure:
             arm: name of the other.
         """
         question, seeds, spec = self.question, self.seeds(reference, arm), self._by_sample()
-        told = self._told(question.metric, question.larger, margin=question.margin)
+        terms = self._terms(question.metric, question.larger_is_better, margin=question.margin)
         if spec is None:
-            return paired_scores(*(self._series(name, question.metric, seeds) for name in (reference, arm)), **told)
+            return paired_scores(*(self._series(name, question.metric, seeds) for name in (reference, arm)), **terms)
         paired = question.paired and (question.fixed or len(seeds) >= 2)
         if question.paired and not paired:
-            self.notes.append(f"{arm}: fewer than two seeds finished in both arms, so that seeds are not paired")
-        how: Any = "fixed" if question.fixed and paired else "random"
+            message = f"{arm}: fewer than two seeds finished in both arms, so that seeds are not paired"
+            self.notes.append(Note("unpaired", message, arm=arm))
+        how: Seeds = "fixed" if question.fixed and paired else "random"
         first, second = (
             self._records(name, spec, seeds if paired else self.arms[name].seeds) for name in (reference, arm)
         )
         if spec.statistic is not None:
-            return statistic_difference(first, second, spec.statistic, seeds=how, paired=paired, **told)
+            return statistic_difference(first, second, spec.statistic, seeds=how, paired=paired, **terms)
         if spec.by_group:
-            return macro_difference(first, second, self.groups, seeds=how, paired=paired, **told)
+            return macro_difference(first, second, self.groups, seeds=how, paired=paired, **terms)
         return (
-            paired_difference(first, second, seeds=how, **told)
+            paired_difference(first, second, seeds=how, **terms)
             if paired
-            else unpaired_difference(first, second, **told)
+            else unpaired_difference(first, second, **terms)
         )
 
     def score(self, arm: str, seed: int) -> float:
@@ -107,7 +122,7 @@ class Measure:
                 continue
             pair = [self._series(name, metric, seeds) for name in (reference, arm)]
             if np.isfinite(pair).all():
-                found[metric] = paired_scores(*pair, **self._told(metric, spec.larger_is_better))
+                found[metric] = paired_scores(*pair, **self._terms(metric, spec.larger_is_better))
         return found
 
     def classes(self, reference: str, arm: str, names: tuple[str, ...]) -> tuple[ClassDifference, ...]:
@@ -125,9 +140,9 @@ class Measure:
         first, second = (self._records(name, spec, seeds) for name in (reference, arm))
         counted = [(group, self.groups == group) for group in range(len(names))]
         counted = [(group, mine) for group, mine in counted if mine.sum() >= 2]
-        how: Any = "fixed" if self.question.fixed else "random"
-        told = self._told(spec.name, spec.larger_is_better)
-        found = [paired_difference(first[:, m], second[:, m], seeds=how, **told) for _, m in counted]
+        how: Seeds = "fixed" if self.question.fixed else "random"
+        terms = self._terms(spec.name, spec.larger_is_better)
+        found = [paired_difference(first[:, m], second[:, m], seeds=how, **terms) for _, m in counted]
         corrected = holm([difference.p_value for difference in found])
         rows = [
             ClassDifference(
@@ -204,7 +219,7 @@ class Measure:
         if until < max(float(seconds[0]) for arm in pair for seconds, _ in arm):
             return None, None  # a run was not validated yet, and what it was before is not known
         first, second = ([float(np.interp(until, *curve)) for curve in arm] for arm in pair)
-        return until, paired_scores(first, second, **self._told(spec.name, spec.larger_is_better))
+        return until, paired_scores(first, second, **self._terms(spec.name, spec.larger_is_better))
 
     def _by_sample(self) -> MetricSpec | None:
         """Return the metric asked for, if all runs scored their samples in it."""
@@ -240,8 +255,108 @@ class Measure:
     def _series(self, arm: str, metric: str, seeds: tuple[int, ...]) -> list[float]:
         return [self.arms[arm].score(metric, seed) for seed in seeds]
 
-    def _told(self, metric: str, larger: bool, **more: Any) -> dict[str, Any]:
-        """Return how a difference of a metric is judged and told."""
+    def _terms(self, metric: str, larger: bool, margin: float | None = None) -> Terms:
+        """Return how a difference of a metric is judged and shown."""
         spec = find_metric(self.metrics, metric)
-        unit = {} if spec is None else {"share": spec.share, "unit": spec.unit}
-        return {"level": self.question.level, "larger_is_better": larger, **unit, **more}
+        terms: Terms = {"level": self.question.level, "larger_is_better": larger, "margin": margin}
+        return terms if spec is None else {**terms, "share": spec.share, "unit": spec.unit}
+
+
+def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: Folder) -> Comparison:
+    """Say what the finished runs show.
+
+    Args:
+        ready: the plan, its jobs and what is asked.
+        outcomes: how the jobs ended that were run now.
+        folder: of the comparison.
+    """
+    plan, question = ready.plan, ready.question
+    runs = {arm.name: ready.finished(arm.name) for arm in plan.arms}
+    failures = {arm.name: _failures(ready, arm.name, outcomes) for arm in plan.arms}
+    measure = Measure({name: read_evidence(found) for name, found in runs.items()}, question)
+    least = 1 if question.fixed else 2
+    usable = [name for name in runs if len(runs[name]) >= least]
+    reference = plan.reference if plan.reference in usable else next(iter(usable), None)
+    unaffected = find_unaffected(plan, measure.arms)
+    notes = [one.note for one in unaffected]
+    notes += [*_failure_notes(failures, plan.reference, reference), *ready.notes]
+    if plan.side_by_side > 1:
+        notes.append(
+            Note("timing", f"seconds were measured with up to {plan.side_by_side} runs at a time on this machine")
+        )
+    differences = {}
+    distinct = [arm.name for arm in plan.arms if arm.identical_to is None]
+    compared = [name for name in distinct if reference is not None and name != reference and runs[name]]
+    for name in compared:
+        try:
+            differences[name] = measure.difference(reference or "", name)
+        except ValueError as error:
+            notes.append(Note("not compared", f"{name}: {error}", arm=name))
+    judged = judge(differences, margin=question.margin) if differences else {}
+    outputs, source = ready.outputs, ready.validation
+    other: dict[str, dict[str, Difference]] = {}
+    for name in judged:
+        for number, difference in measure.others(reference or "", name).items():
+            other.setdefault(number, {})[name] = difference
+    return Comparison(
+        path=folder.path,
+        plan=replace(plan, same_pictures=measure.same),
+        metric=question.metric,
+        reference=reference or plan.reference,
+        arms=tuple(_arm_result(arm, runs[arm.name], failures[arm.name], measure) for arm in plan.arms),
+        differences=judged,
+        other=other,
+        classes={name: measure.classes(reference or "", name, outputs) for name in judged},
+        disagreements={name: measure.disagreements(reference or "", name, source) for name in judged},
+        costs={arm.name: measure.cost(reference, arm.name, arm) for arm in plan.arms},
+        notes=(*notes, *measure.notes),
+        unaffected=unaffected,
+        primary=question.primary,
+        metrics=measure.metrics,
+        binary=measure.binary,
+        class_metric=measure.class_metric,
+        picture_metric=measure.picture_metric,
+    )
+
+
+def _failures(ready: Ready, name: str, outcomes: Mapping[tuple[str, int], Outcome]) -> dict[int, str]:
+    planned = ready.plan.arm(name)
+    if planned.failed is not None:
+        return {-1: planned.failed}
+    own = planned.identical_to or name
+    return {
+        job.seed: outcomes[(own, job.seed)].reason
+        for job in ready.jobs
+        if job.arm == own and (own, job.seed) in outcomes and outcomes[(own, job.seed)].kind != "finished"
+    }
+
+
+def _failure_notes(failures: Mapping[str, Mapping[int, str]], asked: str, used: str | None) -> list[Note]:
+    notes = []
+    for name, found in failures.items():
+        seeds = [str(seed) for seed in found if seed >= 0]
+        which = f", seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}" if seeds else ""
+        notes += [Note("failure", f"{name} failed{which}: {next(iter(found.values()))}", arm=name)] if found else []
+    if used is None:
+        notes.append(Note("reference", "no arm has enough finished runs: nothing can be said"))
+    elif used != asked:
+        message = f"the reference {asked} has too few finished runs, so the others are compared with {used} instead"
+        notes.append(Note("reference", message))
+    return notes
+
+
+def _arm_result(
+    planned: PlannedArm, runs: Mapping[int, Path], failures: Mapping[int, str], measure: Measure
+) -> ArmResult:
+    scores = tuple(measure.score(planned.name, seed) for seed in runs)
+    return ArmResult(
+        name=planned.name,
+        text=planned.text,
+        status="failed" if not runs else "partly failed" if failures else "finished",
+        seeds=tuple(runs),
+        scores=scores,
+        mean=sum(scores) / len(scores) if scores else None,
+        runs=dict(runs),
+        failures=dict(failures),
+        identical_to=planned.identical_to,
+    )

@@ -50,7 +50,7 @@ class Outcome:
 
 
 def train_run(config: TrainConfig, path: Path) -> Outcome:
-    """Train a run, or go on with it; one that is finished is left alone.
+    """Train a run, or resume it; one that is finished is left alone.
 
     Args:
         config: with the seed.

@@ -120,7 +120,7 @@ def test_an_arm_that_changes_nothing_is_told_of_and_no_other(whole):
     assert [(one.arm, one.like, one.seeds, one.same) for one in whole.unaffected] == [
         ("same", "base", (0, 1, 2), "everything")
     ]
-    assert [told in note for note in whole.notes if "exactly like" in note] == [True]
+    assert [told in note.message for note in whole.notes if note.kind == "unaffected"] == [True]
     found = json.loads((whole.path / "result.json").read_text())
     assert found["unaffected"] == [{"arm": "same", "like": "base", "seeds": [0, 1, 2], "same": "everything"}]
     for file in ("result.md", "report.html"):
@@ -145,7 +145,7 @@ def test_a_result_is_written_whole_as_json_and_markdown(whole):
     assert found["plan"]["arms"][1]["checks"][0] == {
         "what": "training pictures",
         "equal": True,
-        "told": whole.plan.arm(CHANGED).check("training pictures").told,
+        "detail": whole.plan.arm(CHANGED).check("training pictures").detail,
     }
     text = (whole.path / "result.md").read_text()
     for part in ("# Which arm helps", f"| `{CHANGED}` |", "## Costs", "## Classes", "Held equal", "val_loss"):
@@ -234,7 +234,8 @@ def test_arms_that_fail_are_named_and_the_rest_is_compared(pictures, tmp_path):
     assert "not a finite number" in str(result.verdict("hot"))
     assert "nonsense" in str(result.verdict("odd"))
     assert result.costs["hot"].seconds is None
-    assert any(note.startswith("hot failed, seeds 0, 1: the loss is not a finite number") for note in result.notes)
+    note = next(note for note in result.notes if (note.kind, note.arm) == ("failure", "hot"))
+    assert note.message.startswith("hot failed, seeds 0, 1: the loss is not a finite number")
     assert json.loads(result.to_json())["arms"][1]["failures"]["0"]
 
 
@@ -245,7 +246,7 @@ def test_without_the_reference_the_others_are_compared_with_each_other(pictures,
     assert result.arm("base").status == "failed"
     assert result.reference == "cool"
     assert set(result.differences) == {"cold"}
-    assert any("compared with cool instead" in note for note in result.notes)
+    assert ["compared with cool instead" in note.message for note in result.notes if note.kind == "reference"] == [True]
     assert result.verdict("base").kind == "cannot tell"
 
 

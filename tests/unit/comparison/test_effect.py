@@ -1,5 +1,4 @@
-from saccade.comparison.effect import find_unaffected
-from saccade.comparison.evidence import Evidence
+from saccade.comparison.evidence import Evidence, find_unaffected
 from saccade.comparison.plan import Plan, PlannedArm
 
 LOSSES = {1: [2.0, 1.5], 2: [2.1, 1.4]}
@@ -32,7 +31,7 @@ def test_arms_that_came_out_alike_are_found_for_the_seeds_where_they_did():
         ("broadcast", "base", (1, 2), "everything"),
         ("warm", "base", (1,), "everything"),
     ]
-    note = str(find_unaffected(plan(broadcast="model.plugins", warm="optim.lr"), arms)[0])
+    note = str(find_unaffected(plan(broadcast="model.plugins", warm="optim.lr"), arms)[0].note)
     assert note == (
         "broadcast trained exactly like base with seeds 1, 2: what it changes had no effect there; check that the arm "
         "does what it says"

@@ -3,10 +3,9 @@ import pytest
 
 from saccade.comparison.evidence import per_sample, read_evidence, same_pictures
 from saccade.comparison.measure import Measure
-from saccade.comparison.paired import paired_difference, unpaired_difference
+from saccade.comparison.paired import paired_difference, paired_scores, unpaired_difference
 from saccade.comparison.plan import PlannedArm
-from saccade.comparison.question import Wish, ask, find_metric
-from saccade.comparison.scores import paired_scores
+from saccade.comparison.request import Request, ask, find_metric
 from saccade.data.targets import ClassTargets
 from saccade.tasks.classification.metrics import metric_specs
 from support.comparisons import write_run
@@ -18,7 +17,7 @@ LABELS = np.arange(200) % 2
 
 def asked(metric=None, **wish):
     """A question about runs of two classes."""
-    return ask(Wish(metric, **wish), metric_specs(2), "top1")
+    return ask(Request(arms=(), metric=metric, **wish), metric_specs(2), "top1")
 
 
 def evidence(tmp_path, name, correct, *, seeds=(0, 1, 2), **options):
@@ -67,13 +66,13 @@ def test_different_seeds_are_compared_unpaired_and_said_so(tmp_path):
     assert (found.low, found.high) == pytest.approx(
         (unpaired_difference(BASE, BETTER).low, unpaired_difference(BASE, BETTER).high)
     )
-    assert "not paired" in measure.notes[0]
+    assert (measure.notes[0].kind, measure.notes[0].arm) == ("unpaired", "other")
 
 
 def test_pairing_can_be_switched_off_and_one_seed_fixed(pair, tmp_path):
     assert Measure(pair, asked("top1", paired=False)).difference("base", "better").design == "unpaired"
     arms = {name: evidence(tmp_path / "one", name, x[:1], seeds=(0,)) for name, x in (("a", BASE), ("b", BETTER))}
-    assert Measure(arms, asked("top1", fixed=True)).difference("a", "b").design == "fixed"
+    assert Measure(arms, asked("top1", seeds_fixed=True)).difference("a", "b").design == "fixed"
     with pytest.raises(ValueError, match="seed"):
         Measure(arms, asked("top1")).difference("a", "b")
 
@@ -158,7 +157,7 @@ def test_other_numbers_of_a_run_are_compared_over_seeds(tmp_path):
     assert set(found) == {"val_loss"}  # the metric itself and numbers of unknown direction are left out
     assert found["val_loss"].mean == pytest.approx(-0.1)
     assert not found["val_loss"].larger_is_better
-    odd = Measure(arms, asked("oddity", larger=True)).difference("base", "other")
+    odd = Measure(arms, asked("oddity", larger_is_better=True)).difference("base", "other")
     assert odd.mean == pytest.approx(1.0)
 
 
@@ -176,11 +175,11 @@ def test_a_metric_whose_direction_is_unknown_has_to_be_told():
     assert [one and one.larger_is_better for one in found] == [False, True, None]
     with pytest.raises(ValueError, match="larger_is_better"):
         asked("oddity")
-    assert not asked("oddity", larger=False).larger
-    assert not asked("top1", larger=False).larger
+    assert not asked("oddity", larger_is_better=False).larger_is_better
+    assert not asked("top1", larger_is_better=False).larger_is_better
     assert asked().metric == "top1"
 
 
 def test_an_unknown_metric_names_those_there_are(pair):
     with pytest.raises(ValueError, match="ended with val_top1"):
-        Measure(pair, asked("auc", larger=True)).difference("base", "better")
+        Measure(pair, asked("auc", larger_is_better=True)).difference("base", "better")

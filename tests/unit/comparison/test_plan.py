@@ -7,10 +7,9 @@ import torch
 from saccade.comparison import planning
 from saccade.comparison.arms import parse_arm
 from saccade.comparison.budget import Pace
-from saccade.comparison.checks import check_all
 from saccade.comparison.compare import plan_comparison
 from saccade.comparison.plan import estimate_detectable
-from saccade.comparison.snapshot import DataCache, inspect_arm
+from saccade.comparison.snapshot import DataCache, check_all, inspect_arm
 from saccade.config import ConfigError, overlay
 from saccade.tasks import MetricSpec
 from support.comparisons import SETTINGS, TINY
@@ -60,14 +59,14 @@ def test_a_plan_writes_nothing(tmp_path):
 def test_extra_weights_of_a_task_are_counted_and_shared_ones_begin_equal(tmp_path):
     check = plan("drloc", out=tmp_path / "c").arm("drloc").check("initial weights")
     assert not check.equal
-    assert "in this arm alone (locators" in check.told
-    shared = check.told.split(" shared")[0].split(" of ")
+    assert "in this arm alone (locators" in check.detail
+    shared = check.detail.split(" shared")[0].split(" of ")
     assert shared[0] == shared[1]
 
 
 def test_another_batch_size_is_caught_and_explained(tmp_path):
     found = plan("big:=batch_size=48", out=tmp_path / "c").arm("big")
-    differing = {check.what: check.told for check in found.checks if not check.equal}
+    differing = {check.what: check.detail for check in found.checks if not check.equal}
     assert set(differing) == {"batches", "schedule", "optimizer"}
     assert "because optim.batch_size = 48, not 32" in differing["batches"]
     assert found.check("order of the pictures").equal  # the same permutation, cut elsewhere
@@ -77,9 +76,9 @@ def test_another_batch_size_is_caught_and_explained(tmp_path):
 def test_fewer_training_pictures_and_repeats_are_caught(tmp_path):
     found = plan("few:=data.train_limit=64", "twice:=augment.repeats=2", out=tmp_path / "c")
     few, twice = found.arm("few"), found.arm("twice")
-    assert "64 pictures against 96, because data.train_limit = 64" in few.check("training pictures").told
+    assert "64 pictures against 96, because data.train_limit = 64" in few.check("training pictures").detail
     assert not few.check("order of the pictures").equal
-    assert "augment.repeats = 2, not 1" in twice.check("order of the pictures").told
+    assert "augment.repeats = 2, not 1" in twice.check("order of the pictures").detail
     assert not twice.check("augmentation draws").equal
     assert twice.check("training pictures").equal
 
@@ -90,7 +89,7 @@ def test_another_order_is_caught_even_if_no_setting_explains_it(cache):
     swapped = other.order[0].clone()
     swapped[[0, 1]] = swapped[[1, 0]]
     other = replace(other, order=(swapped, *other.order[1:]))
-    caught = {check.what: check.told for check in check_all(reference, other) if not check.equal}
+    caught = {check.what: check.detail for check in check_all(reference, other) if not check.equal}
     assert caught == {
         "order of the pictures": "and no setting explains it",
         "augmentation draws": "and no setting explains it",
@@ -108,7 +107,7 @@ def test_one_changed_weight_is_caught(cache):
     changed = replace(other, weights={**other.weights, name: (other.weights[name][0], "other")})
     check = next(c for c in check_all(reference, changed) if c.what == "initial weights")
     assert not check.equal
-    assert f"1 begin with other values ({name})" in check.told
+    assert f"1 begin with other values ({name})" in check.detail
 
 
 def test_arms_with_equal_settings_are_found_and_not_run_twice(tmp_path):
@@ -179,7 +178,7 @@ def test_validation_pictures_held_out_by_seed_are_noticed(tmp_path):
 def test_arms_may_have_other_image_sizes(cache):
     small = look("data.img_size=14", cache)
     check = next(c for c in check_all(look("base", cache), small) if c.what.startswith("size"))
-    assert "because data.img_size = 14, not 28" in check.told
+    assert "because data.img_size = 14, not 28" in check.detail
 
 
 def test_one_seed_is_refused_unless_it_is_meant(tmp_path):
@@ -209,7 +208,7 @@ def test_order_and_draws_are_those_that_training_uses(cache):
 
 
 def batches(found):
-    return {arm.check("batches").told for arm in found.arms if arm.name != "base"}
+    return {arm.check("batches").detail for arm in found.arms if arm.name != "base"}
 
 
 def test_size_batches_and_rate_may_be_given_by_their_short_names(tmp_path):

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from saccade.comparison import paired_difference
-from saccade.comparison.power import plan_detectable, seeds_needed
+from saccade.comparison.difference import plan_detectable
 from saccade.comparison.spread import Spread
 
 
@@ -35,16 +35,16 @@ def test_seeds_needed_for_the_detectable_difference_are_those_at_hand():
 
 def test_smaller_differences_need_more_seeds_until_pictures_are_too_few():
     x = result()
-    wanted = [seeds_needed(x, d) for d in (0.1, 0.03, 0.02)]
+    wanted = [x.seeds_needed(d) for d in (0.1, 0.03, 0.02)]
     assert wanted == sorted(wanted)
     assert len(set(wanted)) == 3
-    assert seeds_needed(x, 0.001) is None
-    assert seeds_needed(x, -0.03) == wanted[1]
+    assert x.seeds_needed(0.001) is None
+    assert x.seeds_needed(-0.03) == wanted[1]
 
 
 def test_stricter_level_and_more_power_need_more_seeds():
     x = result()
-    assert x.seeds_needed(0.03) < seeds_needed(x, 0.03, level=0.99)
+    assert x.seeds_needed(0.03) < x.seeds_needed(0.03, level=0.99)
     assert x.seeds_needed(0.03) < x.seeds_needed(0.03, power=0.95)
 
 

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 
 from saccade.comparison import compare as comparing
-from saccade.comparison.checks import Check
-from saccade.comparison.paired import paired_difference
-from saccade.comparison.plan import Plan, PlannedArm
-from saccade.comparison.report import render_report, write_report
-from saccade.comparison.report_record import repeat_command
-from saccade.comparison.result import ArmResult, ClassDifference, Comparison, Cost, Disagreement
-from saccade.comparison.scores import paired_scores, ratio_interval
-from saccade.comparison.verdict import judge
-from saccade.comparison.writing import as_markdown
+from saccade.comparison.difference import judge
+from saccade.comparison.findings import ArmResult, ClassDifference, Cost, Disagreement
+from saccade.comparison.paired import paired_difference, paired_scores, ratio_interval
+from saccade.comparison.plan import Note, Plan, PlannedArm
+from saccade.comparison.report import render_report, repeat_command, write_report
+from saccade.comparison.result import Comparison
+from saccade.comparison.snapshot import Check
 from saccade.config import parse_settings
 from saccade.data.source import ArraySource
 from saccade.tasks import MetricSpec
@@ -84,7 +82,7 @@ def made(path=Path("nowhere"), **more):
         classes={"better": rows, EVIL: ()},
         disagreements={"better": pictures},
         costs=costs,
-        notes=(f"broken failed: {EVIL}", f"a remark {EVIL}"),
+        notes=(Note("failure", f"broken failed: {EVIL}", arm="broken"), Note("timing", f"a remark {EVIL}", "look")),
         primary="top1",
         metrics={one.name: one for one in metric_specs(20)},
         binary=("top1", "top5", "macro_top1"),
@@ -112,7 +110,7 @@ def test_verdicts_come_first_one_line_an_arm(page):
         [100 * x for x in (judged.difference.mean, judged.low, judged.high)], abs=0.006
     )
     assert rows["twin"][1].startswith("The same settings as better.")
-    assert rows["broken"][1] == f"It failed: cannot be built: {EVIL}."
+    assert rows["broken"][1] == f"It failed: cannot be built: {EVIL}. Try another"
     assert f"{made().verdict(EVIL).more_seeds} more seed" in rows[EVIL][1]
 
 
@@ -166,16 +164,17 @@ def test_names_are_text_and_nothing_runs(page):
 def test_settings_checks_and_failures_are_told(page):
     changed = page.rows("What differs between the arms")
     assert ["better", "optim.lr", "0.002", "0.003"] in changed
-    assert ["broken", "could not be built", "", ""] in changed
+    assert ["broken", "cannot be run: cannot be built", "", ""] in changed
     held = page.rows("What is held equal")
-    assert held == [["batches", "equal", "32 pictures a step"], ["optimizer", "differs in better", checks_told()]]
+    assert held == [
+        ["batches", "equal", "32 pictures a step"],
+        ["optimizer", "equal in the other arms", ""],
+        ["optimizer", "differs in better", made().plan.arm("better").check("optimizer").detail],
+    ]
     assert page.rows("Runs that did not finish") == [["broken", "all", f"cannot be built: {EVIL}. Try another"]]
     notes = [item.text for item in page.all("li") if EVIL in item.text]
-    assert f"a remark {EVIL}" in notes
-
-
-def checks_told():
-    return made().plan.arm("better").check("optimizer").told
+    assert f"a remark {EVIL}; look" in notes
+    assert not any("broken failed" in note for note in notes)
 
 
 def test_command_asks_the_same_again(page):
@@ -263,18 +262,18 @@ def test_markdown_of_accuracy_ends_at_a_hundred_points_too():
     assert d.detectable > 1
     row = ClassDifference("cat", 4, 0.5, 0.5, d, 1.0)
     result = made(differences=judge({"better": d}), classes={"better": (row,)}, other={"val_top5": {"better": d}})
-    text = as_markdown(result)
-    assert "| +0.00 [-100.00, +100.00] | 1 | nothing | cannot tell |" in text
-    assert "even the largest difference that there can be is missed" in text
+    text = result.to_markdown()
+    assert "| `better` | +0.00 [-100.00, +100.00] | nothing |" in text
+    assert "For better it is nothing: with so few seeds or pictures" in text
     assert "| +0.0 [-100.0, +100.0] |" in text  # the class
-    assert "| +0 [-1, +1] |" in text  # the share
-    assert "detectable, seeds or pictures are too few" not in as_markdown(made())
+    assert "| +0 | -1 to +1 |" in text  # the share
+    assert "it is nothing" not in made().to_markdown()
 
 
 def test_plan_is_told_once_and_kept_in_the_file():
     result = made()
     assert "## Plan" not in result.to_markdown()
-    assert str(result.plan) in as_markdown(result, plan=True)
+    assert str(result.plan) in result.to_markdown(plan=True)
 
 
 def test_comparison_does_not_fail_for_want_of_its_report(tmp_path):
@@ -304,9 +303,10 @@ def test_shares_that_are_no_right_answers_are_told_in_points_of_their_metric():
     assert "One point is one part in a hundred" in text
     assert "Mean average precision at equal time" in text
     assert "--metric" not in repeat_command(result, REQUEST)
-    markdown = as_markdown(result)
-    assert "| `better` | test[0] | red, blue | 0.7 | 0.5 |" in markdown
-    assert "Loss, a mean of trainings." in markdown
+    markdown = result.to_markdown()
+    assert "| Picture | Right answer | base | better |" in markdown
+    assert "| test[0] | red, blue | 0.7 | 0.5 |" in markdown
+    assert "the loss of each, a mean of trainings." in markdown
 
 
 def test_numbers_with_a_unit_are_told_in_it():
@@ -323,4 +323,4 @@ def test_numbers_with_a_unit_are_told_in_it():
     assert page.rows("better against base, years of mean absolute error")[0][3] == "2.5 → 0.5 of 20; clear"
     assert "Points: " not in page.all("main")[0].text
     assert "100 points" not in page.all("main")[0].text
-    assert "| arm | class | pictures | reference mean absolute error | arm mean absolute error |" in as_markdown(result)
+    assert f"| old | {d.mean:.4g} [{d.low:.4g}, {d.high:.4g}] | 2.5 → 0.5 of 20; clear |" in result.to_markdown()

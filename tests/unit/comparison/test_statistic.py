@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from saccade.comparison import paired_difference
-from saccade.comparison.paired import unpaired_difference
-from saccade.comparison.statistic import macro_difference, statistic_difference
+from saccade.comparison.paired import macro_difference, statistic_difference, unpaired_difference
 
 
 def arms(experiments, rng, *, seeds=4, shares=(0.6, 0.3, 0.1), pictures=300):

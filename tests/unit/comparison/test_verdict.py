@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from saccade.comparison import paired_difference
+from saccade.comparison.difference import judge
 from saccade.comparison.exact import holm
-from saccade.comparison.verdict import judge
 
 
 def arms(effect, *, seeds=6, pictures=2000, noise=0.3, seed=0):
