@@ -46,10 +46,10 @@ class Difference:
         detectable: estimate of the smallest true difference that such an experiment finds four times out of five.
         level: confidence of the interval.
         n_seeds: trainings of an arm, of the smaller arm if they differ.
-        n_pictures: test pictures; 0 where only one number a seed is known.
+        n_samples: test pictures; 0 where only one number a seed is known.
         per_seed: b - a of each seed, S; empty when seeds are not paired.
         seed_se: standard error of the mean that trainings cause.
-        picture_se: standard error of the mean that the choice of pictures causes beyond that.
+        sample_se: standard error of the mean that the choice of pictures causes beyond that.
         sign_flip_p: exact p-value over seeds, pictures as they are; None without paired seeds.
         mcnemar_p: exact p-value over pictures, trainings as they are; None without pictures.
         mcnemar_per_seed: the same for each seed alone, S; empty when seeds are not paired.
@@ -69,10 +69,10 @@ class Difference:
     detectable: float
     level: float
     n_seeds: int
-    n_pictures: int
+    n_samples: int
     per_seed: np.ndarray = field(repr=False)
     seed_se: float
-    picture_se: float
+    sample_se: float
     sign_flip_p: float | None
     mcnemar_p: float | None
     mcnemar_per_seed: np.ndarray = field(repr=False)
@@ -131,10 +131,10 @@ class Difference:
             low, high = (low, middle) if enough(middle) else (middle, high)
         return high
 
-    def pictures_needed(self, difference: float, *, level: float, power: float = 0.8) -> int:
+    def samples_needed(self, difference: float, *, level: float, power: float = 0.8) -> int:
         """Return about how many pictures let enough seeds find a difference of this size, twofold reserve included."""
         limit = self.spread.with_seeds(MOST_SEEDS, now=self.n_seeds).detectable(level=level, power=power)
-        return int(np.ceil(2 * self.n_pictures * (limit / abs(difference)) ** 2))
+        return int(np.ceil(2 * self.n_samples * (limit / abs(difference)) ** 2))
 
     @property
     def verdict(self) -> Verdict:
@@ -249,11 +249,11 @@ def _what_next(result: Difference, margin: float | None, level: float) -> tuple[
         return "tell a margin, the difference that matters", None
     target = result.amount(wanted) + ("" if margin is not None else ", the difference seen")
     needed = result.seeds_needed(wanted, level=level)
-    if needed is None and result.n_pictures == 0:
+    if needed is None and result.n_samples == 0:
         return f"to find {target}, more than {MOST_SEEDS:,} seeds would be needed", None
     if needed is None:
-        pictures = result.pictures_needed(wanted, level=level)
-        return f"more seeds will not find {target}: test on {pictures:,} pictures", None
+        samples = result.samples_needed(wanted, level=level)
+        return f"more seeds will not find {target}: test on {samples:,} pictures", None
     more = max(needed - result.n_seeds, 1)
     if out_of_reach(more, margin):
         return f"{target}, would take {more:,} more seeds: tell a margin, the difference that matters", more
@@ -313,7 +313,7 @@ def judge(results: Mapping[str, Difference], *, margin: float | None = None) -> 
 
 def plan_detectable(
     seeds: int,
-    pictures: int,
+    samples: int,
     accuracy: float,
     *,
     seed_sd: float = 0.005,
@@ -326,7 +326,7 @@ def plan_detectable(
 
     Args:
         seeds: trainings of each arm.
-        pictures: test pictures.
+        samples: test pictures.
         accuracy: the baseline's, from 0 to 1.
         seed_sd: how much the two arms' true difference varies from seed to seed; half a point is usual on small data.
         disagreement: share of pictures on which one arm is right and the other wrong; by default accuracy x (1 -
@@ -336,8 +336,8 @@ def plan_detectable(
         level: confidence of the interval.
         power: the wanted chance of finding it.
     """
-    if seeds < 2 or pictures < 2:
-        raise ValueError(f"seeds={seeds}, pictures={pictures} were given; a plan needs at least 2 of both")
+    if seeds < 2 or samples < 2:
+        raise ValueError(f"seeds={seeds}, samples={samples} were given; a plan needs at least 2 of both")
     if not 0 < accuracy < 1:
         raise ValueError(f"accuracy={accuracy} was given; it is a share between 0 and 1")
     variance = accuracy * (1 - accuracy) if disagreement is None else disagreement
@@ -346,8 +346,8 @@ def plan_detectable(
             f"disagreement={disagreement}, repeats={repeats}, seed_sd={seed_sd} were given; the first two are shares, "
             "disagreement above 0, and a standard deviation is not negative"
         )
-    picture = repeats * variance / pictures
-    rest = (1 - repeats) * variance / (seeds * pictures)
-    freedom = max(2 * pictures * variance, 1)  # of a variance that only discordant pictures tell about
-    spread = Spread(seed_sd**2 / seeds + rest, seeds - 1, picture, freedom, picture + rest)
+    sample = repeats * variance / samples
+    rest = (1 - repeats) * variance / (seeds * samples)
+    freedom = max(2 * samples * variance, 1)  # of a variance that only discordant pictures tell about
+    spread = Spread(seed_sd**2 / seeds + rest, seeds - 1, sample, freedom, sample + rest)
     return spread.detectable(level=level, power=power)

@@ -122,7 +122,7 @@ def _memory(path: Path) -> int | None:
         return None
 
 
-def same_pictures(arms: Mapping[str, Evidence]) -> bool:
+def same_samples(arms: Mapping[str, Evidence]) -> bool:
     """Return whether all runs answered the same pictures; refuse arms of one seed that did not."""
     everywhere = {arm.fingerprint(seed) for arm in arms.values() for seed in arm.seeds}
     for seed in sorted({seed for arm in arms.values() for seed in arm.seeds}):

@@ -47,7 +47,7 @@ class ClassDifference:
 
     Attributes:
         name: of the class.
-        pictures: of it.
+        samples: of it.
         reference: mean score of the reference.
         arm: mean score of the arm.
         difference: with its interval, for this class alone.
@@ -55,7 +55,7 @@ class ClassDifference:
     """
 
     name: str
-    pictures: int
+    samples: int
     reference: float
     arm: float
     difference: Difference
@@ -127,7 +127,7 @@ class Findings:
         metrics: what is known of the numbers, by name.
         binary: names of the metrics whose scores are right or wrong, 0 or 1, for every picture.
         class_metric: what classes are compared in; None where there is nothing to compare them in.
-        picture_metric: what single pictures are compared in; likewise.
+        sample_metric: what single pictures are compared in; likewise.
     """
 
     path: Path
@@ -146,7 +146,7 @@ class Findings:
     metrics: Mapping[str, MetricSpec] = field(default_factory=dict)
     binary: tuple[str, ...] = ()
     class_metric: str | None = None
-    picture_metric: str | None = None
+    sample_metric: str | None = None
 
     def spec(self, name: str | None) -> MetricSpec | None:
         """Return what is known of a number by its name; None for one that no task describes."""
@@ -173,7 +173,7 @@ class Findings:
 
     def gains_and_losses(self, name: str) -> tuple[list[Disagreement], list[Disagreement]]:
         """Return the pictures that an arm answers better than the reference, and those that it answers worse."""
-        spec, found = self.spec(self.picture_metric), self.disagreements.get(name, ())
+        spec, found = self.spec(self.sample_metric), self.disagreements.get(name, ())
         more, less = ([x for x in found if x.arm > x.reference], [x for x in found if x.arm < x.reference])
         return (more, less) if spec is None or spec.larger_is_better else (less, more)
 

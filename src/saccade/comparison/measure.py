@@ -9,7 +9,7 @@ import numpy as np
 from ..data.source import Source
 from ..tasks.metric import GROUP, MetricSpec
 from .difference import Difference, judge
-from .evidence import Evidence, common_places, find_unaffected, per_sample, read_evidence, same_pictures
+from .evidence import Evidence, common_places, find_unaffected, per_sample, read_evidence, same_samples
 from .exact import holm
 from .findings import ArmResult, ClassDifference, Cost, Disagreement
 from .folder import Folder
@@ -45,7 +45,7 @@ class Measure:
         places: samples that every run answered; empty where seeds have samples of their own.
         groups: of these samples, such as their classes; None where there are none.
         class_metric: what groups are compared in; None where no metric is a mean over samples.
-        picture_metric: what single samples are compared in; likewise.
+        sample_metric: what single samples are compared in; likewise.
         notes: what has to be said beside the numbers.
     """
 
@@ -53,14 +53,14 @@ class Measure:
         self.arms, self.question = arms, question
         self.metrics = {name: spec for arm in arms.values() for name, spec in arm.metrics.items()}
         self.metrics |= question.metrics
-        self.same = same_pictures(arms)
+        self.same = same_samples(arms)
         self.places = common_places(arms) if self.same else np.empty(0, np.int64)
         self.groups: np.ndarray | None = None
         if len(self.places) and self._have(GROUP):
             one = next(arm for arm in arms.values() if arm.seeds)
             self.groups = per_sample(one, GROUP, one.seeds[:1], self.places)[0].astype(np.int64)
         self.class_metric = self._first_mean(question.primary, question.metric, *self.metrics)
-        self.picture_metric = self._first_mean(question.metric, question.primary, *self.metrics)
+        self.sample_metric = self._first_mean(question.metric, question.primary, *self.metrics)
         self.notes: list[Note] = []
 
     @property
@@ -160,9 +160,9 @@ class Measure:
             arm: name of the other.
             source: the validation pictures.
         """
-        if not len(self.places) or self.picture_metric is None:
+        if not len(self.places) or self.sample_metric is None:
             return ()
-        spec = self.metrics[self.picture_metric]
+        spec = self.metrics[self.sample_metric]
         means = [self._records(name, spec, self.arms[name].seeds).mean(0) for name in (reference, arm)]
         gain = np.nan_to_num(means[1] - means[0]) * (1 if spec.larger_is_better else -1)
         order = np.argsort(-gain, kind="stable")
@@ -300,7 +300,7 @@ def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: 
             other.setdefault(number, {})[name] = difference
     return Comparison(
         path=folder.path,
-        plan=replace(plan, same_pictures=measure.same),
+        plan=replace(plan, same_samples=measure.same),
         metric=question.metric,
         reference=reference or plan.reference,
         arms=tuple(_arm_result(arm, runs[arm.name], failures[arm.name], measure) for arm in plan.arms),
@@ -315,7 +315,7 @@ def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: 
         metrics=measure.metrics,
         binary=measure.binary,
         class_metric=measure.class_metric,
-        picture_metric=measure.picture_metric,
+        sample_metric=measure.sample_metric,
     )
 
 

@@ -52,12 +52,12 @@ def from_differences(
     """Return the result for differences b - a that were already taken, S, P."""
     S, P = differences.shape
     ms = mean_squares(differences)
-    spread = (paired_spread if seeds == "random" else fixed_spread)(ms, seeds=S, pictures=P)
+    spread = (paired_spread if seeds == "random" else fixed_spread)(ms, seeds=S, samples=P)
     return summarize(
         float(ms.mean),
         spread,
         n_seeds=S,
-        n_pictures=P,
+        n_samples=P,
         per_seed=differences.mean(1),
         mcnemar_p=mcnemar(differences),
         mcnemar_per_seed=np.array([mcnemar(row) for row in differences]),
@@ -81,7 +81,7 @@ def unpaired_difference(a: Any, b: Any, **terms: Unpack[Terms]) -> Difference:
         float(between.mean()),
         unpaired_spread(first, second),
         n_seeds=min(len(first), len(second)),
-        n_pictures=first.shape[1],
+        n_samples=first.shape[1],
         mcnemar_p=mcnemar(between),
         design="unpaired",
         right_or_wrong=right_or_wrong(first, second),
@@ -168,7 +168,7 @@ def statistic_difference(
     terms["share"] = bool(terms.get("share"))
     first, second = read_scores(*pseudo, one_seed=seeds == "fixed", same_seeds=paired)
     found = from_differences(second - first, seeds=seeds, **terms) if paired else unpaired_difference(*pseudo, **terms)
-    return replace(found, n_pictures=P, mcnemar_p=None, mcnemar_per_seed=np.empty(0))
+    return replace(found, n_samples=P, mcnemar_p=None, mcnemar_per_seed=np.empty(0))
 
 
 def _pseudo_values(
@@ -194,7 +194,7 @@ def paired_scores(a: Any, b: Any, **terms: Unpack[Terms]) -> Difference:
     differences = second - first
     spread = Spread(_variance_of_mean(differences), len(differences) - 1, 0.0, np.inf, 0.0)
     return summarize(
-        float(differences.mean()), spread, n_seeds=len(differences), n_pictures=0, per_seed=differences, **terms
+        float(differences.mean()), spread, n_seeds=len(differences), n_samples=0, per_seed=differences, **terms
     )
 
 
@@ -235,7 +235,7 @@ def summarize(
         margin=margin,
         per_seed=np.empty(0) if per_seed is None else per_seed,
         seed_se=float(np.sqrt(spread.seed)),
-        picture_se=float(np.sqrt(spread.picture)),
+        sample_se=float(np.sqrt(spread.sample)),
         sign_flip_p=None if per_seed is None else sign_flip(per_seed),
         mcnemar_p=mcnemar_p,
         mcnemar_per_seed=np.empty(0) if mcnemar_per_seed is None else mcnemar_per_seed,

@@ -10,7 +10,7 @@ from .difference import plan_detectable
 from .snapshot import Check
 
 ASSUMED_ACCURACY = 0.8
-OWN_PICTURES = (
+OWN_SAMPLES = (
     "but other ones for each seed, since they are held out by seed; intervals are over seeds alone. Give validation "
     "pictures of their own for sharper ones"
 )
@@ -84,8 +84,8 @@ class Plan:
         reference: the arm that others are compared with.
         arms: all of them, in the order given.
         seeds: that each is trained with.
-        pictures: to validate on.
-        same_pictures: whether all seeds validate on the same ones.
+        samples: to validate on.
+        same_samples: whether all seeds validate on the same ones.
         runs: in all.
         finished: of them, before.
         side_by_side: runs at a time.
@@ -101,8 +101,8 @@ class Plan:
     reference: str
     arms: tuple[PlannedArm, ...]
     seeds: tuple[int, ...]
-    pictures: int
-    same_pictures: bool
+    samples: int
+    same_samples: bool
     runs: int
     finished: int
     side_by_side: int
@@ -141,8 +141,8 @@ class Plan:
             elif len(differing) < len(checked):
                 rows.append((first.what, "equal in the other arms", ""))
             rows += [(check.what, f"differs in {name}", check.detail) for name, check in differing]
-        if not self.same_pictures:
-            rows.append(("validation pictures", "equal in all arms", OWN_PICTURES))
+        if not self.same_samples:
+            rows.append(("validation pictures", "equal in all arms", OWN_SAMPLES))
         return rows
 
     def __str__(self) -> str:
@@ -165,7 +165,7 @@ class Plan:
             lines.append(f"Expected time: {time} ({self.estimate}).")
         lines += [f"Budget: {self.budget}."] if self.budget else []
         if self.detectable is not None:
-            on = f"on {self.pictures:,} validation pictures"
+            on = f"on {self.samples:,} validation pictures"
             if self.detectable > 1:
                 lines.append(
                     f"It will probably see nothing: with {_count(len(self.seeds), 'seed')} {on}, even a difference of "
@@ -184,27 +184,27 @@ def _count(number: int, noun: str) -> str:
 
 
 def estimate_detectable(
-    metric: MetricSpec, *, seeds: int, pictures: int, arms: int, scores: Sequence[float] = ()
+    metric: MetricSpec, *, seeds: int, samples: int, arms: int, scores: Sequence[float] = ()
 ) -> tuple[float | None, str]:
     """Return the smallest difference a comparison will probably find, and what that assumes.
 
     Args:
         metric: that runs are judged by; only of a share of right answers this can be said before any run.
         seeds: of each arm.
-        pictures: to validate on.
+        samples: to validate on.
         arms: compared with the reference.
         scores: of finished runs of the reference, if there are any.
     """
-    if seeds < 2 or pictures < 2:
+    if seeds < 2 or samples < 2:
         return None, ""
     if not metric.share or metric.statistic is not None or metric.by_group:
         return None, f"how {metric.words} varies is not known before runs are finished"
     known = sum(scores) / len(scores) if scores else ASSUMED_ACCURACY
-    accuracy = min(max(known, 1 / pictures), 1 - 1 / pictures)
+    accuracy = min(max(known, 1 / samples), 1 - 1 / samples)
     article = "an" if metric.words[0] in "aeiou" else "a"
     how = f"if the {metric.words} is about {accuracy:.0%}"
     if scores:
         how = f"{article} {metric.words} of {accuracy:.0%} as in {_count(len(scores), 'finished run')}"
     how += "; arms that vary by half a point from seed to seed"
     how += f"; corrected for {arms} arms" if arms > 1 else ""
-    return plan_detectable(seeds, pictures, accuracy, level=1 - 0.05 / max(arms, 1)), how
+    return plan_detectable(seeds, samples, accuracy, level=1 - 0.05 / max(arms, 1)), how

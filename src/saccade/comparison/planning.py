@@ -91,10 +91,10 @@ class Planner:
             name: replace(one, config=overlay(one.config, {"schedule.epochs": self.configs[name].schedule.epochs}))
             for name, one in snapshots.items()
         }
-        pictures = self._unchanged(snapshots, known)
+        fingerprints = self._unchanged(snapshots, known)
         if keep:
             arms = {**before.get("request", {}).get("arms", {}), **self.request.record["arms"]}
-            self.folder.write({**self.request.record, "arms": arms}, {"fit": fit, "pictures": pictures})
+            self.folder.write({**self.request.record, "arms": arms}, {"fit": fit, "pictures": fingerprints})
         jobs = self._jobs(twins)
         plan = self._describe(data.name, twins, snapshots, jobs, budget)
         return Ready(plan, jobs, data.outputs, data.val, question, tuple(dict.fromkeys(self.notes)))
@@ -179,17 +179,17 @@ class Planner:
 
     def _unchanged(self, snapshots: Mapping[str, ArmSnapshot], known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fingerprints of the arms' pictures; refuse to mix runs from before and after a change of them."""
-        pictures = dict(known)
+        fingerprints = dict(known)
         for name, one in snapshots.items():
             key = f"{config_hash(self.configs[name])}/seed-{self.seeds[0]}"
             found = {"train": one.train.fingerprint, "val": one.val.fingerprint}
-            if pictures.setdefault(key, found) != found:
+            if fingerprints.setdefault(key, found) != found:
                 raise RunError(
                     f"the pictures of {one.config.data.path or 'the embedded set'} are others than when the "
                     f"comparison in {self.folder.path} was begun; its runs cannot be compared with new ones. Name "
                     "another folder by --out, or put the pictures back"
                 )
-        return pictures
+        return fingerprints
 
     def _path(self, name: str, seed: int) -> Path:
         return self.folder.run_path(name, self._config(name, seed))
@@ -221,7 +221,7 @@ class Planner:
         detectable, how = estimate_detectable(
             metric,
             seeds=len(self.seeds),
-            pictures=base.val.count,
+            samples=base.val.count,
             arms=max(len({name for name in snapshots if name != self.reference}), 1),
             scores=[summary[f"val_{metric.name}"] for summary in done],
         )
@@ -231,8 +231,8 @@ class Planner:
             reference=self.reference,
             arms=tuple(self._planned(arm, twins[arm.name], snapshots, base, paces) for arm in self.arms),
             seeds=self.seeds,
-            pictures=base.val.count,
-            same_pictures=len(seen) == 1,
+            samples=base.val.count,
+            same_samples=len(seen) == 1,
             runs=len(jobs),
             finished=len(jobs) - len(rest),
             side_by_side=max(len(self.slots), 1),

@@ -35,12 +35,12 @@ class Comparison(Findings):
         lines = "\n".join(f"- **{name}**: {verdict}" for name, verdict in self._verdicts())
         notes = "\n".join(f"- {note}" for note in self.notes)
         parts = [f"# {title(self)}", lines, *([notes] if notes else []), f"{about(self)}."]
-        pictures = [table for table, _ in disagreements(self, PICTURES)]
+        samples = [table for table, _ in disagreements(self, PICTURES)]
         sections: dict[str, list[Block]] = {
             "The differences": differences(self),
             "Costs": [costs(self), *at_equal_time(self)],
             "Classes": classes(self, brief=True),
-            "Pictures": [disagreements_text(self), *pictures] if pictures else [],
+            "Pictures": [disagreements_text(self), *samples] if samples else [],
             "Plan": [Text(f"```text\n{self.plan}\n```")] if plan else [],
         }
         parts += [f"## {name}\n\n{to_markdown(blocks)}" for name, blocks in sections.items() if blocks]

@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Pictures:
+class SampleSet:
     """A set by what tells it from others."""
 
     fingerprint: str
@@ -55,8 +55,8 @@ class ArmSnapshot:
     """
 
     config: TrainConfig
-    train: Pictures
-    val: Pictures
+    train: SampleSet
+    val: SampleSet
     order: tuple[Tensor, ...]
     copies: tuple[Tensor, ...]
     keys: tuple[Tensor, ...]
@@ -76,7 +76,7 @@ class DataCache:
 
     def __init__(self) -> None:
         self.opened: dict[Any, tuple[TaskChoice, Data]] = {}
-        self.known: dict[int, Pictures] = {}
+        self.known: dict[int, SampleSet] = {}
 
     def open(self, config: TrainConfig) -> tuple[TaskChoice, Data]:
         """Return the task and the samples of a run's settings."""
@@ -86,11 +86,11 @@ class DataCache:
             self.opened[name] = open_samples(config.task, data)
         return self.opened[name]
 
-    def validation(self, config: TrainConfig) -> Pictures:
+    def validation(self, config: TrainConfig) -> SampleSet:
         """Return what tells the validation pictures of a run from others."""
         val = self.open(config)[1].val
         if id(val) not in self.known:  # the set stays in `opened`, so its id stays its own
-            self.known[id(val)] = Pictures(val.fingerprint(), len(val))
+            self.known[id(val)] = SampleSet(val.fingerprint(), len(val))
         return self.known[id(val)]
 
 
@@ -152,12 +152,12 @@ def _order(feed: Feed) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Te
     return tuple(index for index, _ in epochs), tuple(copies for _, copies in epochs), keys
 
 
-def _training(data: Data, limit: int | None) -> Pictures:
+def _training(data: Data, limit: int | None) -> SampleSet:
     train = limit_samples(data.train, limit)
     if isinstance(train, Stream):
         about = f"{data.name} {data.outputs} {train.length}"
-        return Pictures(hashlib.sha256(about.encode()).hexdigest(), train.length or 0)
-    return Pictures(train.fingerprint(), len(train))
+        return SampleSet(hashlib.sha256(about.encode()).hexdigest(), train.length or 0)
+    return SampleSet(train.fingerprint(), len(train))
 
 
 def _describe(tensor: Tensor) -> tuple[tuple[int, ...], str]:
@@ -195,7 +195,7 @@ def _because(reference: ArmSnapshot, arm: ArmSnapshot, *names: str) -> str:
     return f"because {'; '.join(detail)}" if detail else "and no setting explains it"
 
 
-def _training_pictures(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
+def _training_samples(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     equal = reference.train == arm.train
     detail = f"{arm.train.count:,} pictures, fingerprint {arm.train.fingerprint[:12]}"
     if not equal:
@@ -204,7 +204,7 @@ def _training_pictures(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     return Check("training pictures", equal, detail)
 
 
-def _validation_pictures(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
+def _validation_samples(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     equal = reference.val == arm.val
     detail = f"{arm.val.count:,} pictures, fingerprint {arm.val.fingerprint[:12]}"
     return Check("validation pictures", equal, detail if equal else _because(reference, arm, "data.", "seed"))
@@ -297,8 +297,8 @@ def _few(names: list[str]) -> str:
 
 
 CHECKS: tuple[Callable[[ArmSnapshot, ArmSnapshot], Check], ...] = (
-    _training_pictures,
-    _validation_pictures,
+    _training_samples,
+    _validation_samples,
     _same_order,
     _batches,
     _draws,

@@ -158,7 +158,7 @@ def _class_table(rows: Sequence[ClassDifference], caption: str, folded: str = ""
         d = row.difference
         clear = "; clear" if row.p_holm < 1 - d.level else ""
         before, after = (f"{x:.1%}" if d.share else f"{x:.4g}" for x in (row.reference, row.arm))
-        cells.append((row.name, _span(d, d.low, d.high, 1), f"{before} → {after} of {row.pictures:,}{clear}"))
+        cells.append((row.name, _span(d, d.low, d.high, 1), f"{before} → {after} of {row.samples:,}{clear}"))
     return Table(caption, ("Class", "Difference", "Reference → arm"), tuple(cells), folded=folded)
 
 
@@ -169,7 +169,7 @@ def disagreements(result: Findings, most: int) -> list[tuple[Table, list[Disagre
         result: of the comparison.
         most: pictures of a table.
     """
-    right = result.picture_metric in result.binary
+    right = result.sample_metric in result.binary
     ways = ("is right more often", "is right less often") if right else ("is better", "is worse")
     found = []
     for name in result.disagreements:
@@ -191,16 +191,16 @@ def disagreements(result: Findings, most: int) -> list[tuple[Table, list[Disagre
 
 def disagreements_text(result: Findings) -> Text:
     """Return what the tables of pictures show."""
-    right = f"the {result.words(result.picture_metric)} of each, a mean of trainings."
-    if result.picture_metric in result.binary:
+    right = f"the {result.words(result.sample_metric)} of each, a mean of trainings."
+    if result.sample_metric in result.binary:
         right = "how many of the trainings get each right."
     return Text(f"The validation pictures with the largest differences, and {right}")
 
 
 def _answered(result: Findings, name: str, mean: float) -> str:
     """Return how an arm did on a picture."""
-    if result.picture_metric not in result.binary:
-        return result.show(result.picture_metric, mean)
+    if result.sample_metric not in result.binary:
+        return result.show(result.sample_metric, mean)
     seeds = len(result.arm(name).seeds)
     return f"right in {round(mean * seeds)} of {seeds}" if seeds else f"right in {mean:.0%}"
 

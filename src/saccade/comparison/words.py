@@ -71,7 +71,7 @@ def about(result: Findings) -> str:
     """Return what the verdicts are about."""
     seeds = len(result.arm(result.reference).seeds)
     return (
-        f"{result.metric} on {result.plan.pictures:,} validation pictures, against {shorten(result.reference, NAME)}, "
+        f"{result.metric} on {result.plan.samples:,} validation pictures, against {shorten(result.reference, NAME)}, "
         f"trained {seeds} time{'' if seeds == 1 else 's'}"
     )
 
@@ -122,7 +122,7 @@ def _advice(judged: Judgement) -> str:
 
 
 def _seen(result: Findings, d: Difference) -> str:
-    if _counts_pictures(result, d):
+    if _counts_samples(result, d):
         spec = result.spec(result.metric)
         alike = ", every class counted alike" if spec is not None and spec.by_group else ""
         verb = "is" if d.size(d.mean) == "1.00" else "are"
@@ -136,12 +136,12 @@ def _seen(result: Findings, d: Difference) -> str:
 def _side(result: Findings, d: Difference, value: float) -> str:
     if not math.isfinite(value):
         return "unknown"
-    if not _counts_pictures(result, d):
+    if not _counts_samples(result, d):
         return f"{d.signed(value)} {d.unit_name}".rstrip()
     return f"{d.size(value)} {'fewer' if d.scaled(value) < 0 else 'more'}"
 
 
-def _counts_pictures(result: Findings, d: Difference) -> bool:
+def _counts_samples(result: Findings, d: Difference) -> bool:
     """Whether a difference counts right answers, by the scores that runs are judged by."""
     own, judged = result.spec(result.metric), result.spec(result.primary)
     same = own is not None and judged is not None and own.column == judged.column

@@ -16,7 +16,7 @@ def plan(**changes):
         for name, setting in {"base": None, **changes}.items()
     )
     rest = {"side_by_side": 1, "seconds": None, "estimate": "", "budget": "", "detectable": None, "detectable_how": ""}
-    counts = {"pictures": 9, "same_pictures": True, "runs": 2 * len(arms), "finished": 0}
+    counts = {"samples": 9, "same_samples": True, "runs": 2 * len(arms), "finished": 0}
     return Plan(data="set", reference="base", arms=arms, seeds=(1, 2), **counts, **rest)
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from saccade.comparison.evidence import per_sample, read_evidence, same_pictures
+from saccade.comparison.evidence import per_sample, read_evidence, same_samples
 from saccade.comparison.measure import Measure
 from saccade.comparison.paired import paired_difference, paired_scores, unpaired_difference
 from saccade.comparison.plan import PlannedArm
@@ -86,7 +86,7 @@ def test_seeds_with_their_own_pictures_are_compared_over_seeds_alone(tmp_path):
     assert not measure.same
     found = measure.difference("base", "better")
     expected = paired_scores(BASE.mean(1), BETTER.mean(1))
-    assert (found.mean, found.low, found.n_pictures) == pytest.approx((expected.mean, expected.low, 0))
+    assert (found.mean, found.low, found.n_samples) == pytest.approx((expected.mean, expected.low, 0))
     assert measure.classes("base", "better", ("cat", "dog")) == ()
 
 
@@ -94,13 +94,13 @@ def test_arms_that_validated_on_other_pictures_are_refused(tmp_path):
     arms = {"base": evidence(tmp_path, "base", BASE)}
     arms["other"] = evidence(tmp_path, "other", BETTER, fingerprint="another")
     with pytest.raises(ValueError, match="different pictures with seed 0"):
-        same_pictures(arms)
+        same_samples(arms)
 
 
 def test_classes_add_up_and_are_corrected_for_their_number(pair):
     rows = Measure(pair, asked("top1")).classes("base", "better", ("cat", "dog"))
     assert {row.name for row in rows} == {"cat", "dog"}
-    total = sum(row.pictures * row.difference.mean for row in rows) / 200
+    total = sum(row.samples * row.difference.mean for row in rows) / 200
     assert total == pytest.approx(BETTER.mean() - BASE.mean())
     assert all(row.p_holm >= row.difference.p_value for row in rows)
 

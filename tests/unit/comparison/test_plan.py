@@ -136,7 +136,7 @@ def test_a_budget_reduces_seeds_then_epochs_and_says_so(tmp_path):
 
 
 def test_a_plan_that_can_see_nothing_says_so_instead_of_a_size_there_is_not(tmp_path):
-    found = replace(plan("broadcast", out=tmp_path / "c"), detectable=1.53, seeds=(0, 1), pictures=20)
+    found = replace(plan("broadcast", out=tmp_path / "c"), detectable=1.53, seeds=(0, 1), samples=20)
     assert "It will probably see nothing: with 2 seeds on 20 validation pictures" in str(found)
     assert "153" not in str(found)
 
@@ -145,7 +145,7 @@ def test_one_of_a_thing_is_told_in_the_singular(tmp_path):
     found = replace(plan("broadcast", out=tmp_path / "c"), runs=1, seeds=(4,), finished=1)
     assert "1 run, seed 4; 1 is finished." in str(found)
     assert "4 runs, seeds 0, 1; none are finished." in str(replace(found, runs=4, seeds=(0, 1), finished=0))
-    assert "as in 1 finished run;" in estimate_detectable(ACCURACY, seeds=2, pictures=50, arms=1, scores=[0.5])[1]
+    assert "as in 1 finished run;" in estimate_detectable(ACCURACY, seeds=2, samples=50, arms=1, scores=[0.5])[1]
 
 
 def test_an_arm_that_cannot_be_built_is_named_and_the_rest_planned(tmp_path):
@@ -156,21 +156,21 @@ def test_an_arm_that_cannot_be_built_is_named_and_the_rest_planned(tmp_path):
 
 
 def test_other_validation_pictures_are_refused(tmp_path):
-    pictures = png_folder(tmp_path / "a", train=24, val=9)
+    samples = png_folder(tmp_path / "a", train=24, val=9)
     others = png_folder(tmp_path / "b", train=24, val=6)
     settings = {"model.options": TINY, "optim.batch_size": 8, "data.img_size": 16, "data.workers": 0}
-    options = {"out": tmp_path / "c", "settings": settings, "data": str(pictures)}
+    options = {"out": tmp_path / "c", "settings": settings, "data": str(samples)}
     with pytest.raises(ConfigError, match=r"validates on other pictures than 'base' \(6 of .*because of data.path"):
         plan(f"x:=data.path={others}", **options)
 
 
 def test_validation_pictures_held_out_by_seed_are_noticed(tmp_path):
-    pictures = png_folder(tmp_path / "a", train=60, val=0)
+    samples = png_folder(tmp_path / "a", train=60, val=0)
     settings = {"model.options": TINY, "optim.batch_size": 8, "data.img_size": 16, "data.workers": 0}
-    found = plan("broadcast", out=tmp_path / "c", settings=settings, data=str(pictures / "train"))
-    config = parse_arm("base").configure(None, {**settings, "data.path": str(pictures / "train")})
+    found = plan("broadcast", out=tmp_path / "c", settings=settings, data=str(samples / "train"))
+    config = parse_arm("base").configure(None, {**settings, "data.path": str(samples / "train")})
     if not hasattr(config.data, "split_seed"):
-        assert not found.same_pictures
+        assert not found.same_samples
         assert "other ones for each seed" in str(found)
     assert found.arm("broadcast").check("validation pictures").equal
 
@@ -224,7 +224,7 @@ def test_a_rate_of_one_arm_leaves_the_batches_of_all_as_the_recipe_has_them(tmp_
 
 
 def test_only_of_a_share_of_right_answers_the_smallest_difference_is_known_before_runs():
-    known = {"seeds": 5, "pictures": 1000, "arms": 1}
+    known = {"seeds": 5, "samples": 1000, "arms": 1}
     assert estimate_detectable(ACCURACY, **known)[0] == pytest.approx(0.02, abs=0.01)
     for metric in (
         MetricSpec("mae", "mean absolute error", larger_is_better=False),

@@ -61,7 +61,7 @@ def made(path=Path("nowhere"), **more):
     equal = paired_scores([0.5, 0.52, 0.51], [0.55, 0.58, 0.54], share=True)
     costs = {"base": replace(cost, step_ratio=None), "better": replace(cost, at_equal_time=equal)}
     costs["broken"] = Cost(None, None, None, None, None, None, None, None)
-    pictures = (Disagreement(0, "test[0]", "cat", 0.0, 1.0), Disagreement(1, "test[1]", EVIL, 2 / 3, 1 / 3))
+    samples = (Disagreement(0, "test[0]", "cat", 0.0, 1.0), Disagreement(1, "test[1]", EVIL, 2 / 3, 1 / 3))
     checks = (Check("batches", True, "32 pictures a step"), Check("optimizer", False, "because optim.lr = 0.003"))
     planned = (
         PlannedArm("base", "base", {}, notes=("a note",)),
@@ -80,14 +80,14 @@ def made(path=Path("nowhere"), **more):
         differences=judge(found),
         other={"val_loss": {"better": paired_scores([1.0, 1.1, 1.2], [0.8, 0.9, 0.95], larger_is_better=False)}},
         classes={"better": rows, EVIL: ()},
-        disagreements={"better": pictures},
+        disagreements={"better": samples},
         costs=costs,
         notes=(Note("failure", f"broken failed: {EVIL}", arm="broken"), Note("timing", f"a remark {EVIL}", "look")),
         primary="top1",
         metrics={one.name: one for one in metric_specs(20)},
         binary=("top1", "top5", "macro_top1"),
         class_metric="top1",
-        picture_metric="top1",
+        sample_metric="top1",
     )
     return replace(result, **more)
 
@@ -228,7 +228,7 @@ def test_missing_parts_do_not_break_the_page():
     empty = {"differences": {}, "other": {}, "classes": {}, "disagreements": {}, "costs": {}, "notes": ()}
     result = made(**empty)
     arms = tuple(replace(arm, status="failed", seeds=(), scores=(), mean=None) for arm in result.arms)
-    plan = replace(result.plan, arms=tuple(replace(arm, checks=()) for arm in result.plan.arms), same_pictures=False)
+    plan = replace(result.plan, arms=tuple(replace(arm, checks=()) for arm in result.plan.arms), same_samples=False)
     page = parse(render_report(replace(result, arms=arms, plan=plan)))
     assert "No arm could be compared" in page.all("main")[0].text
     assert {row[1] for row in page.rows("top1 on 400")} == {"failed"}
@@ -288,9 +288,9 @@ LABELS = {one.name: one for one in label_specs(0.3)}
 def test_shares_that_are_no_right_answers_are_told_in_points_of_their_metric():
     rng = np.random.default_rng(1)
     d = paired_difference(rng.random((3, 400)), rng.random((3, 400)) * 0.9 + 0.3, share=True)
-    pictures = (Disagreement(0, "test[0]", "red, blue", 0.7, 0.5), Disagreement(1, "test[1]", "no label", 0.2, 0.4))
-    told = {"metric": "map", "primary": "map", "metrics": LABELS, "binary": (), "picture_metric": "loss"}
-    result = made(**told, differences=judge({"better": d}), classes={}, disagreements={"better": pictures})
+    samples = (Disagreement(0, "test[0]", "red, blue", 0.7, 0.5), Disagreement(1, "test[1]", "no label", 0.2, 0.4))
+    told = {"metric": "map", "primary": "map", "metrics": LABELS, "binary": (), "sample_metric": "loss"}
+    result = made(**told, differences=judge({"better": d}), classes={}, disagreements={"better": samples})
     page = parse(render_report(result))
     words = {row[0]: row[2] for row in page.rows("map on 400")}["better"]
     assert words.startswith(f"Its mean average precision is {100 * d.mean:.2f} points higher. ")

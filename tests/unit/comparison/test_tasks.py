@@ -65,7 +65,7 @@ def test_difference_of_a_statistic_is_that_of_the_runs_records(labels):
     expected = statistic_difference(*records, mean_average_precision, share=True)
     found = result.differences["broadcast"].difference
     assert (found.mean, found.low, found.high) == (expected.mean, expected.low, expected.high)
-    assert found.n_pictures == 24
+    assert found.n_samples == 24
     specs = list(result.metrics.values())
     alone = Measure(arms, ask(Request(arms=(), paired=False), specs, "map")).difference("base", "broadcast")
     assert (alone.design, alone.mean) == ("unpaired", pytest.approx(found.mean))
@@ -82,7 +82,7 @@ def test_other_numbers_of_labels_have_the_directions_of_their_specs(labels):
 
 def test_pictures_of_labels_are_shown_by_their_loss_with_their_truth(labels):
     _, result = labels
-    assert result.picture_metric == "loss"
+    assert result.sample_metric == "loss"
     gains, losses = result.gains_and_losses("broadcast")
     assert all(one.arm < one.reference for one in gains)
     assert all(one.arm > one.reference for one in losses)
@@ -138,7 +138,7 @@ def test_numbers_are_compared_by_distance_less_is_better(numbers):
     means = [np.mean([scores.columns["mae"].astype(float) for scores in found]) for found in runs.values()]
     assert [arm.mean for arm in result.arms] == pytest.approx(means)
     assert judged.mean == pytest.approx(means[1] - means[0])
-    assert result.picture_metric == "mae"
+    assert result.sample_metric == "mae"
     gains, _ = result.gains_and_losses("broadcast")
     assert all(one.arm < one.reference and one.label.startswith("level ") for one in gains)
 
