@@ -2,6 +2,7 @@
 
     python benchmarks/coverage.py > benchmarks/results/coverage.md      # about twenty minutes on two cores
     python benchmarks/coverage.py --records-only                        # its part on statistics that are no mean
+    python benchmarks/coverage.py --verdicts-only                       # its part on failures, single numbers and looks
 
 An experiment draws new trainings and new pictures. 95 % is promised, and no more false alarms than 5 % at any number of
 arms; 93 to 97 is what the tables are checked for.
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import simulate
+import verdicts
 from scipy import optimize, special, stats
 
 from saccade.comparison.paired import paired_difference, statistic_difference
@@ -57,8 +59,13 @@ def main() -> None:
     parser.add_argument("--experiments", type=int, default=2000, help="of right or wrong answers, for each line")
     parser.add_argument("--records", type=int, default=400, help="experiments of statistics that are no mean")
     parser.add_argument("--records-only", action="store_true", help="print that part alone")
+    parser.add_argument("--verdicts", type=int, default=1000, help="experiments of failures, single numbers and looks")
+    parser.add_argument("--verdicts-only", action="store_true", help="print that part alone")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.verdicts_only:
+        verdicts.everything(options.verdicts, options.seed)
+        return
     if options.records_only:
         record_coverage(options.records, options.seed)
         return
@@ -74,6 +81,7 @@ def main() -> None:
     print("\n## Range over both grids\n")
     for name, column in zip(("right or wrong", "normal"), worst, strict=True):
         print(f"- {name}: {100 * min(column):.1f} to {100 * max(column):.1f} %")
+    verdicts.everything(options.verdicts, options.seed)
 
 
 def binary_coverage(experiments: int, rng: np.random.Generator) -> list[float]:

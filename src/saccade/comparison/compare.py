@@ -10,8 +10,8 @@ import rich.console
 from ..data.source import Source
 from ..files import write_text
 from ..training.loop import Interrupted
+from .conclude import conclude
 from .folder import is_finished
-from .measure import conclude
 from .plan import Plan
 from .planning import Planner
 from .report import write_report

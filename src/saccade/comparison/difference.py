@@ -13,7 +13,9 @@ from .spread import Spread
 MANY_SEEDS = 100  # nobody runs more to confirm what was seen
 MOST_SEEDS = 10_000  # a plan beyond this is no plan
 
-Kind = Literal["helps", "hurts", "no difference", "cannot tell"]
+FIRST_LOOK = 0.8  # share of the chance of a false alarm that the first look may spend
+
+Kind = Literal["helps", "hurts", "no difference", "cannot tell", "unstable"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Verdict:
     """A decision and its reasons.
 
     Args:
-        kind: "helps", "hurts", "no difference" or "cannot tell".
+        kind: "helps", "hurts", "no difference", "cannot tell", or "unstable" where failed trainings could turn it.
         text: a sentence with the numbers.
         more_seeds: how many seeds to add to each arm before asking again; None where that would not help.
     """
@@ -60,6 +62,7 @@ class Difference:
         spread: where the uncertainty comes from.
         share: whether scores are shares of one, so that differences are in percentage points.
         unit: of other scores; empty for none.
+        samples_fixed: whether the interval takes the pictures as they are: only one number a seed is known.
     """
 
     mean: float
@@ -83,6 +86,7 @@ class Difference:
     spread: Spread = field(repr=False)
     share: bool = False
     unit: str = ""
+    samples_fixed: bool = False
 
     def interval(self, level: float) -> tuple[float, float]:
         """Return the interval at another level."""
@@ -208,7 +212,7 @@ def decide(
     p_value: float | None = None,
     interval: tuple[float, float] | None = None,
     joint: tuple[float, float] | None = None,
-    arms: int = 1,
+    level: float | None = None,
 ) -> Verdict:
     """Return the verdict on one arm.
 
@@ -218,13 +222,14 @@ def decide(
         p_value: a corrected one instead of the result's.
         interval: a corrected one instead of the result's.
         joint: the interval that has to lie within the margin; the result's by default.
-        arms: how many arms share the chance of a false alarm, for how many seeds are needed.
+        level: of the interval that more seeds would be judged by; the result's by default.
     """
     p = result.p_value if p_value is None else p_value
     least, most = joint or (result.low, result.high)
     unit = f" {result.unit}" if result.unit and not result.share else ""
     numbers = f"{result.span(*(interval or (result.low, result.high)))}{unit}"
     about = "" if result.design != "fixed" else "; said of these trained weights only, not of other trainings"
+    about += "; over seeds on these very pictures: of other pictures it says nothing" if result.samples_fixed else ""
     if result.spread.certain and result.mean == 0:
         return Verdict("no difference", f"no difference at all: both arms score the same everywhere{about}")
     within = margin is not None and -margin < least and most < margin
@@ -234,7 +239,7 @@ def decide(
         return Verdict(kind, f"{kind}{small}: {numbers}, p = {p:.2g}{about}")
     if within:
         return Verdict("no difference", f"no difference above {result.amount(margin or 0)}: {numbers}{about}")
-    advice, more = _what_next(result, margin, 1 - (1 - result.level) / arms)
+    advice, more = _what_next(result, margin, level or result.level)
     finds = f"finds {result.amount(result.detectable)} or more four times out of five"
     finds = "is too small to find any difference that there can be" if result.finds_nothing else finds
     return Verdict("cannot tell", f"cannot tell yet: {numbers}; this experiment {finds}; {advice}{about}", more)
@@ -271,7 +276,7 @@ class Judgement:
 
     Args:
         difference: the comparison of this arm alone.
-        p_holm: its p-value after Holm's correction for the number of arms.
+        p_holm: its p-value after Holm's correction for the number of arms, and that for looks.
         low: lower end of the interval that excludes zero exactly when `p_holm` is below 1 - level.
         high: its upper end.
         joint_low: lower end of the Bonferroni interval; all arms' joint intervals hold together with the level.
@@ -288,26 +293,38 @@ class Judgement:
     verdict: Verdict
 
 
-def judge(results: Mapping[str, Difference], *, margin: float | None = None) -> dict[str, Judgement]:
-    """Return the verdict on every arm, corrected for how many were tried.
+def spent(look: int) -> float:
+    """Return the share of the chance of a false alarm that a look may spend; all looks together spend it once.
+
+    Args:
+        look: counted from 1; 0 for an experiment that is looked at once and never again.
+    """
+    return 1.0 if look == 0 else FIRST_LOOK if look == 1 else (1 - FIRST_LOOK) / (look * (look - 1))
+
+
+def judge(results: Mapping[str, Difference], *, margin: float | None = None, look: int = 0) -> dict[str, Judgement]:
+    """Return the verdict on every arm, corrected for how many were tried, and for how often one looked.
 
     Args:
         results: arm's name to its difference from the baseline, all at one level.
         margin: a difference too small to matter; each result's own by default.
+        look: how many times these arms were looked at, this time included, with seeds added in between; 0 where no
+            seeds will ever be added.
     """
     levels = {x.level for x in results.values()}
     if len(levels) != 1:
         raise ValueError(f"results at levels {sorted(levels)} were given; judge needs one arm at least and one level")
     level = levels.pop()
-    p_values = [x.p_value for x in results.values()]
-    corrected = zip(results.items(), holm(p_values), holm_levels(p_values, level=level), strict=True)
+    alpha, p_values = (1 - level) * spent(look), [x.p_value for x in results.values()]
+    after = 1 - (1 - level) * spent(look + 1 if look else 0) / len(results)
+    corrected = zip(results.items(), holm(p_values), holm_levels(p_values, level=1 - alpha), strict=True)
     judged = {}
     for (name, result), p, own_level in corrected:
-        joint = result.interval(1 - (1 - level) / len(results))
-        interval = result.interval(own_level)
+        p = min(float(p) / spent(look), 1.0)
+        joint, interval = result.interval(1 - alpha / len(results)), result.interval(own_level)
         own = result.margin if margin is None else margin
-        verdict = decide(result, margin=own, p_value=float(p), interval=interval, joint=joint, arms=len(results))
-        judged[name] = Judgement(result, float(p), *interval, *joint, verdict)
+        verdict = decide(result, margin=own, p_value=p, interval=interval, joint=joint, level=after)
+        judged[name] = Judgement(result, p, *interval, *joint, verdict)
     return judged
 
 

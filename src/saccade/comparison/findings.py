@@ -12,6 +12,7 @@ from .evidence import Unaffected
 from .paired import Ratio
 from .plan import Note, Plan
 from .request import find_metric
+from .stability import Stability
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class ArmResult:
         runs: folder of every finished seed's run.
         failures: reason of every seed that did not finish, by seed; -1 stands for all of them.
         identical_to: an arm with the very same settings, whose runs these are.
+        stability: how often its trainings failed or diverged; None for one that cannot be built.
     """
 
     name: str
@@ -39,6 +41,7 @@ class ArmResult:
     runs: Mapping[int, Path]
     failures: Mapping[int, str]
     identical_to: str | None = None
+    stability: Stability | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ class Findings:
         binary: names of the metrics whose scores are right or wrong, 0 or 1, for every picture.
         class_metric: what classes are compared in; None where there is nothing to compare them in.
         sample_metric: what single pictures are compared in; likewise.
+        look: how many times one has looked at this comparison, this time included; 0 where it does not matter.
     """
 
     path: Path
@@ -147,6 +151,7 @@ class Findings:
     binary: tuple[str, ...] = ()
     class_metric: str | None = None
     sample_metric: str | None = None
+    look: int = 0
 
     def spec(self, name: str | None) -> MetricSpec | None:
         """Return what is known of a number by its name; None for one that no task describes."""

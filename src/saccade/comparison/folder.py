@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,24 @@ class Folder:
         self.path.mkdir(parents=True, exist_ok=True)
         record = {"format": FORMAT, "request": dict(request), **found}
         write_text(self.record_file, json.dumps(record, indent=1, ensure_ascii=False))
+
+    def looks(self, seeds: Sequence[int]) -> list[list[int]]:
+        """Return the seeds of every look at results here, one at these seeds included; the same seeds are one look."""
+        looks, now = (self.record() or {}).get("looks"), sorted(seeds)
+        if looks is None:  # a comparison that was written before looks were counted
+            try:
+                before = json.loads(self.result_file.read_text(encoding="utf-8"))
+                looks = [sorted(next(arm["seeds"] for arm in before["arms"] if arm["name"] == before["reference"]))]
+            except (OSError, ValueError, KeyError, TypeError, StopIteration):
+                looks = []
+        return [*looks, *([] if now in looks else [now])]
+
+    def count_look(self, seeds: Sequence[int]) -> int:
+        """Return how many times one has looked at results here, this time included, and write it down."""
+        record, looks = self.record(), self.looks(seeds)
+        if record and looks != record.get("looks"):
+            write_text(self.record_file, json.dumps({**record, "looks": looks}, indent=1, ensure_ascii=False))
+        return looks.index(sorted(seeds)) + 1
 
     def run_path(self, name: str, config: TrainConfig) -> Path:
         """Return where a run is or will be; the same settings under another arm's name are found."""

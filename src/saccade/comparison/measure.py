@@ -1,18 +1,15 @@
-"""From finished runs, failed ones included, to what a comparison found."""
+"""From finished runs to what a comparison found."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from ..data.source import Source
 from ..tasks.metric import GROUP, MetricSpec
-from .difference import Difference, judge
-from .evidence import Evidence, common_places, find_unaffected, per_sample, read_evidence, same_samples
+from .difference import Difference
+from .evidence import Evidence, common_places, per_sample, same_samples
 from .exact import holm
-from .findings import ArmResult, ClassDifference, Cost, Disagreement
-from .folder import Folder
+from .findings import ClassDifference, Cost, Disagreement
 from .paired import (
     Seeds,
     Terms,
@@ -25,10 +22,8 @@ from .paired import (
     unpaired_difference,
 )
 from .plan import Note, PlannedArm
-from .planning import Ready
 from .request import Question, find_metric
-from .result import Comparison
-from .worker import Outcome
+from .stability import Stability, find_diverged
 
 SHOWN = 10  # pictures an arm, gains and losses each
 
@@ -79,15 +74,21 @@ class Measure:
             reference: name of the arm compared with.
             arm: name of the other.
         """
-        question, seeds, spec = self.question, self.seeds(reference, arm), self._by_sample()
-        terms = self._terms(question.metric, question.larger_is_better, margin=question.margin)
-        if spec is None:
-            return paired_scores(*(self._series(name, question.metric, seeds) for name in (reference, arm)), **terms)
+        question, seeds = self.question, self.seeds(reference, arm)
         paired = question.paired and (question.fixed or len(seeds) >= 2)
-        if question.paired and not paired:
+        if question.paired and not paired and self._by_sample(question.metric) is not None:
             message = f"{arm}: fewer than two seeds finished in both arms, so that seeds are not paired"
             self.notes.append(Note("unpaired", message, arm=arm))
-        how: Seeds = "fixed" if question.fixed and paired else "random"
+        terms = self._terms(question.metric, question.larger_is_better, margin=question.margin)
+        return self._difference(reference, arm, question.metric, terms, paired=paired)
+
+    def _difference(self, reference: str, arm: str, metric: str, terms: Terms, *, paired: bool) -> Difference:
+        """Return the difference in a metric: over seeds and samples where its runs scored samples, else over seeds."""
+        seeds, spec = self.seeds(reference, arm), self._by_sample(metric)
+        if spec is None:
+            pair = [self._series(name, metric, seeds) for name in (reference, arm)]
+            return paired_scores(*pair, samples_fixed=self.same, **terms)
+        how: Seeds = "fixed" if self.question.fixed and paired else "random"
         first, second = (
             self._records(name, spec, seeds if paired else self.arms[name].seeds) for name in (reference, arm)
         )
@@ -95,22 +96,20 @@ class Measure:
             return statistic_difference(first, second, spec.statistic, seeds=how, paired=paired, **terms)
         if spec.by_group:
             return macro_difference(first, second, self.groups, seeds=how, paired=paired, **terms)
-        return (
-            paired_difference(first, second, seeds=how, **terms)
-            if paired
-            else unpaired_difference(first, second, **terms)
-        )
+        if paired:
+            return paired_difference(first, second, seeds=how, **terms)
+        return unpaired_difference(first, second, **terms)
 
     def score(self, arm: str, seed: int) -> float:
         """Return what a run scored in what is asked."""
-        spec = self._by_sample()
+        spec = self._by_sample(self.question.metric)
         if spec is None:
             return self.arms[arm].score(self.question.metric, seed)
         columns = {spec.column: per_sample(self.arms[arm], spec.column, (seed,), self.places)[0]}
         return spec.combine(columns if self.groups is None else {**columns, GROUP: self.groups})
 
     def others(self, reference: str, arm: str) -> dict[str, Difference]:
-        """Return the differences of all other numbers that runs ended with, over seeds."""
+        """Return the differences of all other numbers that runs ended with."""
         seeds = self.seeds(reference, arm)
         if len(seeds) < 2:
             return {}
@@ -120,9 +119,9 @@ class Measure:
             spec = find_metric(self.metrics, metric)
             if metric in (self.question.metric, f"val_{self.question.metric}") or spec is None:
                 continue
-            pair = [self._series(name, metric, seeds) for name in (reference, arm)]
-            if np.isfinite(pair).all():
-                found[metric] = paired_scores(*pair, **self._terms(metric, spec.larger_is_better))
+            if np.isfinite([self._series(name, metric, seeds) for name in (reference, arm)]).all():
+                terms = self._terms(metric, spec.larger_is_better)
+                found[metric] = self._difference(reference, arm, metric, terms, paired=True)
         return found
 
     def classes(self, reference: str, arm: str, names: tuple[str, ...]) -> tuple[ClassDifference, ...]:
@@ -219,11 +218,39 @@ class Measure:
         if until < max(float(seconds[0]) for arm in pair for seconds, _ in arm):
             return None, None  # a run was not validated yet, and what it was before is not known
         first, second = ([float(np.interp(until, *curve)) for curve in arm] for arm in pair)
-        return until, paired_scores(first, second, **self._terms(spec.name, spec.larger_is_better))
+        terms = self._terms(spec.name, spec.larger_is_better)
+        return until, paired_scores(first, second, samples_fixed=self.same, **terms)
 
-    def _by_sample(self) -> MetricSpec | None:
-        """Return the metric asked for, if all runs scored their samples in it."""
-        spec = self.metrics.get(self.question.metric)
+    def stability(self, arm: str, failed: int) -> Stability:
+        """Return how the trainings of an arm went.
+
+        Args:
+            arm: its name.
+            failed: trainings without a result.
+        """
+        primary, runs = self.question.primary, self.arms[arm]
+        scores = {seed: runs.score(primary, seed) for seed in runs.seeds}
+        every = [one.score(primary, seed) for one in self.arms.values() for seed in one.seeds]
+        losses = {
+            seed: [float(record["train_loss"]) for record in runs.records[seed] if "train_loss" in record]
+            for seed in runs.seeds
+        }
+        usual = float(np.nanmedian(every)) if every else None
+        metric = self.metrics.get(primary)
+        diverged = find_diverged(scores, losses, usual=usual, metric=metric, samples=len(self.places))
+        return Stability.count(len(scores), failed, diverged, level=self.question.level)
+
+    def worth(self, arm: str, reference: str) -> tuple[float, float] | None:
+        """Return what a training of an arm and of the reference lose by failing; None where nobody knows."""
+        spec = find_metric(self.metrics, self.question.metric)
+        if spec is None or not spec.share or not spec.larger_is_better:
+            return None
+        found = [np.mean([self.score(name, seed) for seed in self.arms[name].seeds]) for name in (arm, reference)]
+        return (max(float(found[0]) - (spec.chance or 0.0), 0.0), max(float(found[1]) - (spec.chance or 0.0), 0.0))
+
+    def _by_sample(self, metric: str) -> MetricSpec | None:
+        """Return a metric, also by its name in summary.json, if all runs scored their samples in it."""
+        spec = find_metric(self.metrics, metric)
         if spec is None or not len(self.places) or not self._have(spec.column):
             return None
         return None if spec.by_group and self.groups is None else spec
@@ -260,103 +287,3 @@ class Measure:
         spec = find_metric(self.metrics, metric)
         terms: Terms = {"level": self.question.level, "larger_is_better": larger, "margin": margin}
         return terms if spec is None else {**terms, "share": spec.share, "unit": spec.unit}
-
-
-def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: Folder) -> Comparison:
-    """Say what the finished runs show.
-
-    Args:
-        ready: the plan, its jobs and what is asked.
-        outcomes: how the jobs ended that were run now.
-        folder: of the comparison.
-    """
-    plan, question = ready.plan, ready.question
-    runs = {arm.name: ready.finished(arm.name) for arm in plan.arms}
-    failures = {arm.name: _failures(ready, arm.name, outcomes) for arm in plan.arms}
-    measure = Measure({name: read_evidence(found) for name, found in runs.items()}, question)
-    least = 1 if question.fixed else 2
-    usable = [name for name in runs if len(runs[name]) >= least]
-    reference = plan.reference if plan.reference in usable else next(iter(usable), None)
-    unaffected = find_unaffected(plan, measure.arms)
-    notes = [one.note for one in unaffected]
-    notes += [*_failure_notes(failures, plan.reference, reference), *ready.notes]
-    if plan.side_by_side > 1:
-        notes.append(
-            Note("timing", f"seconds were measured with up to {plan.side_by_side} runs at a time on this machine")
-        )
-    differences = {}
-    distinct = [arm.name for arm in plan.arms if arm.identical_to is None]
-    compared = [name for name in distinct if reference is not None and name != reference and runs[name]]
-    for name in compared:
-        try:
-            differences[name] = measure.difference(reference or "", name)
-        except ValueError as error:
-            notes.append(Note("not compared", f"{name}: {error}", arm=name))
-    judged = judge(differences, margin=question.margin) if differences else {}
-    outputs, source = ready.outputs, ready.validation
-    other: dict[str, dict[str, Difference]] = {}
-    for name in judged:
-        for number, difference in measure.others(reference or "", name).items():
-            other.setdefault(number, {})[name] = difference
-    return Comparison(
-        path=folder.path,
-        plan=replace(plan, same_samples=measure.same),
-        metric=question.metric,
-        reference=reference or plan.reference,
-        arms=tuple(_arm_result(arm, runs[arm.name], failures[arm.name], measure) for arm in plan.arms),
-        differences=judged,
-        other=other,
-        classes={name: measure.classes(reference or "", name, outputs) for name in judged},
-        disagreements={name: measure.disagreements(reference or "", name, source) for name in judged},
-        costs={arm.name: measure.cost(reference, arm.name, arm) for arm in plan.arms},
-        notes=(*notes, *measure.notes),
-        unaffected=unaffected,
-        primary=question.primary,
-        metrics=measure.metrics,
-        binary=measure.binary,
-        class_metric=measure.class_metric,
-        sample_metric=measure.sample_metric,
-    )
-
-
-def _failures(ready: Ready, name: str, outcomes: Mapping[tuple[str, int], Outcome]) -> dict[int, str]:
-    planned = ready.plan.arm(name)
-    if planned.failed is not None:
-        return {-1: planned.failed}
-    own = planned.identical_to or name
-    return {
-        job.seed: outcomes[(own, job.seed)].reason
-        for job in ready.jobs
-        if job.arm == own and (own, job.seed) in outcomes and outcomes[(own, job.seed)].kind != "finished"
-    }
-
-
-def _failure_notes(failures: Mapping[str, Mapping[int, str]], asked: str, used: str | None) -> list[Note]:
-    notes = []
-    for name, found in failures.items():
-        seeds = [str(seed) for seed in found if seed >= 0]
-        which = f", seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}" if seeds else ""
-        notes += [Note("failure", f"{name} failed{which}: {next(iter(found.values()))}", arm=name)] if found else []
-    if used is None:
-        notes.append(Note("reference", "no arm has enough finished runs: nothing can be said"))
-    elif used != asked:
-        message = f"the reference {asked} has too few finished runs, so the others are compared with {used} instead"
-        notes.append(Note("reference", message))
-    return notes
-
-
-def _arm_result(
-    planned: PlannedArm, runs: Mapping[int, Path], failures: Mapping[int, str], measure: Measure
-) -> ArmResult:
-    scores = tuple(measure.score(planned.name, seed) for seed in runs)
-    return ArmResult(
-        name=planned.name,
-        text=planned.text,
-        status="failed" if not runs else "partly failed" if failures else "finished",
-        seeds=tuple(runs),
-        scores=scores,
-        mean=sum(scores) / len(scores) if scores else None,
-        runs=dict(runs),
-        failures=dict(failures),
-        identical_to=planned.identical_to,
-    )

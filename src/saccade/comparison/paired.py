@@ -180,7 +180,7 @@ def _pseudo_values(
     return pseudo + whole - pseudo.mean()  # centred on the statistic itself, not on its bias-corrected form
 
 
-def paired_scores(a: Any, b: Any, **terms: Unpack[Terms]) -> Difference:
+def paired_scores(a: Any, b: Any, *, samples_fixed: bool = True, **terms: Unpack[Terms]) -> Difference:
     """Return b - a for one number a seed, such as mIoU, AP or ECE: a t interval over seeds.
 
     Only trainings are a sample here: the interval speaks about other seeds on this very test set.
@@ -188,14 +188,15 @@ def paired_scores(a: Any, b: Any, **terms: Unpack[Terms]) -> Difference:
     Args:
         a: scores of the first arm, S.
         b: scores of the second arm, the same seeds.
+        samples_fixed: False where every seed was scored on pictures of its own.
         terms: see `Terms`.
     """
     first, second = read_series(a, b)
     differences = second - first
     spread = Spread(_variance_of_mean(differences), len(differences) - 1, 0.0, np.inf, 0.0)
-    return summarize(
-        float(differences.mean()), spread, n_seeds=len(differences), n_samples=0, per_seed=differences, **terms
-    )
+    mean, count = float(differences.mean()), len(differences)
+    found = summarize(mean, spread, n_seeds=count, n_samples=0, per_seed=differences, **terms)
+    return replace(found, samples_fixed=samples_fixed)
 
 
 def summarize(
@@ -212,7 +213,8 @@ def summarize(
     mcnemar_p: float | None = None,
     mcnemar_per_seed: np.ndarray | None = None,
     right_or_wrong: bool = False,
-    **sizes: int,
+    n_seeds: int,
+    n_samples: int,
 ) -> Difference:
     """Return the result that follows from a mean and its spread."""
     check_level(level)
@@ -245,7 +247,8 @@ def summarize(
         spread=spread,
         share=right_or_wrong if share is None else share,
         unit=unit,
-        **sizes,
+        n_seeds=n_seeds,
+        n_samples=n_samples,
     )
 
 

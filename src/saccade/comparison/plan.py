@@ -6,7 +6,7 @@ from typing import Any
 
 from ..tasks.metric import MetricSpec
 from .budget import Pace, say_duration
-from .difference import plan_detectable
+from .difference import plan_detectable, spent
 from .snapshot import Check
 
 ASSUMED_ACCURACY = 0.8
@@ -22,7 +22,8 @@ class Note:
     """Something to be said beside the numbers.
 
     Attributes:
-        kind: "failure", "reference", "unaffected", "unpaired", "not compared", "timing" or "untimed".
+        kind: "failure", "diverged", "looks", "reference", "unaffected", "unpaired", "not compared", "timing" or
+            "untimed".
         message: what is so.
         advice: what to do about it; empty for nothing.
         arm: that it is about; None for all.
@@ -184,7 +185,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def estimate_detectable(
-    metric: MetricSpec, *, seeds: int, samples: int, arms: int, scores: Sequence[float] = ()
+    metric: MetricSpec, *, seeds: int, samples: int, arms: int, look: int = 1, scores: Sequence[float] = ()
 ) -> tuple[float | None, str]:
     """Return the smallest difference a comparison will probably find, and what that assumes.
 
@@ -193,6 +194,7 @@ def estimate_detectable(
         seeds: of each arm.
         samples: to validate on.
         arms: compared with the reference.
+        look: at results with these seeds; see `spent`.
         scores: of finished runs of the reference, if there are any.
     """
     if seeds < 2 or samples < 2:
@@ -207,4 +209,4 @@ def estimate_detectable(
         how = f"{article} {metric.words} of {accuracy:.0%} as in {_count(len(scores), 'finished run')}"
     how += "; arms that vary by half a point from seed to seed"
     how += f"; corrected for {arms} arms" if arms > 1 else ""
-    return plan_detectable(seeds, samples, accuracy, level=1 - 0.05 / max(arms, 1)), how
+    return plan_detectable(seeds, samples, accuracy, level=1 - 0.05 * spent(look) / max(arms, 1)), how

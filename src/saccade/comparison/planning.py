@@ -80,7 +80,7 @@ class Planner:
             keep: write down in the folder what was asked and decided.
         """
         before = self.folder.claim(self.request.record, overwrite=self.request.overwrite)
-        known = (self.folder.record() or {}).get("pictures", {})
+        kept = self.folder.record() or {}  # also where another comparison gives way to this one
         _, data = self.cache.open(self.configs[self.reference])
         twins = self._twins()
         snapshots = self._inspect(twins)
@@ -91,10 +91,11 @@ class Planner:
             name: replace(one, config=overlay(one.config, {"schedule.epochs": self.configs[name].schedule.epochs}))
             for name, one in snapshots.items()
         }
-        fingerprints = self._unchanged(snapshots, known)
+        fingerprints = self._unchanged(snapshots, kept.get("pictures", {}))
         if keep:
             arms = {**before.get("request", {}).get("arms", {}), **self.request.record["arms"]}
-            self.folder.write({**self.request.record, "arms": arms}, {"fit": fit, "pictures": fingerprints})
+            looks = {"looks": kept["looks"]} if "looks" in kept else {}
+            self.folder.write({**self.request.record, "arms": arms}, {"fit": fit, "pictures": fingerprints, **looks})
         jobs = self._jobs(twins)
         plan = self._describe(data.name, twins, snapshots, jobs, budget)
         return Ready(plan, jobs, data.outputs, data.val, question, tuple(dict.fromkeys(self.notes)))
@@ -223,6 +224,7 @@ class Planner:
             seeds=len(self.seeds),
             samples=base.val.count,
             arms=max(len({name for name in snapshots if name != self.reference}), 1),
+            look=len(self.folder.looks(self.seeds)),
             scores=[summary[f"val_{metric.name}"] for summary in done],
         )
         seen = {self.cache.validation(self._config(self.reference, seed)) for seed in self.seeds[:2]}

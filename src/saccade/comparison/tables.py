@@ -28,10 +28,10 @@ def differences(result: Findings) -> list[Block]:
     below = [
         shorten(name, NAME) for name, one in found.items() if not one.finds_nothing and abs(one.mean) < one.detectable
     ]
+    side = "Right" if d.larger_is_better else "Left"
     drawing = (
         f"The dot is what was seen, the line what the true difference may be ({d.level:.0%} interval, corrected for "
-        f"the number of arms); the dashed line is no difference. {'Right' if d.larger_is_better else 'Left'} of it is "
-        "better."
+        f"the number of arms and of looks); the dashed line is no difference. {side} of it is better."
     )
     text = (
         "Beside it: the smallest true difference that an experiment like this one finds four times out of five."
@@ -73,7 +73,9 @@ def others(result: Findings) -> list[Table]:
             ends = [min(max(end, -1.0), 1.0) if spec is not None and spec.share else end for end in (d.low, d.high)]
             interval = f"{ends[0]:+.4g} to {ends[1]:+.4g}"
             rows.append((metric, Name(name), f"{d.mean:+.4g}", interval, f"{d.p_value:.2g}"))
-    caption = "Differences of other numbers; intervals over seeds alone, not corrected for how many there are"
+    alone = any(d.samples_fixed for arms in result.other.values() for d in arms.values())
+    over = "over seeds alone where no picture has a score of its own, " if alone else ""
+    caption = f"Differences of other numbers; intervals {over}not corrected for how many there are"
     columns = ("Number", "Arm", "Difference", "Interval", "p")
     return [Table(caption, columns, tuple(rows), (2, 3, 4), folded="Other numbers")] if rows else []
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from ..report.document import Name, Table
 from ..report.markup import shorten
+from ..report.tally import wilson
 from .difference import Difference, Judgement, out_of_reach
-from .findings import Findings
+from .findings import ArmResult, Findings
 
 NAME = 80  # characters of an arm's or a class' name
 EFFECTS = {  # of one arm and of several
@@ -14,6 +15,7 @@ EFFECTS = {  # of one arm and of several
     "hurts": ("hurts", "hurt"),
     "no difference": ("makes no difference that matters", "make no difference that matters"),
     "cannot tell": ("cannot be told apart from it yet", "cannot be told apart from it yet"),
+    "unstable": ("is unstable", "are unstable"),
     "failed": ("failed", "failed"),
 }
 HOW = (
@@ -33,7 +35,16 @@ HOW = (
         "Not the same as no difference. The experiment is too small to say: more seeds, or more validation "
         "pictures, make it sharper.",
     ),
-    ("Not said", "Nothing is said of other pictures than of this kind, of other models, or of longer training."),
+    (
+        "Unstable",
+        "Trainings failed or came to nothing. The interval speaks of those that finished; counting the others could "
+        "turn it.",
+    ),
+    (
+        "Not said",
+        "Nothing is said of other pictures than of this kind, of other models, or of longer training; nor of what "
+        "goes wrong more rarely than it could be seen: of {seeds} trainings none failing, up to {unseen:.0%} may.",
+    ),
 )
 
 
@@ -82,7 +93,11 @@ def how_to_read(result: Findings) -> list[tuple[str, str]]:
     share = spec is not None and spec.share
     of = "picture" if result.metric in result.binary else "part"
     cut = " It is cut at 100 points, all that there can be." if share else ""
-    return [(word, text.format(of=of, cut=cut)) for word, text in HOW if share or word != "Points"]
+    seeds = len(result.arm(result.reference).seeds)
+    known = {"of": of, "cut": cut, "seeds": seeds, "unseen": wilson(0, seeds)[1]}
+    unstable = any(kind_of(result, arm.name) == "unstable" for arm in result.arms)
+    left_out = {word for word, wanted in (("Points", share), ("Unstable", unstable)) if not wanted}
+    return [(word, text.format(**known)) for word, text in HOW if word not in left_out]
 
 
 def in_words(result: Findings, name: str) -> str:
@@ -94,9 +109,28 @@ def in_words(result: Findings, name: str) -> str:
     if judged is None:
         return f"{capital(result.verdict(name).text)}."
     same = f"The same settings as {arm.identical_to}. " if arm.identical_to else ""
-    fixed = judged.difference.design == "fixed"
-    weights = " This is said of these trained weights only, not of other trainings." if fixed else ""
-    return same + _decided(result, judged) + weights
+    about = ""
+    if judged.difference.design == "fixed":
+        about += " This is said of these trained weights only, not of other trainings."
+    if judged.difference.samples_fixed:
+        about += " This is said of these very pictures: of others, it says nothing."
+    return same + _decided(result, judged) + _unsteady(result, arm) + about
+
+
+def _unsteady(result: Findings, arm: ArmResult) -> str:
+    """Return how often trainings failed or came to nothing, where any did."""
+    found = ""
+    for whose, one in (
+        (f"{arm.name}'s", arm.stability),
+        (f"{result.reference}'s", result.arm(result.reference).stability),
+    ):
+        if one is not None and one.failed:
+            found += (
+                f" Of {whose} {one.tried} trainings {one.failed} failed, so that {one.low:.0%} to {one.high:.0%} may."
+            )
+        if one is not None and one.diverged:
+            found += f" {len(one.diverged)} of {whose} trainings finished but did not learn."
+    return found
 
 
 def _decided(result: Findings, judged: Judgement) -> str:
@@ -108,6 +142,8 @@ def _decided(result: Findings, judged: Judgement) -> str:
         if d.margin is None or (d.mean == 0 and d.spread.certain):
             return "It scores the same as the reference everywhere."
         return f"{seen}. Whatever the true difference is, it is probably smaller than {d.amount(d.margin)}."
+    if kind == "unstable":
+        return f"{seen}, of the trainings that finished. Counting those that failed could turn that."
     return f"{seen}, but anything from {low} to {high} fits what was seen.{_advice(judged)}"
 
 

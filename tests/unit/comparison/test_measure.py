@@ -150,15 +150,18 @@ def test_before_its_first_validation_a_run_is_between_chance_and_its_accuracy(tm
     assert cost.at_equal_time.mean == pytest.approx((0.5 + 0.9) / 2 - 0.6)
 
 
-def test_other_numbers_of_a_run_are_compared_over_seeds(tmp_path):
+def test_other_numbers_of_a_run_are_compared_over_samples_where_these_have_scores(tmp_path):
     arms = {"base": evidence(tmp_path, "base", BASE, val_loss=0.3, oddity=1.0)}
     arms["other"] = evidence(tmp_path, "other", BETTER, val_loss=0.2, oddity=2.0)
     found = Measure(arms, asked("top1")).others("base", "other")
     assert set(found) == {"val_loss"}  # the metric itself and numbers of unknown direction are left out
-    assert found["val_loss"].mean == pytest.approx(-0.1)
+    assert found["val_loss"].mean == pytest.approx(BASE.mean() - BETTER.mean())  # of the losses of the samples
+    assert (found["val_loss"].n_samples, found["val_loss"].samples_fixed) == (200, False)
     assert not found["val_loss"].larger_is_better
     odd = Measure(arms, asked("oddity", larger_is_better=True)).difference("base", "other")
     assert odd.mean == pytest.approx(1.0)
+    assert (odd.n_samples, odd.samples_fixed) == (0, True)
+    assert "of other pictures it says nothing" in str(odd)
 
 
 def test_metrics_by_picture_and_by_class(pair):
