@@ -217,6 +217,9 @@ def test_a_seed_and_an_arm_can_be_added_later_and_finished_runs_stay(samples, tm
     assert {name: after[name] for name in before} == before
     assert more.arm("lr=0.01").seeds == (0, 1, 2)
     assert more.plan.finished == 4
+    assert (first.look, more.look) == (1, 2)
+    assert [note.kind for note in more.notes if note.kind == "looks"] == ["looks"]
+    assert compare(pictures, **small(tmp_path / "c", arms=["base", "broadcast"], seeds=3)).look == 2  # nothing is new
     assert more.arm("again").identical_to == "broadcast"
     assert more.arm("again").scores == more.arm("broadcast").scores
     assert str(more.verdict("again")) == str(more.verdict("broadcast"))
@@ -261,6 +264,9 @@ def test_a_fault_in_one_run_leaves_its_seed_out(samples, tmp_path, monkeypatch):
     arm = result.arm("broadcast")
     assert (arm.status, arm.seeds, dict(arm.failures)) == ("partly failed", (0, 2), {1: "OSError: the disk is gone"})
     assert result.differences["broadcast"].difference.n_seeds == 2
+    assert (arm.stability.tried, arm.stability.failed) == (3, 1)
+    assert "of this arm 1 of 3 failed (6% to 79%), of the reference 0 of 3 failed" in str(result.verdict("broadcast"))
+    assert "Of broadcast's 3 trainings 1 failed" in (tmp_path / "c" / "report.html").read_text().replace("&#x27;", "'")
 
 
 def test_ctrl_c_leaves_a_comparison_that_goes_on(samples, tmp_path, monkeypatch):
