@@ -4,8 +4,8 @@ import json
 from dataclasses import fields
 from typing import Any
 
-from ..files import plain
 from ..report.document import Block, Text, to_markdown
+from ..report.plain import to_json
 from .findings import Findings
 from .tables import at_equal_time, classes, costs, differences, disagreements, disagreements_text
 from .words import about, title
@@ -19,8 +19,8 @@ class Comparison(Findings):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON holds it."""
-        found = {item.name: plain(getattr(self, item.name), hidden=HIDDEN) for item in fields(self)}
-        return {"format": 1, **found, "verdicts": {arm.name: plain(self.verdict(arm.name)) for arm in self.arms}}
+        found = {item.name: to_json(getattr(self, item.name), hidden=HIDDEN) for item in fields(self)}
+        return {"format": 1, **found, "verdicts": {arm.name: to_json(self.verdict(arm.name)) for arm in self.arms}}
 
     def to_json(self) -> str:
         """Return everything as JSON; numbers that are not finite are null."""

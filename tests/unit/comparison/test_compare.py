@@ -219,7 +219,7 @@ def test_a_seed_and_an_arm_can_be_added_later_and_finished_runs_stay(samples, tm
     assert more.plan.finished == 4
     assert (first.look, more.look) == (1, 2)
     assert [note.kind for note in more.notes if note.kind == "looks"] == ["looks"]
-    assert compare(pictures, **small(tmp_path / "c", arms=["base", "broadcast"], seeds=3)).look == 2  # nothing is new
+    assert compare(samples, **small(tmp_path / "c", arms=["base", "broadcast"], seeds=3)).look == 2  # nothing is new
     assert more.arm("again").identical_to == "broadcast"
     assert more.arm("again").scores == more.arm("broadcast").scores
     assert str(more.verdict("again")) == str(more.verdict("broadcast"))

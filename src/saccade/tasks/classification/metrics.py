@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...report.tally import confidence_bin
 from ..metric import GROUP, PLACE, Metrics, MetricSpec
 
 BINS = 15  # of confidence, for the calibration error
@@ -112,8 +113,8 @@ def scores_of_predictions(kept: Mapping[str, Any]) -> dict[str, Any]:
 def calibration_error(records: np.ndarray) -> float:
     """Return the mean distance of confidence from accuracy over bins of equal width, of records N, 2."""
     confidence, right = records.astype(np.float64).T
-    number = np.minimum(confidence * BINS, BINS - 1).astype(np.int64)
-    return float(np.abs(np.bincount(number, weights=confidence - right, minlength=BINS)).sum() / len(records))
+    gaps = np.bincount(confidence_bin(confidence, BINS), weights=confidence - right, minlength=BINS)
+    return float(np.abs(gaps).sum() / len(records))
 
 
 def _mean(right: Tensor) -> float:
