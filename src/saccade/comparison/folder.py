@@ -29,6 +29,19 @@ MACHINE = {
     "keep.states",
     "keep.tensorboard",
 }
+# Settings of the first version. One that came later and has its default is no part of what tells runs apart, so that
+# comparisons written before it are found again.
+FIRST = {
+    "data": "path val val_share split_seed img_size mean std workers buffer train_limit",
+    "model": "name options plugins drop_path pretrained checkpoint probe",
+    "augment": "crop pad scale ratio flip rand_ops rand_magnitude rand_spread jitter erase mixup cutmix mix_prob "
+    "switch_prob repeats off_epochs",
+    "optim": "name lr lr_batch batch_size least_steps accumulate weight_decay momentum betas eps layer_decay clip",
+    "schedule": "epochs warmup warmup_lr min_lr patience",
+    "loss": "smoothing class_weights",
+    "engine": "precision compile graphs channels_last grad_checkpointing parallel",
+    "keep": "ema evaluate_every",
+}
 WAIT = 60.0  # seconds for another process to let go of a run
 
 
@@ -130,9 +143,9 @@ class Folder:
 
 def config_hash(config: TrainConfig) -> str:
     """Return ten letters that stand for what is trained, without the seed and the machine."""
-    leaves = {k: v for k, v in flatten(config).items() if k not in MACHINE and k not in ("seed", "recipe")}
-    if leaves["task"] is None:  # a task that was not given is no part of what tells runs apart
-        del leaves["task"]
+    first = {f"{group}.{name}" for group, names in FIRST.items() for name in names.split()}
+    defaults, aside = flatten(TrainConfig()), MACHINE | {"seed", "recipe"}
+    leaves = {k: v for k, v in flatten(config).items() if k not in aside and (k in first or v != defaults[k])}
     return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()[:10]
 
 
