@@ -94,7 +94,8 @@ def weigh(
         return judged
     d, verdict = judged.difference, judged.verdict
     kind: Any = verdict.kind
-    if diverged or (failed and _turns(judged, arm, reference, worth)):
+    # What a diverged training scored is in the mean: an arm that is worse for it is worse.
+    if (diverged and kind != "hurts") or (failed and _turns(judged, arm, reference, worth)):
         kind = "unstable"
     parts = [f"of the trainings that finished; of this arm {arm.share}, of the reference {reference.share}"] * (
         failed > 0

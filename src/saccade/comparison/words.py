@@ -143,7 +143,7 @@ def _decided(result: Findings, judged: Judgement) -> str:
             return "It scores the same as the reference everywhere."
         return f"{seen}. Whatever the true difference is, it is probably smaller than {d.amount(d.margin)}."
     if kind == "unstable":
-        return f"{seen}, of the trainings that finished. Counting those that failed could turn that."
+        return f"{seen}, over the trainings that finished, where anything from {low} to {high} fits; that is not all:"
     return f"{seen}, but anything from {low} to {high} fits what was seen.{_advice(judged)}"
 
 

@@ -324,3 +324,19 @@ def test_numbers_with_a_unit_are_told_in_it():
     assert "Points: " not in page.all("main")[0].text
     assert "100 points" not in page.all("main")[0].text
     assert f"| old | {d.mean:.4g} [{d.low:.4g}, {d.high:.4g}] | 2.5 → 0.5 of 20; clear |" in result.to_markdown()
+
+
+def test_an_unstable_arm_is_called_so_and_told_how_often_it_failed():
+    from saccade.comparison.stability import Stability, weigh
+
+    judged = judge({"better": paired_difference(CORRECT["base"], CORRECT["better"])})["better"]
+    went, base = Stability.count(3, 2), Stability.count(3, 0)
+    arms = [replace(arm, stability=went if arm.name == "better" else base) for arm in made().arms]
+    result = made(differences={"better": weigh(judged, went, base, worth=(0.7, 0.5))}, arms=tuple(arms))
+    page = parse(render_report(result))
+    row = {row[0]: row[1:] for row in page.rows("top1 on 400")}["better"]
+    assert row[0] == "unstable"
+    assert row[1].endswith("that is not all: Of better's 5 trainings 2 failed, so that 12% to 77% may.")
+    assert "better and twin are unstable" in page.all("main")[0].text
+    assert "Unstable: Trainings failed or came to nothing." in page.all("main")[0].text
+    assert "**better**: unstable: " in result.to_markdown()

@@ -67,6 +67,15 @@ def test_a_training_that_finished_and_learned_nothing_is_found_and_said():
     assert "seed 2 of this arm finished but did not learn" in verdict.text
 
 
+def test_an_arm_that_never_learns_is_worse_not_unstable():
+    rng = np.random.default_rng(0)
+    found = paired_difference(rng.random((4, 1000)) < 0.8, rng.random((4, 1000)) < 0.1)
+    arm = Stability.count(4, 0, (0, 1, 2, 3))
+    verdict = weigh(judge({"arm": found})["arm"], arm, Stability.count(4, 0), worth=(0.0, 0.7)).verdict
+    assert verdict.kind == "hurts"
+    assert "seeds 0, 1, 2, 3 of this arm finished but did not learn" in verdict.text
+
+
 def test_a_verdict_over_seeds_alone_says_that_it_is_of_these_very_pictures():
     a, b = [0.5, 0.51, 0.52], [0.6, 0.612, 0.62]
     assert paired_scores(a, b).verdict.text.endswith(
