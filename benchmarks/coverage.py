@@ -2,6 +2,7 @@
 
     python benchmarks/coverage.py > benchmarks/results/coverage.md      # about twenty minutes on two cores
     python benchmarks/coverage.py --records-only                        # its part on statistics that are no mean
+    python benchmarks/coverage.py --verdicts-only                       # its part on failures, single numbers and looks
 
 An experiment draws new trainings and new pictures. 95 % is promised, and no more false alarms than 5 % at any number of
 arms; 93 to 97 is what the tables are checked for.
@@ -14,13 +15,12 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
+import simulate
+import verdicts
 from scipy import optimize, special, stats
 
-from saccade.comparison import simulate
-from saccade.comparison.anova import MeanSquares, mean_squares, paired_spread, unpaired_spread
-from saccade.comparison.paired import paired_difference
-from saccade.comparison.spread import Spread
-from saccade.comparison.statistic import statistic_difference
+from saccade.comparison.paired import paired_difference, statistic_difference
+from saccade.comparison.spread import MeanSquares, Spread, mean_squares, paired_spread, unpaired_spread
 from saccade.tasks.multilabel.metrics import mean_average_precision
 
 SEEDS, PICTURES = (3, 5, 10), (200, 1000, 10000)
@@ -59,8 +59,13 @@ def main() -> None:
     parser.add_argument("--experiments", type=int, default=2000, help="of right or wrong answers, for each line")
     parser.add_argument("--records", type=int, default=400, help="experiments of statistics that are no mean")
     parser.add_argument("--records-only", action="store_true", help="print that part alone")
+    parser.add_argument("--verdicts", type=int, default=1000, help="experiments of failures, single numbers and looks")
+    parser.add_argument("--verdicts-only", action="store_true", help="print that part alone")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.verdicts_only:
+        verdicts.everything(options.verdicts, options.seed)
+        return
     if options.records_only:
         record_coverage(options.records, options.seed)
         return
@@ -76,6 +81,7 @@ def main() -> None:
     print("\n## Range over both grids\n")
     for name, column in zip(("right or wrong", "normal"), worst, strict=True):
         print(f"- {name}: {100 * min(column):.1f} to {100 * max(column):.1f} %")
+    verdicts.everything(options.verdicts, options.seed)
 
 
 def binary_coverage(experiments: int, rng: np.random.Generator) -> list[float]:
@@ -97,7 +103,7 @@ def binary_coverage(experiments: int, rng: np.random.Generator) -> list[float]:
                 for a, b, truth in batches(experiments, (S, S), P, model, rng):
                     d = b.astype(np.float64) - a
                     ms = mean_squares(d)
-                    spread = paired_spread(ms, seeds=S, pictures=P)
+                    spread = paired_spread(ms, seeds=S, samples=P)
                     off = np.abs(ms.mean - truth)
                     ours.append(off <= spread.half_width())
                     peer.append(off <= satterthwaite(spread))
@@ -125,7 +131,7 @@ def normal_coverage(rng: np.random.Generator, experiments: int = 20_000) -> list
             cells = []
             for P in PICTURES:
                 ms = draw(experiments, S, P, sds, 0.0, rng)
-                spread = paired_spread(ms, seeds=S, pictures=P)
+                spread = paired_spread(ms, seeds=S, samples=P)
                 ours, peer = (np.abs(ms.mean) <= half for half in (spread.half_width(), satterthwaite(spread)))
                 cells += [f"**{100 * ours.mean():.1f}**", f"{100 * peer.mean():.1f}"]
                 if S in SEEDS:
@@ -146,7 +152,7 @@ def small_levels(rng: np.random.Generator, experiments: int = 20_000) -> None:
     for S in (2, *SEEDS):
         for share in (0.0, 0.3, 0.5, 0.7, 0.9, 0.95, 1.0):
             ms = draw(experiments, S, P, (np.sqrt(share * S), np.sqrt((1 - share) * P), 0.0), 0.0, rng)
-            spread = paired_spread(ms, seeds=S, pictures=P)  # the true variance of the mean is 1
+            spread = paired_spread(ms, seeds=S, samples=P)  # the true variance of the mean is 1
             cells = []
             for alpha in LEVELS:
                 halves = spread.half_width(1 - alpha), satterthwaite(spread, alpha)
@@ -187,7 +193,7 @@ def families(experiments: int, rng: np.random.Generator) -> None:
 def any_alarm(differences: np.ndarray) -> np.ndarray:
     """Whether any of the first arms is called different, experiments x numbers of arms."""
     ms = mean_squares(differences)
-    spread = paired_spread(ms, seeds=differences.shape[-2], pictures=differences.shape[-1])
+    spread = paired_spread(ms, seeds=differences.shape[-2], samples=differences.shape[-1])
     away = np.abs(ms.mean) - 1e-12  # rounding is no alarm
     return np.stack([(away > spread.half_width(1 - 0.05 / m))[:, :m].any(1) for m in ARMS], 1)
 
@@ -205,7 +211,7 @@ def power(experiments: int, rng: np.random.Generator) -> None:
             P = 1000
             planned = true_spread(S, P, sds).detectable()
             ms = draw(500, S, P, sds, 0.0, rng)
-            spread = paired_spread(ms, seeds=S, pictures=P)
+            spread = paired_spread(ms, seeds=S, samples=P)
             reported = np.mean([one(spread, i).estimated_detectable() for i in range(500)])
             found = [found_share(draw(20_000, S, P, sds, x, rng), S, P) for x in (planned, reported)]
             print_power(f"normal, {name}", (S, P), (planned, reported), found)
@@ -214,25 +220,25 @@ def power(experiments: int, rng: np.random.Generator) -> None:
             binary_power(name, S, 1000, experiments, rng)
 
 
-def binary_power(name: str, seeds: int, pictures: int, experiments: int, rng: np.random.Generator) -> None:
+def binary_power(name: str, seeds: int, samples: int, experiments: int, rng: np.random.Generator) -> None:
     model: dict[str, float] = {**BINARY[name], "effect": 0.0}
     both, planned, reported = (seeds, seeds), 0.0, 0.0
     for _ in range(3):  # the spread depends on the effect a little, so that both are found in turn
-        pilot = [mean_squares(b.astype(np.float64) - a) for a, b, _ in batches(experiments, both, pictures, model, rng)]
+        pilot = [mean_squares(b.astype(np.float64) - a) for a, b, _ in batches(experiments, both, samples, model, rng)]
         mean = {k: float(np.mean(np.concatenate([getattr(x, k) for x in pilot]))) for k in vars(pilot[0])}
-        spread = paired_spread(MeanSquares(**mean), seeds=seeds, pictures=pictures)
+        spread = paired_spread(MeanSquares(**mean), seeds=seeds, samples=samples)
         planned = spread.detectable()
         model["effect"] = effect_of(planned, model)
-    a, b, _ = simulate.right_or_wrong(500, both, pictures, rng=rng, **model)
+    a, b, _ = simulate.right_or_wrong(500, both, samples, rng=rng, **model)
     reported = float(np.mean([paired_difference(x, y).detectable for x, y in zip(a, b, strict=True)]))
     found = []
     for wanted in (planned, reported):
         shares = []
-        for a, b, _ in batches(experiments, both, pictures, {**model, "effect": effect_of(wanted, model)}, rng):
+        for a, b, _ in batches(experiments, both, samples, {**model, "effect": effect_of(wanted, model)}, rng):
             ms = mean_squares(b.astype(np.float64) - a)
-            shares.append(np.abs(ms.mean) > paired_spread(ms, seeds=seeds, pictures=pictures).half_width())
+            shares.append(np.abs(ms.mean) > paired_spread(ms, seeds=seeds, samples=samples).half_width())
         found.append(rate(shares))
-    print_power(name, (seeds, pictures), (planned, reported), found)
+    print_power(name, (seeds, samples), (planned, reported), found)
 
 
 def print_power(name: str, sizes: tuple[int, int], differences: Any, found: list[float]) -> None:
@@ -301,49 +307,47 @@ def record_experiments(asked: tuple[str, str, int, int, int, tuple[int, ...]]) -
     return np.array(rows)
 
 
-def batches(
-    experiments: int, seeds: tuple[int, int], pictures: int, model: dict[str, float], rng: Any
-) -> Iterator[Any]:
-    size = max(1_000_000 // (max(seeds) * pictures), 4)
+def batches(experiments: int, seeds: tuple[int, int], samples: int, model: dict[str, float], rng: Any) -> Iterator[Any]:
+    size = max(1_000_000 // (max(seeds) * samples), 4)
     for start in range(0, experiments, size):
-        yield simulate.right_or_wrong(min(size, experiments - start), seeds, pictures, rng=rng, **model)
+        yield simulate.right_or_wrong(min(size, experiments - start), seeds, samples, rng=rng, **model)
 
 
 def bootstrap_holds(d: np.ndarray, truth: float, weights: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Whether the percentile interval of resampled seeds and resampled pictures holds the truth, for each of d."""
-    seeds, pictures = weights
-    means = ((d.astype(np.float32) @ pictures) * seeds).sum(1)  # experiments, resamples
+    seeds, samples = weights
+    means = ((d.astype(np.float32) @ samples) * seeds).sum(1)  # experiments, resamples
     low, high = np.quantile(means, (0.025, 0.975), axis=1)
     return (low <= truth) & (truth <= high)
 
 
-def resampling(seeds: int, pictures: int, rng: np.random.Generator, resamples: int = 400) -> Any:
+def resampling(seeds: int, samples: int, rng: np.random.Generator, resamples: int = 400) -> Any:
     """Weights of drawing with replacement, seeds x resamples and pictures x resamples."""
-    return tuple((rng.multinomial(n, np.full(n, 1 / n), resamples).T / n).astype(np.float32) for n in (seeds, pictures))
+    return tuple((rng.multinomial(n, np.full(n, 1 / n), resamples).T / n).astype(np.float32) for n in (seeds, samples))
 
 
 def satterthwaite(spread: Spread, alpha: float = 0.05) -> np.ndarray:
     """The usual interval: one t quantile, its degrees of freedom matched to the variance's variance."""
     variance = np.maximum(spread.variance, 1e-300)
-    weight = (spread.seed / variance) ** 2 / spread.seed_df + (spread.picture / variance) ** 2 / spread.picture_df
+    weight = (spread.seed / variance) ** 2 / spread.seed_df + (spread.sample / variance) ** 2 / spread.sample_df
     return stats.t.isf(alpha / 2, 1 / np.maximum(weight, 1e-9)) * np.sqrt(variance)
 
 
-def draw(experiments: int, seeds: int, pictures: int, sds: tuple[float, float, float], mean: float, rng: Any) -> Any:
-    seed, picture, rest = sds
+def draw(experiments: int, seeds: int, samples: int, sds: tuple[float, float, float], mean: float, rng: Any) -> Any:
+    seed, sample, rest = sds
     return simulate.normal_mean_squares(
-        experiments, seeds, pictures, mean=mean, seed_sd=seed, picture_sd=picture, rest_sd=rest, rng=rng
+        experiments, seeds, samples, mean=mean, seed_sd=seed, sample_sd=sample, rest_sd=rest, rng=rng
     )
 
 
-def true_spread(seeds: int, pictures: int, sds: tuple[float, float, float]) -> Spread:
-    seed, picture, rest = sds
+def true_spread(seeds: int, samples: int, sds: tuple[float, float, float]) -> Spread:
+    seed, sample, rest = sds
     return Spread(
-        seed**2 / seeds + rest**2 / (seeds * pictures),
+        seed**2 / seeds + rest**2 / (seeds * samples),
         seeds - 1,
-        picture**2 / pictures,
-        float(pictures),
-        picture**2 / pictures + rest**2 / (seeds * pictures),
+        sample**2 / samples,
+        float(samples),
+        sample**2 / samples + rest**2 / (seeds * samples),
     )
 
 
@@ -357,12 +361,12 @@ def effect_of(difference: float, model: dict[str, float]) -> float:
     return float(optimize.brentq(excess, 0, 5))
 
 
-def found_share(ms: Any, seeds: int, pictures: int) -> float:
-    return float(np.mean(np.abs(ms.mean) > paired_spread(ms, seeds=seeds, pictures=pictures).half_width()))
+def found_share(ms: Any, seeds: int, samples: int) -> float:
+    return float(np.mean(np.abs(ms.mean) > paired_spread(ms, seeds=seeds, samples=samples).half_width()))
 
 
 def one(spread: Spread, index: int) -> Spread:
-    parts = (spread.seed, spread.seed_df, spread.picture, spread.picture_df, spread.fixed)
+    parts = (spread.seed, spread.seed_df, spread.sample, spread.sample_df, spread.fixed)
     return Spread(*(x[index] if np.ndim(x) else x for x in parts))
 
 

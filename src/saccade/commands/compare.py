@@ -48,13 +48,12 @@ def run(args: Namespace) -> int:
     """Run a comparison and print what it found; the exit status is 1 if an arm failed."""
     from ..comparison.compare import compare as run_comparison
     from ..comparison.compare import plan_comparison
+    from ..comparison.request import Request
     from ..config import ConfigError, parse_settings
     from ..ranges import require_number
     from ..training.loop import Interrupted
 
-    short = ("task", "model", "recipe", "epochs", "batch_size", "lr", "img_size")
-    names = (*short, "budget", "out", "metric", "margin", "parallel", "device")
-    given: dict[str, Any] = {name: args[name] for name in (*names, "seeds_fixed", "overwrite", "quiet")}
+    given: dict[str, Any] = {name: args[name] for name in Request.__dataclass_fields__ if name in args}
     try:
         numbers = [int(part) for part in str(args.seeds).split(",")]
     except ValueError:
@@ -65,13 +64,13 @@ def run(args: Namespace) -> int:
     require_number("--parallel", args.parallel, 1, 1024)
     given |= {"arms": args.arm or [], "settings": parse_settings(args["set"] or [])}
     if args.plan:
-        print(plan_comparison(args.data, **given))
+        print(plan_comparison(**given))
         return 0
     try:
-        result = run_comparison(args.data, **given)
+        result = run_comparison(**given)
     except Interrupted as stop:
         console = Console(stderr=True, soft_wrap=True)
-        console.print(f"stopped by {stop}; the same command goes on with {escape(str(stop.run))}", highlight=False)
+        console.print(f"stopped by {stop}; the same command resumes {escape(str(stop.run))}", highlight=False)
         return 128 + stop.number
     print(result.to_json() if args.json else result.to_markdown())
     return int(any(arm.status != "finished" for arm in result.arms))

@@ -1,8 +1,6 @@
 """Matched comparisons of training arms, and what can honestly be concluded from them."""
 
-from .decision import Verdict
-from .paired import Difference, paired_difference
-from .scores import Ratio
-from .verdict import Judgement
+from .difference import Difference, Judgement, Verdict, judge, plan_detectable
+from .paired import Ratio, paired_difference
 
-__all__ = ["Difference", "Judgement", "Ratio", "Verdict", "paired_difference"]
+__all__ = ["Difference", "Judgement", "Ratio", "Verdict", "judge", "paired_difference", "plan_detectable"]

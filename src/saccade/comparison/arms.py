@@ -12,16 +12,11 @@ from typing import Any
 from ..building import parse_plugin
 from ..config import ConfigError, TrainConfig, flatten, overlay, read_value
 from ..plugins import PLUGINS
-from ..training.recipes import configure
+from ..training.recipes import SHORT_FLAGS, configure
 
 BASE = "base"
-SHORT = {
-    "model": "model.name",
-    "epochs": "schedule.epochs",
-    "lr": "optim.lr",
-    "batch_size": "optim.batch_size",
-    "img_size": "data.img_size",
-}
+OF_ALL = ("data", "plugins", "seed", "device", "workers")  # short flags that all arms share, or that `+` writes
+SHORT = {name: dotted for name, dotted in SHORT_FLAGS.items() if name not in OF_ALL}
 NAME = re.compile(r"\w[\w .+-]*")
 
 
@@ -153,8 +148,8 @@ def _allowed(*, named: bool = True) -> str:
     """Say how an arm is written, with the names of the plug-ins unless they are said already."""
     plugins = f"plug-ins ({', '.join(sorted(PLUGINS))})" if named else "plug-ins"
     return (
-        f"An arm is 'base', or {plugins} and settings (name=value; model, recipe, epochs, lr, batch_size, "
-        "img_size or a dotted name such as optim.weight_decay) joined by +, with 'NAME:=' before it if you like"
+        f"An arm is 'base', or {plugins} and settings (name=value; {', '.join([*SHORT, 'recipe'])} or a dotted name "
+        "such as optim.weight_decay) joined by +, with 'NAME:=' before it if you like"
     )
 
 

@@ -52,13 +52,13 @@ class Fit:
         seeds: how many.
         epochs: of each arm.
         seconds: it is expected to take.
-        told: what was reduced, in words; empty if nothing was.
+        detail: what was reduced, in words; empty if nothing was.
     """
 
     seeds: int
     epochs: Mapping[str, int]
     seconds: float
-    told: str = ""
+    detail: str = ""
 
 
 def parse_duration(text: str | float) -> float:

@@ -1,8 +1,5 @@
 """Which of several arms helps on your pictures, with everything else held equal."""
 
-import hashlib
-import json
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,23 +7,17 @@ from typing import Any
 
 import rich.console
 
-from ..config import ConfigError, DataConfig
 from ..data.source import Source
-from ..runs import require_apart
+from ..files import write_text
 from ..training.loop import Interrupted
-from .arms import parse_arms
-from .budget import parse_duration
 from .conclude import conclude
-from .folder import MACHINE, Folder, is_finished, slug
+from .folder import is_finished
 from .plan import Plan
 from .planning import Planner
-from .question import Wish
+from .report import write_report
+from .request import Request
 from .result import Comparison
-from .schedule import make_slots, run_jobs, visible_gpus
-from .watch import Watch
-from .writing import as_markdown
-
-MOST_SEEDS = 10_000
+from .schedule import Watch, run_jobs
 
 
 def compare(
@@ -56,7 +47,7 @@ def compare(
 ) -> Comparison:
     """Train every arm with every seed, all else held equal, and say which arm helps.
 
-    Can be stopped at any point and called again: finished runs are kept, a half-finished one goes on, and arms and
+    Can be stopped at any point and called again: finished runs are kept, a half-finished one is resumed, and arms and
     seeds can be added.
 
     Args:
@@ -88,8 +79,34 @@ def compare(
     Returns:
         What was found; also written to the folder as result.json, result.md (with the plan) and report.html.
     """
-    planner = _prepare(locals())
-    with planner.folder.lock():
+    planner = Planner(
+        Request(
+            data=data,
+            arms=arms,
+            seeds=seeds,
+            task=task,
+            model=model,
+            recipe=recipe,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            img_size=img_size,
+            out=out,
+            settings=settings,
+            metric=metric,
+            larger_is_better=larger_is_better,
+            margin=margin,
+            budget=budget,
+            parallel=parallel,
+            device=device,
+            seeds_fixed=seeds_fixed,
+            paired=paired,
+            overwrite=overwrite,
+            quiet=quiet,
+        )
+    )
+    folder = planner.folder
+    with folder.lock():
         ready = planner.plan(keep=True)
         console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True)
         console.print(str(ready.plan), highlight=False, markup=False)
@@ -98,20 +115,18 @@ def compare(
         watch = Watch(total=len(jobs), seconds=ready.plan.seconds, metric=primary, quiet=quiet)
         try:
             outcomes = run_jobs(jobs, planner.slots, watch)
-        except Interrupted as stopped:  # told of the whole comparison, which is what is gone on with
-            raise Interrupted(stopped.number, planner.folder.path) from None
-        result = conclude(ready, outcomes, planner.folder)
-        planner.folder.result_file.write_text(result.to_json(), encoding="utf-8")
-        planner.folder.markdown_file.write_text(as_markdown(result, plan=True), encoding="utf-8")
+        except Interrupted as stopped:  # it is the whole comparison that is resumed
+            raise Interrupted(stopped.number, folder.path) from None
+        result = conclude(ready, outcomes, folder)
+        write_text(folder.result_file, result.to_json())
+        write_text(folder.markdown_file, result.to_markdown(plan=True))
         _report(result, ready.validation)
-    console.print(f"written: {planner.folder.markdown_file.with_name('report.html')}", highlight=False, markup=False)
+    console.print(f"written: {folder.path / 'report.html'}", highlight=False, markup=False)
     return result
 
 
 def _report(result: Comparison, source: Source) -> None:
     """Write the page; a comparison does not fail for want of it."""
-    from .report import write_report
-
     try:
         write_report(result, source)
     except Exception as error:
@@ -120,87 +135,9 @@ def _report(result: Comparison, source: Source) -> None:
 
 def plan_comparison(data: str | None = None, *, arms: Sequence[str], **options: Any) -> Plan:
     """Return the plan of a comparison without running or writing anything; arguments as for `compare`."""
-    defaults = {name: value for name, value in (compare.__kwdefaults__ or {}).items() if name != "arms"}
-    unknown = [name for name in options if name not in defaults]
+    unknown = [name for name in options if name not in Request.__dataclass_fields__]
     if unknown:
-        raise TypeError(f"{unknown[0]!r} was given; the arguments are those of compare: {', '.join(defaults)}")
-    return _prepare({"data": data, "arms": arms, **defaults, **options}).plan(keep=False).plan
-
-
-def _prepare(given: Mapping[str, Any]) -> Planner:
-    """Check what was asked and find the folder it belongs to."""
-    wish = Wish(
-        metric=given["metric"],
-        larger=given["larger_is_better"],
-        margin=given["margin"],
-        fixed=given["seeds_fixed"],
-        paired=given["paired"],
-    )
-    arms = parse_arms(given["arms"])
-    seeds = _read_seeds(given["seeds"], fixed=given["seeds_fixed"])
-    shared = _shared(given)
-    request = {
-        "data": given["data"] or "",
-        "recipe": given["recipe"],
-        "settings": {name: value for name, value in shared.items() if name not in MACHINE | {"data.path"}},
-        "arms": {arm.name: arm.text for arm in arms},
-        "seeds": list(seeds),
-        "budget": None if given["budget"] is None else parse_duration(given["budget"]),
-    }
-    request = json.loads(json.dumps(request))
-    out = given["out"] if given["out"] is not None else _default_folder(request)
-    require_apart(out, DataConfig(path=given["data"] or "", val=shared.get("data.val")))
-    device = given["device"] or str(shared.get("engine.device", "auto"))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Planner(
-        arms=arms,
-        seeds=seeds,
-        recipe=given["recipe"],
-        shared=shared,
-        request=request,
-        folder=Folder(out),
-        slots=make_slots(given["parallel"], device, gpus=visible_gpus(), cores=cores),
-        wish=wish,
-        overwrite=given["overwrite"],
-    )
-
-
-def _shared(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of all arms by dotted name."""
-    flags = {
-        "task": given["task"],
-        "data.path": given["data"],
-        "model.name": given["model"],
-        "schedule.epochs": given["epochs"],
-        "optim.batch_size": given["batch_size"],
-        "optim.lr": given["lr"],
-        "data.img_size": given["img_size"],
-        "engine.device": given["device"],
-    }
-    settings = dict(given["settings"] or {})
-    if "seed" in settings:
-        raise ConfigError("the setting seed was given; a comparison has several: give seeds=[...]")
-    return {name: value for name, value in flags.items() if value is not None} | settings
-
-
-def _read_seeds(seeds: int | Sequence[int], *, fixed: bool) -> tuple[int, ...]:
-    if isinstance(seeds, int) and seeds > MOST_SEEDS:
-        raise ValueError(f"seeds={seeds} was given; at most {MOST_SEEDS} are trained in one comparison")
-    found = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
-    if len(set(found)) < len(found):
-        raise ValueError(f"seeds={list(found)} were given; a seed given twice is the same training twice")
-    if len(found) < (1 if fixed else 2):
-        told = "1 seed was" if len(found) == 1 else f"{len(found)} seeds were"
-        raise ValueError(
-            f"{told} given; at least 2, better 5, are needed: from one training of each arm nothing "
-            "can be said about other trainings. Give more, or ask about these very weights only: seeds_fixed=True "
-            "(--seeds-fixed)"
+        raise TypeError(
+            f"{unknown[0]!r} was given; the arguments are those of compare: {', '.join(Request.__dataclass_fields__)}"
         )
-    return found
-
-
-def _default_folder(request: Mapping[str, Any]) -> Path:
-    """Return a folder named by what is asked, so that asking again goes on with it; arms and seeds can be added."""
-    told = {name: request[name] for name in ("data", "recipe", "settings")}
-    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
-    return Path("runs") / f"compare-{slug(Path(request['data']).name or 'embedded')}-{digest}"
+    return Planner(Request(data=data, arms=arms, **options)).plan(keep=False).plan

@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from .effect import find_unaffected
-from .evidence import read_evidence
+from .difference import Difference, judge
+from .evidence import find_unaffected, read_evidence
+from .findings import ArmResult
 from .folder import Folder
 from .measure import Measure
-from .plan import PlannedArm
+from .plan import Note, PlannedArm
 from .planning import Ready
-from .result import ArmResult, Comparison
-from .verdict import judge
+from .result import Comparison
+from .stability import Stability, weigh
 from .worker import Outcome
 
 
@@ -32,9 +32,12 @@ def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: 
     usable = [name for name in runs if len(runs[name]) >= least]
     reference = plan.reference if plan.reference in usable else next(iter(usable), None)
     unaffected = find_unaffected(plan, measure.arms)
-    notes = [*map(str, unaffected), *_failure_notes(failures, plan.reference, reference), *ready.notes]
+    notes = [one.note for one in unaffected]
+    notes += [*_failure_notes(failures, plan.reference, reference), *ready.notes]
     if plan.side_by_side > 1:
-        notes.append(f"seconds were measured with up to {plan.side_by_side} runs at a time on this machine")
+        notes.append(
+            Note("timing", f"seconds were measured with up to {plan.side_by_side} runs at a time on this machine")
+        )
     differences = {}
     distinct = [arm.name for arm in plan.arms if arm.identical_to is None]
     compared = [name for name in distinct if reference is not None and name != reference and runs[name]]
@@ -42,19 +45,30 @@ def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: 
         try:
             differences[name] = measure.difference(reference or "", name)
         except ValueError as error:
-            notes.append(f"{name}: {error}")
-    judged = judge(differences, margin=question.margin) if differences else {}
+            notes.append(Note("not compared", f"{name}: {error}", arm=name))
+    look = 0 if question.fixed or reference is None else folder.count_look(tuple(runs[reference]))
+    judged = judge(differences, margin=question.margin, look=look) if differences else {}
+    failed = {name: sum(seed >= 0 for seed in found) for name, found in failures.items()}
+    stability = {name: measure.stability(name, failed[name]) for name in runs if runs[name]}
+    for name, one in judged.items():
+        worth = measure.worth(name, reference or "")
+        judged[name] = weigh(one, stability[name], stability[reference or ""], worth=worth)
+    if look > 1:
+        message = f"this is look {look} at these arms with seeds added in between; intervals and p-values count that"
+        notes.append(Note("looks", message))
     outputs, source = ready.outputs, ready.validation
-    other: dict[str, dict[str, Any]] = {}
+    other: dict[str, dict[str, Difference]] = {}
     for name in judged:
         for number, difference in measure.others(reference or "", name).items():
             other.setdefault(number, {})[name] = difference
     return Comparison(
         path=folder.path,
-        plan=replace(plan, same_pictures=measure.same),
+        plan=replace(plan, same_samples=measure.same),
         metric=question.metric,
         reference=reference or plan.reference,
-        arms=tuple(_arm_result(arm, runs[arm.name], failures[arm.name], measure) for arm in plan.arms),
+        arms=tuple(
+            _arm_result(arm, runs[arm.name], failures[arm.name], measure, stability.get(arm.name)) for arm in plan.arms
+        ),
         differences=judged,
         other=other,
         classes={name: measure.classes(reference or "", name, outputs) for name in judged},
@@ -66,7 +80,8 @@ def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: 
         metrics=measure.metrics,
         binary=measure.binary,
         class_metric=measure.class_metric,
-        picture_metric=measure.picture_metric,
+        sample_metric=measure.sample_metric,
+        look=look,
     )
 
 
@@ -82,21 +97,26 @@ def _failures(ready: Ready, name: str, outcomes: Mapping[tuple[str, int], Outcom
     }
 
 
-def _failure_notes(failures: Mapping[str, Mapping[int, str]], asked: str, used: str | None) -> list[str]:
+def _failure_notes(failures: Mapping[str, Mapping[int, str]], asked: str, used: str | None) -> list[Note]:
     notes = []
     for name, found in failures.items():
         seeds = [str(seed) for seed in found if seed >= 0]
         which = f", seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}" if seeds else ""
-        notes += [f"{name} failed{which}: {next(iter(found.values()))}"] if found else []
+        notes += [Note("failure", f"{name} failed{which}: {next(iter(found.values()))}", arm=name)] if found else []
     if used is None:
-        notes.append("no arm has enough finished runs: nothing can be said")
+        notes.append(Note("reference", "no arm has enough finished runs: nothing can be said"))
     elif used != asked:
-        notes.append(f"the reference {asked} has too few finished runs, so the others are compared with {used} instead")
+        message = f"the reference {asked} has too few finished runs, so the others are compared with {used} instead"
+        notes.append(Note("reference", message))
     return notes
 
 
 def _arm_result(
-    planned: PlannedArm, runs: Mapping[int, Path], failures: Mapping[int, str], measure: Measure
+    planned: PlannedArm,
+    runs: Mapping[int, Path],
+    failures: Mapping[int, str],
+    measure: Measure,
+    stability: Stability | None,
 ) -> ArmResult:
     scores = tuple(measure.score(planned.name, seed) for seed in runs)
     return ArmResult(
@@ -109,4 +129,5 @@ def _arm_result(
         runs=dict(runs),
         failures=dict(failures),
         identical_to=planned.identical_to,
+        stability=stability,
     )

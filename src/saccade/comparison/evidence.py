@@ -1,20 +1,27 @@
-"""What the finished runs of an arm say: scores sample by sample, and numbers seed by seed."""
+"""What the finished runs of arms say: scores by sample, numbers by seed, and which arms came out exactly alike."""
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ..runs import Run, RunError
 from ..scores import Scores
 from ..tasks.metric import MetricSpec
+from .plan import Note, Plan
 from .worker import COST
 
 NOT_SCORES = {"epochs", "steps", "seconds", "parameters"}
+Same = Literal["everything", "training", "answers"]
+EFFECTS: dict[Same, tuple[str, str]] = {
+    "everything": ("trained exactly like", "had no effect"),
+    "training": ("trained exactly like", "had no effect on training"),
+    "answers": ("answers exactly like", "had no effect on the weights"),
+}
 
 
 @dataclass(frozen=True)
@@ -115,16 +122,16 @@ def _memory(path: Path) -> int | None:
         return None
 
 
-def same_pictures(arms: Mapping[str, Evidence]) -> bool:
+def same_samples(arms: Mapping[str, Evidence]) -> bool:
     """Return whether all runs answered the same pictures; refuse arms of one seed that did not."""
     everywhere = {arm.fingerprint(seed) for arm in arms.values() for seed in arm.seeds}
     for seed in sorted({seed for arm in arms.values() for seed in arm.seeds}):
         found = {name: arm.fingerprint(seed) for name, arm in arms.items() if seed in arm.seeds}
         if len(set(found.values())) > 1:
-            told = ", ".join(f"{name} {digest[:12]}" for name, digest in found.items())
+            answered = ", ".join(f"{name} {digest[:12]}" for name, digest in found.items())
             raise RunError(
-                f"the arms validated on different pictures with seed {seed}: {told}; only answers to the same pictures "
-                "can be compared. The set was changed between runs: begin anew in another folder"
+                f"the arms validated on different pictures with seed {seed}: {answered}; only answers to the same "
+                "pictures can be compared. The set was changed between runs: begin anew in another folder"
             )
     return len(everywhere) <= 1
 
@@ -146,3 +153,69 @@ def per_sample(arm: Evidence, column: str, seeds: tuple[int, ...], places: np.nd
         order = np.argsort(scores.places)
         rows.append(scores.columns[column][order[np.searchsorted(scores.places, places, sorter=order)]])
     return np.stack(rows)
+
+
+@dataclass(frozen=True)
+class Unaffected:
+    """An arm that came out like another one to the bit, though their settings differ.
+
+    Attributes:
+        arm: its name.
+        like: name of the other.
+        seeds: with which it did.
+        same: "training", the losses of all epochs; "answers" to all validation pictures; or "everything".
+    """
+
+    arm: str
+    like: str
+    seeds: tuple[int, ...]
+    same: Same
+
+    @property
+    def note(self) -> Note:
+        """What is to be said of it."""
+        did, effect = EFFECTS[self.same]
+        seeds = f"seed{'s' if len(self.seeds) > 1 else ''} {', '.join(map(str, self.seeds))}"
+        message = f"{self.arm} {did} {self.like} with {seeds}: what it changes {effect} there"
+        return Note("unaffected", message, "check that the arm does what it says", self.arm)
+
+
+def find_unaffected(plan: Plan, arms: Mapping[str, Evidence]) -> tuple[Unaffected, ...]:
+    """Return the arms of different settings whose runs of one seed are the same, each with the first it is like.
+
+    Args:
+        plan: whose arms they are; those of identical settings share their runs and are not meant.
+        arms: finished runs of each, by name.
+    """
+    distinct = [arm.name for arm in plan.arms if arm.identical_to is None]
+    distinct.sort(key=lambda name: name != plan.reference)
+    found: dict[tuple[str, str, Same], list[int]] = {}
+    for number, name in enumerate(distinct):
+        for seed in arms[name].seeds:
+            for other in distinct[:number]:
+                same = _compare(arms[other], arms[name], seed, kept_only=_differ_in_keeping(plan, other, name))
+                if same is not None:
+                    found.setdefault((name, other, same), []).append(seed)
+                    break
+    return tuple(Unaffected(name, other, tuple(seeds), same) for (name, other, same), seeds in found.items())
+
+
+def _compare(first: Evidence, second: Evidence, seed: int, *, kept_only: bool) -> Same | None:
+    """Return what is the same in two runs of one seed.
+
+    Losses alone say too little of a single epoch, in which a step may come before anything has changed, and of arms
+    that differ in what is kept, such as averaged weights, which are taken from the same training.
+    """
+    if seed not in first.seeds:
+        return None
+    losses = [[record.get("train_loss") for record in arm.records[seed]] for arm in (first, second)]
+    trained = bool(losses[0]) and None not in losses[0] and losses[0] == losses[1]
+    if first.digests[seed] == second.digests[seed]:
+        return "everything" if trained else "answers"
+    return "training" if trained and len(losses[0]) > 1 and not kept_only else None
+
+
+def _differ_in_keeping(plan: Plan, first: str, second: str) -> bool:
+    """Whether two arms differ only in what is kept of a training."""
+    one, two = plan.arm(first).changes, plan.arm(second).changes
+    return all(name.startswith("keep.") for name in {**one, **two} if one.get(name) != two.get(name))

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import special
+
+from ..report.tally import sign_test
 
 ENUMERATED = 16  # seeds up to which all sign patterns are tried, 2^16
 DRAWN = 100_000  # sign patterns drawn above that
@@ -42,9 +43,7 @@ def mcnemar(differences: np.ndarray) -> float:
     values = np.atleast_2d(differences).mean(0)
     values = np.where(np.abs(values) > 1e-12 * max(np.abs(values).max(), 1e-300), values, 0)
     wins, losses = int((values > 0).sum()), int((values < 0).sum())
-    if wins + losses == 0:
-        return 1.0
-    return float(min(2 * special.bdtr(min(wins, losses), wins + losses, 0.5), 1))  # both tails of a fair coin
+    return sign_test(wins, losses)
 
 
 def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:

@@ -1,18 +1,18 @@
 """What a comparison found."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from ..tasks.metric import MetricSpec
-from .decision import Verdict
-from .effect import Unaffected
-from .paired import Difference
-from .plan import Plan
-from .question import find_metric
-from .scores import Ratio
-from .verdict import Judgement
+from .difference import Difference, Judgement, Verdict
+from .evidence import Unaffected
+from .paired import Ratio
+from .plan import Note, Plan
+from .request import find_metric
+from .stability import Stability
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class ArmResult:
         runs: folder of every finished seed's run.
         failures: reason of every seed that did not finish, by seed; -1 stands for all of them.
         identical_to: an arm with the very same settings, whose runs these are.
+        stability: how often its trainings failed or diverged; None for one that cannot be built.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ArmResult:
     runs: Mapping[int, Path]
     failures: Mapping[int, str]
     identical_to: str | None = None
+    stability: Stability | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class ClassDifference:
 
     Attributes:
         name: of the class.
-        pictures: of it.
+        samples: of it.
         reference: mean score of the reference.
         arm: mean score of the arm.
         difference: with its interval, for this class alone.
@@ -56,7 +58,7 @@ class ClassDifference:
     """
 
     name: str
-    pictures: int
+    samples: int
     reference: float
     arm: float
     difference: Difference
@@ -128,7 +130,8 @@ class Findings:
         metrics: what is known of the numbers, by name.
         binary: names of the metrics whose scores are right or wrong, 0 or 1, for every picture.
         class_metric: what classes are compared in; None where there is nothing to compare them in.
-        picture_metric: what single pictures are compared in; likewise.
+        sample_metric: what single pictures are compared in; likewise.
+        look: how many times one has looked at this comparison, this time included; 0 where it does not matter.
     """
 
     path: Path
@@ -141,17 +144,30 @@ class Findings:
     classes: Mapping[str, tuple[ClassDifference, ...]]
     disagreements: Mapping[str, tuple[Disagreement, ...]]
     costs: Mapping[str, Cost]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     unaffected: tuple[Unaffected, ...] = ()
     primary: str = ""
     metrics: Mapping[str, MetricSpec] = field(default_factory=dict)
     binary: tuple[str, ...] = ()
     class_metric: str | None = None
-    picture_metric: str | None = None
+    sample_metric: str | None = None
+    look: int = 0
 
     def spec(self, name: str | None) -> MetricSpec | None:
         """Return what is known of a number by its name; None for one that no task describes."""
         return None if name is None else find_metric(self.metrics, name)
+
+    def show(self, metric: str | None, value: float | None) -> str:
+        """Return a value of a metric as text."""
+        if value is None or not math.isfinite(value):
+            return "none"
+        spec = self.spec(metric)
+        return f"{value:.4g}" if spec is None else spec.show(value)
+
+    def words(self, metric: str | None) -> str:
+        """Return what people call a metric; its name where nothing is known of it."""
+        spec = self.spec(metric)
+        return spec.words if spec is not None else metric or "score"
 
     def arm(self, name: str) -> ArmResult:
         """Return an arm by its name."""
@@ -162,7 +178,7 @@ class Findings:
 
     def gains_and_losses(self, name: str) -> tuple[list[Disagreement], list[Disagreement]]:
         """Return the pictures that an arm answers better than the reference, and those that it answers worse."""
-        spec, found = self.spec(self.picture_metric), self.disagreements.get(name, ())
+        spec, found = self.spec(self.sample_metric), self.disagreements.get(name, ())
         more, less = ([x for x in found if x.arm > x.reference], [x for x in found if x.arm < x.reference])
         return (more, less) if spec is None or spec.larger_is_better else (less, more)
 

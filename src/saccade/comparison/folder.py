@@ -4,11 +4,12 @@ import hashlib
 import json
 import re
 import shutil
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from ..config import TrainConfig, flatten
 from ..data.split import abbreviate
@@ -27,6 +28,19 @@ MACHINE = {
     "keep.every_seconds",
     "keep.states",
     "keep.tensorboard",
+}
+# Settings of the first version. One that came later and has its default is no part of what tells runs apart, so that
+# comparisons written before it are found again.
+FIRST = {
+    "data": "path val val_share split_seed img_size mean std workers buffer train_limit",
+    "model": "name options plugins drop_path pretrained checkpoint probe",
+    "augment": "crop pad scale ratio flip rand_ops rand_magnitude rand_spread jitter erase mixup cutmix mix_prob "
+    "switch_prob repeats off_epochs",
+    "optim": "name lr lr_batch batch_size least_steps accumulate weight_decay momentum betas eps layer_decay clip",
+    "schedule": "epochs warmup warmup_lr min_lr patience",
+    "loss": "smoothing class_weights",
+    "engine": "precision compile graphs channels_last grad_checkpointing parallel",
+    "keep": "ema evaluate_every",
 }
 WAIT = 60.0  # seconds for another process to let go of a run
 
@@ -77,14 +91,14 @@ class Folder:
         other = [
             name for name in request if name not in ("arms", "seeds", "budget") and request[name] != here.get(name)
         ]
-        told = [f"{name} = {here.get(name)!r} there, {request[name]!r} asked" for name in other]
+        differs = [f"{name} = {here.get(name)!r} there, {request[name]!r} asked" for name in other]
         for name, text in request["arms"].items():
             if name in here["arms"] and here["arms"][name] != text:
-                told.append(f"arm {name} is {here['arms'][name]!r} there, {text!r} asked")
-        if told:
+                differs.append(f"arm {name} is {here['arms'][name]!r} there, {text!r} asked")
+        if differs:
             raise RunError(
-                f"{self.path} holds another comparison: {'; '.join(told)}. Name another folder by --out, or let this "
-                "one take its place by --overwrite, which keeps finished runs"
+                f"{self.path} holds another comparison: {'; '.join(differs)}. Name another folder by --out, or let "
+                "this one take its place by --overwrite, which keeps finished runs"
             )
         return record
 
@@ -93,6 +107,24 @@ class Folder:
         self.path.mkdir(parents=True, exist_ok=True)
         record = {"format": FORMAT, "request": dict(request), **found}
         write_text(self.record_file, json.dumps(record, indent=1, ensure_ascii=False))
+
+    def looks(self, seeds: Sequence[int]) -> list[list[int]]:
+        """Return the seeds of every look at results here, one at these seeds included; the same seeds are one look."""
+        looks, now = (self.record() or {}).get("looks"), sorted(seeds)
+        if looks is None:  # a comparison that was written before looks were counted
+            try:
+                before = json.loads(self.result_file.read_text(encoding="utf-8"))
+                looks = [sorted(next(arm["seeds"] for arm in before["arms"] if arm["name"] == before["reference"]))]
+            except (OSError, ValueError, KeyError, TypeError, StopIteration):
+                looks = []
+        return [*looks, *([] if now in looks else [now])]
+
+    def count_look(self, seeds: Sequence[int]) -> int:
+        """Return how many times one has looked at results here, this time included, and write it down."""
+        record, looks = self.record(), self.looks(seeds)
+        if record and looks != record.get("looks"):
+            write_text(self.record_file, json.dumps({**record, "looks": looks}, indent=1, ensure_ascii=False))
+        return looks.index(sorted(seeds)) + 1
 
     def run_path(self, name: str, config: TrainConfig) -> Path:
         """Return where a run is or will be; the same settings under another arm's name are found."""
@@ -111,9 +143,9 @@ class Folder:
 
 def config_hash(config: TrainConfig) -> str:
     """Return ten letters that stand for what is trained, without the seed and the machine."""
-    leaves = {k: v for k, v in flatten(config).items() if k not in MACHINE and k not in ("seed", "recipe")}
-    if leaves["task"] is None:  # a task that was not told is no part of what tells runs apart
-        del leaves["task"]
+    first = {f"{group}.{name}" for group, names in FIRST.items() for name in names.split()}
+    defaults, aside = flatten(TrainConfig()), MACHINE | {"seed", "recipe"}
+    leaves = {k: v for k, v in flatten(config).items() if k not in aside and (k in first or v != defaults[k])}
     return hashlib.sha256(json.dumps(leaves, sort_keys=True).encode()).hexdigest()[:10]
 
 
@@ -129,7 +161,7 @@ def is_finished(path: Path) -> bool:
 
 
 def resumable(path: Path) -> Run | None:
-    """Return a half-finished run that can go on; what was left of one that cannot is removed."""
+    """Return a half-finished run that can be resumed; what was left of one that cannot is removed."""
     run = Run(path)
     if run.settings.exists() and list_states(run.states):
         return run
@@ -146,22 +178,9 @@ def resumable(path: Path) -> Run | None:
 @contextmanager
 def hold(file: Path, *, wait: float = WAIT) -> Iterator[None]:
     """Hold a lock file while working; wait so many seconds for who has it."""
-    try:
-        import fcntl
-    except ImportError:  # a system without it: nothing guards against two at once
-        yield
-        return
     file.parent.mkdir(parents=True, exist_ok=True)
-    with open(file, "a", encoding="utf-8") as handle:
-        until = time.monotonic() + wait
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() >= until:
-                    raise RunError(
-                        f"{file.parent} is being worked on by another process; wait for it or stop it"
-                    ) from None
-                time.sleep(0.1)
-        yield
+    try:
+        with FileLock(file, timeout=wait):
+            yield
+    except Timeout:
+        raise RunError(f"{file.parent} is being worked on by another process; wait for it or stop it") from None

@@ -1,20 +1,29 @@
 """From finished runs to what a comparison found."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
 from ..data.source import Source
 from ..tasks.metric import GROUP, MetricSpec
-from .evidence import Evidence, common_places, per_sample, same_pictures
+from .difference import Difference
+from .evidence import Evidence, common_places, per_sample, same_samples
 from .exact import holm
 from .findings import ClassDifference, Cost, Disagreement
-from .paired import Difference, paired_difference, right_or_wrong, unpaired_difference
-from .plan import PlannedArm
-from .question import Question, find_metric
-from .scores import paired_scores, ratio_interval
-from .statistic import macro_difference, statistic_difference
+from .paired import (
+    Seeds,
+    Terms,
+    macro_difference,
+    paired_difference,
+    paired_scores,
+    ratio_interval,
+    right_or_wrong,
+    statistic_difference,
+    unpaired_difference,
+)
+from .plan import Note, PlannedArm
+from .request import Question, find_metric
+from .stability import Stability, find_diverged
 
 SHOWN = 10  # pictures an arm, gains and losses each
 
@@ -31,7 +40,7 @@ class Measure:
         places: samples that every run answered; empty where seeds have samples of their own.
         groups: of these samples, such as their classes; None where there are none.
         class_metric: what groups are compared in; None where no metric is a mean over samples.
-        picture_metric: what single samples are compared in; likewise.
+        sample_metric: what single samples are compared in; likewise.
         notes: what has to be said beside the numbers.
     """
 
@@ -39,15 +48,15 @@ class Measure:
         self.arms, self.question = arms, question
         self.metrics = {name: spec for arm in arms.values() for name, spec in arm.metrics.items()}
         self.metrics |= question.metrics
-        self.same = same_pictures(arms)
+        self.same = same_samples(arms)
         self.places = common_places(arms) if self.same else np.empty(0, np.int64)
         self.groups: np.ndarray | None = None
         if len(self.places) and self._have(GROUP):
             one = next(arm for arm in arms.values() if arm.seeds)
             self.groups = per_sample(one, GROUP, one.seeds[:1], self.places)[0].astype(np.int64)
         self.class_metric = self._first_mean(question.primary, question.metric, *self.metrics)
-        self.picture_metric = self._first_mean(question.metric, question.primary, *self.metrics)
-        self.notes: list[str] = []
+        self.sample_metric = self._first_mean(question.metric, question.primary, *self.metrics)
+        self.notes: list[Note] = []
 
     @property
     def binary(self) -> tuple[str, ...]:
@@ -65,37 +74,42 @@ class Measure:
             reference: name of the arm compared with.
             arm: name of the other.
         """
-        question, seeds, spec = self.question, self.seeds(reference, arm), self._by_sample()
-        told = self._told(question.metric, question.larger, margin=question.margin)
-        if spec is None:
-            return paired_scores(*(self._series(name, question.metric, seeds) for name in (reference, arm)), **told)
+        question, seeds = self.question, self.seeds(reference, arm)
         paired = question.paired and (question.fixed or len(seeds) >= 2)
-        if question.paired and not paired:
-            self.notes.append(f"{arm}: fewer than two seeds finished in both arms, so that seeds are not paired")
-        how: Any = "fixed" if question.fixed and paired else "random"
+        if question.paired and not paired and self._by_sample(question.metric) is not None:
+            message = f"{arm}: fewer than two seeds finished in both arms, so that seeds are not paired"
+            self.notes.append(Note("unpaired", message, arm=arm))
+        terms = self._terms(question.metric, question.larger_is_better, margin=question.margin)
+        return self._difference(reference, arm, question.metric, terms, paired=paired)
+
+    def _difference(self, reference: str, arm: str, metric: str, terms: Terms, *, paired: bool) -> Difference:
+        """Return the difference in a metric: over seeds and samples where its runs scored samples, else over seeds."""
+        seeds, spec = self.seeds(reference, arm), self._by_sample(metric)
+        if spec is None:
+            pair = [self._series(name, metric, seeds) for name in (reference, arm)]
+            return paired_scores(*pair, samples_fixed=self.same, **terms)
+        how: Seeds = "fixed" if self.question.fixed and paired else "random"
         first, second = (
             self._records(name, spec, seeds if paired else self.arms[name].seeds) for name in (reference, arm)
         )
         if spec.statistic is not None:
-            return statistic_difference(first, second, spec.statistic, seeds=how, paired=paired, **told)
+            return statistic_difference(first, second, spec.statistic, seeds=how, paired=paired, **terms)
         if spec.by_group:
-            return macro_difference(first, second, self.groups, seeds=how, paired=paired, **told)
-        return (
-            paired_difference(first, second, seeds=how, **told)
-            if paired
-            else unpaired_difference(first, second, **told)
-        )
+            return macro_difference(first, second, self.groups, seeds=how, paired=paired, **terms)
+        if paired:
+            return paired_difference(first, second, seeds=how, **terms)
+        return unpaired_difference(first, second, **terms)
 
     def score(self, arm: str, seed: int) -> float:
         """Return what a run scored in what is asked."""
-        spec = self._by_sample()
+        spec = self._by_sample(self.question.metric)
         if spec is None:
             return self.arms[arm].score(self.question.metric, seed)
         columns = {spec.column: per_sample(self.arms[arm], spec.column, (seed,), self.places)[0]}
         return spec.combine(columns if self.groups is None else {**columns, GROUP: self.groups})
 
     def others(self, reference: str, arm: str) -> dict[str, Difference]:
-        """Return the differences of all other numbers that runs ended with, over seeds."""
+        """Return the differences of all other numbers that runs ended with."""
         seeds = self.seeds(reference, arm)
         if len(seeds) < 2:
             return {}
@@ -105,9 +119,9 @@ class Measure:
             spec = find_metric(self.metrics, metric)
             if metric in (self.question.metric, f"val_{self.question.metric}") or spec is None:
                 continue
-            pair = [self._series(name, metric, seeds) for name in (reference, arm)]
-            if np.isfinite(pair).all():
-                found[metric] = paired_scores(*pair, **self._told(metric, spec.larger_is_better))
+            if np.isfinite([self._series(name, metric, seeds) for name in (reference, arm)]).all():
+                terms = self._terms(metric, spec.larger_is_better)
+                found[metric] = self._difference(reference, arm, metric, terms, paired=True)
         return found
 
     def classes(self, reference: str, arm: str, names: tuple[str, ...]) -> tuple[ClassDifference, ...]:
@@ -125,9 +139,9 @@ class Measure:
         first, second = (self._records(name, spec, seeds) for name in (reference, arm))
         counted = [(group, self.groups == group) for group in range(len(names))]
         counted = [(group, mine) for group, mine in counted if mine.sum() >= 2]
-        how: Any = "fixed" if self.question.fixed else "random"
-        told = self._told(spec.name, spec.larger_is_better)
-        found = [paired_difference(first[:, m], second[:, m], seeds=how, **told) for _, m in counted]
+        how: Seeds = "fixed" if self.question.fixed else "random"
+        terms = self._terms(spec.name, spec.larger_is_better)
+        found = [paired_difference(first[:, m], second[:, m], seeds=how, **terms) for _, m in counted]
         corrected = holm([difference.p_value for difference in found])
         rows = [
             ClassDifference(
@@ -145,9 +159,9 @@ class Measure:
             arm: name of the other.
             source: the validation pictures.
         """
-        if not len(self.places) or self.picture_metric is None:
+        if not len(self.places) or self.sample_metric is None:
             return ()
-        spec = self.metrics[self.picture_metric]
+        spec = self.metrics[self.sample_metric]
         means = [self._records(name, spec, self.arms[name].seeds).mean(0) for name in (reference, arm)]
         gain = np.nan_to_num(means[1] - means[0]) * (1 if spec.larger_is_better else -1)
         order = np.argsort(-gain, kind="stable")
@@ -204,11 +218,39 @@ class Measure:
         if until < max(float(seconds[0]) for arm in pair for seconds, _ in arm):
             return None, None  # a run was not validated yet, and what it was before is not known
         first, second = ([float(np.interp(until, *curve)) for curve in arm] for arm in pair)
-        return until, paired_scores(first, second, **self._told(spec.name, spec.larger_is_better))
+        terms = self._terms(spec.name, spec.larger_is_better)
+        return until, paired_scores(first, second, samples_fixed=self.same, **terms)
 
-    def _by_sample(self) -> MetricSpec | None:
-        """Return the metric asked for, if all runs scored their samples in it."""
-        spec = self.metrics.get(self.question.metric)
+    def stability(self, arm: str, failed: int) -> Stability:
+        """Return how the trainings of an arm went.
+
+        Args:
+            arm: its name.
+            failed: trainings without a result.
+        """
+        primary, runs = self.question.primary, self.arms[arm]
+        scores = {seed: runs.score(primary, seed) for seed in runs.seeds}
+        every = [one.score(primary, seed) for one in self.arms.values() for seed in one.seeds]
+        losses = {
+            seed: [float(record["train_loss"]) for record in runs.records[seed] if "train_loss" in record]
+            for seed in runs.seeds
+        }
+        usual = float(np.nanmedian(every)) if every else None
+        metric = self.metrics.get(primary)
+        diverged = find_diverged(scores, losses, usual=usual, metric=metric, samples=len(self.places))
+        return Stability.count(len(scores), failed, diverged, level=self.question.level)
+
+    def worth(self, arm: str, reference: str) -> tuple[float, float] | None:
+        """Return what a training of an arm and of the reference lose by failing; None where nobody knows."""
+        spec = find_metric(self.metrics, self.question.metric)
+        if spec is None or not spec.share or not spec.larger_is_better:
+            return None
+        found = [np.mean([self.score(name, seed) for seed in self.arms[name].seeds]) for name in (arm, reference)]
+        return (max(float(found[0]) - (spec.chance or 0.0), 0.0), max(float(found[1]) - (spec.chance or 0.0), 0.0))
+
+    def _by_sample(self, metric: str) -> MetricSpec | None:
+        """Return a metric, also by its name in summary.json, if all runs scored their samples in it."""
+        spec = find_metric(self.metrics, metric)
         if spec is None or not len(self.places) or not self._have(spec.column):
             return None
         return None if spec.by_group and self.groups is None else spec
@@ -240,8 +282,8 @@ class Measure:
     def _series(self, arm: str, metric: str, seeds: tuple[int, ...]) -> list[float]:
         return [self.arms[arm].score(metric, seed) for seed in seeds]
 
-    def _told(self, metric: str, larger: bool, **more: Any) -> dict[str, Any]:
-        """Return how a difference of a metric is judged and told."""
+    def _terms(self, metric: str, larger: bool, margin: float | None = None) -> Terms:
+        """Return how a difference of a metric is judged and shown."""
         spec = find_metric(self.metrics, metric)
-        unit = {} if spec is None else {"share": spec.share, "unit": spec.unit}
-        return {"level": self.question.level, "larger_is_better": larger, **unit, **more}
+        terms: Terms = {"level": self.question.level, "larger_is_better": larger, "margin": margin}
+        return terms if spec is None else {**terms, "share": spec.share, "unit": spec.unit}

@@ -6,11 +6,36 @@ from typing import Any
 
 from ..tasks.metric import MetricSpec
 from .budget import Pace, say_duration
-from .checks import Check
-from .power import plan_detectable
+from .difference import plan_detectable, spent
+from .snapshot import Check
 
 ASSUMED_ACCURACY = 0.8
+OWN_SAMPLES = (
+    "but other ones for each seed, since they are held out by seed; intervals are over seeds alone. Give validation "
+    "pictures of their own for sharper ones"
+)
 DETECTABLE = "a true difference of that size is found four times out of five"
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something to be said beside the numbers.
+
+    Attributes:
+        kind: "failure", "diverged", "looks", "reference", "unaffected", "unpaired", "not compared", "timing" or
+            "untimed".
+        message: what is so.
+        advice: what to do about it; empty for nothing.
+        arm: that it is about; None for all.
+    """
+
+    kind: str
+    message: str
+    advice: str = ""
+    arm: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.advice}" if self.advice else self.message
 
 
 @dataclass(frozen=True)
@@ -60,8 +85,8 @@ class Plan:
         reference: the arm that others are compared with.
         arms: all of them, in the order given.
         seeds: that each is trained with.
-        pictures: to validate on.
-        same_pictures: whether all seeds validate on the same ones.
+        samples: to validate on.
+        same_samples: whether all seeds validate on the same ones.
         runs: in all.
         finished: of them, before.
         side_by_side: runs at a time.
@@ -77,8 +102,8 @@ class Plan:
     reference: str
     arms: tuple[PlannedArm, ...]
     seeds: tuple[int, ...]
-    pictures: int
-    same_pictures: bool
+    samples: int
+    same_samples: bool
     runs: int
     finished: int
     side_by_side: int
@@ -95,40 +120,41 @@ class Plan:
                 return arm
         raise KeyError(f"there is no arm {name!r}; there are {', '.join(arm.name for arm in self.arms)}")
 
-    def __str__(self) -> str:
-        return "\n".join([*self._arm_lines(), *self._equal_lines(), *self._cost_lines()])
+    def remark(self, arm: PlannedArm) -> str:
+        """Return what is to be said of an arm beside its changes; nothing where these say it all."""
+        if arm.failed is not None:
+            return f"cannot be run: {arm.failed}"
+        if arm.name == self.reference:
+            return "the reference"
+        if arm.identical_to is not None:
+            return f"identical to {arm.identical_to}: it is not run again"
+        return "" if arm.changes else "the same settings"
 
-    def _arm_lines(self) -> list[str]:
-        lines = [f"{_count(len(self.arms), 'arm')} on {self.data}, compared with {self.reference}:"]
-        for arm in self.arms:
-            told = "; ".join(f"{name} = {own!r} (not {base!r})" for name, (base, own) in arm.changes.items())
-            if arm.name == self.reference:
-                told = "the reference"
-            elif arm.identical_to is not None:
-                told = f"identical to {arm.identical_to}: it is not run again"
-            if arm.failed is not None:
-                told = f"cannot be run: {arm.failed}"
-            lines.append(f"  {arm.name}: {told or 'the same settings'}")
-            lines += [f"    {note}" for note in arm.notes if arm.name == self.reference]
-        return lines
-
-    def _equal_lines(self) -> list[str]:
-        """Say each thing once where it is the same in all arms, and for each arm where it is not."""
-        lines = ["Held equal, as looked up for the first seed:"]
+    @property
+    def held_equal(self) -> list[tuple[str, str, str]]:
+        """What is checked, where it is equal or differs, and why: once for all arms, and for each that differs."""
+        rows = []
         checked = [arm for arm in self.arms if arm.checks]
         for number, first in enumerate(checked[0].checks if checked else ()):
             differing = [(arm.name, arm.checks[number]) for arm in checked if not arm.checks[number].equal]
             if not differing:
-                lines.append(f"  {first}")
+                rows.append((first.what, "equal", first.detail))
             elif len(differing) < len(checked):
-                lines.append(f"  {first.what}: equal in the other arms")
-            lines += [f"  {check.what}: differs in {name}, {check.told}" for name, check in differing]
-        if not self.same_pictures:
-            lines.append(
-                "  validation pictures: equal in all arms, but other ones for each seed, since they are held out by "
-                "seed; intervals are over seeds alone. Give validation pictures of their own for sharper ones"
-            )
-        return lines
+                rows.append((first.what, "equal in the other arms", ""))
+            rows += [(check.what, f"differs in {name}", check.detail) for name, check in differing]
+        if not self.same_samples:
+            rows.append(("validation pictures", "equal in all arms", OWN_SAMPLES))
+        return rows
+
+    def __str__(self) -> str:
+        lines = [f"{_count(len(self.arms), 'arm')} on {self.data}, compared with {self.reference}:"]
+        for arm in self.arms:
+            changes = "; ".join(f"{name} = {own!r} (not {base!r})" for name, (base, own) in arm.changes.items())
+            lines.append(f"  {arm.name}: {self.remark(arm) or changes}")
+            lines += [f"    {note}" for note in arm.notes if arm.name == self.reference]
+        lines.append("Held equal, as looked up for the first seed:")
+        lines += [f"  {what}: {where}{', ' if detail else ''}{detail}" for what, where, detail in self.held_equal]
+        return "\n".join([*lines, *self._cost_lines()])
 
     def _cost_lines(self) -> list[str]:
         seeds = f"seed{'s' * (len(self.seeds) != 1)} {', '.join(map(str, self.seeds))}"
@@ -140,13 +166,15 @@ class Plan:
             lines.append(f"Expected time: {time} ({self.estimate}).")
         lines += [f"Budget: {self.budget}."] if self.budget else []
         if self.detectable is not None:
-            on = f"on {self.pictures:,} validation pictures"
+            on = f"on {self.samples:,} validation pictures"
             if self.detectable > 1:
-                told = f"It will probably see nothing: with {_count(len(self.seeds), 'seed')} {on}, even a difference "
-                lines.append(f"{told}of 100 points is missed more than once in five times ({self.detectable_how}).")
+                lines.append(
+                    f"It will probably see nothing: with {_count(len(self.seeds), 'seed')} {on}, even a difference of "
+                    f"100 points is missed more than once in five times ({self.detectable_how})."
+                )
             else:
-                told = f"Smallest difference it will see: about {100 * self.detectable:.1f} points {on}"
-                lines.append(f"{told} ({DETECTABLE}; {self.detectable_how}).")
+                about = f"about {100 * self.detectable:.1f} points {on}"
+                lines.append(f"Smallest difference it will see: {about} ({DETECTABLE}; {self.detectable_how}).")
         elif self.detectable_how:
             lines.append(f"Smallest difference it will see: {self.detectable_how}.")
         return lines
@@ -157,27 +185,28 @@ def _count(number: int, noun: str) -> str:
 
 
 def estimate_detectable(
-    metric: MetricSpec, *, seeds: int, pictures: int, arms: int, scores: Sequence[float] = ()
+    metric: MetricSpec, *, seeds: int, samples: int, arms: int, look: int = 1, scores: Sequence[float] = ()
 ) -> tuple[float | None, str]:
     """Return the smallest difference a comparison will probably find, and what that assumes.
 
     Args:
         metric: that runs are judged by; only of a share of right answers this can be said before any run.
         seeds: of each arm.
-        pictures: to validate on.
+        samples: to validate on.
         arms: compared with the reference.
+        look: at results with these seeds; see `spent`.
         scores: of finished runs of the reference, if there are any.
     """
-    if seeds < 2 or pictures < 2:
+    if seeds < 2 or samples < 2:
         return None, ""
     if not metric.share or metric.statistic is not None or metric.by_group:
         return None, f"how {metric.words} varies is not known before runs are finished"
     known = sum(scores) / len(scores) if scores else ASSUMED_ACCURACY
-    accuracy = min(max(known, 1 / pictures), 1 - 1 / pictures)
+    accuracy = min(max(known, 1 / samples), 1 - 1 / samples)
     article = "an" if metric.words[0] in "aeiou" else "a"
-    told = f"{article} {metric.words} of {accuracy:.0%} as in {_count(len(scores), 'finished run')}" if scores else ""
-    told = told or f"if the {metric.words} is about {accuracy:.0%}"
-    told += "; arms that vary by half a point from seed to seed"
-    if arms > 1:
-        told += f"; corrected for {arms} arms"
-    return plan_detectable(seeds, pictures, accuracy, level=1 - 0.05 / max(arms, 1)), told
+    how = f"if the {metric.words} is about {accuracy:.0%}"
+    if scores:
+        how = f"{article} {metric.words} of {accuracy:.0%} as in {_count(len(scores), 'finished run')}"
+    how += "; arms that vary by half a point from seed to seed"
+    how += f"; corrected for {arms} arms" if arms > 1 else ""
+    return plan_detectable(seeds, samples, accuracy, level=1 - 0.05 * spent(look) / max(arms, 1)), how

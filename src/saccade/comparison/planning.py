@@ -1,5 +1,6 @@
 """Make the plan of a comparison: build every arm once, look at what it stands on, time it, and fit it to the budget."""
 
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +15,11 @@ from ..runs import Run, RunError
 from ..training.loop import Interrupted
 from .arms import Arm, changed, reference_of
 from .budget import RULE, BudgetError, Pace, fit_budget, makespan, say_duration
-from .checks import check_all
 from .folder import Folder, config_hash, is_finished
-from .plan import Plan, PlannedArm, estimate_detectable
-from .question import Question, Wish, ask
-from .schedule import Job, Slot, time_probe
-from .snapshot import ArmSnapshot, DataCache, inspect_arm
+from .plan import Note, Plan, PlannedArm, estimate_detectable
+from .request import Question, Request, ask
+from .schedule import Job, make_slots, time_probe, visible_gpus
+from .snapshot import ArmSnapshot, DataCache, check_all, inspect_arm
 from .worker import pace_of
 
 
@@ -41,7 +41,7 @@ class Ready:
     outputs: tuple[str, ...]
     validation: Source
     question: Question
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     def finished(self, name: str) -> dict[int, Path]:
         """Return the finished runs of an arm by seed."""
@@ -50,45 +50,28 @@ class Ready:
 
 
 class Planner:
-    """Knows what is asked and makes the plan of it.
+    """Makes the plan of what is asked.
 
     Args:
-        arms: in the order given.
-        seeds: asked.
-        recipe: of all arms that do not name their own.
-        shared: settings of all arms, by dotted name.
-        request: all of that as JSON holds it, to be written down.
-        folder: of the comparison.
-        slots: where runs go.
-        wish: what is asked of the runs.
-        overwrite: let this take the place of another comparison in the folder.
+        request: what is asked.
     """
 
-    def __init__(
-        self,
-        *,
-        arms: Sequence[Arm],
-        seeds: Sequence[int],
-        recipe: str | None,
-        shared: Mapping[str, Any],
-        request: Mapping[str, Any],
-        folder: Folder,
-        slots: Sequence[Slot],
-        wish: Wish,
-        overwrite: bool = False,
-    ) -> None:
-        self.arms, self.seeds, self.wish = tuple(arms), tuple(seeds), wish
-        self.request, self.folder, self.slots, self.overwrite = dict(request), folder, list(slots), overwrite
-        if any("optim.lr" in arm.settings for arm in arms):  # then no arm's batches or rate are fitted to the pictures
+    def __init__(self, request: Request) -> None:
+        self.request, self.folder = request, Folder(request.folder)
+        self.arms, self.seeds, shared = request.parsed_arms, request.seed_list, request.shared
+        device = request.device or str(shared.get("engine.device", "auto"))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.slots = make_slots(request.parallel, device, gpus=visible_gpus(), cores=cores)
+        if any("optim.lr" in arm.settings for arm in self.arms):  # then no arm's batches or rate are fitted to the set
             shared = {"optim.least_steps": None, **shared}
-        configs = {arm.name: arm.configure(recipe, shared) for arm in arms}
+        configs = {arm.name: arm.configure(request.recipe, shared) for arm in self.arms}
         self.configs = {name: overlay(config, {"seed": self.seeds[0]}) for name, config in configs.items()}
         self.asked = {name: config.schedule.epochs for name, config in self.configs.items()}
-        self.reference = reference_of(arms).name
+        self.reference = reference_of(self.arms).name
         self.cache = DataCache()
         self.failed: dict[str, str] = {}
         self.paces: dict[str, Pace] = {}
-        self.notes: list[str] = []
+        self.notes: list[Note] = []
 
     def plan(self, *, keep: bool) -> Ready:
         """Make the plan.
@@ -96,24 +79,25 @@ class Planner:
         Args:
             keep: write down in the folder what was asked and decided.
         """
-        before = self.folder.claim(self.request, overwrite=self.overwrite)
-        known = (self.folder.record() or {}).get("pictures", {})
+        before = self.folder.claim(self.request.record, overwrite=self.request.overwrite)
+        kept = self.folder.record() or {}  # also where another comparison gives way to this one
         _, data = self.cache.open(self.configs[self.reference])
         twins = self._twins()
         snapshots = self._inspect(twins)
         base = self._base(snapshots)
-        question = ask(self.wish, base.metrics, base.primary)
-        told, fit = self._fit(before, twins)
+        question = ask(self.request, base.metrics, base.primary)
+        budget, fit = self._fit(before, twins)
         snapshots = {
             name: replace(one, config=overlay(one.config, {"schedule.epochs": self.configs[name].schedule.epochs}))
             for name, one in snapshots.items()
         }
-        pictures = self._unchanged(snapshots, known)
+        fingerprints = self._unchanged(snapshots, kept.get("pictures", {}))
         if keep:
-            arms = {**before.get("request", {}).get("arms", {}), **self.request["arms"]}
-            self.folder.write({**self.request, "arms": arms}, {"fit": fit, "pictures": pictures})
+            arms = {**before.get("request", {}).get("arms", {}), **self.request.record["arms"]}
+            looks = {"looks": kept["looks"]} if "looks" in kept else {}
+            self.folder.write({**self.request.record, "arms": arms}, {"fit": fit, "pictures": fingerprints, **looks})
         jobs = self._jobs(twins)
-        plan = self._describe(data.name, twins, snapshots, jobs, told)
+        plan = self._describe(data.name, twins, snapshots, jobs, budget)
         return Ready(plan, jobs, data.outputs, data.val, question, tuple(dict.fromkeys(self.notes)))
 
     def _twins(self) -> dict[str, str]:
@@ -169,45 +153,44 @@ class Planner:
                 except Interrupted:
                     raise
                 except Exception as error:  # it may well fail in the run itself, which is where that is reported
-                    first = str(error).split(". ")[0]  # the rest is about a folder that is gone
-                    self.notes.append(f"{name} could not be timed: {first}")
+                    self.notes.append(Note("untimed", f"{name} could not be timed: {error}", arm=name))
         return {name: self.paces[name] for name in names if name in self.paces}
 
     def _fit(self, before: Mapping[str, Any], twins: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
         """Reduce seeds and epochs to the budget; once decided, it stays, so that runs can go on."""
-        budget, asked = self.request["budget"], before.get("request", {})
+        budget, asked = self.request.record["budget"], before.get("request", {})
         if budget is None:
             return "", None
         fit = before.get("fit")
-        if fit is None or asked.get("budget") != budget or asked.get("seeds") != self.request["seeds"]:
+        if fit is None or asked.get("budget") != budget or asked.get("seeds") != self.request.record["seeds"]:
             names = [name for name in dict.fromkeys(twins.values()) if name not in self.failed]
             paces = self._paces(names)
             if not paces:
-                raise BudgetError(f"a budget was given and no arm could be timed: {'; '.join(self.notes)}")
+                raise BudgetError(f"a budget was given and no arm could be timed: {'; '.join(map(str, self.notes))}")
             epochs = {name: self.asked[name] for name in paces}
             found = fit_budget(budget, paces, epochs, seeds=len(self.seeds), slots=max(len(self.slots), 1))
             most, longest = max(found.epochs.values()), max(epochs.values())
-            fit = {"seeds": found.seeds, "most": most, "longest": longest, "told": found.told}
+            fit = {"seeds": found.seeds, "most": most, "longest": longest, "detail": found.detail}
         self.seeds = self.seeds[: fit["seeds"]]
         for name, config in self.configs.items():
             epochs_here = max(self.asked[name] * fit["most"] // fit["longest"], 1)
             self.configs[name] = overlay(config, {"schedule.epochs": epochs_here})
-        told = f"{say_duration(budget)} allows {fit['told'] or 'all that was asked'} (rule: {RULE})"
-        return told, fit
+        detail = fit.get("detail", fit.get("told"))  # "told" in files written before
+        return f"{say_duration(budget)} allows {detail or 'all that was asked'} (rule: {RULE})", fit
 
     def _unchanged(self, snapshots: Mapping[str, ArmSnapshot], known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fingerprints of the arms' pictures; refuse to mix runs from before and after a change of them."""
-        pictures = dict(known)
+        fingerprints = dict(known)
         for name, one in snapshots.items():
             key = f"{config_hash(self.configs[name])}/seed-{self.seeds[0]}"
             found = {"train": one.train.fingerprint, "val": one.val.fingerprint}
-            if pictures.setdefault(key, found) != found:
+            if fingerprints.setdefault(key, found) != found:
                 raise RunError(
                     f"the pictures of {one.config.data.path or 'the embedded set'} are others than when the "
                     f"comparison in {self.folder.path} was begun; its runs cannot be compared with new ones. Name "
                     "another folder by --out, or put the pictures back"
                 )
-        return pictures
+        return fingerprints
 
     def _path(self, name: str, seed: int) -> Path:
         return self.folder.run_path(name, self._config(name, seed))
@@ -227,7 +210,7 @@ class Planner:
         twins: Mapping[str, str],
         snapshots: Mapping[str, ArmSnapshot],
         jobs: Sequence[Job],
-        told: str,
+        budget: str,
     ) -> Plan:
         rest = [job for job in jobs if not is_finished(job.path)]
         paces = self._paces(list(dict.fromkeys(job.arm for job in rest)))
@@ -239,8 +222,9 @@ class Planner:
         detectable, how = estimate_detectable(
             metric,
             seeds=len(self.seeds),
-            pictures=base.val.count,
+            samples=base.val.count,
             arms=max(len({name for name in snapshots if name != self.reference}), 1),
+            look=len(self.folder.looks(self.seeds)),
             scores=[summary[f"val_{metric.name}"] for summary in done],
         )
         seen = {self.cache.validation(self._config(self.reference, seed)) for seed in self.seeds[:2]}
@@ -249,14 +233,14 @@ class Planner:
             reference=self.reference,
             arms=tuple(self._planned(arm, twins[arm.name], snapshots, base, paces) for arm in self.arms),
             seeds=self.seeds,
-            pictures=base.val.count,
-            same_pictures=len(seen) == 1,
+            samples=base.val.count,
+            same_samples=len(seen) == 1,
             runs=len(jobs),
             finished=len(jobs) - len(rest),
             side_by_side=max(len(self.slots), 1),
             seconds=makespan(seconds, max(len(self.slots), 1)) if known else None,
             estimate="; ".join(dict.fromkeys(pace.how for pace in paces.values())) or "no arm could be timed",
-            budget=told,
+            budget=budget,
             detectable=detectable,
             detectable_how=how,
         )

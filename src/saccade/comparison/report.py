@@ -1,43 +1,45 @@
 """The report of a comparison: one page that says which arm helps, to a reader who knows no statistics."""
 
 import json
-from collections.abc import Mapping
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import yaml
+
 from ..data.source import Source
 from ..files import write_text
+from ..report.chart import Point, line_chart, scatter
+from ..report.document import Block, Text, to_html
 from ..report.markup import Html, join, shorten, tag
-from ..report.page import Section, paragraph, render_page, table
+from ..report.page import Section, fold, grid, paragraph, render_page
+from ..report.picture import encode_picture
 from ..runs import Run
-from .findings import Findings
-from .report_costs import cost_section
-from .report_parts import Records, class_section, curve_section, interval_section, picture_section
-from .report_record import failure_section, repeat_section, setting_section
-from .report_words import NAME, plain_verdict, summary
-
-HOW = (
-    (
-        "Seed",
-        "Training begins from chance: two trainings of the very same arm end differently. So each is trained several "
-        "times, each time from another seed, and arms are compared seed by seed.",
-    ),
-    ("Points", "One point is one {of} in a hundred: from 90% to 91% is one point."),
-    (
-        "Interval",
-        "What the true difference may be, given these trainings and these pictures. If it does not hold zero, "
-        "the difference is not put down to chance.{cut}",
-    ),
-    (
-        "Cannot tell",
-        "Not the same as no difference. The experiment is too small to say: more seeds, or more validation "
-        "pictures, make it sharper.",
-    ),
-    ("Not said", "Nothing is said of other pictures than of this kind, of other models, or of longer training."),
+from .findings import Disagreement
+from .result import Comparison
+from .tables import (
+    at_equal_time,
+    classes,
+    costs,
+    differences,
+    disagreements,
+    disagreements_text,
+    failures,
+    runs,
+    settings,
 )
+from .words import NAME, how_to_read, summary, title, verdicts
+
+PICTURES = 6  # gains and losses of an arm, each
+RAW = 300_000  # characters of result.json
+
+Records = Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]
 
 
-def write_report(result: Findings, source: Source | None = None) -> Path:
+def write_report(result: Comparison, source: Source | None = None) -> Path:
     """Write report.html into a comparison's folder.
 
     Args:
@@ -50,7 +52,7 @@ def write_report(result: Findings, source: Source | None = None) -> Path:
 
 
 def render_report(
-    result: Findings,
+    result: Comparison,
     *,
     source: Source | None = None,
     records: Records | None = None,
@@ -64,26 +66,26 @@ def render_report(
         records: what each run measured, by arm and seed.
         request: what was asked.
     """
-    found: list[Section | None] = [
-        interval_section(result),
-        curve_section(result, records or {}),
-        cost_section(result),
-        class_section(result),
-        picture_section(result, source),
-        setting_section(result),
-        failure_section(result),
-        repeat_section(result, request),
-    ]
+    found: dict[tuple[str, str], list[Block]] = {
+        ("intervals", "The differences"): differences(result),
+        ("curves", "Learning curves"): curves(result, records or {}),
+        ("costs", "Cost against gain"): [*gain_by_cost(result), costs(result), *at_equal_time(result)],
+        ("classes", "Class by class"): classes(result),
+        ("pictures", "Pictures they disagree on"): disagreeing(result, source),
+        ("settings", "What differs, what is equal"): settings(result),
+        ("failures", "What failed"): failures(result),
+        ("repeat", "To repeat it"): repeat(result, request),
+    }
     return render_page(
-        f"Which arm helps on {shorten(result.plan.data, 120)}",
-        [section for section in found if section is not None],
+        title(result),
+        [Section(key, name, to_html(blocks)) for (key, name), blocks in found.items() if blocks],
         kind="Comparison",
         lead=_lead(result),
         foot=f"Written by saccade from the files in {result.path}.",
     )
 
 
-def read_records(result: Findings) -> Records:
+def read_records(result: Comparison) -> Records:
     """Return what the runs measured, by arm and seed; a run that cannot be read is left out."""
     found: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for arm in result.arms:
@@ -95,7 +97,7 @@ def read_records(result: Findings) -> Records:
     return found
 
 
-def read_request(result: Findings) -> dict[str, Any] | None:
+def read_request(result: Comparison) -> dict[str, Any] | None:
     """Return what was asked, from comparison.json; None if that cannot be read."""
     try:
         request = json.loads((result.path / "comparison.json").read_text(encoding="utf-8"))["request"]
@@ -104,42 +106,192 @@ def read_request(result: Findings) -> dict[str, Any] | None:
     return dict(request)
 
 
-def _lead(result: Findings) -> Html:
-    plan = result.plan
-    rows = [
-        [
-            shorten(arm.name, NAME),
-            tag("strong", _kind(result, arm.name), style="white-space: nowrap"),
-            shorten(plain_verdict(result, arm.name), 1200),
-        ]
-        for arm in result.arms
-        if arm.name != result.reference
-    ]
-    seeds = len(result.arm(result.reference).seeds)
-    caption = (
-        f"{result.metric} on {plan.pictures:,} validation pictures, against {shorten(result.reference, NAME)}, "
-        f"trained {seeds} time{'' if seeds == 1 else 's'}"
-    )
-    failed = tuple(f"{arm.name} failed" for arm in result.arms if arm.failures)  # told in a section of their own
-    notes = [tag("li", shorten(note, 300)) for note in result.notes if not note.startswith(failed)]
+def _lead(result: Comparison) -> Html:
+    lines = [tag("p", tag("strong", word), f": {text}", style="max-width: none") for word, text in how_to_read(result)]
+    how = tag("div", tag("div", paragraph(tag("strong", "How to read this")), *lines), class_="facts")
+    notes = [tag("li", shorten(str(note), 300)) for note in result.notes if note.kind != "failure"]  # a section's own
     return join(
-        paragraph(summary(result), class_="lead"),
-        table(["Arm", "Verdict", "In words"], rows, caption=caption) if rows else None,
-        _how(result),
+        to_html([Text(summary(result), "lead"), verdicts(result)]),
+        how,
         tag("ul", *notes, class_="note") if notes else None,
     )
 
 
-def _kind(result: Findings, name: str) -> str:
-    return "failed" if result.arm(name).status == "failed" else result.verdict(name).kind
+def curves(result: Comparison, records: Records) -> list[Block]:
+    """Return how the arms learned, by epoch and by time."""
+    distinct = [arm.name for arm in result.arms if arm.identical_to is None]
+    found = {name: [list(one) for one in records.get(name, {}).values() if one] for name in distinct}
+    charts = []
+    for metric in dict.fromkeys([result.primary or result.metric, result.metric]):
+        field, spec = f"val_{metric}", result.spec(metric)
+        right = metric == result.primary and metric in result.binary
+        label = "right answers" if right else result.words(metric)
+        for x_label, x in (("epoch", _epochs), ("seconds of training", _seconds)):
+            lines = {name: _curve(trained, field, x) for name, trained in found.items()}
+            lines = {name: line for name, line in lines.items() if line}
+            if lines:
+                heading = f"{label[:1].upper()}{label[1:]} in validation, by {x_label}"
+                percent = spec is not None and spec.share
+                charts.append(_curve_chart(lines, heading, x_label, label, percent=percent))
+    if not charts:
+        return [Text("The runs' curves were not at hand.", "note")]
+    about = (
+        "The line is the mean over seeds; the band reaches from the worst seed to the best. Bands that overlap "
+        "decide nothing by themselves: verdicts compare the arms seed by seed, after the last epoch."
+    )
+    return [Text(about), grid(*charts)]
 
 
-def _how(result: Findings) -> Html:
-    """Return the box that explains the words."""
-    spec = result.spec(result.metric)
-    share = spec is not None and spec.share
-    of = "picture" if result.metric in result.binary else "part"
-    cut = " It is cut at 100 points, all that there can be." if share else ""
-    told = [(word, text.format(of=of, cut=cut)) for word, text in HOW if share or word != "Points"]
-    lines = [tag("p", tag("strong", word), f": {text}", style="max-width: none") for word, text in told]
-    return tag("div", tag("div", paragraph(tag("strong", "How to read this")), *lines), class_="facts")
+def _curve_chart(curves: Mapping[str, Sequence[Sequence[float]]], title: str, x: str, y: str, *, percent: bool) -> Html:
+    return line_chart(
+        {name: [(at, mean) for at, mean, _, _ in curve] for name, curve in curves.items()},
+        bands={name: [(at, low, high) for at, _, low, high in curve] for name, curve in curves.items()},
+        title=title,
+        x_label=x,
+        y_label=y,
+        percent=percent,
+    )
+
+
+def _epochs(run: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [float(record["epoch"]) for record in run]
+
+
+def _seconds(run: Sequence[Mapping[str, Any]]) -> list[float]:
+    return np.cumsum([float(record.get("seconds") or 0.0) for record in run]).tolist()
+
+
+def _curve(
+    runs: Sequence[Sequence[Mapping[str, Any]]], field: str, x: Callable[[Sequence[Mapping[str, Any]]], list[float]]
+) -> list[tuple[float, float, float, float]]:
+    """Return x, mean, lowest and highest over seeds, of the epochs that all of them validated."""
+    seeds = []
+    for run in runs:
+        pairs = zip(run, x(run), strict=True)
+        seeds.append({r["epoch"]: (at, float(r[field])) for r, at in pairs if isinstance(r.get(field), int | float)})
+    shared = sorted(set.intersection(*(set(seed) for seed in seeds))) if seeds else []
+    curve = []
+    for epoch in shared:
+        at, values = zip(*(seed[epoch] for seed in seeds), strict=True)
+        curve.append((sum(at) / len(at), sum(values) / len(values), min(values), max(values)))
+    return curve
+
+
+def gain_by_cost(result: Comparison) -> list[Block]:
+    """Return a chart of what the arms gain beside what they cost."""
+    places, d = [], None
+    for name, judged in result.differences.items():
+        ratio = result.costs[name].step_ratio if name in result.costs else None
+        if ratio is not None and math.isfinite(ratio.ratio):
+            d = judged.difference
+            places.append(Point(ratio.ratio, d.scaled(d.mean), name))
+    if d is None:
+        return []
+    text = (
+        f"{'Up' if d.larger_is_better else 'Down'} and to the left is best: more is gained at less cost. The reference "
+        "stands at 1 and 0. The dots have intervals of their own, which the tables tell."
+    )
+    chart = scatter(
+        {"reference": [Point(1.0, 0.0, result.reference)], "arms": places},
+        title="Gain by cost",
+        x_label="seconds a step, times the reference",
+        y_label=f"difference in {result.metric}{f', {d.unit_name}' if d.unit_name else ''}",
+    )
+    return [Text(text), chart]
+
+
+def disagreeing(result: Comparison, source: Source | None) -> list[Block]:
+    """Return the pictures on which arms disagree.
+
+    Args:
+        result: of the comparison.
+        source: the validation pictures; None where they cannot be had, and names alone are shown.
+    """
+    blocks: list[Block] = []
+    for table, found in disagreements(result, PICTURES):
+        items = []
+        for one, (name, label, *scores) in zip(found, table.rows, strict=True):
+            pixels = None if source is None else _read(source, one)
+            image = None if pixels is None else encode_picture(pixels, alt=f"{shorten(one.name, 120)}: {one.label}")
+            arms = zip(table.columns[2:], scores, strict=True)
+            items.append(
+                tag(
+                    "li",
+                    None if image is None else tag("div", image, class_="frame"),
+                    paragraph(tag("strong", shorten(str(label), NAME))),
+                    *(paragraph(f"{shorten(arm, NAME)}: {score}") for arm, score in arms),
+                    paragraph(shorten(str(name), 120), class_="name"),
+                )
+            )
+        blocks += [Text(table.caption, "heading"), tag("ol", *items, class_="pictures")]
+    return [disagreements_text(result), *blocks] if blocks else []
+
+
+def _read(source: Source, one: Disagreement) -> np.ndarray | None:
+    """Read a picture if it is still the one that was answered."""
+    try:
+        if source.name(one.place) != one.name or source.targets.describe(one.place) != one.label:
+            return None
+        return source.read(one.place)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def repeat(result: Comparison, request: Mapping[str, Any] | None) -> list[Block]:
+    """Return how to repeat the comparison, and all its numbers.
+
+    Args:
+        result: of the comparison.
+        request: what was asked, as comparison.json holds it; None if that cannot be read.
+    """
+    blocks: list[Block] = []
+    if request is not None:
+        blocks += [Text("From the folder it was started in, into a new folder:")]
+        blocks += [tag("pre", tag("code", repeat_command(result, request)))]
+        if only := _only_python(result, request):
+            blocks += [
+                Text(f"The command cannot say {', '.join(only)}: from Python give that to saccade.compare.", "note")
+            ]
+        asked = json.dumps(request, indent=1, ensure_ascii=False)
+        blocks += [fold("What was asked (comparison.json)", tag("pre", tag("code", asked)))]
+    raw = result.to_json()
+    whole = raw if len(raw) <= RAW else raw[:RAW] + "\n… the rest is in result.json"
+    blocks += [runs(result), fold("The plan as printed", tag("pre", tag("code", str(result.plan))))]
+    return [*blocks, fold("All numbers (result.json)", tag("pre", tag("code", whole)))]
+
+
+def repeat_command(result: Comparison, request: Mapping[str, Any]) -> str:
+    """Return the command that asks the same again in another folder."""
+    words = ["saccade", "compare", *([str(request["data"])] if request.get("data") else [])]
+    for name, text in request["arms"].items():
+        words += ["--arm", text if text == name else f"{name}:={text}"]
+    seeds = request["seeds"]
+    words += ["--seeds", str(len(seeds)) if seeds == list(range(len(seeds))) else ",".join(map(str, seeds))]
+    words += ["--recipe", str(request["recipe"])] if request.get("recipe") else []
+    for name, value in request["settings"].items():
+        words += ["--task", str(value)] if name == "task" else ["--set", f"{name}={_written(value)}"]
+    words += ["--budget", f"{request['budget']:.0f}s"] if request.get("budget") is not None else []
+    words += ["--metric", result.metric] if result.metric != result.primary else []
+    differences = [judged.difference for judged in result.differences.values()]
+    words += ["--margin", f"{differences[0].margin:g}"] if differences and differences[0].margin is not None else []
+    words += ["--seeds-fixed"] if any(d.design == "fixed" for d in differences) else []
+    return shlex.join([*words, "--out", f"{result.path}-again"])
+
+
+def _only_python(result: Comparison, request: Mapping[str, Any]) -> list[str]:
+    """Return what was asked and has no flag."""
+    found, seeds, spec = [], request["seeds"], result.spec(result.metric)
+    if len(seeds) == 1 and seeds != [0]:
+        found.append(f"seeds={seeds}")
+    for name, judged in result.differences.items():
+        too_few = any(note.kind == "unpaired" and note.arm == name for note in result.notes)
+        if judged.difference.design == "unpaired" and not too_few:
+            found.append("paired=False")
+        if spec is None or judged.difference.larger_is_better != spec.larger_is_better:
+            found.append(f"larger_is_better={judged.difference.larger_is_better}")
+    return list(dict.fromkeys(found))
+
+
+def _written(value: Any) -> str:
+    """Return a setting as YAML that is read as the same."""
+    return yaml.safe_dump(value, default_flow_style=True, width=100_000).removesuffix("\n").removesuffix("\n...")

@@ -1,10 +1,11 @@
-"""Run the runs of a comparison: one after another here, or side by side in processes of their own."""
+"""Run the runs of a comparison, here or side by side in processes of their own, and show how far they are."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import rich.console
+from rich.progress import BarColumn, Progress, TextColumn
+
 from ..config import TrainConfig, overlay
+from ..runs import Run
+from ..tasks.metric import MetricSpec
 from ..training.loop import Interrupted
-from .budget import Pace
-from .watch import Watch
+from .budget import Pace, say_duration
 from .worker import Outcome, probe, train_run
 
+TICK = 1.0  # seconds between looks at how far the runs are
 POLL = 0.2  # seconds between looks at the processes
 GRACE = 60.0  # seconds they get to save their states
 
@@ -76,13 +82,102 @@ def visible_gpus() -> list[str]:
     return named[:count] if named else [str(number) for number in range(count)]
 
 
+class Watch:
+    """A bar over all runs, with those under way and when it will be over; a line for each that ended.
+
+    Args:
+        total: runs to do.
+        seconds: all of it is expected to take; None if nobody knows.
+        metric: that runs are judged by, shown of each that finished; None shows none.
+        quiet: say nothing.
+    """
+
+    def __init__(
+        self, *, total: int, seconds: float | None = None, metric: MetricSpec | None = None, quiet: bool = False
+    ) -> None:
+        self.out = rich.console.Console(stderr=True, quiet=quiet)
+        self.total, self.expected, self.metric = total, seconds, metric
+        self.ended = 0
+        self.running: dict[str, tuple[Path, int]] = {}
+        self.begun: dict[str, float] = {}
+        self.progress = Progress(
+            TextColumn("{task.fields[state]}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[left]}"),
+            console=self.out,
+            transient=True,
+            disable=quiet or not self.out.is_terminal,
+        )
+        self.bar = self.progress.add_task("", total=max(total, 1), state="", left="")
+        self.over = threading.Event()
+        self.thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Watch":
+        self.since = time.monotonic()
+        self.progress.start()
+        if not self.progress.disable:
+            self.thread = threading.Thread(target=self._tick, daemon=True)
+            self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        if self.thread is not None:
+            self.thread.join()
+        self.progress.stop()
+
+    def say(self, text: str, *, style: str | None = None) -> None:
+        """Print a remark above the bar."""
+        self.out.print(text, style=style, highlight=False, markup=False)
+
+    def begin(self, job: object, path: Path, epochs: int) -> None:
+        """Take note of a run that begins."""
+        self.running[str(job)] = (path, epochs)
+        self.begun[str(job)] = time.monotonic()
+
+    def end(self, job: object, outcome: Outcome | None) -> None:
+        """Take note of a run that ended; None if it will be begun again."""
+        path, _ = self.running.pop(str(job))
+        if outcome is None:
+            return
+        self.ended += 1
+        took = say_duration(time.monotonic() - self.begun[str(job)])
+        if outcome.kind == "finished":
+            result, style = f"{self._score(path)}{took}", None
+        else:
+            result, style = f"failed: {outcome.reason}", "yellow"
+        self.say(f"{self.ended:>{len(str(self.total))}}/{self.total} {job}: {result}", style=style)
+
+    def _score(self, path: Path) -> str:
+        value = None if self.metric is None else Run(path).summary().get(f"val_{self.metric.name}")
+        return "" if self.metric is None or value is None else f"{self.metric.words} {self.metric.show(value)}, "
+
+    def _tick(self) -> None:
+        while not self.over.wait(TICK):
+            self.progress.update(self.bar, **self.standing(time.monotonic() - self.since))
+
+    def standing(self, elapsed: float) -> dict[str, Any]:
+        """Return what the bar shows after so many seconds."""
+        running = list(self.running.items())
+        parts = [min(len(Run(path).metrics()) / epochs, 1.0) for _, (path, epochs) in running]
+        done = self.ended + sum(parts)
+        left = elapsed * (self.total - done) / done if done >= 0.5 else (self.expected or 0.0) - elapsed
+        names = "; ".join(name for name, _ in running[:3]) + (" ..." if len(running) > 3 else "")
+        known = done >= 0.5 or self.expected is not None
+        return {
+            "completed": done,
+            "state": f"{self.ended}/{self.total} runs, running: {names}",
+            "left": f"about {say_duration(max(left, 0.0))} left" if known else "",
+        }
+
+
 def run_jobs(jobs: Sequence[Job], slots: Sequence[Slot], watch: Watch) -> dict[tuple[str, int], Outcome]:
     """Run all jobs and say how each ended.
 
     Args:
         jobs: in the order in which they are begun.
         slots: where; none is this process.
-        watch: is told what goes on.
+        watch: shows what happens.
     """
     with watch:
         return run_side_by_side(jobs, slots, watch) if slots else run_here(jobs, watch)
@@ -108,7 +203,7 @@ class _Working:
 
 
 def run_side_by_side(jobs: Sequence[Job], slots: Sequence[Slot], watch: Watch) -> dict[tuple[str, int], Outcome]:
-    """Run jobs in processes of their own; one that dies is gone on with once."""
+    """Run jobs in processes of their own; one that dies is resumed once."""
     waiting = deque((job, False) for job in jobs)
     free, working = list(slots), list[_Working]()
     found: dict[tuple[str, int], Outcome] = {}
@@ -124,7 +219,7 @@ def run_side_by_side(jobs: Sequence[Job], slots: Sequence[Slot], watch: Watch) -
                 free.append(one.slot)
                 outcome = _read_outcome(one)
                 if outcome.kind not in ("finished", "refused") and not one.retried:
-                    watch.say(f"{one.job}: {outcome.reason}; going on with it once more")
+                    watch.say(f"{one.job}: {outcome.reason}; resuming it once")
                     waiting.append((one.job, True))
                     watch.end(one.job, None)
                     continue
@@ -175,8 +270,8 @@ def _read_outcome(one: _Working) -> Outcome:
         return Outcome(**json.loads(one.answer.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         code = one.process.returncode
-        told = f"killed by signal {-code}" if code < 0 else f"ended with status {code}"
-        return Outcome("failed", f"its process was {told}; see {one.job.path.with_name(one.job.path.name + '.log')}")
+        how = f"killed by signal {-code}" if code < 0 else f"ended with status {code}"
+        return Outcome("failed", f"its process was {how}; see {one.job.path.with_name(one.job.path.name + '.log')}")
     finally:
         one.answer.unlink(missing_ok=True)
 

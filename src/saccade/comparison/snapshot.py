@@ -1,6 +1,7 @@
-"""What a run of an arm stands on: pictures, their order and draws, first weights; read off what training uses."""
+"""What a run of an arm stands on, read off what training uses, and what two arms have in common of it."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..config import TrainConfig, overlay
+from ..config import TrainConfig, flatten, overlay
 from ..data.feed import Feed, sample_keys
 from ..data.open import Data
 from ..data.source import Stream
@@ -16,13 +17,15 @@ from ..tasks.metric import MetricSpec
 from ..tasks.opening import TaskChoice, open_samples
 from ..training.parallel import Alone
 from ..training.setup import assemble, limit_samples, resolve
+from .arms import changed
 
 EPOCHS = 2  # whose order and draws are looked at
+LOOKED = 200_000  # places of an epoch whose draws are looked up
 CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Pictures:
+class SampleSet:
     """A set by what tells it from others."""
 
     fingerprint: str
@@ -52,8 +55,8 @@ class ArmSnapshot:
     """
 
     config: TrainConfig
-    train: Pictures
-    val: Pictures
+    train: SampleSet
+    val: SampleSet
     order: tuple[Tensor, ...]
     copies: tuple[Tensor, ...]
     keys: tuple[Tensor, ...]
@@ -73,7 +76,7 @@ class DataCache:
 
     def __init__(self) -> None:
         self.opened: dict[Any, tuple[TaskChoice, Data]] = {}
-        self.known: dict[int, Pictures] = {}
+        self.known: dict[int, SampleSet] = {}
 
     def open(self, config: TrainConfig) -> tuple[TaskChoice, Data]:
         """Return the task and the samples of a run's settings."""
@@ -83,11 +86,11 @@ class DataCache:
             self.opened[name] = open_samples(config.task, data)
         return self.opened[name]
 
-    def validation(self, config: TrainConfig) -> Pictures:
+    def validation(self, config: TrainConfig) -> SampleSet:
         """Return what tells the validation pictures of a run from others."""
         val = self.open(config)[1].val
         if id(val) not in self.known:  # the set stays in `opened`, so its id stays its own
-            self.known[id(val)] = Pictures(val.fingerprint(), len(val))
+            self.known[id(val)] = SampleSet(val.fingerprint(), len(val))
         return self.known[id(val)]
 
 
@@ -149,14 +152,166 @@ def _order(feed: Feed) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Te
     return tuple(index for index, _ in epochs), tuple(copies for _, copies in epochs), keys
 
 
-def _training(data: Data, limit: int | None) -> Pictures:
+def _training(data: Data, limit: int | None) -> SampleSet:
     train = limit_samples(data.train, limit)
     if isinstance(train, Stream):
         about = f"{data.name} {data.outputs} {train.length}"
-        return Pictures(hashlib.sha256(about.encode()).hexdigest(), train.length or 0)
-    return Pictures(train.fingerprint(), len(train))
+        return SampleSet(hashlib.sha256(about.encode()).hexdigest(), train.length or 0)
+    return SampleSet(train.fingerprint(), len(train))
 
 
 def _describe(tensor: Tensor) -> tuple[tuple[int, ...], str]:
     raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
     return tuple(tensor.shape), hashlib.blake2b(raw, digest_size=12).hexdigest()
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that a comparison holds equal, or does not.
+
+    Attributes:
+        what: the thing.
+        equal: whether it is the same in both arms.
+        detail: what is the same, or why it is not.
+    """
+
+    what: str
+    equal: bool
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {'equal' if self.equal else 'differs'}{', ' if self.detail else ''}{self.detail}"
+
+
+def check_all(reference: ArmSnapshot, arm: ArmSnapshot) -> tuple[Check, ...]:
+    """Return every check of an arm against the reference, for runs of one seed."""
+    return tuple(check(reference, arm) for check in CHECKS)
+
+
+def _because(reference: ArmSnapshot, arm: ArmSnapshot, *names: str) -> str:
+    """Return which of these settings explain a difference; a name that ends with a dot stands for its group."""
+    found = changed(reference.config, arm.config)
+    detail = [f"{n} = {b!r}, not {a!r}" for n, (a, b) in found.items() if n.startswith(names)]
+    return f"because {'; '.join(detail)}" if detail else "and no setting explains it"
+
+
+def _training_samples(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
+    equal = reference.train == arm.train
+    detail = f"{arm.train.count:,} pictures, fingerprint {arm.train.fingerprint[:12]}"
+    if not equal:
+        why = _because(reference, arm, "data.")
+        detail = f"{arm.train.count:,} pictures against {reference.train.count:,}, {why}"
+    return Check("training pictures", equal, detail)
+
+
+def _validation_samples(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
+    equal = reference.val == arm.val
+    detail = f"{arm.val.count:,} pictures, fingerprint {arm.val.fingerprint[:12]}"
+    return Check("validation pictures", equal, detail if equal else _because(reference, arm, "data.", "seed"))
+
+
+def _same_order(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
+    names = ("data.", "augment.repeats", "seed", "optim.batch_size")
+    if not reference.order or not arm.order:
+        equal = reference.train == arm.train and reference.config.data.workers == arm.config.data.workers
+        detail = "a stream's is a function of seed, epoch and data.workers"
+        return Check("order of the pictures", equal, detail if equal else _because(reference, arm, *names))
+    pairs = zip(reference.order, arm.order, strict=True)
+    equal = all(torch.equal(a[: len(b)], b[: len(a)]) for a, b in pairs)
+    detail = f"looked up for {sum(len(x) for x in arm.order):,} places of {len(arm.order)} epochs"
+    return Check("order of the pictures", equal, detail if equal else _because(reference, arm, *names))
+
+
+def _batches(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
+    equal = (reference.batch_size, reference.steps) == (arm.batch_size, arm.steps)
+    detail = f"{arm.batch_size} pictures a step, {arm.steps:,} step{'' if arm.steps == 1 else 's'} an epoch"
+    names = ("optim.batch_size", "data.")
+    return Check("batches", equal, detail if equal else f"{detail}, {_because(reference, arm, *names)}")
+
+
+def _draws(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
+    """A picture's draws must not depend on where in the epoch it comes: they are compared picture by picture."""
+    names = ("seed", "augment.repeats", "data.")
+    if not reference.keys or not arm.keys:
+        equal = reference.config.seed == arm.config.seed
+        return Check(
+            "augmentation draws", equal, "functions of seed, epoch and picture" if equal else "because of seed"
+        )
+    equal, shared = True, 0
+    for epoch in range(len(arm.keys)):
+        first, second = _drawn(reference, epoch), _drawn(arm, epoch)
+        both = first.keys() & second.keys()
+        shared += len(both)
+        equal &= all(first[one] == second[one] for one in both) and bool(both)
+        if reference.train == arm.train and len(first) == len(second):
+            equal &= first.keys() == second.keys()
+    detail = f"looked up for {shared:,} pictures of {len(arm.keys)} epochs"
+    return Check("augmentation draws", equal, detail if equal else _because(reference, arm, *names))
+
+
+def _drawn(snapshot: ArmSnapshot, epoch: int) -> dict[tuple[int, int], int]:
+    index, copies, keys = (x[epoch][:LOOKED].tolist() for x in (snapshot.order, snapshot.copies, snapshot.keys))
+    return dict(zip(zip(index, copies, strict=True), keys, strict=True))
+
+
+def _same_settings(what: str, *names: str, detail: Callable[[TrainConfig], str] = lambda _: "") -> Any:
+    def check(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
+        first, second = flatten(reference.config), flatten(arm.config)
+        equal = all(first[name] == second[name] for name in first if name.startswith(names))
+        return Check(what, equal, detail(arm.config) if equal else _because(reference, arm, *names))
+
+    return check
+
+
+def _weights(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
+    first, second = reference.weights, arm.weights
+    shared = [name for name in first if name in second and first[name][0] == second[name][0]]
+    differ = [name for name in shared if first[name] != second[name]]
+    only_first = [name for name in first if name not in shared]
+    only_second = [
+        *(name for name in second if name not in shared),
+        *(n for n in arm.extra if n not in reference.extra),
+    ]
+    detail = f"all {len(shared):,} tensors"
+    if differ or only_first or only_second:
+        detail = f"{len(shared) - len(differ):,} of {len(shared):,} shared tensors are equal"
+        detail += f"; {len(differ):,} begin with other values ({_few(differ)})" if differ else ""
+        detail += f"; {len(only_first):,} are in the reference alone ({_few(only_first)})" if only_first else ""
+        detail += f"; {len(only_second):,} in this arm alone ({_few(only_second)})" if only_second else ""
+    return Check("initial weights", not (differ or only_first or only_second), detail)
+
+
+def _schedule(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
+    epochs = [snapshot.config.schedule.epochs for snapshot in (reference, arm)]
+    steps = [count * snapshot.steps for count, snapshot in zip(epochs, (reference, arm), strict=True)]
+    equal = reference.config.schedule == arm.config.schedule and steps[0] == steps[1]
+    detail = f"{epochs[1]} epochs, {steps[1]:,} steps"
+    if not equal:
+        why = _because(reference, arm, "schedule.", "optim.batch_size", "data.")
+        detail = f"{detail} against {epochs[0]} epochs, {steps[0]:,} steps, {why}"
+    return Check("schedule", equal, detail)
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:2]) + (", ..." if len(names) > 2 else "")
+
+
+CHECKS: tuple[Callable[[ArmSnapshot, ArmSnapshot], Check], ...] = (
+    _training_samples,
+    _validation_samples,
+    _same_order,
+    _batches,
+    _draws,
+    _same_settings("augmentation", "augment.", "loss.smoothing"),
+    _same_settings("size and normalisation of the images", "data.img_size", "data.mean", "data.std"),
+    _weights,
+    _schedule,
+    _same_settings("optimizer", "optim.", detail=lambda c: f"{c.optim.name}, learning rate {c.optim.lr:g}"),
+    _same_settings(
+        "precision and compilation",
+        "engine.precision",
+        "engine.compile",
+        "engine.graphs",
+        detail=lambda c: c.engine.precision,
+    ),
+)

@@ -1,4 +1,8 @@
-"""How uncertain a mean difference is when both trainings and pictures are samples, and what follows from it."""
+"""How uncertain a mean difference is when both trainings and samples are drawn, and what follows from it.
+
+The crossed analysis of variance takes d[s, p] = mu + training[s] + sample[p] + rest[s, p], all three random. Its
+functions take leading dimensions, so that thousands of simulated experiments are one call.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,23 +21,23 @@ class Spread:
     Args:
         seed: variance from trainings, what a training does to single pictures included.
         seed_df: degrees of freedom `seed` was estimated with.
-        picture: variance from the choice of test pictures, beyond what `seed` holds.
-        picture_df: degrees of freedom `picture` was estimated with.
+        sample: variance from the choice of test pictures, beyond what `seed` holds.
+        sample_df: degrees of freedom `sample` was estimated with.
         fixed: variance if these very trainings were all that mattered; a sound interval is not much narrower.
         arms: share of `seed` and degrees of freedom of each arm, where the arms have seeds of their own.
     """
 
     seed: Any
     seed_df: Any
-    picture: Any
-    picture_df: Any
+    sample: Any
+    sample_df: Any
     fixed: Any
     arms: tuple[tuple[Any, Any], ...] = ()
 
     @property
     def variance(self) -> Any:
         """The variance of the mean difference."""
-        return self.seed + self.picture
+        return self.seed + self.sample
 
     @property
     def certain(self) -> bool:
@@ -66,7 +70,7 @@ class Spread:
     def _sources(self) -> list[tuple[Any, Any]]:
         """Return variance and degrees of freedom of everything that was estimated on its own."""
         seeds = [(share * self.seed, freedom) for share, freedom in self.arms] or [(self.seed, self.seed_df)]
-        return [*seeds, (self.picture, self.picture_df)]
+        return [*seeds, (self.sample, self.sample_df)]
 
     def p_value(self, mean: float) -> float:
         """Return the level at which the interval around `mean` just touches zero."""
@@ -116,7 +120,7 @@ class Spread:
     def with_seeds(self, seeds: int, *, now: int) -> "Spread":
         """Return the spread to expect from another number of seeds on the same pictures."""
         ratio, more = now / seeds, (seeds - 1) / (now - 1)
-        fixed = self.picture + (self.fixed - self.picture) * ratio
+        fixed = self.sample + (self.fixed - self.sample) * ratio
         arms = tuple((share, freedom * more) for share, freedom in self.arms)
         return replace(self, seed=self.seed * ratio, seed_df=self.seed_df * more, fixed=fixed, arms=arms)
 
@@ -134,3 +138,111 @@ def _power(difference: float, half_widths: np.ndarray, deviation: float) -> floa
     above = special.ndtr((difference - half_widths) / deviation)
     below = special.ndtr((-difference - half_widths) / deviation)
     return float(np.mean(above + below))
+
+
+@dataclass(frozen=True)
+class MeanSquares:
+    """Mean squares of scores over seeds and pictures; fields have the leading shape of the scores.
+
+    Args:
+        mean: the grand mean.
+        seed: mean square between seeds; its expectation is pictures x var(training) + var(rest).
+        sample: mean square between pictures; its expectation is seeds x var(picture) + var(rest).
+        rest: mean square of what neither explains; its expectation is var(rest).
+        sample_df: what the spread between pictures is known with, fewer where few pictures differ at all.
+    """
+
+    mean: Any
+    seed: Any
+    sample: Any
+    rest: Any
+    sample_df: Any
+
+
+def mean_squares(scores: np.ndarray) -> MeanSquares:
+    """Return the mean squares of scores, ..., S, P; with one seed those of seeds and rest are zero."""
+    S, P = scores.shape[-2:]
+    by_seed, by_sample = scores.mean(-1), scores.mean(-2)
+    mean = by_seed.mean(-1)
+    from_mean = by_sample - mean[..., None]
+    between_samples = S * np.square(from_mean).sum(-1)
+    between_seeds = P * np.square(by_seed - mean[..., None]).sum(-1)
+    total = np.square(scores - mean[..., None, None]).sum((-2, -1))
+    rest = total - between_seeds - between_samples
+    rest = np.where(rest > 1e-12 * total, rest, 0.0)
+    noise = 1e-26 * np.square(scores).sum((-2, -1))  # what rounding leaves of a sum of squares that is zero
+    sums = (between_seeds, between_samples, rest)
+    between_seeds, between_samples, rest = (np.where(x > noise, x, 0.0) for x in sums)
+    # Means of right or wrong answers come in steps of 1 / P: trainings that score alike may differ by the rounding,
+    # whose variance is a twelfth of a squared step.
+    stepped = (scores == np.rint(scores)).all((-2, -1)) & (rest > 0)
+    least = np.where(stepped, 1 / (12 * P), 0.0)
+    return MeanSquares(
+        mean=mean,
+        seed=np.maximum(between_seeds / max(S - 1, 1), least),
+        sample=between_samples / (P - 1),
+        rest=rest / max((S - 1) * (P - 1), 1),
+        sample_df=_freedom(from_mean),
+    )
+
+
+def paired_spread(ms: MeanSquares, *, seeds: int, samples: int) -> Spread:
+    """Return the spread of the mean of differences that share seeds and pictures."""
+    n = seeds * samples
+    # Both mean squares hold var(rest); where the pictures' own falls short of it by luck, the rest is the sounder one.
+    fixed = np.maximum(ms.sample, ms.rest) / n
+    return Spread(ms.seed / n, seeds - 1, np.maximum(ms.sample - ms.rest, 0) / n, ms.sample_df, fixed)
+
+
+def unpaired_spread(a: np.ndarray, b: np.ndarray) -> Spread:
+    """Return the spread of mean(b) - mean(a) for scores ..., S, P of arms that share pictures but not seeds."""
+    P = a.shape[-1]
+    arms = [(mean_squares(x), x.shape[-2]) for x in (a, b)]
+    by_arm = [ms.seed / (S * P) for ms, S in arms]
+    freedom = joined_freedom(*by_arm, *(S - 1 for _, S in arms))
+    share = _share(*by_arm)
+    between = mean_squares((b.mean(-2) - a.mean(-2))[..., None, :])
+    fixed = between.sample / P
+    rest = sum(ms.rest / (S * P) for ms, S in arms)
+    return Spread(
+        seed=by_arm[0] + by_arm[1],
+        seed_df=freedom,
+        sample=np.maximum(fixed - rest, 0),
+        sample_df=between.sample_df,
+        fixed=fixed,
+        arms=((share, arms[0][1] - 1), (1 - share, arms[1][1] - 1)),
+    )
+
+
+def fixed_spread(ms: MeanSquares, *, seeds: int, samples: int) -> Spread:
+    """Return the spread of the mean of differences over pictures alone, these trainings being all that matters."""
+    variance = ms.sample / (seeds * samples)
+    return Spread(np.zeros_like(variance), np.inf, variance, ms.sample_df, variance)
+
+
+def joined_freedom(first: Any, second: Any, df_first: int, df_second: int) -> Any:
+    """Return the degrees of freedom of the sum of two variances of means, for planning.
+
+    1 / freedom runs from 1 / (df_first + df_second), where the shares are as the degrees of freedom, to that of one arm
+    where the other has no variance. Satterthwaite's formula takes the distance between them to the power 2, which is
+    too sure with few and unequal seeds; 1.5 is not.
+    """
+    share = _share(first, second)
+    balanced, together = df_first / (df_first + df_second), 1 / (df_first + df_second)
+    towards_first = np.clip((share - balanced) / (1 - balanced), 0, 1) ** 1.5
+    towards_second = np.clip((balanced - share) / balanced, 0, 1) ** 1.5
+    return 1 / (together + towards_first * (1 / df_first - together) + towards_second * (1 / df_second - together))
+
+
+def _share(first: Any, second: Any) -> Any:
+    total = np.asarray(first + second, dtype=float)
+    return np.divide(first, total, out=np.full_like(total, 0.5), where=total > 0)
+
+
+def _freedom(from_mean: np.ndarray) -> np.ndarray:
+    """Return the degrees of freedom of a variance from the fourth moment, P for a normal distribution."""
+    P = from_mean.shape[-1]
+    second = np.square(from_mean).mean(-1)
+    excess = np.square(np.square(from_mean) - second[..., None]).mean(-1)
+    freedom = np.divide(2 * P * second**2, excess, out=np.full_like(second, 1e9), where=excess > 0)
+    return np.clip(freedom, 1, 1e9)

@@ -29,7 +29,7 @@ from .folder import hold, is_finished, resumable
 from .snapshot import DataCache
 
 PROBED = {"cpu": 2, "cuda": 20}  # steps of a probe's epoch, of which it runs two
-PROBED_PICTURES = 512  # validation pictures of a probe
+PROBED_SAMPLES = 512  # validation pictures of a probe
 GRACE = 30.0  # seconds to save the state after the parent is gone
 COST = "cost.json"
 
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def train_run(config: TrainConfig, path: Path) -> Outcome:
-    """Train a run, or go on with it; one that is finished is left alone.
+    """Train a run, or resume it; one that is finished is left alone.
 
     Args:
         config: with the seed.
@@ -106,8 +106,8 @@ def probe(config: TrainConfig) -> Pace:
     length = data.train.length or batch_size if isinstance(data.train, Stream) else len(data.train)
     steps = max(min(length, limit or length) // batch_size, 1)
     config, spec = resolve(overlay(config, settings), choice, data, device)
-    pictures = len(data.val)
-    short = replace(data, val=data.val.subset(range(min(pictures, PROBED_PICTURES))))
+    samples = len(data.val)
+    short = replace(data, val=data.val.subset(range(min(samples, PROBED_SAMPLES))))
     if not isinstance(data.train, Stream):
         short = replace(short, train=data.train.subset(range(min(length, few * batch_size))))
     with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
@@ -124,7 +124,7 @@ def probe(config: TrainConfig) -> Pace:
         now = time.monotonic()
         record = run.metrics()[-1]
     step = record["seconds"] / parts.feed.steps
-    validation = (now - validating) * pictures / len(short.val)
+    validation = (now - validating) * samples / len(short.val)
     startup = max(validating - begun - 2 * record["seconds"], 0.0)
     how = f"timed over {parts.feed.steps} steps of {config.optim.batch_size} pictures after as many to warm up"
     return Pace(startup, step, validation, steps, every, how)

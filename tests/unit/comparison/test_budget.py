@@ -17,17 +17,17 @@ def test_a_run_is_startup_steps_and_validations_with_one_at_the_end():
 
 def test_everything_asked_is_kept_where_it_fits():
     found = fit(43 * 10)
-    assert (found.seeds, set(found.epochs.values()), found.told) == (5, {20}, "")
+    assert (found.seeds, set(found.epochs.values()), found.detail) == (5, {20}, "")
     assert found.seconds == pytest.approx(430)
 
 
 def test_seeds_are_given_up_first_and_only_down_to_three():
     found = fit(43 * 10 - 1)
     assert (found.seeds, set(found.epochs.values())) == (4, {20})
-    assert found.told == "4 seeds instead of 5"
+    assert found.detail == "4 seeds instead of 5"
     found = fit(43 * 6 - 1)
     assert (found.seeds, set(found.epochs.values())) == (3, {19})
-    assert found.told == "3 seeds instead of 5 and 19 epochs instead of 20"
+    assert found.detail == "3 seeds instead of 5 and 19 epochs instead of 20"
 
 
 def test_epochs_are_reduced_to_a_quarter_before_the_third_seed_is_given_up():

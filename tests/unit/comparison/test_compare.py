@@ -72,7 +72,7 @@ def whole(killed):
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def samples(tmp_path_factory):
     """A set on which a run is a matter of moments."""
     path = tmp_path_factory.mktemp("set") / "set.npz"
     write_pictures(path)
@@ -120,7 +120,7 @@ def test_an_arm_that_changes_nothing_is_told_of_and_no_other(whole):
     assert [(one.arm, one.like, one.seeds, one.same) for one in whole.unaffected] == [
         ("same", "base", (0, 1, 2), "everything")
     ]
-    assert [told in note for note in whole.notes if "exactly like" in note] == [True]
+    assert [told in note.message for note in whole.notes if note.kind == "unaffected"] == [True]
     found = json.loads((whole.path / "result.json").read_text())
     assert found["unaffected"] == [{"arm": "same", "like": "base", "seeds": [0, 1, 2], "same": "everything"}]
     for file in ("result.md", "report.html"):
@@ -133,7 +133,7 @@ def test_scores_are_those_of_the_runs_and_the_difference_is_theirs(whole):
         assert list(arm.scores) == pytest.approx([summary["val_top1"] for summary in summaries])
     mean = whole.arm(CHANGED).mean - whole.arm("base").mean
     assert whole.differences[CHANGED].difference.mean == pytest.approx(mean)
-    assert whole.differences[CHANGED].difference.n_pictures == 1000
+    assert whole.differences[CHANGED].difference.n_samples == 1000
 
 
 def test_a_result_is_written_whole_as_json_and_markdown(whole):
@@ -145,7 +145,7 @@ def test_a_result_is_written_whole_as_json_and_markdown(whole):
     assert found["plan"]["arms"][1]["checks"][0] == {
         "what": "training pictures",
         "equal": True,
-        "told": whole.plan.arm(CHANGED).check("training pictures").told,
+        "detail": whole.plan.arm(CHANGED).check("training pictures").detail,
     }
     text = (whole.path / "result.md").read_text()
     for part in ("# Which arm helps", f"| `{CHANGED}` |", "## Costs", "## Classes", "Held equal", "val_loss"):
@@ -172,9 +172,9 @@ def test_asking_again_runs_nothing_and_finds_the_same(whole):
 def test_any_metric_that_pictures_have_scores_of_is_compared_over_pictures(whole):
     result = compare(**options(whole.path, metric="top5"))
     found = result.differences[CHANGED].difference
-    assert (found.n_pictures, found.right_or_wrong, found.share) == (1000, True, True)
+    assert (found.n_samples, found.right_or_wrong, found.share) == (1000, True, True)
     assert set(result.other) == {"val_loss", "val_top1"}
-    assert (result.primary, result.picture_metric, result.class_metric) == ("top1", "top5", "top1")
+    assert (result.primary, result.sample_metric, result.class_metric) == ("top1", "top5", "top1")
     assert set(result.binary) == {"top1", "top5", "macro_top1"}
     words = (whole.path / "report.html").read_text(encoding="utf-8")
     assert "Its top-5 accuracy is " in words
@@ -209,47 +209,49 @@ def test_a_run_killed_and_gone_on_with_ends_as_if_never_killed(killed, whole, tm
         assert all(bool((ours[key] == theirs[key]).all()) for key in theirs)
 
 
-def test_a_seed_and_an_arm_can_be_added_later_and_finished_runs_stay(pictures, tmp_path):
-    first = compare(pictures, **small(tmp_path / "c", arms=["base", "broadcast"], seeds=2))
+def test_a_seed_and_an_arm_can_be_added_later_and_finished_runs_stay(samples, tmp_path):
+    first = compare(samples, **small(tmp_path / "c", arms=["base", "broadcast"], seeds=2))
     before = times(first.path)
-    more = compare(
-        pictures, **small(tmp_path / "c", arms=["base", "broadcast", "again:=broadcast", "lr=0.01"], seeds=3)
-    )
+    more = compare(samples, **small(tmp_path / "c", arms=["base", "broadcast", "again:=broadcast", "lr=0.01"], seeds=3))
     after = times(first.path)
     assert {name: after[name] for name in before} == before
     assert more.arm("lr=0.01").seeds == (0, 1, 2)
     assert more.plan.finished == 4
+    assert (first.look, more.look) == (1, 2)
+    assert [note.kind for note in more.notes if note.kind == "looks"] == ["looks"]
+    assert compare(samples, **small(tmp_path / "c", arms=["base", "broadcast"], seeds=3)).look == 2  # nothing is new
     assert more.arm("again").identical_to == "broadcast"
     assert more.arm("again").scores == more.arm("broadcast").scores
     assert str(more.verdict("again")) == str(more.verdict("broadcast"))
     with pytest.raises(RunError, match="holds another comparison"):
-        compare(pictures, **small(tmp_path / "c", arms=["base", "broadcast"], seeds=2, epochs=2))
+        compare(samples, **small(tmp_path / "c", arms=["base", "broadcast"], seeds=2, epochs=2))
 
 
-def test_arms_that_fail_are_named_and_the_rest_is_compared(pictures, tmp_path):
+def test_arms_that_fail_are_named_and_the_rest_is_compared(samples, tmp_path):
     arms = ["base", "hot:=lr=1e30,optim.clip=null", "odd:=model.options={nonsense: 1}", "lr=0.01"]
-    result = compare(pictures, **small(tmp_path / "c", arms=arms, seeds=2))
+    result = compare(samples, **small(tmp_path / "c", arms=arms, seeds=2))
     assert [arm.status for arm in result.arms] == ["finished", "failed", "failed", "finished"]
     assert set(result.differences) == {"lr=0.01"}
     assert "not a finite number" in str(result.verdict("hot"))
     assert "nonsense" in str(result.verdict("odd"))
     assert result.costs["hot"].seconds is None
-    assert any(note.startswith("hot failed, seeds 0, 1: the loss is not a finite number") for note in result.notes)
+    note = next(note for note in result.notes if (note.kind, note.arm) == ("failure", "hot"))
+    assert note.message.startswith("hot failed, seeds 0, 1: the loss is not a finite number")
     assert json.loads(result.to_json())["arms"][1]["failures"]["0"]
 
 
-def test_without_the_reference_the_others_are_compared_with_each_other(pictures, tmp_path):
+def test_without_the_reference_the_others_are_compared_with_each_other(samples, tmp_path):
     arms = ["base", "cool:=lr=0.001", "cold:=lr=0.0001"]
     settings = {**SMALL, "optim.lr": 1e30, "optim.clip": None}
-    result = compare(pictures, **small(tmp_path / "c", arms=arms, seeds=2, settings=settings))
+    result = compare(samples, **small(tmp_path / "c", arms=arms, seeds=2, settings=settings))
     assert result.arm("base").status == "failed"
     assert result.reference == "cool"
     assert set(result.differences) == {"cold"}
-    assert any("compared with cool instead" in note for note in result.notes)
+    assert ["compared with cool instead" in note.message for note in result.notes if note.kind == "reference"] == [True]
     assert result.verdict("base").kind == "cannot tell"
 
 
-def test_a_fault_in_one_run_leaves_its_seed_out(pictures, tmp_path, monkeypatch):
+def test_a_fault_in_one_run_leaves_its_seed_out(samples, tmp_path, monkeypatch):
     original = loop.Loop._step
 
     def faulty(self, *args, **given):
@@ -258,13 +260,16 @@ def test_a_fault_in_one_run_leaves_its_seed_out(pictures, tmp_path, monkeypatch)
         return original(self, *args, **given)
 
     monkeypatch.setattr(loop.Loop, "_step", faulty)
-    result = compare(pictures, **small(tmp_path / "c", arms=["base", "broadcast"]))
+    result = compare(samples, **small(tmp_path / "c", arms=["base", "broadcast"]))
     arm = result.arm("broadcast")
     assert (arm.status, arm.seeds, dict(arm.failures)) == ("partly failed", (0, 2), {1: "OSError: the disk is gone"})
     assert result.differences["broadcast"].difference.n_seeds == 2
+    assert (arm.stability.tried, arm.stability.failed) == (3, 1)
+    assert "of this arm 1 of 3 failed (6% to 79%), of the reference 0 of 3 failed" in str(result.verdict("broadcast"))
+    assert "Of broadcast's 3 trainings 1 failed" in (tmp_path / "c" / "report.html").read_text().replace("&#x27;", "'")
 
 
-def test_ctrl_c_leaves_a_comparison_that_goes_on(pictures, tmp_path, monkeypatch):
+def test_ctrl_c_leaves_a_comparison_that_goes_on(samples, tmp_path, monkeypatch):
     original = loop.Loop._checkpoint_or_stop
 
     def interrupted(self):
@@ -275,12 +280,12 @@ def test_ctrl_c_leaves_a_comparison_that_goes_on(pictures, tmp_path, monkeypatch
     given = small(tmp_path / "c", arms=["base", "broadcast"], seeds=2)
     monkeypatch.setattr(loop.Loop, "_checkpoint_or_stop", interrupted)
     with pytest.raises(loop.Interrupted) as stopped:
-        compare(pictures, **given)
+        compare(samples, **given)
     monkeypatch.setattr(loop.Loop, "_checkpoint_or_stop", original)
     assert stopped.value.run == tmp_path / "c"
     run = next((tmp_path / "c" / "runs").glob("base-*/seed-1"))
     assert sorted(path.name for path in (run / "state").glob("step-*")) == ["step-000000000", "step-000000001"]
-    result = compare(pictures, **given)
+    result = compare(samples, **given)
     assert (result.plan.finished, result.arm("broadcast").seeds) == (2, (0, 1))
 
 
@@ -294,7 +299,7 @@ def test_changed_pictures_are_not_mixed_with_old_runs(tmp_path):
         compare(str(path), **given)
 
 
-def test_wrong_requests_are_refused_before_anything_is_trained(pictures, tmp_path):
+def test_wrong_requests_are_refused_before_anything_is_trained(samples, tmp_path):
     for wrong, error in [
         ({"arms": ["base", "brodcast"]}, ConfigError),
         ({"seeds": 1}, ValueError),
@@ -304,17 +309,17 @@ def test_wrong_requests_are_refused_before_anything_is_trained(pictures, tmp_pat
         ({"parallel": 0}, ValueError),
     ]:
         with pytest.raises(error):
-            compare(pictures, **small(tmp_path / "c", **wrong))
+            compare(samples, **small(tmp_path / "c", **wrong))
     assert not (tmp_path / "c" / "runs").exists()
 
 
-def test_a_budget_that_was_fitted_stays_when_called_again(pictures, tmp_path, monkeypatch):
+def test_a_budget_that_was_fitted_stays_when_called_again(samples, tmp_path, monkeypatch):
     budget = 2 * 3 * (1 + 2 * 0.3 + 3) + 0.1
     given = small(tmp_path / "c", arms=["base", "lr=0.01"], seeds=4, epochs=4, budget=budget)
-    first = compare(pictures, **given)
+    first = compare(samples, **given)
     assert (first.plan.seeds, first.plan.arm("base").epochs) == ((0, 1, 2), 2)
     before = times(first.path)
     monkeypatch.setattr(planning, "time_probe", lambda *_: Pace(0.0, 0.001, 0.0, 3))  # now all would fit
-    again = compare(pictures, **given)
+    again = compare(samples, **given)
     assert times(first.path) == before
     assert again.plan.budget == first.plan.budget

@@ -2,43 +2,42 @@
 
 import numpy as np
 import pytest
+from benchmarks import simulate
 from scipy import special
 
-from saccade.comparison import simulate
-from saccade.comparison.anova import fixed_spread, joined_freedom, mean_squares, paired_spread, unpaired_spread
-from saccade.comparison.spread import Spread
-from saccade.comparison.statistic import statistic_difference
+from saccade.comparison.paired import statistic_difference
+from saccade.comparison.spread import Spread, fixed_spread, joined_freedom, mean_squares, paired_spread, unpaired_spread
 
 EXPERIMENTS = 2000  # a coverage of 95 % then has a standard error of 0.5 points
 NORMAL = [(0.0, 0.0, 0.3), (0.0, 0.3, 0.0), (0.0, 0.3, 0.3), (0.01, 0.2, 0.3), (0.03, 0.2, 0.3), (0.05, 0.0, 0.0)]
 
 
 def sds(kinds):
-    return dict(zip(("seed_sd", "picture_sd", "rest_sd"), kinds, strict=True))
+    return dict(zip(("seed_sd", "sample_sd", "rest_sd"), kinds, strict=True))
 
 
-def answers(seeds, pictures, rng, *, experiments=EXPERIMENTS, **model):
+def answers(seeds, samples, rng, *, experiments=EXPERIMENTS, **model):
     """Simulate in parts that fit a cache; return lists of both arms' answers and the truth."""
-    size = max(500_000 // (max(seeds) * pictures), 1)
+    size = max(500_000 // (max(seeds) * samples), 1)
     counts = [min(size, experiments - start) for start in range(0, experiments, size)]
     for count in counts:
-        a, b, truth = simulate.right_or_wrong(count, seeds, pictures, rng=rng, **model)
+        a, b, truth = simulate.right_or_wrong(count, seeds, samples, rng=rng, **model)
         yield a.astype(float), b.astype(float), truth
 
 
-@pytest.mark.parametrize("pictures", [200, 1000, 10000])
+@pytest.mark.parametrize("samples", [200, 1000, 10000])
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 @pytest.mark.parametrize("kinds", NORMAL)
-def test_interval_over_normal_trainings_and_pictures_covers_as_promised(kinds, seeds, pictures):
+def test_interval_over_normal_trainings_and_pictures_covers_as_promised(kinds, seeds, samples):
     rng = np.random.default_rng(1)
-    ms = simulate.normal_mean_squares(20_000, seeds, pictures, mean=0.02, rng=rng, **sds(kinds))
-    half = paired_spread(ms, seeds=seeds, pictures=pictures).half_width()
+    ms = simulate.normal_mean_squares(20_000, seeds, samples, mean=0.02, rng=rng, **sds(kinds))
+    half = paired_spread(ms, seeds=seeds, samples=samples).half_width()
     covered = np.mean(np.abs(ms.mean - 0.02) <= half)
     assert 0.94 < covered < (0.97 if seeds == 3 else 0.96)
 
 
 @pytest.mark.parametrize(
-    ("seeds", "pictures", "model"),
+    ("seeds", "samples", "model"),
     [
         (3, 200, {"accuracy": 0.75, "effect": 0.0, "seed_sd": 0.0, "taste_sd": 0.0}),
         (3, 200, {"accuracy": 0.97, "effect": 0.5, "seed_sd": 0.05, "taste_sd": 1.0}),
@@ -48,20 +47,20 @@ def test_interval_over_normal_trainings_and_pictures_covers_as_promised(kinds, s
         (10, 200, {"accuracy": 0.9, "effect": 0.3, "seed_sd": 0.1, "taste_sd": 0.5}),
     ],
 )
-def test_interval_over_right_or_wrong_answers_covers_as_promised(seeds, pictures, model):
+def test_interval_over_right_or_wrong_answers_covers_as_promised(seeds, samples, model):
     rng, held = np.random.default_rng(2), []
-    for a, b, truth in answers((seeds, seeds), pictures, rng, **model):
+    for a, b, truth in answers((seeds, seeds), samples, rng, **model):
         ms = mean_squares(b - a)
-        held.append(np.abs(ms.mean - truth) <= paired_spread(ms, seeds=seeds, pictures=pictures).half_width())
+        held.append(np.abs(ms.mean - truth) <= paired_spread(ms, seeds=seeds, samples=samples).half_width())
     assert 0.93 < np.concatenate(held).mean() < 0.97
 
 
 def test_drawn_mean_squares_have_the_moments_of_simulated_ones():
     rng = np.random.default_rng(3)
-    model = {"mean": 0.0, "seed_sd": 0.3, "picture_sd": 0.5, "rest_sd": 1.0}
+    model = {"mean": 0.0, "seed_sd": 0.3, "sample_sd": 0.5, "rest_sd": 1.0}
     drawn = simulate.normal_mean_squares(20_000, 4, 30, rng=rng, **model)
     direct = mean_squares(simulate.normal_differences(20_000, 4, 30, rng=rng, **model))
-    for name in ("seed", "picture", "rest"):
+    for name in ("seed", "sample", "rest"):
         x, y = getattr(drawn, name), getattr(direct, name)
         assert x.mean() == pytest.approx(y.mean(), rel=0.03)
         assert x.std() == pytest.approx(y.std(), rel=0.06)
@@ -78,26 +77,26 @@ def test_true_difference_of_simulated_answers_is_their_mean():
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 @pytest.mark.parametrize("kinds", [(0.0, 0.0, 0.3), (0.0, 0.3, 0.3), (0.01, 0.2, 0.3), (0.05, 0.1, 0.2)])
 def test_detectable_difference_is_found_four_times_out_of_five(kinds, seeds):
-    P, (seed, picture, rest) = 1000, kinds
-    fixed = picture**2 / P + rest**2 / seeds / P
-    detectable = Spread(seed**2 / seeds + rest**2 / seeds / P, seeds - 1, picture**2 / P, P, fixed).detectable()
+    P, (seed, sample, rest) = 1000, kinds
+    fixed = sample**2 / P + rest**2 / seeds / P
+    detectable = Spread(seed**2 / seeds + rest**2 / seeds / P, seeds - 1, sample**2 / P, P, fixed).detectable()
     rng = np.random.default_rng(5)
     ms = simulate.normal_mean_squares(20_000, seeds, P, mean=detectable, rng=rng, **sds(kinds))
-    found = np.abs(ms.mean) > paired_spread(ms, seeds=seeds, pictures=P).half_width()
+    found = np.abs(ms.mean) > paired_spread(ms, seeds=seeds, samples=P).half_width()
     assert 0.785 < found.mean() < 0.815
 
 
 @pytest.mark.parametrize("kinds", [(0.0, 0.0, 0.3), (0.0, 0.3, 0.3), (0.05, 0.1, 0.2)])
 def test_reported_detectable_is_right_on_average(kinds):
-    S, P, (seed, picture, rest) = 4, 500, kinds
+    S, P, (seed, sample, rest) = 4, 500, kinds
     ms = simulate.normal_mean_squares(600, S, P, mean=0.0, rng=np.random.default_rng(6), **sds(kinds))
-    spread = paired_spread(ms, seeds=S, pictures=P)
+    spread = paired_spread(ms, seeds=S, samples=P)
     reported = [
-        Spread(spread.seed[i], S - 1, spread.picture[i], float(P), spread.fixed[i]).estimated_detectable()
+        Spread(spread.seed[i], S - 1, spread.sample[i], float(P), spread.fixed[i]).estimated_detectable()
         for i in range(600)
     ]
-    fixed = picture**2 / P + rest**2 / S / P
-    truth = Spread(seed**2 / S + rest**2 / S / P, S - 1, picture**2 / P, P, fixed)
+    fixed = sample**2 / P + rest**2 / S / P
+    truth = Spread(seed**2 / S + rest**2 / S / P, S - 1, sample**2 / P, P, fixed)
     assert 0.77 < truth.power(float(np.mean(reported))) < 0.83
 
 
@@ -132,7 +131,7 @@ def test_interval_of_fixed_trainings_covers_their_own_difference_over_pictures()
     quality = np.array([0.2, -0.1, 0.05])[:, None]  # the same three trainings in every experiment
     d = quality + rng.standard_normal((EXPERIMENTS, 3, 300)) + rng.standard_normal((EXPERIMENTS, 1, 300))
     ms = mean_squares(d)
-    held = np.abs(ms.mean - quality.mean()) <= fixed_spread(ms, seeds=3, pictures=300).half_width()
+    held = np.abs(ms.mean - quality.mean()) <= fixed_spread(ms, seeds=3, samples=300).half_width()
     assert 0.935 < held.mean() < 0.965
 
 
@@ -142,7 +141,7 @@ def test_false_alarms_at_any_level_are_at_most_what_it_says(seeds, share):
     P, rng = 200, np.random.default_rng(12)
     kinds = (np.sqrt(share * seeds), np.sqrt((1 - share) * P), 0.0)  # the mean then has variance 1
     ms = simulate.normal_mean_squares(5000, seeds, P, mean=0.0, rng=rng, **sds(kinds))
-    spread = paired_spread(ms, seeds=seeds, pictures=P)
+    spread = paired_spread(ms, seeds=seeds, samples=P)
     for alpha in (0.2, 0.05, 0.01, 0.0025, 0.0005):
         alarms = 2 * special.ndtr(-spread.half_width(1 - alpha))  # the chance of one, given the spread
         assert alarms.mean() < 1.05 * alpha + 3 * alarms.std() / np.sqrt(5000)
@@ -154,7 +153,7 @@ def test_interval_of_few_seeds_is_not_needlessly_wide():
         for share in (0.3, 0.5, 0.7):
             kinds = (np.sqrt(share * seeds), np.sqrt((1 - share) * P), 0.0)
             ms = simulate.normal_mean_squares(5000, seeds, P, mean=0.0, rng=rng, **sds(kinds))
-            covered = 1 - 2 * special.ndtr(-paired_spread(ms, seeds=seeds, pictures=P).half_width())
+            covered = 1 - 2 * special.ndtr(-paired_spread(ms, seeds=seeds, samples=P).half_width())
             assert covered.mean() < most
 
 
@@ -177,7 +176,7 @@ def test_trainings_that_score_alike_by_rounding_raise_no_alarm_among_many_arms()
 def family_alarms(differences, sizes):
     """Share of experiments in which Holm's first step calls any of so many useless arms different."""
     ms = mean_squares(differences)
-    spread = paired_spread(ms, seeds=differences.shape[-2], pictures=differences.shape[-1])
+    spread = paired_spread(ms, seeds=differences.shape[-2], samples=differences.shape[-1])
     away = np.abs(ms.mean) - 1e-12
     return np.array([(away > spread.half_width(1 - 0.05 / m))[:, :m].any(1).mean() for m in sizes])
 

@@ -1,5 +1,4 @@
-from saccade.comparison.effect import find_unaffected
-from saccade.comparison.evidence import Evidence
+from saccade.comparison.evidence import Evidence, find_unaffected
 from saccade.comparison.plan import Plan, PlannedArm
 
 LOSSES = {1: [2.0, 1.5], 2: [2.1, 1.4]}
@@ -17,7 +16,7 @@ def plan(**changes):
         for name, setting in {"base": None, **changes}.items()
     )
     rest = {"side_by_side": 1, "seconds": None, "estimate": "", "budget": "", "detectable": None, "detectable_how": ""}
-    counts = {"pictures": 9, "same_pictures": True, "runs": 2 * len(arms), "finished": 0}
+    counts = {"samples": 9, "same_samples": True, "runs": 2 * len(arms), "finished": 0}
     return Plan(data="set", reference="base", arms=arms, seeds=(1, 2), **counts, **rest)
 
 
@@ -32,7 +31,7 @@ def test_arms_that_came_out_alike_are_found_for_the_seeds_where_they_did():
         ("broadcast", "base", (1, 2), "everything"),
         ("warm", "base", (1,), "everything"),
     ]
-    note = str(find_unaffected(plan(broadcast="model.plugins", warm="optim.lr"), arms)[0])
+    note = str(find_unaffected(plan(broadcast="model.plugins", warm="optim.lr"), arms)[0].note)
     assert note == (
         "broadcast trained exactly like base with seeds 1, 2: what it changes had no effect there; check that the arm "
         "does what it says"

@@ -1,12 +1,11 @@
 import numpy as np
 import pytest
 
-from saccade.comparison.evidence import per_sample, read_evidence, same_pictures
+from saccade.comparison.evidence import per_sample, read_evidence, same_samples
 from saccade.comparison.measure import Measure
-from saccade.comparison.paired import paired_difference, unpaired_difference
+from saccade.comparison.paired import paired_difference, paired_scores, unpaired_difference
 from saccade.comparison.plan import PlannedArm
-from saccade.comparison.question import Wish, ask, find_metric
-from saccade.comparison.scores import paired_scores
+from saccade.comparison.request import Request, ask, find_metric
 from saccade.data.targets import ClassTargets
 from saccade.tasks.classification.metrics import metric_specs
 from support.comparisons import write_run
@@ -18,7 +17,7 @@ LABELS = np.arange(200) % 2
 
 def asked(metric=None, **wish):
     """A question about runs of two classes."""
-    return ask(Wish(metric, **wish), metric_specs(2), "top1")
+    return ask(Request(arms=(), metric=metric, **wish), metric_specs(2), "top1")
 
 
 def evidence(tmp_path, name, correct, *, seeds=(0, 1, 2), **options):
@@ -67,13 +66,13 @@ def test_different_seeds_are_compared_unpaired_and_said_so(tmp_path):
     assert (found.low, found.high) == pytest.approx(
         (unpaired_difference(BASE, BETTER).low, unpaired_difference(BASE, BETTER).high)
     )
-    assert "not paired" in measure.notes[0]
+    assert (measure.notes[0].kind, measure.notes[0].arm) == ("unpaired", "other")
 
 
 def test_pairing_can_be_switched_off_and_one_seed_fixed(pair, tmp_path):
     assert Measure(pair, asked("top1", paired=False)).difference("base", "better").design == "unpaired"
     arms = {name: evidence(tmp_path / "one", name, x[:1], seeds=(0,)) for name, x in (("a", BASE), ("b", BETTER))}
-    assert Measure(arms, asked("top1", fixed=True)).difference("a", "b").design == "fixed"
+    assert Measure(arms, asked("top1", seeds_fixed=True)).difference("a", "b").design == "fixed"
     with pytest.raises(ValueError, match="seed"):
         Measure(arms, asked("top1")).difference("a", "b")
 
@@ -87,7 +86,7 @@ def test_seeds_with_their_own_pictures_are_compared_over_seeds_alone(tmp_path):
     assert not measure.same
     found = measure.difference("base", "better")
     expected = paired_scores(BASE.mean(1), BETTER.mean(1))
-    assert (found.mean, found.low, found.n_pictures) == pytest.approx((expected.mean, expected.low, 0))
+    assert (found.mean, found.low, found.n_samples) == pytest.approx((expected.mean, expected.low, 0))
     assert measure.classes("base", "better", ("cat", "dog")) == ()
 
 
@@ -95,13 +94,13 @@ def test_arms_that_validated_on_other_pictures_are_refused(tmp_path):
     arms = {"base": evidence(tmp_path, "base", BASE)}
     arms["other"] = evidence(tmp_path, "other", BETTER, fingerprint="another")
     with pytest.raises(ValueError, match="different pictures with seed 0"):
-        same_pictures(arms)
+        same_samples(arms)
 
 
 def test_classes_add_up_and_are_corrected_for_their_number(pair):
     rows = Measure(pair, asked("top1")).classes("base", "better", ("cat", "dog"))
     assert {row.name for row in rows} == {"cat", "dog"}
-    total = sum(row.pictures * row.difference.mean for row in rows) / 200
+    total = sum(row.samples * row.difference.mean for row in rows) / 200
     assert total == pytest.approx(BETTER.mean() - BASE.mean())
     assert all(row.p_holm >= row.difference.p_value for row in rows)
 
@@ -151,15 +150,18 @@ def test_before_its_first_validation_a_run_is_between_chance_and_its_accuracy(tm
     assert cost.at_equal_time.mean == pytest.approx((0.5 + 0.9) / 2 - 0.6)
 
 
-def test_other_numbers_of_a_run_are_compared_over_seeds(tmp_path):
+def test_other_numbers_of_a_run_are_compared_over_samples_where_these_have_scores(tmp_path):
     arms = {"base": evidence(tmp_path, "base", BASE, val_loss=0.3, oddity=1.0)}
     arms["other"] = evidence(tmp_path, "other", BETTER, val_loss=0.2, oddity=2.0)
     found = Measure(arms, asked("top1")).others("base", "other")
     assert set(found) == {"val_loss"}  # the metric itself and numbers of unknown direction are left out
-    assert found["val_loss"].mean == pytest.approx(-0.1)
+    assert found["val_loss"].mean == pytest.approx(BASE.mean() - BETTER.mean())  # of the losses of the samples
+    assert (found["val_loss"].n_samples, found["val_loss"].samples_fixed) == (200, False)
     assert not found["val_loss"].larger_is_better
-    odd = Measure(arms, asked("oddity", larger=True)).difference("base", "other")
+    odd = Measure(arms, asked("oddity", larger_is_better=True)).difference("base", "other")
     assert odd.mean == pytest.approx(1.0)
+    assert (odd.n_samples, odd.samples_fixed) == (0, True)
+    assert "of other pictures it says nothing" in str(odd)
 
 
 def test_metrics_by_picture_and_by_class(pair):
@@ -176,11 +178,11 @@ def test_a_metric_whose_direction_is_unknown_has_to_be_told():
     assert [one and one.larger_is_better for one in found] == [False, True, None]
     with pytest.raises(ValueError, match="larger_is_better"):
         asked("oddity")
-    assert not asked("oddity", larger=False).larger
-    assert not asked("top1", larger=False).larger
+    assert not asked("oddity", larger_is_better=False).larger_is_better
+    assert not asked("top1", larger_is_better=False).larger_is_better
     assert asked().metric == "top1"
 
 
 def test_an_unknown_metric_names_those_there_are(pair):
     with pytest.raises(ValueError, match="ended with val_top1"):
-        Measure(pair, asked("auc", larger=True)).difference("base", "better")
+        Measure(pair, asked("auc", larger_is_better=True)).difference("base", "better")

@@ -7,10 +7,9 @@ import torch
 from saccade.comparison import planning
 from saccade.comparison.arms import parse_arm
 from saccade.comparison.budget import Pace
-from saccade.comparison.checks import check_all
 from saccade.comparison.compare import plan_comparison
 from saccade.comparison.plan import estimate_detectable
-from saccade.comparison.snapshot import DataCache, inspect_arm
+from saccade.comparison.snapshot import DataCache, check_all, inspect_arm
 from saccade.config import ConfigError, overlay
 from saccade.tasks import MetricSpec
 from support.comparisons import SETTINGS, TINY
@@ -60,14 +59,14 @@ def test_a_plan_writes_nothing(tmp_path):
 def test_extra_weights_of_a_task_are_counted_and_shared_ones_begin_equal(tmp_path):
     check = plan("drloc", out=tmp_path / "c").arm("drloc").check("initial weights")
     assert not check.equal
-    assert "in this arm alone (locators" in check.told
-    shared = check.told.split(" shared")[0].split(" of ")
+    assert "in this arm alone (locators" in check.detail
+    shared = check.detail.split(" shared")[0].split(" of ")
     assert shared[0] == shared[1]
 
 
 def test_another_batch_size_is_caught_and_explained(tmp_path):
     found = plan("big:=batch_size=48", out=tmp_path / "c").arm("big")
-    differing = {check.what: check.told for check in found.checks if not check.equal}
+    differing = {check.what: check.detail for check in found.checks if not check.equal}
     assert set(differing) == {"batches", "schedule", "optimizer"}
     assert "because optim.batch_size = 48, not 32" in differing["batches"]
     assert found.check("order of the pictures").equal  # the same permutation, cut elsewhere
@@ -77,9 +76,9 @@ def test_another_batch_size_is_caught_and_explained(tmp_path):
 def test_fewer_training_pictures_and_repeats_are_caught(tmp_path):
     found = plan("few:=data.train_limit=64", "twice:=augment.repeats=2", out=tmp_path / "c")
     few, twice = found.arm("few"), found.arm("twice")
-    assert "64 pictures against 96, because data.train_limit = 64" in few.check("training pictures").told
+    assert "64 pictures against 96, because data.train_limit = 64" in few.check("training pictures").detail
     assert not few.check("order of the pictures").equal
-    assert "augment.repeats = 2, not 1" in twice.check("order of the pictures").told
+    assert "augment.repeats = 2, not 1" in twice.check("order of the pictures").detail
     assert not twice.check("augmentation draws").equal
     assert twice.check("training pictures").equal
 
@@ -90,7 +89,7 @@ def test_another_order_is_caught_even_if_no_setting_explains_it(cache):
     swapped = other.order[0].clone()
     swapped[[0, 1]] = swapped[[1, 0]]
     other = replace(other, order=(swapped, *other.order[1:]))
-    caught = {check.what: check.told for check in check_all(reference, other) if not check.equal}
+    caught = {check.what: check.detail for check in check_all(reference, other) if not check.equal}
     assert caught == {
         "order of the pictures": "and no setting explains it",
         "augmentation draws": "and no setting explains it",
@@ -108,7 +107,7 @@ def test_one_changed_weight_is_caught(cache):
     changed = replace(other, weights={**other.weights, name: (other.weights[name][0], "other")})
     check = next(c for c in check_all(reference, changed) if c.what == "initial weights")
     assert not check.equal
-    assert f"1 begin with other values ({name})" in check.told
+    assert f"1 begin with other values ({name})" in check.detail
 
 
 def test_arms_with_equal_settings_are_found_and_not_run_twice(tmp_path):
@@ -137,7 +136,7 @@ def test_a_budget_reduces_seeds_then_epochs_and_says_so(tmp_path):
 
 
 def test_a_plan_that_can_see_nothing_says_so_instead_of_a_size_there_is_not(tmp_path):
-    found = replace(plan("broadcast", out=tmp_path / "c"), detectable=1.53, seeds=(0, 1), pictures=20)
+    found = replace(plan("broadcast", out=tmp_path / "c"), detectable=1.53, seeds=(0, 1), samples=20)
     assert "It will probably see nothing: with 2 seeds on 20 validation pictures" in str(found)
     assert "153" not in str(found)
 
@@ -146,7 +145,7 @@ def test_one_of_a_thing_is_told_in_the_singular(tmp_path):
     found = replace(plan("broadcast", out=tmp_path / "c"), runs=1, seeds=(4,), finished=1)
     assert "1 run, seed 4; 1 is finished." in str(found)
     assert "4 runs, seeds 0, 1; none are finished." in str(replace(found, runs=4, seeds=(0, 1), finished=0))
-    assert "as in 1 finished run;" in estimate_detectable(ACCURACY, seeds=2, pictures=50, arms=1, scores=[0.5])[1]
+    assert "as in 1 finished run;" in estimate_detectable(ACCURACY, seeds=2, samples=50, arms=1, scores=[0.5])[1]
 
 
 def test_an_arm_that_cannot_be_built_is_named_and_the_rest_planned(tmp_path):
@@ -157,21 +156,21 @@ def test_an_arm_that_cannot_be_built_is_named_and_the_rest_planned(tmp_path):
 
 
 def test_other_validation_pictures_are_refused(tmp_path):
-    pictures = png_folder(tmp_path / "a", train=24, val=9)
+    samples = png_folder(tmp_path / "a", train=24, val=9)
     others = png_folder(tmp_path / "b", train=24, val=6)
     settings = {"model.options": TINY, "optim.batch_size": 8, "data.img_size": 16, "data.workers": 0}
-    options = {"out": tmp_path / "c", "settings": settings, "data": str(pictures)}
+    options = {"out": tmp_path / "c", "settings": settings, "data": str(samples)}
     with pytest.raises(ConfigError, match=r"validates on other pictures than 'base' \(6 of .*because of data.path"):
         plan(f"x:=data.path={others}", **options)
 
 
 def test_validation_pictures_held_out_by_seed_are_noticed(tmp_path):
-    pictures = png_folder(tmp_path / "a", train=60, val=0)
+    samples = png_folder(tmp_path / "a", train=60, val=0)
     settings = {"model.options": TINY, "optim.batch_size": 8, "data.img_size": 16, "data.workers": 0}
-    found = plan("broadcast", out=tmp_path / "c", settings=settings, data=str(pictures / "train"))
-    config = parse_arm("base").configure(None, {**settings, "data.path": str(pictures / "train")})
+    found = plan("broadcast", out=tmp_path / "c", settings=settings, data=str(samples / "train"))
+    config = parse_arm("base").configure(None, {**settings, "data.path": str(samples / "train")})
     if not hasattr(config.data, "split_seed"):
-        assert not found.same_pictures
+        assert not found.same_samples
         assert "other ones for each seed" in str(found)
     assert found.arm("broadcast").check("validation pictures").equal
 
@@ -179,7 +178,7 @@ def test_validation_pictures_held_out_by_seed_are_noticed(tmp_path):
 def test_arms_may_have_other_image_sizes(cache):
     small = look("data.img_size=14", cache)
     check = next(c for c in check_all(look("base", cache), small) if c.what.startswith("size"))
-    assert "because data.img_size = 14, not 28" in check.told
+    assert "because data.img_size = 14, not 28" in check.detail
 
 
 def test_one_seed_is_refused_unless_it_is_meant(tmp_path):
@@ -209,7 +208,7 @@ def test_order_and_draws_are_those_that_training_uses(cache):
 
 
 def batches(found):
-    return {arm.check("batches").told for arm in found.arms if arm.name != "base"}
+    return {arm.check("batches").detail for arm in found.arms if arm.name != "base"}
 
 
 def test_size_batches_and_rate_may_be_given_by_their_short_names(tmp_path):
@@ -225,7 +224,7 @@ def test_a_rate_of_one_arm_leaves_the_batches_of_all_as_the_recipe_has_them(tmp_
 
 
 def test_only_of_a_share_of_right_answers_the_smallest_difference_is_known_before_runs():
-    known = {"seeds": 5, "pictures": 1000, "arms": 1}
+    known = {"seeds": 5, "samples": 1000, "arms": 1}
     assert estimate_detectable(ACCURACY, **known)[0] == pytest.approx(0.02, abs=0.01)
     for metric in (
         MetricSpec("mae", "mean absolute error", larger_is_better=False),

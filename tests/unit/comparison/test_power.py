@@ -3,13 +3,13 @@ import pytest
 from scipy import stats
 
 from saccade.comparison import paired_difference
-from saccade.comparison.power import plan_detectable, seeds_needed
+from saccade.comparison.difference import plan_detectable
 from saccade.comparison.spread import Spread
 
 
-def result(seeds=5, pictures=2000, *, seed_sd=0.02, picture_sd=0.1, seed=0):
+def result(seeds=5, samples=2000, *, seed_sd=0.02, sample_sd=0.1, seed=0):
     rng = np.random.default_rng(seed)
-    d = rng.standard_normal((seeds, pictures)) * 0.3 + rng.standard_normal(pictures) * picture_sd
+    d = rng.standard_normal((seeds, samples)) * 0.3 + rng.standard_normal(samples) * sample_sd
     return paired_difference(np.zeros_like(d), d + seed_sd * rng.standard_normal((seeds, 1)))
 
 
@@ -35,16 +35,16 @@ def test_seeds_needed_for_the_detectable_difference_are_those_at_hand():
 
 def test_smaller_differences_need_more_seeds_until_pictures_are_too_few():
     x = result()
-    wanted = [seeds_needed(x, d) for d in (0.1, 0.03, 0.02)]
+    wanted = [x.seeds_needed(d) for d in (0.1, 0.03, 0.02)]
     assert wanted == sorted(wanted)
     assert len(set(wanted)) == 3
-    assert seeds_needed(x, 0.001) is None
-    assert seeds_needed(x, -0.03) == wanted[1]
+    assert x.seeds_needed(0.001) is None
+    assert x.seeds_needed(-0.03) == wanted[1]
 
 
 def test_stricter_level_and_more_power_need_more_seeds():
     x = result()
-    assert x.seeds_needed(0.03) < seeds_needed(x, 0.03, level=0.99)
+    assert x.seeds_needed(0.03) < x.seeds_needed(0.03, level=0.99)
     assert x.seeds_needed(0.03) < x.seeds_needed(0.03, power=0.95)
 
 
@@ -64,8 +64,8 @@ def test_asking_for_nothing_or_from_fixed_trainings_is_refused():
 
 def test_plan_agrees_with_the_spread_it_assumes():
     S, P, variance = 5, 2000, 0.8 * 0.2
-    rest, picture = 0.75 * variance / S / P, 0.25 * variance / P
-    expected = Spread(0.005**2 / S + rest, S - 1, picture, 2 * P * variance, picture + rest).detectable()
+    rest, sample = 0.75 * variance / S / P, 0.25 * variance / P
+    expected = Spread(0.005**2 / S + rest, S - 1, sample, 2 * P * variance, sample + rest).detectable()
     assert plan_detectable(S, P, 0.8) == pytest.approx(expected)
     assert plan_detectable(S, P, 0.8, disagreement=variance) == pytest.approx(expected)
 
@@ -90,4 +90,4 @@ def test_plan_improves_with_seeds_pictures_and_agreement():
 )
 def test_impossible_plans_are_refused(given, message):
     with pytest.raises(ValueError, match=message):
-        plan_detectable(**{"seeds": 5, "pictures": 100, "accuracy": 0.8, **given})
+        plan_detectable(**{"seeds": 5, "samples": 100, "accuracy": 0.8, **given})

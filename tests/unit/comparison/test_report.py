@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 
 from saccade.comparison import compare as comparing
-from saccade.comparison.checks import Check
-from saccade.comparison.paired import paired_difference
-from saccade.comparison.plan import Plan, PlannedArm
-from saccade.comparison.report import render_report, write_report
-from saccade.comparison.report_record import repeat_command
-from saccade.comparison.result import ArmResult, ClassDifference, Comparison, Cost, Disagreement
-from saccade.comparison.scores import paired_scores, ratio_interval
-from saccade.comparison.verdict import judge
-from saccade.comparison.writing import as_markdown
+from saccade.comparison.difference import judge
+from saccade.comparison.findings import ArmResult, ClassDifference, Cost, Disagreement
+from saccade.comparison.paired import paired_difference, paired_scores, ratio_interval
+from saccade.comparison.plan import Note, Plan, PlannedArm
+from saccade.comparison.report import render_report, repeat_command, write_report
+from saccade.comparison.result import Comparison
+from saccade.comparison.snapshot import Check
 from saccade.config import parse_settings
 from saccade.data.source import ArraySource
 from saccade.tasks import MetricSpec
@@ -63,7 +61,7 @@ def made(path=Path("nowhere"), **more):
     equal = paired_scores([0.5, 0.52, 0.51], [0.55, 0.58, 0.54], share=True)
     costs = {"base": replace(cost, step_ratio=None), "better": replace(cost, at_equal_time=equal)}
     costs["broken"] = Cost(None, None, None, None, None, None, None, None)
-    pictures = (Disagreement(0, "test[0]", "cat", 0.0, 1.0), Disagreement(1, "test[1]", EVIL, 2 / 3, 1 / 3))
+    samples = (Disagreement(0, "test[0]", "cat", 0.0, 1.0), Disagreement(1, "test[1]", EVIL, 2 / 3, 1 / 3))
     checks = (Check("batches", True, "32 pictures a step"), Check("optimizer", False, "because optim.lr = 0.003"))
     planned = (
         PlannedArm("base", "base", {}, notes=("a note",)),
@@ -82,14 +80,14 @@ def made(path=Path("nowhere"), **more):
         differences=judge(found),
         other={"val_loss": {"better": paired_scores([1.0, 1.1, 1.2], [0.8, 0.9, 0.95], larger_is_better=False)}},
         classes={"better": rows, EVIL: ()},
-        disagreements={"better": pictures},
+        disagreements={"better": samples},
         costs=costs,
-        notes=(f"broken failed: {EVIL}", f"a remark {EVIL}"),
+        notes=(Note("failure", f"broken failed: {EVIL}", arm="broken"), Note("timing", f"a remark {EVIL}", "look")),
         primary="top1",
         metrics={one.name: one for one in metric_specs(20)},
         binary=("top1", "top5", "macro_top1"),
         class_metric="top1",
-        picture_metric="top1",
+        sample_metric="top1",
     )
     return replace(result, **more)
 
@@ -112,7 +110,7 @@ def test_verdicts_come_first_one_line_an_arm(page):
         [100 * x for x in (judged.difference.mean, judged.low, judged.high)], abs=0.006
     )
     assert rows["twin"][1].startswith("The same settings as better.")
-    assert rows["broken"][1] == f"It failed: cannot be built: {EVIL}."
+    assert rows["broken"][1] == f"It failed: cannot be built: {EVIL}. Try another"
     assert f"{made().verdict(EVIL).more_seeds} more seed" in rows[EVIL][1]
 
 
@@ -166,16 +164,17 @@ def test_names_are_text_and_nothing_runs(page):
 def test_settings_checks_and_failures_are_told(page):
     changed = page.rows("What differs between the arms")
     assert ["better", "optim.lr", "0.002", "0.003"] in changed
-    assert ["broken", "could not be built", "", ""] in changed
+    assert ["broken", "cannot be run: cannot be built", "", ""] in changed
     held = page.rows("What is held equal")
-    assert held == [["batches", "equal", "32 pictures a step"], ["optimizer", "differs in better", checks_told()]]
+    assert held == [
+        ["batches", "equal", "32 pictures a step"],
+        ["optimizer", "equal in the other arms", ""],
+        ["optimizer", "differs in better", made().plan.arm("better").check("optimizer").detail],
+    ]
     assert page.rows("Runs that did not finish") == [["broken", "all", f"cannot be built: {EVIL}. Try another"]]
     notes = [item.text for item in page.all("li") if EVIL in item.text]
-    assert f"a remark {EVIL}" in notes
-
-
-def checks_told():
-    return made().plan.arm("better").check("optimizer").told
+    assert f"a remark {EVIL}; look" in notes
+    assert not any("broken failed" in note for note in notes)
 
 
 def test_command_asks_the_same_again(page):
@@ -229,7 +228,7 @@ def test_missing_parts_do_not_break_the_page():
     empty = {"differences": {}, "other": {}, "classes": {}, "disagreements": {}, "costs": {}, "notes": ()}
     result = made(**empty)
     arms = tuple(replace(arm, status="failed", seeds=(), scores=(), mean=None) for arm in result.arms)
-    plan = replace(result.plan, arms=tuple(replace(arm, checks=()) for arm in result.plan.arms), same_pictures=False)
+    plan = replace(result.plan, arms=tuple(replace(arm, checks=()) for arm in result.plan.arms), same_samples=False)
     page = parse(render_report(replace(result, arms=arms, plan=plan)))
     assert "No arm could be compared" in page.all("main")[0].text
     assert {row[1] for row in page.rows("top1 on 400")} == {"failed"}
@@ -263,18 +262,18 @@ def test_markdown_of_accuracy_ends_at_a_hundred_points_too():
     assert d.detectable > 1
     row = ClassDifference("cat", 4, 0.5, 0.5, d, 1.0)
     result = made(differences=judge({"better": d}), classes={"better": (row,)}, other={"val_top5": {"better": d}})
-    text = as_markdown(result)
-    assert "| +0.00 [-100.00, +100.00] | 1 | nothing | cannot tell |" in text
-    assert "even the largest difference that there can be is missed" in text
+    text = result.to_markdown()
+    assert "| `better` | +0.00 [-100.00, +100.00] | nothing |" in text
+    assert "For better it is nothing: with so few seeds or pictures" in text
     assert "| +0.0 [-100.0, +100.0] |" in text  # the class
-    assert "| +0 [-1, +1] |" in text  # the share
-    assert "detectable, seeds or pictures are too few" not in as_markdown(made())
+    assert "| +0 | -1 to +1 |" in text  # the share
+    assert "it is nothing" not in made().to_markdown()
 
 
 def test_plan_is_told_once_and_kept_in_the_file():
     result = made()
     assert "## Plan" not in result.to_markdown()
-    assert str(result.plan) in as_markdown(result, plan=True)
+    assert str(result.plan) in result.to_markdown(plan=True)
 
 
 def test_comparison_does_not_fail_for_want_of_its_report(tmp_path):
@@ -289,9 +288,9 @@ LABELS = {one.name: one for one in label_specs(0.3)}
 def test_shares_that_are_no_right_answers_are_told_in_points_of_their_metric():
     rng = np.random.default_rng(1)
     d = paired_difference(rng.random((3, 400)), rng.random((3, 400)) * 0.9 + 0.3, share=True)
-    pictures = (Disagreement(0, "test[0]", "red, blue", 0.7, 0.5), Disagreement(1, "test[1]", "no label", 0.2, 0.4))
-    told = {"metric": "map", "primary": "map", "metrics": LABELS, "binary": (), "picture_metric": "loss"}
-    result = made(**told, differences=judge({"better": d}), classes={}, disagreements={"better": pictures})
+    samples = (Disagreement(0, "test[0]", "red, blue", 0.7, 0.5), Disagreement(1, "test[1]", "no label", 0.2, 0.4))
+    told = {"metric": "map", "primary": "map", "metrics": LABELS, "binary": (), "sample_metric": "loss"}
+    result = made(**told, differences=judge({"better": d}), classes={}, disagreements={"better": samples})
     page = parse(render_report(result))
     words = {row[0]: row[2] for row in page.rows("map on 400")}["better"]
     assert words.startswith(f"Its mean average precision is {100 * d.mean:.2f} points higher. ")
@@ -304,9 +303,10 @@ def test_shares_that_are_no_right_answers_are_told_in_points_of_their_metric():
     assert "One point is one part in a hundred" in text
     assert "Mean average precision at equal time" in text
     assert "--metric" not in repeat_command(result, REQUEST)
-    markdown = as_markdown(result)
-    assert "| `better` | test[0] | red, blue | 0.7 | 0.5 |" in markdown
-    assert "Loss, a mean of trainings." in markdown
+    markdown = result.to_markdown()
+    assert "| Picture | Right answer | base | better |" in markdown
+    assert "| test[0] | red, blue | 0.7 | 0.5 |" in markdown
+    assert "the loss of each, a mean of trainings." in markdown
 
 
 def test_numbers_with_a_unit_are_told_in_it():
@@ -323,4 +323,20 @@ def test_numbers_with_a_unit_are_told_in_it():
     assert page.rows("better against base, years of mean absolute error")[0][3] == "2.5 → 0.5 of 20; clear"
     assert "Points: " not in page.all("main")[0].text
     assert "100 points" not in page.all("main")[0].text
-    assert "| arm | class | pictures | reference mean absolute error | arm mean absolute error |" in as_markdown(result)
+    assert f"| old | {d.mean:.4g} [{d.low:.4g}, {d.high:.4g}] | 2.5 → 0.5 of 20; clear |" in result.to_markdown()
+
+
+def test_an_unstable_arm_is_called_so_and_told_how_often_it_failed():
+    from saccade.comparison.stability import Stability, weigh
+
+    judged = judge({"better": paired_difference(CORRECT["base"], CORRECT["better"])})["better"]
+    went, base = Stability.count(3, 2), Stability.count(3, 0)
+    arms = [replace(arm, stability=went if arm.name == "better" else base) for arm in made().arms]
+    result = made(differences={"better": weigh(judged, went, base, worth=(0.7, 0.5))}, arms=tuple(arms))
+    page = parse(render_report(result))
+    row = {row[0]: row[1:] for row in page.rows("top1 on 400")}["better"]
+    assert row[0] == "unstable"
+    assert row[1].endswith("that is not all: Of better's 5 trainings 2 failed, so that 12% to 77% may.")
+    assert "better and twin are unstable" in page.all("main")[0].text
+    assert "Unstable: Trainings failed or came to nothing." in page.all("main")[0].text
+    assert "**better**: unstable: " in result.to_markdown()

@@ -11,8 +11,7 @@ import pytest
 from saccade.comparison import schedule
 from saccade.comparison.arms import parse_arm
 from saccade.comparison.folder import hold, is_finished
-from saccade.comparison.schedule import Job, Slot, make_slots, run_jobs, time_probe
-from saccade.comparison.watch import Watch
+from saccade.comparison.schedule import Job, Slot, Watch, make_slots, run_jobs, time_probe
 from saccade.comparison.worker import Outcome
 from saccade.config import overlay
 from saccade.runs import Run
@@ -71,7 +70,7 @@ def test_the_display_counts_epochs_of_running_runs(tmp_path):
     assert standing["left"] == "about 70 s left"
     watch.end(first, Outcome("finished"))
     watch.begin(second, second.path, 4)
-    assert watch.standing(10.0)["told"] == "1/4 runs, running: base, seed 1"
+    assert watch.standing(10.0)["state"] == "1/4 runs, running: base, seed 1"
 
 
 def test_a_finished_run_is_told_with_its_score_in_the_words_of_its_metric(tmp_path, capsys):

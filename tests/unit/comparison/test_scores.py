@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from saccade.comparison.scores import paired_scores, ratio_interval
+from saccade.comparison.paired import paired_scores, ratio_interval
 
 
 def test_one_number_a_seed_gives_the_paired_t_test():

@@ -2,18 +2,17 @@ import numpy as np
 import pytest
 
 from saccade.comparison import paired_difference
-from saccade.comparison.paired import unpaired_difference
-from saccade.comparison.statistic import macro_difference, statistic_difference
+from saccade.comparison.paired import macro_difference, statistic_difference, unpaired_difference
 
 
-def arms(experiments, rng, *, seeds=4, shares=(0.6, 0.3, 0.1), pictures=300):
+def arms(experiments, rng, *, seeds=4, shares=(0.6, 0.3, 0.1), samples=300):
     """Three classes of unequal size; the second arm gains 0, 0.1 and 0.2 on them, 0.1 by the macro mean."""
-    labels = rng.choice(3, pictures, p=shares)
+    labels = rng.choice(3, samples, p=shares)
     labels[:6] = [0, 1, 2, 0, 1, 2]
-    easy = rng.random((experiments, 1, pictures)) * 0.2
+    easy = rng.random((experiments, 1, samples)) * 0.2
     quality = 0.03 * rng.standard_normal((experiments, seeds, 1))
-    a = rng.random((experiments, seeds, pictures)) < 0.6 + easy
-    b = rng.random((experiments, seeds, pictures)) < 0.6 + easy + quality + np.array([0, 0.1, 0.2])[labels]
+    a = rng.random((experiments, seeds, samples)) < 0.6 + easy
+    b = rng.random((experiments, seeds, samples)) < 0.6 + easy + quality + np.array([0, 0.1, 0.2])[labels]
     return a.astype(float), b.astype(float), labels
 
 
@@ -48,14 +47,14 @@ def test_equal_classes_give_the_plain_difference():
 
 
 def test_left_out_groups_agree_with_the_formula_for_the_macro_mean():
-    a, b, labels = arms(1, np.random.default_rng(3), pictures=1000)
+    a, b, labels = arms(1, np.random.default_rng(3), samples=1000)
     records = [[np.stack([row, labels], 1) for row in arm[0]] for arm in (a, b)]
     result = statistic_difference(*records, lambda x: macro(x[:, 0], x[:, 1]), groups=1000)
     expected = macro_difference(a[0], b[0], labels)
     assert result.mean == pytest.approx(expected.mean)
     assert result.spread.seed == pytest.approx(expected.spread.seed)
     assert result.spread.fixed == pytest.approx(expected.spread.fixed, rel=0.02)
-    assert result.n_pictures == 1000
+    assert result.n_samples == 1000
 
 
 def test_left_out_single_pictures_of_a_mean_give_the_plain_result():

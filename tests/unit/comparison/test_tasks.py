@@ -11,8 +11,8 @@ from saccade.comparison.budget import Pace
 from saccade.comparison.compare import compare, plan_comparison
 from saccade.comparison.evidence import read_evidence
 from saccade.comparison.measure import Measure
-from saccade.comparison.question import Wish, ask
-from saccade.comparison.statistic import statistic_difference
+from saccade.comparison.paired import statistic_difference
+from saccade.comparison.request import Request, ask
 from saccade.tasks.multilabel.metrics import mean_average_precision
 from support.comparisons import TINY
 from support.lists import labels_list, numbers_list
@@ -65,11 +65,11 @@ def test_difference_of_a_statistic_is_that_of_the_runs_records(labels):
     expected = statistic_difference(*records, mean_average_precision, share=True)
     found = result.differences["broadcast"].difference
     assert (found.mean, found.low, found.high) == (expected.mean, expected.low, expected.high)
-    assert found.n_pictures == 24
+    assert found.n_samples == 24
     specs = list(result.metrics.values())
-    alone = Measure(arms, ask(Wish(paired=False), specs, "map")).difference("base", "broadcast")
+    alone = Measure(arms, ask(Request(arms=(), paired=False), specs, "map")).difference("base", "broadcast")
     assert (alone.design, alone.mean) == ("unpaired", pytest.approx(found.mean))
-    these = Measure(arms, ask(Wish(fixed=True), specs, "map")).difference("base", "broadcast")
+    these = Measure(arms, ask(Request(arms=(), seeds_fixed=True), specs, "map")).difference("base", "broadcast")
     assert (these.design, these.mean) == ("fixed", pytest.approx(found.mean))
 
 
@@ -82,7 +82,7 @@ def test_other_numbers_of_labels_have_the_directions_of_their_specs(labels):
 
 def test_pictures_of_labels_are_shown_by_their_loss_with_their_truth(labels):
     _, result = labels
-    assert result.picture_metric == "loss"
+    assert result.sample_metric == "loss"
     gains, losses = result.gains_and_losses("broadcast")
     assert all(one.arm < one.reference for one in gains)
     assert all(one.arm > one.reference for one in losses)
@@ -93,8 +93,9 @@ def test_pictures_of_labels_are_shown_by_their_loss_with_their_truth(labels):
 def test_pages_of_labels_speak_of_their_metric(labels):
     _, result = labels
     text = (result.path / "result.md").read_text()
-    assert "## Pictures\n\nLoss, a mean of trainings.\n\n| arm | picture | right answer | reference | arm |" in text
-    assert "mean average precision at equal time" in text
+    assert "the loss of each, a mean of trainings." in text
+    assert "| Picture | Right answer | base | broadcast |" in text
+    assert "### Mean average precision at equal time" in text
     assert "how mean average precision varies is not known before runs are finished" in text
     page = parse((result.path / "report.html").read_text(encoding="utf-8"))
     words = {row[0]: row[2] for row in page.rows("map on 24 validation pictures")}["broadcast"]
@@ -137,7 +138,7 @@ def test_numbers_are_compared_by_distance_less_is_better(numbers):
     means = [np.mean([scores.columns["mae"].astype(float) for scores in found]) for found in runs.values()]
     assert [arm.mean for arm in result.arms] == pytest.approx(means)
     assert judged.mean == pytest.approx(means[1] - means[0])
-    assert result.picture_metric == "mae"
+    assert result.sample_metric == "mae"
     gains, _ = result.gains_and_losses("broadcast")
     assert all(one.arm < one.reference and one.label.startswith("level ") for one in gains)
 

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 
 from saccade.comparison import paired_difference
+from saccade.comparison.difference import judge
 from saccade.comparison.exact import holm
-from saccade.comparison.verdict import judge
 
 
-def arms(effect, *, seeds=6, pictures=2000, noise=0.3, seed=0):
+def arms(effect, *, seeds=6, samples=2000, noise=0.3, seed=0):
     rng = np.random.default_rng(seed)
-    a = np.zeros((seeds, pictures))
-    return a, a + effect + noise * rng.standard_normal((seeds, pictures)) + 0.004 * rng.standard_normal((seeds, 1))
+    a = np.zeros((seeds, samples))
+    return a, a + effect + noise * rng.standard_normal((seeds, samples)) + 0.004 * rng.standard_normal((seeds, 1))
 
 
 def test_a_clear_gain_helps_and_a_clear_loss_hurts():

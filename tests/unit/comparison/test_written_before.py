@@ -10,7 +10,8 @@ from saccade.comparison import planning
 from saccade.comparison.compare import compare
 
 FILE = Path(__file__).parents[2] / "golden" / "written_before.tar.gz"
-PARTS = ("metric", "reference", "differences", "other", "classes", "disagreements", "costs", "verdicts", "unaffected")
+PARTS = ("metric", "reference", "classes", "disagreements", "costs", "unaffected")
+NEW = {"n_pictures": "n_samples", "picture_se": "sample_se", "pictures": "samples"}  # keys that have other names now
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +25,15 @@ def folder(tmp_path_factory):
 def within(before, now):
     """Whether everything that was there before is there now with the same value."""
     if isinstance(before, dict):
-        return all(name in now and within(value, now[name]) for name, value in before.items())
+        return all(within(value, now[NEW.get(name, name)]) for name, value in before.items())
     if isinstance(before, list):
         return len(before) == len(now) and all(map(within, before, now))
     return before == now
+
+
+def verdicts(markdown):
+    """What follows for each arm, and the difference seen."""
+    return [line.split(" [")[0] for line in markdown.splitlines() if line.startswith("- **")]
 
 
 def test_it_is_found_again_and_comes_out_the_same(folder, monkeypatch):
@@ -47,19 +53,28 @@ def test_it_is_found_again_and_comes_out_the_same(folder, monkeypatch):
         quiet=True,
     )
     assert result.plan.finished == 4
-    assert json.loads((folder / "comparison.json").read_text()) == record
+    assert json.loads((folder / "comparison.json").read_text()) == {**record, "looks": [[0, 1]]}
     now = json.loads((folder / "result.json").read_text())
     assert [name for name in PARTS if not within(before[name], now[name])] == []
+    alone = [{name: one["difference"] for name, one in found["differences"].items()} for found in (before, now)]
+    assert within(*alone)  # what is judged counts looks now
+    assert {name: one["kind"] for name, one in before["verdicts"].items()} == {
+        name: one["kind"] for name, one in now["verdicts"].items()
+    }
     assert [arm["scores"] for arm in now["arms"]] == [arm["scores"] for arm in before["arms"]]
-    assert (folder / "result.md").read_text().split("## Plan")[0] == text.split("## Plan")[0]
+    assert verdicts((folder / "result.md").read_text()) == verdicts(text) != []
 
 
-def test_a_metric_that_its_runs_kept_no_scores_of_is_compared_over_seeds(folder):
+def test_metrics_that_its_runs_kept_no_scores_of_are_compared_by_their_answers(folder):
     record = json.loads((folder / "comparison.json").read_text())["request"]
     given = {"arms": list(record["arms"]), "seeds": 2, "settings": record["settings"], "out": folder, "device": "cpu"}
     found = compare(**given, metric="top5", quiet=True).differences["broadcast"].difference
     before = json.loads((folder / "result.json").read_text())
-    assert (found.n_pictures, found.mean) == (0, pytest.approx(-0.0025))
+    assert (found.n_samples, found.mean) == (1000, pytest.approx(-0.0025))
+    ece = compare(**given, metric="ece", quiet=True).differences["broadcast"].difference
+    assert (ece.n_samples, ece.samples_fixed) == (1000, False)
+    assert -0.1 < ece.mean < 0.1
+    compare(**given, metric="top5", quiet=True)
     assert before["metric"] == "top5"
     macro = compare(**given, metric="macro_top1", quiet=True).differences["broadcast"].difference
-    assert (macro.n_pictures, macro.mean) == (1000, pytest.approx(0.0005))
+    assert (macro.n_samples, macro.mean) == (1000, pytest.approx(0.0005))

@@ -1,6 +1,8 @@
+import numpy as np
+import pytest
 import torch
 
-from saccade.tasks.classification.metrics import ClassificationMetrics
+from saccade.tasks.classification.metrics import ClassificationMetrics, calibration_error, scores_of_predictions
 
 
 def test_accuracy_is_the_share_of_predictions_that_are_kept_as_correct() -> None:
@@ -24,3 +26,16 @@ def test_samples_of_several_processes_come_together_in_the_order_of_their_places
     first.join([first.state(), second.state(), {}])
     assert first.columns["place"].tolist() == list(range(9))
     assert first.compute() == whole.compute()
+
+
+def test_calibration_error_is_the_mean_gap_of_confidence_and_accuracy_over_bins():
+    right = np.array([1, 1, 0, 0, 1, 1, 1, 1, 1, 0], float)
+    confidence = np.array([0.99] * 5 + [0.51] * 5)
+    expected = 0.5 * abs(0.99 - 0.6) + 0.5 * abs(0.51 - 0.8)
+    assert calibration_error(np.stack([confidence, right], 1)) == pytest.approx(expected)
+    kept = {"place": np.arange(10), "label": np.zeros(10, int), "correct": right, "confidence": confidence}
+    logits = np.tile(np.arange(7.0)[::-1], (10, 1))
+    logits[3, 0] = -1.0  # the right class comes last
+    found = scores_of_predictions({**kept, "logits": logits})
+    assert found["top5"].tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1]
+    assert calibration_error(found["ece"]) == pytest.approx(expected, abs=1e-6)

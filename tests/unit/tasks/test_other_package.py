@@ -87,7 +87,7 @@ def test_arms_of_another_task_are_compared_with_an_interval(tmp_path):
     difference = result["differences"]["dim:weight=0.5"]["difference"]
     assert difference["low"] < difference["mean"] < difference["high"]
     assert difference["larger_is_better"] is False
-    assert difference["n_pictures"] == 5
+    assert difference["n_samples"] == 5
     assert (tmp_path / "comparison" / "report.html").stat().st_size > 10_000
 
 

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...report.tally import confidence_bin
 from ..metric import GROUP, PLACE, Metrics, MetricSpec
 
+BINS = 15  # of confidence, for the calibration error
 KEEP_LOGITS = 20_000_000  # numbers; beyond, a prediction file would be too large to be of use
 
 
@@ -18,6 +21,9 @@ def metric_specs(classes: int) -> tuple[MetricSpec, ...]:
         MetricSpec("loss", "loss", larger_is_better=False),
         MetricSpec("top1", "accuracy", share=True, chance=1 / max(classes, 1)),
         MetricSpec("macro_top1", "accuracy averaged over classes", share=True, by_group=True, source="top1"),
+        MetricSpec(
+            "ece", "expected calibration error", larger_is_better=False, share=True, statistic=calibration_error
+        ),
     ]
     if classes > 5:
         found.insert(2, MetricSpec("top5", "top-5 accuracy", share=True, chance=5 / classes))
@@ -71,6 +77,7 @@ class ClassificationMetrics(Metrics):
             "top1": (self.answers == self.labels).to(torch.uint8),
             GROUP: self.labels,
         }
+        found["ece"] = torch.stack([self.logits.softmax(1).amax(1), found["top1"].float()], 1)
         if self.logits.shape[1] > 5:
             top = self.logits.topk(5, dim=1).indices == self.labels[:, None]
             found["top5"] = top.any(1).to(torch.uint8)
@@ -95,7 +102,19 @@ class ClassificationMetrics(Metrics):
 def scores_of_predictions(kept: Mapping[str, Any]) -> dict[str, Any]:
     """Return the scores of a run that was written before runs kept any, from its predictions."""
     found = {"top1": kept["correct"], GROUP: kept["label"]}
+    if "confidence" in kept:
+        found["ece"] = np.stack([kept["confidence"], kept["correct"]], 1).astype(np.float32)
+    if "logits" in kept and kept["logits"].shape[1] > 5:
+        own = np.take_along_axis(kept["logits"], np.asarray(kept["label"])[:, None], 1)
+        found["top5"] = ((kept["logits"] > own).sum(1) < 5).astype(np.uint8)
     return found | {name: kept[name] for name in ("loss", PLACE) if name in kept}
+
+
+def calibration_error(records: np.ndarray) -> float:
+    """Return the mean distance of confidence from accuracy over bins of equal width, of records N, 2."""
+    confidence, right = records.astype(np.float64).T
+    gaps = np.bincount(confidence_bin(confidence, BINS), weights=confidence - right, minlength=BINS)
+    return float(np.abs(gaps).sum() / len(records))
 
 
 def _mean(right: Tensor) -> float:

@@ -1,0 +1,370 @@
+"""A difference between two arms, what it means in plain words, and how large an experiment would settle it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from .exact import holm, holm_levels
+from .spread import Spread
+
+MANY_SEEDS = 100  # nobody runs more to confirm what was seen
+MOST_SEEDS = 10_000  # a plan beyond this is no plan
+
+FIRST_LOOK = 0.8  # share of the chance of a false alarm that the first look may spend
+
+Kind = Literal["helps", "hurts", "no difference", "cannot tell", "unstable"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A decision and its reasons.
+
+    Args:
+        kind: "helps", "hurts", "no difference", "cannot tell", or "unstable" where failed trainings could turn it.
+        text: a sentence with the numbers.
+        more_seeds: how many seeds to add to each arm before asking again; None where that would not help.
+    """
+
+    kind: Kind
+    text: str
+    more_seeds: int | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much the second arm differs from the first, b - a, and how sure that is.
+
+    Args:
+        mean: mean(b) - mean(a); positive when b scores more.
+        low: lower end of the interval.
+        high: upper end of the interval.
+        p_value: two-sided; below 1 - level exactly when the interval excludes zero.
+        detectable: estimate of the smallest true difference that such an experiment finds four times out of five.
+        level: confidence of the interval.
+        n_seeds: trainings of an arm, of the smaller arm if they differ.
+        n_samples: test pictures; 0 where only one number a seed is known.
+        per_seed: b - a of each seed, S; empty when seeds are not paired.
+        seed_se: standard error of the mean that trainings cause.
+        sample_se: standard error of the mean that the choice of pictures causes beyond that.
+        sign_flip_p: exact p-value over seeds, pictures as they are; None without paired seeds.
+        mcnemar_p: exact p-value over pictures, trainings as they are; None without pictures.
+        mcnemar_per_seed: the same for each seed alone, S; empty when seeds are not paired.
+        design: "paired", "unpaired" or "fixed" (these very trainings only).
+        larger_is_better: whether a higher score is the better one.
+        right_or_wrong: whether all scores were 0 or 1.
+        margin: a difference too small to matter, if one was given.
+        spread: where the uncertainty comes from.
+        share: whether scores are shares of one, so that differences are in percentage points.
+        unit: of other scores; empty for none.
+        samples_fixed: whether the interval takes the pictures as they are: only one number a seed is known.
+    """
+
+    mean: float
+    low: float
+    high: float
+    p_value: float
+    detectable: float
+    level: float
+    n_seeds: int
+    n_samples: int
+    per_seed: np.ndarray = field(repr=False)
+    seed_se: float
+    sample_se: float
+    sign_flip_p: float | None
+    mcnemar_p: float | None
+    mcnemar_per_seed: np.ndarray = field(repr=False)
+    design: Literal["paired", "unpaired", "fixed"]
+    larger_is_better: bool
+    right_or_wrong: bool
+    margin: float | None
+    spread: Spread = field(repr=False)
+    share: bool = False
+    unit: str = ""
+    samples_fixed: bool = False
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """Return the interval at another level."""
+        check_level(level)
+        half = float(self.spread.half_width(level))
+        return self.mean - half, self.mean + half
+
+    def power(self, difference: float) -> float:
+        """Return the chance that such an experiment finds a true difference of this size."""
+        return self.spread.power(difference, level=self.level)
+
+    def seeds_needed(self, difference: float, *, power: float = 0.8, level: float | None = None) -> int | None:
+        """Return how many seeds of each arm, in all, find a true difference of this size on the same pictures.
+
+        Args:
+            difference: the size that matters; its sign does not.
+            power: the wanted chance of finding it.
+            level: confidence of the interval; the result's by default.
+
+        Returns:
+            The number, 2 at least, or None when no number of seeds is enough because the pictures are too few.
+        """
+        wanted, now = abs(difference), self.n_seeds
+        if not wanted > 0:
+            raise ValueError(
+                f"difference={difference} was given; no experiment finds a difference of zero, give its size"
+            )
+        if now < 2 or not np.isfinite(self.spread.seed_df):
+            raise ValueError(
+                "how trainings vary is unknown from fixed trainings; compare at least 2 seeds as random first"
+            )
+        level = self.level if level is None else level
+
+        def enough(seeds: int) -> bool:
+            spread = self.spread.with_seeds(seeds, now=now)
+            return spread.detectable(level=level, power=power) <= wanted * self.spread.understated * (1 + 1e-9)
+
+        high = 2
+        while not enough(high):
+            high *= 2
+            if high > MOST_SEEDS:
+                return None
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if enough(middle) else (middle, high)
+        return high
+
+    def samples_needed(self, difference: float, *, level: float, power: float = 0.8) -> int:
+        """Return about how many pictures let enough seeds find a difference of this size, twofold reserve included."""
+        limit = self.spread.with_seeds(MOST_SEEDS, now=self.n_seeds).detectable(level=level, power=power)
+        return int(np.ceil(2 * self.n_samples * (limit / abs(difference)) ** 2))
+
+    @property
+    def verdict(self) -> Verdict:
+        """What follows, in words; for several arms use `judge`, which corrects for their number."""
+        return decide(self, margin=self.margin)
+
+    def __str__(self) -> str:
+        return str(self.verdict)
+
+    # For people: the one place that knows how a difference is written.
+
+    @property
+    def unit_name(self) -> str:
+        """The unit that it is shown in: points for shares; empty for none."""
+        return "points" if self.share else self.unit
+
+    @property
+    def finds_nothing(self) -> bool:
+        """Whether the smallest difference that such an experiment finds is larger than any that there can be."""
+        return self.share and self.detectable > 1
+
+    def scaled(self, value: float) -> float:
+        """Return a difference in the unit it is shown in; shares differ by 100 points at most."""
+        if not self.share:
+            return float(np.round(value, 12)) + 0.0  # + 0.0: no minus zero
+        return min(max(round(100 * value, 2) + 0.0, -100.0), 100.0)
+
+    def size(self, value: float) -> str:
+        """Return how large a difference is, without sign and unit."""
+        if not math.isfinite(value):
+            return "unknown"
+        if self.share and abs(value) > 1:
+            return "100"
+        return f"{100 * abs(value):.2f}" if self.share else f"{abs(value):.4g}"
+
+    def amount(self, value: float) -> str:
+        """Return how large a difference is, with its unit."""
+        return f"{self.size(value)} {self.unit_name}".rstrip() if math.isfinite(value) else self.size(value)
+
+    def signed(self, value: float, digits: int = 2) -> str:
+        """Return a difference with its sign, without unit.
+
+        Args:
+            value: the difference.
+            digits: after the point, of shares.
+        """
+        if not math.isfinite(value):
+            return "unknown"
+        return f"{self.scaled(value):+.{digits}f}" if self.share else f"{self.scaled(value):+.4g}"
+
+    def span(self, low: float, high: float, digits: int = 2) -> str:
+        """Return the mean and an interval, without unit."""
+        return f"{self.signed(self.mean, digits)} [{self.signed(low, digits)}, {self.signed(high, digits)}]"
+
+    @property
+    def smallest(self) -> str:
+        """The smallest true difference that such an experiment finds."""
+        return "nothing" if self.finds_nothing else self.amount(self.detectable)
+
+
+def check_level(level: float) -> None:
+    """Refuse a level that is no probability."""
+    if not 0 < level < 1:
+        raise ValueError(f"level={level} was given; it is a probability between 0 and 1, such as 0.95")
+
+
+def decide(
+    result: Difference,
+    *,
+    margin: float | None = None,
+    p_value: float | None = None,
+    interval: tuple[float, float] | None = None,
+    joint: tuple[float, float] | None = None,
+    level: float | None = None,
+) -> Verdict:
+    """Return the verdict on one arm.
+
+    Args:
+        result: the comparison.
+        margin: a difference too small to matter; without it nothing is called "no difference".
+        p_value: a corrected one instead of the result's.
+        interval: a corrected one instead of the result's.
+        joint: the interval that has to lie within the margin; the result's by default.
+        level: of the interval that more seeds would be judged by; the result's by default.
+    """
+    p = result.p_value if p_value is None else p_value
+    least, most = joint or (result.low, result.high)
+    unit = f" {result.unit}" if result.unit and not result.share else ""
+    numbers = f"{result.span(*(interval or (result.low, result.high)))}{unit}"
+    about = "" if result.design != "fixed" else "; said of these trained weights only, not of other trainings"
+    about += "; over seeds on these very pictures: of other pictures it says nothing" if result.samples_fixed else ""
+    if result.spread.certain and result.mean == 0:
+        return Verdict("no difference", f"no difference at all: both arms score the same everywhere{about}")
+    within = margin is not None and -margin < least and most < margin
+    if p < 1 - result.level:
+        kind: Kind = "helps" if (result.mean > 0) == result.larger_is_better else "hurts"
+        small = f", by less than {result.amount(margin or 0)}" if within else ""
+        return Verdict(kind, f"{kind}{small}: {numbers}, p = {p:.2g}{about}")
+    if within:
+        return Verdict("no difference", f"no difference above {result.amount(margin or 0)}: {numbers}{about}")
+    advice, more = _what_next(result, margin, level or result.level)
+    finds = f"finds {result.amount(result.detectable)} or more four times out of five"
+    finds = "is too small to find any difference that there can be" if result.finds_nothing else finds
+    return Verdict("cannot tell", f"cannot tell yet: {numbers}; this experiment {finds}; {advice}{about}", more)
+
+
+def _what_next(result: Difference, margin: float | None, level: float) -> tuple[str, int | None]:
+    """Return what to do where nobody can tell, and how many seeds to add."""
+    wanted = abs(result.mean) if margin is None else margin
+    if result.design == "fixed":
+        return "compare several seeds", None
+    if wanted == 0:
+        return "tell a margin, the difference that matters", None
+    target = result.amount(wanted) + ("" if margin is not None else ", the difference seen")
+    needed = result.seeds_needed(wanted, level=level)
+    if needed is None and result.n_samples == 0:
+        return f"to find {target}, more than {MOST_SEEDS:,} seeds would be needed", None
+    if needed is None:
+        samples = result.samples_needed(wanted, level=level)
+        return f"more seeds will not find {target}: test on {samples:,} pictures", None
+    more = max(needed - result.n_seeds, 1)
+    if out_of_reach(more, margin):
+        return f"{target}, would take {more:,} more seeds: tell a margin, the difference that matters", more
+    return f"run {more} more seed{'s' if more > 1 else ''} of each arm to find {target}", more
+
+
+def out_of_reach(more: int, margin: float | None) -> bool:
+    """Tell whether nobody would run so many more seeds to confirm the difference seen; a margin was asked for."""
+    return margin is None and more > MANY_SEEDS
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One arm among several that were compared with the same baseline.
+
+    Args:
+        difference: the comparison of this arm alone.
+        p_holm: its p-value after Holm's correction for the number of arms, and that for looks.
+        low: lower end of the interval that excludes zero exactly when `p_holm` is below 1 - level.
+        high: its upper end.
+        joint_low: lower end of the Bonferroni interval; all arms' joint intervals hold together with the level.
+        joint_high: its upper end.
+        verdict: the decision, by `p_holm`; "no difference" by the joint interval.
+    """
+
+    difference: Difference
+    p_holm: float
+    low: float
+    high: float
+    joint_low: float
+    joint_high: float
+    verdict: Verdict
+
+
+def spent(look: int) -> float:
+    """Return the share of the chance of a false alarm that a look may spend; all looks together spend it once.
+
+    Args:
+        look: counted from 1; 0 for an experiment that is looked at once and never again.
+    """
+    return 1.0 if look == 0 else FIRST_LOOK if look == 1 else (1 - FIRST_LOOK) / (look * (look - 1))
+
+
+def judge(results: Mapping[str, Difference], *, margin: float | None = None, look: int = 0) -> dict[str, Judgement]:
+    """Return the verdict on every arm, corrected for how many were tried, and for how often one looked.
+
+    Args:
+        results: arm's name to its difference from the baseline, all at one level.
+        margin: a difference too small to matter; each result's own by default.
+        look: how many times these arms were looked at, this time included, with seeds added in between; 0 where no
+            seeds will ever be added.
+    """
+    levels = {x.level for x in results.values()}
+    if len(levels) != 1:
+        raise ValueError(f"results at levels {sorted(levels)} were given; judge needs one arm at least and one level")
+    level = levels.pop()
+    alpha, p_values = (1 - level) * spent(look), [x.p_value for x in results.values()]
+    after = 1 - (1 - level) * spent(look + 1 if look else 0) / len(results)
+    corrected = zip(results.items(), holm(p_values), holm_levels(p_values, level=1 - alpha), strict=True)
+    judged = {}
+    for (name, result), p, own_level in corrected:
+        p = min(float(p) / spent(look), 1.0)
+        joint, interval = result.interval(1 - alpha / len(results)), result.interval(own_level)
+        own = result.margin if margin is None else margin
+        verdict = decide(result, margin=own, p_value=p, interval=interval, joint=joint, level=after)
+        judged[name] = Judgement(result, p, *interval, *joint, verdict)
+    return judged
+
+
+def plan_detectable(
+    seeds: int,
+    samples: int,
+    accuracy: float,
+    *,
+    seed_sd: float = 0.005,
+    disagreement: float | None = None,
+    repeats: float = 0.25,
+    level: float = 0.95,
+    power: float = 0.8,
+) -> float:
+    """Return the smallest true difference of accuracy that a planned paired comparison finds with probability `power`.
+
+    Args:
+        seeds: trainings of each arm.
+        samples: test pictures.
+        accuracy: the baseline's, from 0 to 1.
+        seed_sd: how much the two arms' true difference varies from seed to seed; half a point is usual on small data.
+        disagreement: share of pictures on which one arm is right and the other wrong; by default accuracy x (1 -
+            accuracy), two networks whose answers correlate by one half.
+        repeats: share of the disagreement's variance that is the same for every seed, because the arms differ on the
+            picture; the rest is chance of single trainings.
+        level: confidence of the interval.
+        power: the wanted chance of finding it.
+    """
+    if seeds < 2 or samples < 2:
+        raise ValueError(f"seeds={seeds}, samples={samples} were given; a plan needs at least 2 of both")
+    if not 0 < accuracy < 1:
+        raise ValueError(f"accuracy={accuracy} was given; it is a share between 0 and 1")
+    variance = accuracy * (1 - accuracy) if disagreement is None else disagreement
+    if not (0 < variance <= 1 and 0 <= repeats <= 1 and seed_sd >= 0):
+        raise ValueError(
+            f"disagreement={disagreement}, repeats={repeats}, seed_sd={seed_sd} were given; the first two are shares, "
+            "disagreement above 0, and a standard deviation is not negative"
+        )
+    sample = repeats * variance / samples
+    rest = (1 - repeats) * variance / (seeds * samples)
+    freedom = max(2 * samples * variance, 1)  # of a variance that only discordant pictures tell about
+    spread = Spread(seed_sd**2 / seeds + rest, seeds - 1, sample, freedom, sample + rest)
+    return spread.detectable(level=level, power=power)

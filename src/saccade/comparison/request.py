@@ -1,0 +1,152 @@
+"""What is asked of a comparison: checked before anything is opened, and what the numbers it is asked in mean."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..config import ConfigError, DataConfig
+from ..runs import require_apart
+from ..tasks.metric import MetricSpec
+from ..training.recipes import SHORT_FLAGS, gather_settings
+from .arms import Arm, parse_arms
+from .budget import parse_duration
+from .folder import MACHINE, slug
+
+MOST_SEEDS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a user asks; the attributes are the arguments of `compare`."""
+
+    arms: Sequence[str]
+    data: str | None = None
+    seeds: int | Sequence[int] = 5
+    task: str | None = None
+    model: str | None = None
+    recipe: str | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    img_size: int | None = None
+    out: str | Path | None = None
+    settings: Mapping[str, Any] | None = None
+    metric: str | None = None
+    larger_is_better: bool | None = None
+    margin: float | None = None
+    budget: str | float | None = None
+    parallel: int | None = None
+    device: str | None = None
+    seeds_fixed: bool = False
+    paired: bool = True
+    overwrite: bool = False
+    quiet: bool = False
+
+    @cached_property
+    def parsed_arms(self) -> tuple[Arm, ...]:
+        """The arms, read."""
+        return parse_arms(self.arms)
+
+    @cached_property
+    def seed_list(self) -> tuple[int, ...]:
+        """Every seed, each once."""
+        seeds = self.seeds
+        if isinstance(seeds, int) and seeds > MOST_SEEDS:
+            raise ValueError(f"seeds={seeds} was given; at most {MOST_SEEDS} are trained in one comparison")
+        found = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
+        if len(set(found)) < len(found):
+            raise ValueError(f"seeds={list(found)} were given; a seed given twice is the same training twice")
+        if len(found) < (1 if self.seeds_fixed else 2):
+            given = "1 seed was" if len(found) == 1 else f"{len(found)} seeds were"
+            raise ValueError(
+                f"{given} given; at least 2, better 5, are needed: from one training of each arm nothing "
+                "can be said about other trainings. Give more, or ask about these very weights only: seeds_fixed=True "
+                "(--seeds-fixed)"
+            )
+        return found
+
+    @cached_property
+    def shared(self) -> dict[str, Any]:
+        """The settings of all arms by dotted name."""
+        short = gather_settings(**{name: getattr(self, name) for name in SHORT_FLAGS if hasattr(self, name)})
+        if "seed" in (self.settings or {}):
+            raise ConfigError("the setting seed was given; a comparison has several: give seeds=[...]")
+        return short | dict(self.settings or {})
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """What comparison.json keeps of it."""
+        found = {
+            "data": self.data or "",
+            "recipe": self.recipe,
+            "settings": {name: value for name, value in self.shared.items() if name not in MACHINE | {"data.path"}},
+            "arms": {arm.name: arm.text for arm in self.parsed_arms},
+            "seeds": list(self.seed_list),
+            "budget": None if self.budget is None else parse_duration(self.budget),
+        }
+        return json.loads(json.dumps(found))
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where it goes; named by what is asked if not given, so that asking again, for more arms too, resumes it."""
+        out = self.out
+        if out is None:
+            named = {name: self.record[name] for name in ("data", "recipe", "settings")}
+            digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]
+            out = Path("runs") / f"compare-{slug(Path(self.record['data']).name or 'embedded')}-{digest}"
+        require_apart(out, DataConfig(path=self.data or "", val=self.shared.get("data.val")))
+        return Path(out).expanduser()
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of the runs, with what the task measures.
+
+    Attributes:
+        metric: one of the task's, or any number that runs end with.
+        larger_is_better: whether more of it is better.
+        primary: name of the metric that runs are judged by.
+        metrics: what the task measures, by name.
+        margin: a difference too small to matter.
+        fixed: whether these very trainings are meant, not others.
+        paired: whether runs of one seed belong together.
+        level: confidence of the intervals.
+    """
+
+    metric: str
+    larger_is_better: bool
+    primary: str
+    metrics: Mapping[str, MetricSpec] = field(default_factory=dict)
+    margin: float | None = None
+    fixed: bool = False
+    paired: bool = True
+    level: float = 0.95
+
+
+def ask(request: Request, metrics: Sequence[MetricSpec], primary: str) -> Question:
+    """Return a question after checking which way its metric is better.
+
+    Args:
+        request: what a user asks.
+        metrics: what the task measures.
+        primary: name of the one that runs are judged by.
+    """
+    known = {one.name: one for one in metrics}
+    metric = primary if request.metric is None else request.metric
+    spec, larger = find_metric(known, metric), request.larger_is_better
+    if larger is None and spec is None:
+        raise ValueError(
+            f"metric={metric!r} was given; the task measures {', '.join(known)}. Another number that runs end with can "
+            "be compared from Python, if it is told whether more of it is better: larger_is_better=True or False"
+        )
+    larger = spec.larger_is_better if spec is not None and larger is None else bool(larger)
+    return Question(metric, larger, primary, known, request.margin, request.seeds_fixed, request.paired)
+
+
+def find_metric(metrics: Mapping[str, MetricSpec], name: str) -> MetricSpec | None:
+    """Return what a number that runs end with means, also by the name it has in summary.json; None if nobody says."""
+    return metrics.get(name) or metrics.get(name.removeprefix("val_"))

@@ -1,0 +1,154 @@
+"""What a report says, as values: sentences and tables that a page and a Markdown file write by the same rules."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from .markup import Child, Html, join, shorten, tag
+from .page import fold, paragraph, table
+from .rows import Interval, interval_chart
+
+NAME = 80  # characters of a name on a page
+TEXT = 600  # of other cells
+
+
+class Name(str):
+    """A name that somebody chose: shortened on a page, marked as code in Markdown."""
+
+    __slots__ = ()
+
+
+class Code(str):
+    """Something typed, such as a setting."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Span:
+    """A number with what it may be: drawn on a page, written in Markdown.
+
+    Args:
+        low: lower end, in the unit that it is shown in.
+        mean: the number.
+        high: upper end.
+        text: all three as written.
+    """
+
+    low: float
+    mean: float
+    high: float
+    text: str
+
+
+Cell = str | Span
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table. Where the second column holds spans, a page draws them over one axis.
+
+    Args:
+        caption: what it shows.
+        columns: their names.
+        rows: their cells; the first names the row.
+        numeric: columns to align right.
+        folded: what a page hides it under; empty for nothing.
+    """
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    numeric: tuple[int, ...] = ()
+    folded: str = ""
+
+    def without_empty(self) -> "Table":
+        """Return the table without columns in which no row has anything."""
+        kept = [number for number in range(len(self.columns)) if any(row[number] for row in self.rows)]
+        rows = tuple(tuple(row[number] for number in kept) for row in self.rows)
+        numeric = tuple(place for place, number in enumerate(kept) if number in self.numeric)
+        return replace(self, columns=tuple(self.columns[number] for number in kept), rows=rows, numeric=numeric)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A sentence or a few.
+
+    Args:
+        text: as it is read.
+        kind: "text", "note" for a remark, "lead" for what comes first, "heading"; "drawing" explains what only a page
+            draws.
+    """
+
+    text: str
+    kind: Literal["text", "note", "lead", "heading", "drawing"] = "text"
+
+
+Block = Table | Text | Html  # Html is for a page alone
+
+
+def to_html(blocks: Sequence[Block | None]) -> Html:
+    """Return blocks as a page shows them; None is nothing."""
+    return join(*(_html(block) for block in blocks if block is not None))
+
+
+def to_markdown(blocks: Sequence[Block | None]) -> str:
+    """Return blocks as Markdown, without drawings."""
+    return "\n\n".join(
+        _markdown(block) for block in blocks if isinstance(block, Table | Text) and not _drawn_only(block)
+    )
+
+
+def _drawn_only(block: Block) -> bool:
+    return isinstance(block, Text) and block.kind == "drawing"
+
+
+def _html(block: Block) -> Html:
+    if isinstance(block, Html):
+        return block
+    if isinstance(block, Text):
+        if block.kind == "heading":
+            return tag("h3", block.text)
+        return paragraph(block.text, class_=block.kind if block.kind in ("note", "lead") else None)
+    if any(isinstance(row[1], Span) for row in block.rows):
+        drawn = _drawn(block)
+    else:
+        rows = [[_cell(cell) for cell in row] for row in block.rows]
+        drawn = table(block.columns, rows, caption=block.caption, numeric=block.numeric)
+    return fold(block.folded, drawn) if block.folded else drawn
+
+
+def _drawn(block: Table) -> Html:
+    rows = []
+    for name, span, *remark in block.rows:
+        assert isinstance(span, Span)
+        rows.append(Interval(str(name), span.low, span.mean, span.high, str(remark[0]) if remark else ""))
+    return interval_chart(
+        rows,
+        title=block.caption,
+        x_label=block.columns[1],
+        name_label=block.columns[0],
+        value_label="Seen, and what it may be",
+        remark_label=block.columns[-1],
+    )
+
+
+def _cell(cell: Cell) -> Child:
+    if isinstance(cell, Span):
+        return cell.text
+    short = shorten(cell, NAME if isinstance(cell, Name) else 2 * TEXT)
+    return tag("code", short) if isinstance(cell, Code) else short
+
+
+def _markdown(block: Table | Text) -> str:
+    if isinstance(block, Text):
+        return f"### {block.text}" if block.kind == "heading" else block.text
+    rows = [[_written(cell) for cell in row] for row in block.rows]
+    lines = [list(block.columns), ["---"] * len(block.columns), *rows]
+    body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return f"{block.caption}.\n\n{body}"
+
+
+def _written(cell: Cell) -> str:
+    text = " ".join((cell.text if isinstance(cell, Span) else cell).split())
+    return f"`{text}`" if isinstance(cell, Name | Code) and text else text
