@@ -103,6 +103,7 @@ class ScheduleConfig:
     warmup: float = 5.0  # epochs
     warmup_lr: float = 1e-6
     min_lr: float = 1e-5
+    shape: Literal["cosine", "linear"] = "cosine"  # of the fall from the highest rate to the lowest
     patience: int | None = None  # stop after so many validations in a row, see keep.evaluate_every, none of them better
 
 

@@ -56,6 +56,11 @@ class InputSpec:
             "extra": self.extra,
         }
 
+    def brief(self) -> dict[str, Any]:
+        """Return it without what only building and asking a model needs, such as a tokenizer."""
+        told = self.to_dict()
+        return told | {"extra": {name: value for name, value in self.extra.items() if not isinstance(value, dict)}}
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "InputSpec":
         """Read what `to_dict` wrote, or an earlier version, which knew classes alone."""

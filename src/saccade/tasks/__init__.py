@@ -15,11 +15,15 @@ from .metric import Metrics, MetricSpec
 from .multilabel import Multilabel
 from .regression import Regress
 from .task import TASKS, Answer, Task, register_task
+from .text import ClassifyText
+from .vqa import AnswerQuestions
 
 __all__ = [
     "TASKS",
     "Answer",
+    "AnswerQuestions",
     "Classify",
+    "ClassifyText",
     "Distillation",
     "LabelMaps",
     "MetricSpec",

@@ -62,14 +62,15 @@ def scaled_lr(config: OptimConfig) -> float:
 
 
 def rate_at(step: int, *, steps_per_epoch: int, peak: float, schedule: ScheduleConfig) -> float:
-    """Return the learning rate of a step: a linear rise, at most a fifth of it all, then half a cosine to `min_lr`."""
+    """Return the learning rate of a step: a linear rise, at most a fifth of it all, then a fall to `min_lr`."""
     total = schedule.epochs * steps_per_epoch
     warmup = round(min(schedule.warmup, schedule.epochs / 5) * steps_per_epoch)
     floor = min(schedule.min_lr, peak)
     if step < warmup:
         return schedule.warmup_lr + (peak - schedule.warmup_lr) * (step + 1) / (warmup + 1)
     done = (step - warmup) / max(total - warmup, 1)
-    return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+    left = 1 - min(done, 1.0) if schedule.shape == "linear" else 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+    return floor + (peak - floor) * left
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
