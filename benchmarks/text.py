@@ -111,7 +111,8 @@ def compare(args: argparse.Namespace) -> None:
             shutil.copyfile(args.work / f"compare-{name}" / file, folder / file)
         told = json.loads(result.to_json())
         for head, paper in zip(HEADS, PAPER[name], strict=True):
-            mean = next(f"{100 * arm['mean']:.1f}" for arm in told["arms"] if arm["name"] == head)
+            reached = next(arm["mean"] for arm in told["arms"] if arm["name"] == head)
+            mean = "failed" if reached is None else f"{100 * reached:.1f}"
             chosen = best[name][head]
             how = f"lr {chosen['lr']:g}, {chosen['plugin'] or chosen['batch_size']}"
             lines.append(f"| {name} | {head} | {how} | {mean} | {paper} |")

@@ -161,7 +161,7 @@ class ClassifyText(Classify):
         )
         widths = torch.tensor([reading.width(length) for length in tokens.lengths.tolist()])
         batch_size = config.optim.batch_size
-        ranked = {"rank": rank, "world": world}
+        ranked: dict[str, Any] = {"rank": rank, "world": world}
         order = LengthOrder(length=len(train), batch_size=batch_size, seed=config.seed, widths=widths, **ranked)
         targets = torch.from_numpy(train.targets.rows)
         shared: dict[str, Any] = {"reading": reading, "device": device}
