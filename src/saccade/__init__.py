@@ -16,6 +16,7 @@ from .plugins import (
     UniformHead,
     attach,
     attached,
+    from_pretrained,
 )
 from .tasks import Classify, Distillation, Multilabel, Regress, RelativeLocalization, TokenLabelling
 
@@ -77,6 +78,7 @@ __all__ = [
     "evaluate",
     "explain",
     "export",
+    "from_pretrained",
     "list_backbones",
     "list_recipes",
     "load_model",

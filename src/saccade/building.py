@@ -176,6 +176,8 @@ def open_teacher(path: str) -> tuple[nn.Module, InputSpec, list[list[str]]]:
 
 
 def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
+    if (made := find_task(spec.task).create_model(config, spec)) is not None:
+        return made
     name = resolve_name(config.name)
     outputs = find_task(spec.task).num_outputs(spec)
     options: dict[str, Any] = {"num_classes": outputs, "in_chans": spec.in_chans}
@@ -221,8 +223,10 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
     about, weights = read_described(file)
     with described_by(file, weights):
         check_inputs(about)
-        config, spec = check_model(about["model"], resolve=resolve_name), InputSpec.from_dict(about)
-        find_task(spec.task).check_spec(spec)
+        spec = InputSpec.from_dict(about)
+        kind = find_task(spec.task)
+        config = check_model(about["model"], resolve=None if kind.own_models else resolve_name)
+        kind.check_spec(spec)
         if "task" not in about:  # an earlier version's, which sized second-order heads by the tokens' width
             config = replace(config, plugins=[_as_before(text) for text in config.plugins])
         model = build_model(config, spec, seed=0)

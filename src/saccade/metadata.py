@@ -38,6 +38,16 @@ class MetadataError(CheckpointError):
     """A file whose description of its model is not one that `saccade train` writes."""
 
 
+def read_about(file: Path) -> dict[str, Any]:
+    """Return what a file of weights says of itself, unchecked; nothing where it says nothing."""
+    try:
+        with safe_open(file, framework="pt") as opened:
+            about = json.loads((opened.metadata() or {}).get(KEY, "{}"))
+    except (OSError, SafetensorError, ValueError, RecursionError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
 def read_described(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return what a file of weights says of itself, still to be checked, and the weights."""
     if not file.exists():
@@ -91,23 +101,24 @@ def check_inputs(about: Mapping[str, Any]) -> None:
         raise ValueError(f"shorter = {_short(shorter)}; it is null, or a whole number from {side} to {SHORTER}")
 
 
-def check_model(values: Any, *, resolve: Callable[[str], str]) -> ModelConfig:
+def check_model(values: Any, *, resolve: Callable[[str], str] | None) -> ModelConfig:
     """Return the settings of a described model, or say by a ValueError what is not allowed in them.
 
     Args:
         values: as the file gives them.
-        resolve: returns a model's full name, or raises a ValueError.
+        resolve: returns the full name of a model of timm, or raises a ValueError; None for one that is built from
+            the rest of the description, which takes no options.
     """
     if not isinstance(values, dict):
         raise ValueError(f"model = {_short(values)}; it is names with values")
     config = overlay(ModelConfig(), values, source="its description")
-    name = resolve(config.name)
+    name = config.name if resolve is None else resolve(config.name)
     for opened in ("pretrained", "checkpoint"):
         if getattr(config, opened):
             raise ValueError(f"model.{opened} = {_short(getattr(config, opened))}; a file of weights names no others")
     if len(config.plugins) > PLUGINS or any(len(text) > TEXT for text in config.plugins):
         raise ValueError(f"{len(config.plugins)} plug-ins; there are at most {PLUGINS}, each of {TEXT} characters")
-    allowed = constructor_options(name)
+    allowed = {} if resolve is None else constructor_options(name)
     for option, value in config.options.items():
         if option not in allowed:
             raise ValueError(f"model.options has {_short(option)}, which is no argument of {name}'s constructor")

@@ -61,7 +61,7 @@ def save_scores(
     tensors |= {PLACE: places, NAMES: torch.frombuffer(bytearray(text or b"\0"), dtype=torch.uint8)}
     kind = find_task(spec.task)
     metrics = [one.to_dict() for one in kind.metric_specs(spec)]
-    about = {"spec": spec.to_dict(), "metrics": metrics, "primary": kind.primary}
+    about = {"spec": spec.brief(), "metrics": metrics, "primary": kind.primary_of(spec)}
     save_tensors(path, tensors, metadata={"saccade": json.dumps(about)})
 
 

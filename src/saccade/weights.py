@@ -14,11 +14,14 @@ from .files import sort_header, whole_file
 from .metadata import constructor_options
 from .models import CheckpointError
 from .models._identify import resolve_name
+from .tasks.opening import find_task
 
 
 def save_model(path: Path, weights: Mapping[str, Tensor], config: ModelConfig, spec: InputSpec) -> None:
     """Write weights with what is needed to build their model and to feed it."""
-    allowed = constructor_options(resolve_name(config.name))  # others, such as where weights came from, build nothing
+    own = find_task(spec.task).own_models
+    # Others, such as where weights came from, build nothing.
+    allowed = {} if own else constructor_options(resolve_name(config.name))
     options = {name: value for name, value in config.options.items() if name in allowed}
     model = {**asdict(config), "options": options, "checkpoint": None, "pretrained": False, "probe": False}
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}

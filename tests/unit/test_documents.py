@@ -19,6 +19,7 @@ DOCUMENTS = (
     "docs/export.md",
     "docs/models.md",
     "docs/architecture.md",
+    "docs/text.md",
 )
 EXAMPLES = [
     (name, index, code)

@@ -89,7 +89,8 @@ def test_every_command_is_understood(command):
     if verb == "compare":
         assert [arm.configure(args.recipe, {}) for arm in parse_arms(args.arm)]
     if verb == "train":
-        assert configure(args.recipe, gather_settings(model=args.model, plugins=args.plugin))
+        given = gather_settings(model=args.model, plugins=args.plugin, task=args.task)
+        assert configure(args.recipe, given)
 
 
 def test_there_are_commands_to_try():

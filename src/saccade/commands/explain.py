@@ -12,7 +12,7 @@ WRITES = r"explanation(-\d+)?(/(index\.html|numbers\.json|picture-\d+(/[\w-]+\.p
 def flags(parser: ArgumentParser) -> None:
     """Show what a model did with pictures: where it looked, what it clustered and nominated, which layers are alike."""
     parser.add_argument("run", help="a run's folder, its model.safetensors, or a timm model by its name")
-    parser.add_argument("images", nargs="+", help="pictures, such as cat.jpg or photos/*.png")
+    parser.add_argument("images", nargs="+", help="pictures, such as cat.jpg or photos/*.png; or texts")
     parser.add_argument("--out", default=None, help="the page's folder; RUN/explanation if not given")
     parser.add_argument("--views", default=None, help="only these, such as attention,cka; all that apply if not given")
     parser.add_argument("--layers", default=None, help="only layers in these modules, such as blocks.3,blocks.11")
@@ -27,6 +27,12 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--epochs", default=None, help="slots during training: after these epochs, such as 1,5,300")
     parser.add_argument("--heads", default="mean", help="attention: the mean of the heads, all, or some, such as 0,3")
     parser.add_argument("--cka", default="unbiased", choices=["unbiased", "biased"], help="estimate of CKA")
+    parser.add_argument(
+        "--method",
+        default="gradient",
+        choices=["gradient", "integrated"],
+        help="words: gradient times input, or integrated",
+    )
     parser.add_argument("--device", default=None, help="cpu, cuda, cuda:1, ...; the CPU if not given")
     parser.add_argument("--overwrite", action="store_true", help="replace the explanation that --out names")
 
@@ -53,6 +59,7 @@ def run(args: Namespace) -> None:
             epochs=None if args.epochs is None else _numbers("--epochs", args.epochs),
             heads=args.heads if args.heads in ("mean", "all") else _numbers("--heads", args.heads),
             estimator=args.cka,
+            method=args.method,
             device=args.device,
             progress=lambda what: line.update(f"explaining: {escape(what)}"),
         )

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from ..deployment.judge import ExportedFile
     from ..tasks import MetricSpec
 
-WRITES = r"export(/(export\.json|model[\w.]*\.(onnx|pt2)|\.[^/]+\.part|\.part\.[^/]+))?"  # in a run's folder
+WRITES = (
+    r"export(/((export|tokenizer)\.json|model[\w.]*\.(onnx|pt2)|\.[^/]+\.part|\.part\.[^/]+))?"  # in a run's folder
+)
 
 
 def flags(parser: ArgumentParser) -> None:

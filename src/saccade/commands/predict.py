@@ -10,7 +10,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 def flags(parser: ArgumentParser) -> None:
     """Ask a model what is in pictures: a table, lines of JSON, or pictures with the answer drawn on them."""
     parser.add_argument("target", help="a run's folder, a file of `saccade export`, or a timm model's name")
-    parser.add_argument("pictures", nargs="+", help="files, folders, or - for a list of names on standard input")
+    parser.add_argument(
+        "pictures",
+        nargs="+",
+        help="files, folders, or - for a list of names on standard input; of a model of texts: texts, files of lines, "
+        "tables, or - for lines",
+    )
     parser.add_argument("--out", default=None, help="a .csv or .jsonl file; standard output if not given")
     parser.add_argument("--form", default=None, choices=["csv", "jsonl"], help="by the ending of --out if not given")
     parser.add_argument("--draw", default=None, metavar="DIR", help="a folder for pictures with the answers drawn")
@@ -40,7 +45,9 @@ def run(args: Namespace) -> int:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     last = Tally()
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
-        task = bar.add_task("asking", total=None if args.quiet else count_paths(args.pictures))
+        task = bar.add_task(
+            "asking", total=None if args.quiet or predictions.task.reads != "image" else count_paths(args.pictures)
+        )
 
         def each(prediction: Prediction, tally: Tally) -> None:
             nonlocal last

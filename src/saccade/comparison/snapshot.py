@@ -6,17 +6,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..config import TrainConfig, flatten, overlay
-from ..data.feed import Feed, sample_keys
+from ..data.feed import Batch, Feed, sample_keys
 from ..data.open import Data
 from ..data.source import Stream
+from ..tasks import Task
 from ..tasks.metric import MetricSpec
-from ..tasks.opening import TaskChoice, open_samples
+from ..tasks.opening import TaskChoice, find_task, open_samples
 from ..training.parallel import Alone
-from ..training.setup import assemble, limit_samples, resolve
+from ..training.setup import Parts, assemble, limit_samples, resolve
 from .arms import changed
 
 EPOCHS = 2  # whose order and draws are looked at
@@ -123,24 +124,33 @@ def inspect_arm(config: TrainConfig, cache: DataCache, device: torch.device) -> 
         weights={name: _describe(tensor) for name, tensor in model.state_dict().items()},
         extra={name: _describe(tensor) for name, tensor in rest.items()},
         parameters=sum(p.numel() for p in model.parameters()),
-        macs=count_macs(model, channels=spec.in_chans, side=spec.img_size),
+        macs=count_macs(task, _one_sample(parts)),
         metrics=parts.metrics,
         primary=parts.primary.name,
         notes=(*data.notes, *spec.notes),
     )
 
 
-def count_macs(model: nn.Module, *, channels: int, side: int) -> int | None:
-    """Return the multiply-adds of one picture through a model."""
-    was_training = model.training
+def count_macs(task: Task, batch: Batch) -> int | None:
+    """Return the multiply-adds of a task's model asked about a batch."""
+    model, was_training = task.model, task.model.training
     try:
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            model.eval()(torch.zeros(1, channels, side, side))
+            model.eval()
+            task.ask(batch)
         return int(counter.get_total_flops()) // 2
     except (RuntimeError, NotImplementedError):
         return None
     finally:
         model.train(was_training)
+
+
+def _one_sample(parts: Parts) -> Batch:
+    """Return a blank picture, or a sample of another kind as it is validated on."""
+    spec = parts.spec
+    if find_task(spec.task).reads == "image":
+        return {"image": torch.zeros(1, spec.in_chans, spec.img_size, spec.img_size)}
+    return parts.feed.expanding.plain(next(iter(parts.validation.batches())))
 
 
 def _order(feed: Feed) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:

@@ -116,3 +116,13 @@ def to_device(array: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and not array.is_cuda:
         return array.pin_memory().to(device, non_blocking=True)
     return array.to(device)
+
+
+def samples_in(batch: Mapping[str, Tensor]) -> int:
+    """Return how many samples a batch has."""
+    return len(next(iter(batch.values())))
+
+
+def part_of(batch: Mapping[str, Tensor], part: slice) -> Batch:
+    """Return some of a batch's samples."""
+    return {name: value[part] for name, value in batch.items()}

@@ -105,6 +105,10 @@ class Source(Samples):
         """Return all of a sample, or raise BadSample."""
         return Sample({"image": self.read(index)}, self.targets.read(index), self.name(index))
 
+    def held_by(self, index: int) -> str:
+        """Return what decides whether a sample is held out; those of which it is the same stay together."""
+        return self.name(index)
+
     def hold_out(self, *, share: float, seed: int) -> tuple["Source", "Source", tuple[str, ...]]:
         """Split off validation samples by name and seed; return both parts and remarks."""
         held, notes = self.choose_held_out(share=share, seed=seed)
@@ -112,7 +116,7 @@ class Source(Samples):
 
     def choose_held_out(self, *, share: float, seed: int) -> tuple[np.ndarray, tuple[str, ...]]:
         """Return which samples are to be held out by name and seed, N bool, and remarks."""
-        keys = np.array([identity(self.name(index), seed) for index in range(len(self))], dtype=np.int64)
+        keys = np.array([identity(self.held_by(index), seed) for index in range(len(self))], dtype=np.int64)
         held = choose_held_out(keys, self.targets.strata(), share=share)
         return held, held_out_notes(held, self.targets.alone(), share=share, seed=seed)
 

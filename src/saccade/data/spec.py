@@ -1,5 +1,6 @@
 """What the data asks of a model, and what a trained model asks of its data: written with its weights."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,6 +58,11 @@ class InputSpec:
             "extra": self.extra,
         }
 
+    def brief(self) -> dict[str, Any]:
+        """Return it without what only building and asking a model needs, such as a tokenizer."""
+        told = self.to_dict()
+        return told | {"extra": {name: value for name, value in self.extra.items() if not isinstance(value, dict)}}
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "InputSpec":
         """Read what `to_dict` wrote, or an earlier version, which knew classes alone."""
@@ -67,3 +73,12 @@ class InputSpec:
             task=values.get("task", "classify"),
             extra=dict(values.get("extra", {})),
         )
+
+
+def are_numbers(values: Any, count: int) -> bool:
+    """Tell whether something read from a file is a list of so many finite numbers."""
+    return (
+        isinstance(values, list)
+        and len(values) == count
+        and all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+    )

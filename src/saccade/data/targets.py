@@ -132,7 +132,7 @@ class ClassTargets(Targets):
         """Return how many samples each class has."""
         return np.bincount(self.rows, minlength=len(self.outputs))
 
-    def aligned(self, outputs: tuple[str, ...]) -> "ClassTargets":
+    def aligned(self, outputs: tuple[str, ...]) -> Self:
         """Return the same counted in another list of classes, which has all of its own."""
         new = {name: index for index, name in enumerate(outputs)}
         used = [name for name, count in zip(self.outputs, self.counts(), strict=True) if count]
@@ -143,7 +143,7 @@ class ClassTargets(Targets):
                 f"training classes are {abbreviate(list(outputs))}. Rename them, or take them out"
             )
         lookup = np.array([new.get(name, -1) for name in self.outputs], dtype=np.int64)
-        return ClassTargets(lookup[self.rows], outputs)
+        return replace(self, rows=lookup[self.rows], outputs=outputs)
 
     def update(self, digest: "hashlib._Hash") -> None:
         """Add classes and labels to a digest."""

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from ..report.heat import heat_css
 from ..report.plain import to_json
+from .asked_text import read_text, tokens_of
 from .batching import Batcher, ClientGone
 from .browse import RunIndex
 from .explaining import Explainer
@@ -85,12 +86,14 @@ class Served:
             wait_ms=settings.wait_ms,
             queue=settings.queue,
             on_batch=metrics.batches.labels(name).observe,
+            stack=lambda samples: predictor.task.stack(samples, predictor.spec),
         )
         metrics.queue.labels(name).set_function(lambda: len(self.batcher))
 
     def about(self) -> dict[str, Any]:
         """Return what is worth knowing of it."""
-        return {**self.predictor.about(), "name": self.name, "explain": self.explainer is not None}
+        reads = {"reads": self.predictor.task.reads, "texts": len(self.predictor.spec.extra.get("columns", []))}
+        return {**self.predictor.about(), **reads, "name": self.name, "explain": self.explainer is not None}
 
     def answer(self, row: np.ndarray, size: tuple[int, int], top: int) -> dict[str, Any]:
         """Return what the model says to a picture of a height and width: what programs rely on, and rows for a page."""
@@ -145,6 +148,26 @@ class ServerState:
             "views": form.fields.get("views") or query.get("views"),
         }
         return form, self.choose(form.fields.get("model", query["model"])), options
+
+    async def read(self, form: Form, served: Served) -> tuple[Any, tuple[int, int]]:
+        """Return what a model is asked about, framed or as tokens, and the height and width a picture had."""
+        if served.predictor.task.reads == "text":
+            text = read_text(form, served.predictor)
+            return await asyncio.to_thread(tokens_of, text, served.predictor), (0, 0)
+        framing = served.predictor.framing
+        return await self.decode(form, served, lambda pixels: (framing(pixels), pixels.shape[:2]))
+
+    async def read_whole(self, form: Form, served: Served) -> Any:
+        """Return what a model is asked about as it was given: pixels, or a text."""
+        if served.predictor.task.reads == "text":
+            return "\t".join(read_text(form, served.predictor))
+        return await self.decode(form, served, lambda pixels: pixels)
+
+    async def decode(self, form: Form, served: Served, then: Callable[[np.ndarray], Any]) -> Any:
+        """Return what becomes of the form's picture; refuse a form without one."""
+        if form.image is None:
+            raise Refusal(422, f"{served.name} reads pictures; send one in the field `file`")
+        return await self.decoder(form.image, then)
 
     def choose(self, which: str | None) -> Served:
         """Return a model by its number or name, the first if none is asked for."""
@@ -216,8 +239,7 @@ def _add_questions(app: FastAPI, state: ServerState) -> None:
         with state.uploads.room() as room:
             form, served, options = await state.take(request, room, {"model": model, "top": top})
             with served.batcher.coming():
-                framing = served.predictor.framing
-                picture, size = await state.decoder(form.image, lambda pixels: (framing(pixels), pixels.shape[:2]))
+                picture, size = await state.read(form, served)
         row = await served.batcher.submit(picture, gone=request.is_disconnected)
         return JSONResponse(served.answer(row, size, options["top"] or 5))
 
@@ -231,7 +253,7 @@ def _add_questions(app: FastAPI, state: ServerState) -> None:
                     422, f"{served.name} is a {served.predictor.kind}, which cannot be looked into; ask a run"
                 )
             served.explainer.check()
-            pixels = await state.decoder(form.image, lambda pixels: pixels)
+            pixels = await state.read_whole(form, served)
         keys = [key.strip() for key in (options["views"] or "").split(",") if key.strip()] or None
         explained = await served.explainer.explain(pixels, views=keys, gone=request.is_disconnected)
         return JSONResponse({"model": served.name, **explained})

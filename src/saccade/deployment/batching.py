@@ -39,6 +39,7 @@ class Batcher:
         wait_ms: milliseconds a picture waits for others at most, when the model is free.
         queue: pictures that may wait; a further one is refused.
         on_batch: is told the size of each batch.
+        stack: makes one tensor of those of a batch; torch.stack if not given.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Batcher:
         wait_ms: float = 5.0,
         queue: int = 256,
         on_batch: Callable[[int], None] | None = None,
+        stack: Callable[[list[Tensor]], Tensor] | None = None,
     ) -> None:
         if batch_size < 1 or queue < 1 or wait_ms < 0:
             raise ValueError(
@@ -56,7 +58,7 @@ class Batcher:
                 "least 1, the last at least 0"
             )
         self.answer, self.batch_size, self.wait, self.limit = answer, batch_size, wait_ms / 1000, queue
-        self.on_batch = on_batch
+        self.on_batch, self.stack = on_batch, stack or (lambda samples: torch.stack(samples))
         self._waiting: deque[_Waiting] = deque()
         self._coming = 0
         self._arrived = asyncio.Event()
@@ -143,7 +145,7 @@ class Batcher:
         if self.on_batch is not None:
             self.on_batch(len(batch))
         try:
-            pictures = torch.stack([one.picture for one in batch])
+            pictures = self.stack([one.picture for one in batch])
             rows = list(await asyncio.get_running_loop().run_in_executor(self._thread, self.answer, pictures))
         except Exception as error:  # whatever it is belongs to those who asked; the worker lives on
             if _is_memory(error):

@@ -214,7 +214,7 @@ def safe_onnx_bytes(path: Path) -> tuple[bytes, Bundle]:
     record = {entry.key: entry.value for entry in model.metadata_props}.get(KEY)
     bundle = None if record is None else Bundle.from_json(record, source=str(path))
     names = [value.name for value in model.graph.input], [value.name for value in model.graph.output]
-    if bundle is None or names != (["image"], [bundle.kind.output]):
+    if bundle is None or names != (list(bundle.kind.graph_inputs(bundle.spec)), [bundle.kind.output]):
         raise ExportError(
             f"{path} was not written by saccade: it says nothing of what it answers and of how pictures are framed. "
             "Make one with: saccade export RUN"

@@ -40,11 +40,11 @@ class Explainer:
         if self._inside > self.limit:
             raise Refusal(503, f"{self.limit} pictures wait to be explained; send it again", retry_after=5)
 
-    async def explain(self, pixels: np.ndarray, *, views: Sequence[str] | None, gone: Gone) -> dict[str, Any]:
+    async def explain(self, pixels: np.ndarray | str, *, views: Sequence[str] | None, gone: Gone) -> dict[str, Any]:
         """Return the views of a picture.
 
         Args:
-            pixels: H, W, 3 uint8.
+            pixels: H, W, 3 uint8; or a text.
             views: their keys; None for all.
             gone: tells whether who asked has hung up.
         """
@@ -63,7 +63,7 @@ class Explainer:
         """End the thread."""
         self._thread.shutdown()
 
-    def _explain(self, pixels: np.ndarray, views: Sequence[str] | None) -> dict[str, Any]:
+    def _explain(self, pixels: np.ndarray | str, views: Sequence[str] | None) -> dict[str, Any]:
         if self.function is None:
             from ..explanation.explain import explain
 

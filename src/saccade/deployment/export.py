@@ -19,13 +19,14 @@ from ..data.spec import InputSpec
 from ..files import write_text
 from ..loading import find_target, open_model
 from .bundle import Bundle, ExportError, require_onnxruntime
-from .graph import WithPreprocessing, halved, trace, write_int8, write_onnx, write_program
+from .graph import WithPreprocessing, WithTokens, halved, trace, wrap, write_int8, write_onnx, write_program
 from .judge import Exported, ExportedFile, Judge
 from .predictor import plugin_names
 from .verify import TOLERANCE, gather
 
 FORMATS = ("onnx", "pt2")
 CARD = "export.json"
+TOKENIZER = "tokenizer.json"  # beside the graph of a model that reads texts, for programs that ask it themselves
 
 
 def export(
@@ -62,10 +63,16 @@ def export(
     target = find_target(target)
     loaded = open_model(target)
     model, spec = loaded.model, loaded.spec
+    if loaded.task.reads not in ("image", "text"):
+        raise ExportError(f"{loaded.name} reads a {loaded.task.reads} with an image; such models are not exported")
     folder = _folder(target, out)
     progress("gathering pictures")
     evidence = gather(target, spec, data=data, val=val, limit=limit)
-    wrapped = WithPreprocessing(model, spec).eval()
+    wrapped = wrap(model, spec)
+    if (half or int8) and isinstance(wrapped, WithTokens):
+        raise ExportError(
+            "half or int8 was asked for a model that reads texts; it is written in float32: leave them out"
+        )
     judge = Judge(wrapped.outputs, evidence, spec, tolerance=tolerance)
     with _drafts(folder) as drafts:
         work = _Export(wrapped, spec, _describe(model, spec, _name(target)), (folder, drafts), judge, progress)
@@ -85,6 +92,8 @@ def export(
         score=judge.score,
         notes=tuple(work.notes),
     )
+    if isinstance(wrapped, WithTokens):
+        write_text(folder / TOKENIZER, spec.extra["tokens"]["tokenizer"])
     write_text(folder / CARD, json.dumps(done.to_dict(), indent=2, allow_nan=False) + "\n")
     return done
 

@@ -18,6 +18,7 @@ from ..data.spec import InputSpec
 from ..tasks.opening import find_task
 from .bundle import INSTALL, KEY, MEMBER, Bundle, ExportError
 
+TOKENS = 11  # in a row of an example text
 TRACED = (96, 128)  # a size no window, patch or stride of ours divides in the same way twice
 NOISY = ("torch.onnx", "onnxscript", "onnx_ir", "torch.export", "torch._export", "torch.fx", "torch._dynamo")
 
@@ -56,8 +57,35 @@ class WithPreprocessing(nn.Module):
             return self(pictures).numpy()
 
 
+class WithTokens(WithPreprocessing):
+    """A model that reads texts and its task; the tokenizer stays outside.
+
+    Args:
+        model: takes rows of tokens by name.
+        spec: what goes in and comes out.
+    """
+
+    def __init__(self, model: nn.Module, spec: InputSpec) -> None:
+        super().__init__(model, spec)
+        self.names = find_task(spec.task).graph_inputs(spec)
+
+    def forward(self, *rows: Tensor) -> Tensor:
+        """Return raw answers, B, ... float32, to rows of tokens, B, N each."""
+        return self.task(dict(zip(self.names, rows, strict=True)))["output"].float()
+
+    def outputs(self, pictures: Tensor) -> np.ndarray:
+        """Return the raw answers to packed texts, B, inputs, N, as a predictor does."""
+        with torch.inference_mode():
+            return self(*pictures.unbind(1)).numpy()
+
+
+def wrap(model: nn.Module, spec: InputSpec) -> WithPreprocessing:
+    """Return a model as its graph is asked."""
+    return (WithTokens if find_task(spec.task).reads == "text" else WithPreprocessing)(model, spec).eval()
+
+
 def trace(wrapped: WithPreprocessing, *, channels: int, img_size: int, any_size: bool) -> ExportedProgram:
-    """Return a module's graph, for any number of pictures.
+    """Return a module's graph, for any number of pictures, or of texts of any length.
 
     Args:
         wrapped: in evaluation mode, on the CPU.
@@ -68,10 +96,15 @@ def trace(wrapped: WithPreprocessing, *, channels: int, img_size: int, any_size:
     dynamic: Any = torch.export.Dim.DYNAMIC
     size = TRACED if any_size else (img_size, img_size)
     open_sides = {0: dynamic, 2: dynamic, 3: dynamic} if any_size else {0: dynamic}
-    example = torch.zeros(2, channels, *size, dtype=torch.uint8)
+    examples: tuple[Tensor, ...] = (torch.zeros(2, channels, *size, dtype=torch.uint8),)
+    if isinstance(wrapped, WithTokens):
+        open_sides = {0: dynamic, 1: dynamic}
+        examples = tuple(torch.ones(3, TOKENS, dtype=torch.int64) for _ in wrapped.names)
+        examples[1][1, TOKENS - 2 :] = 0  # some padding, so that the mask is part of the graph
+    shapes: Any = (open_sides,) if not isinstance(wrapped, WithTokens) else ((open_sides,) * len(examples),)
     with quietly(), torch.no_grad():
         try:
-            program = torch.export.export(wrapped, (example,), dynamic_shapes=(open_sides,), strict=False)
+            program = torch.export.export(wrapped, examples, dynamic_shapes=shapes, strict=False)
         except Exception as error:  # tracing a foreign module can fail in any way
             name = type(wrapped.model).__name__
             raise ExportError(f"torch.export cannot trace {name}: {shortened(error)}") from error
@@ -100,7 +133,7 @@ def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
             written = torch.onnx.export(
                 program,
                 dynamo=True,
-                input_names=["image"],
+                input_names=list(bundle.kind.graph_inputs(bundle.spec)),
                 output_names=[bundle.kind.output],
                 verbose=False,
                 optimize=False,
@@ -120,7 +153,7 @@ def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
     model.metadata_props[KEY] = bundle.to_json()
     model.producer_name, model.doc_string = (
         "saccade",
-        f"{bundle.name}: uint8 B, C, H, W pictures to {bundle.kind.output}",
+        f"{bundle.name}: {', '.join(bundle.kind.graph_inputs(bundle.spec))} to {bundle.kind.output}",
     )
     written.save(str(path), external_data=False)
 

@@ -18,7 +18,7 @@ from ..tasks.metric import PLACE
 from ..tasks.opening import find_task
 from .bundle import Bundle, ExportError
 from .predictor import OnnxPredictor, ProgramPredictor
-from .verify import Evidence, Parity, Raw, compare, race, sizes_to_try
+from .verify import Evidence, Parity, Raw, compare, race, sizes_to_try, widths_to_try
 
 AT_ONCE = 32  # pictures asked together
 
@@ -50,9 +50,9 @@ class Loss:
 def primary_metric(spec: InputSpec) -> MetricSpec:
     """Return the metric that the task of a model is judged by."""
     kind = find_task(spec.task)
-    metric = kind.metric(kind.primary, spec)
+    metric = kind.metric(kind.primary_of(spec), spec)
     if metric is None:
-        raise ValueError(f"the task {kind.name} is judged by {kind.primary!r}, which is none of its metrics")
+        raise ValueError(f"the task {kind.name} is judged by {kind.primary_of(spec)!r}, which is none of its metrics")
     return metric
 
 
@@ -235,6 +235,8 @@ class Judge:
 
     def _parity(self, form: str, answer: Raw, bundle: Bundle) -> Parity:
         sizes = sizes_to_try(bundle.img_size, any_size=bundle.any_size)
+        if bundle.kind.reads == "text":
+            sizes = widths_to_try(self.evidence.pictures)
         try:
             parity = compare(self.eager, answer, self.evidence.pictures, sizes, self.spec)
         except ExportError:

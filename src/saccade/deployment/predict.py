@@ -1,14 +1,14 @@
 """Ask a model about files: in batches, with bounded memory, whatever their number."""
 
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from ..data.spec import InputSpec
 from ..tasks import Answer, Task
 from .paths import find_paths
 from .predictor import Predictor, open_predictor
+from .texts import TextReader
 
 KEPT = 640  # longer side of the pictures that are kept
 Size = tuple[int, int]  # height, width
@@ -91,7 +92,8 @@ def predict(
 
     Args:
         target: a run's folder, a file that `saccade export` wrote, the name of a timm model, or an open predictor.
-        pictures: files, folders, or "-" for a list on standard input; one or several.
+        pictures: files, folders, or "-" for a list on standard input; one or several. Of a model that reads texts:
+            the texts themselves, files of lines, tables with the columns it was trained on, or "-" for lines.
         batch_size: pictures asked together.
         top: how many parts of an answer to name, where there are many, such as classes.
         workers: threads that read and decode.
@@ -106,14 +108,26 @@ def predict(
             raise ValueError(f"{name}={value} was given; it is 1 or more")
     given = [pictures] if isinstance(pictures, str | Path) else pictures
     predictor = target if isinstance(target, Predictor) else open_predictor(target, device=device, trust=trust)
-    reader = _Reader(predictor, keep=keep, max_pixels=max_pixels)
-    paths = find_paths(given, null=null)
-    stream = _stream(predictor, reader, paths, batch_size=batch_size, top=top, workers=workers)
+    if predictor.task.reads == "text":
+        if keep:
+            raise ValueError("pictures were asked for and the model reads texts; leave --draw out")
+        texts = TextReader(predictor.spec)
+        stream = _stream(predictor, texts, texts.find(given), batch_size=batch_size, top=top, workers=workers)
+    else:
+        reader = _Reader(predictor, keep=keep, max_pixels=max_pixels)
+        paths = find_paths(given, null=null)
+        stream = _stream(predictor, reader, paths, batch_size=batch_size, top=top, workers=workers)
     return Predictions(stream, predictor.task, predictor.spec)
 
 
 def _stream(
-    predictor: Predictor, reader: "_Reader", paths: Iterator[Path], *, batch_size: int, top: int, workers: int
+    predictor: Predictor,
+    reader: Callable[[Any], Read],
+    paths: Iterator[Any],
+    *,
+    batch_size: int,
+    top: int,
+    workers: int,
 ) -> Generator[Prediction, None, None]:
     """Read ahead by one batch and what the threads have in hand, ask, and answer in order."""
     pool = ThreadPoolExecutor(workers, thread_name_prefix="decode")
@@ -129,9 +143,9 @@ def _stream(
 
 
 def _ask(predictor: Predictor, batch: list[Read], top: int) -> Iterator[Prediction]:
-    framed = [picture for _, picture, *_ in batch if picture is not None]
-    rows = iter(predictor.rows(torch.stack(framed)) if framed else ())
     task, spec = predictor.task, predictor.spec
+    framed = [picture for _, picture, *_ in batch if picture is not None]
+    rows = iter(predictor.rows(task.stack(framed, spec)) if framed else ())
     for name, picture, whole, size, problem in batch:
         answer = None if picture is None else task.describe(task.unframe(next(rows), size, spec), spec, top=top)
         yield Prediction(name, answer, problem, whole)

@@ -60,7 +60,7 @@ class Predictor(ABC):
         One row a picture, as `predictor.task.describe` takes it: shares of classes that sum to one, shares of labels,
         numbers in their own units.
         """
-        raw = self.outputs(self.check(pictures))
+        raw = self.outputs(self.check(pictures) if self.task.reads == "image" else pictures)
         try:
             if raw.shape[:1] != (len(pictures),):
                 raise ValueError(f"it gives an answer of shape {raw.shape} to {len(pictures)} pictures")
@@ -111,7 +111,10 @@ class TorchPredictor(Predictor):
     def outputs(self, pictures: Tensor) -> np.ndarray:
         """Return the raw answers to pictures."""
         with self._lock, torch.inference_mode():
-            return self._task({"image": self.normalize(pictures.to(self.device))})["output"].float().cpu().numpy()
+            asked = self.task.unpack(pictures.to(self.device), self.spec)
+            if "image" in asked:
+                asked["image"] = self.normalize(asked["image"])
+            return self._task(asked)["output"].float().cpu().numpy()
 
 
 class OnnxPredictor(Predictor):
@@ -145,7 +148,9 @@ class OnnxPredictor(Predictor):
         late.daemon = True
         late.start()
         try:
-            (raw,) = self.session.run([self.task.output], {"image": pictures.cpu().numpy()}, options)
+            asked = self.task.unpack(pictures.cpu(), self.spec)
+            given = {name: part.contiguous().numpy() for name, part in asked.items()}
+            (raw,) = self.session.run([self.task.output], given, options)
             found = np.asarray(raw, dtype=np.float32)
             if found.ndim < 2 or len(found) != len(pictures):
                 raise ValueError(f"its answers to {len(pictures)} pictures have the shape {found.shape}")
@@ -186,7 +191,7 @@ class ProgramPredictor(Predictor):
     def outputs(self, pictures: Tensor) -> np.ndarray:
         """Return the raw answers to pictures."""
         with self._lock, torch.inference_mode():
-            return self.program(pictures).float().numpy()
+            return self.program(*self.task.unpack(pictures, self.spec).values()).float().numpy()
 
 
 def open_predictor(target: str | Path, *, device: str = "cpu", trust: bool = False) -> Predictor:
@@ -208,7 +213,13 @@ def open_predictor(target: str | Path, *, device: str = "cpu", trust: bool = Fal
             else ProgramPredictor(path, device=device, trust=trust)
         )
     opened = find_target(target, allowed="a run's folder, a .onnx file that `saccade export` wrote")
-    return TorchPredictor(open_model(opened, device=device))
+    loaded = open_model(opened, device=device)
+    if loaded.task.reads not in ("image", "text"):
+        raise ExportError(
+            f"{loaded.name} reads a {loaded.task.reads} with an image, which is not asked for file by file; measure it "
+            "by saccade evaluate, or ask it from Python: saccade.load_model"
+        )
+    return TorchPredictor(loaded)
 
 
 def plugin_names(model: nn.Module) -> tuple[str, ...]:

@@ -7,9 +7,11 @@ from .upload import KINDS
 _BINARY = {"type": "string", "format": "binary"}
 _FORM = {
     "type": "object",
-    "required": ["file"],
+    "description": "a picture in `file`, or for a model that reads texts `text`, and `pair` for the second of two",
     "properties": {
         "file": {**_BINARY, "description": f"the picture: {', '.join(kind.partition('/')[2] for kind in KINDS)}"},
+        "text": {"type": "string", "description": "of a model that reads texts"},
+        "pair": {"type": "string", "description": "the second of two texts"},
         "model": {"type": "string", "description": "as in the query"},
     },
 }

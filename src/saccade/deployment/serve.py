@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .asked_text import tokens_of
 from .browse import RunIndex
 from .explaining import Explainer
 from .guard import loopback_names
@@ -162,8 +163,12 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _open(target: str | Path, *, device: str, trust: bool) -> tuple[Predictor, Explainer | None]:
     predictor = open_predictor(target, device=device, trust=trust)
-    blank = torch.zeros(1, predictor.channels, predictor.img_size, predictor.img_size, dtype=torch.uint8)
-    predictor.rows(blank)  # what is slow the first time, or fails, does so before anyone asks
+    # What is slow the first time, or fails, does so before anyone asks.
+    if predictor.task.reads == "text":
+        blank = tokens_of(("a",) * len(predictor.spec.extra["columns"]), predictor)
+    else:
+        blank = torch.zeros(predictor.channels, predictor.img_size, predictor.img_size, dtype=torch.uint8)
+    predictor.rows(predictor.task.stack([blank], predictor.spec))
     return predictor, None if predictor.model is None else Explainer(target, device=device)
 
 

@@ -18,6 +18,7 @@ from .limits import Limits, Refusal
 KINDS = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
 ALIASES = ("image/jpg", "image/pjpeg", "image/apng", "image/x-png", "image/x-ms-bmp", "image/x-bmp")
 UNSAID = ("", "application/octet-stream")  # the contents tell
+TEXTS, TEXT_BYTES = ("text", "pair"), 65536
 PARTS, HEADER_BYTES, FIELD_BYTES, BOUNDARY_BYTES, NAME = 16, 4096, 1024, 70, 100
 STATUS = {"huge": 413, "foreign": 415}  # of a bad image; the others, which are damage, are 422
 SILENT = logging.Logger("silent", logging.CRITICAL + 1)  # clients do not write the server's log
@@ -35,11 +36,11 @@ class Form:
     """What a request brought.
 
     Args:
-        image: the image.
+        image: the image; None where a text was sent.
         fields: the other fields of the form, by name.
     """
 
-    image: EncodedImage
+    image: EncodedImage | None
     fields: dict[str, str] = field(default_factory=dict)
 
 
@@ -122,9 +123,9 @@ def read_form(body: bytes, content_type: str) -> Form:
                 raise Refusal(
                     422, f"the field {name[:NAME]!r} holds a file; send the picture in the field `file`, -F file=@NAME"
                 )
-            if len(part.data) > FIELD_BYTES:
-                size = len(part.data)
-                raise Refusal(400, f"the field {name[:NAME]!r} has {size} bytes; at most {FIELD_BYTES} are taken")
+            most, size = TEXT_BYTES if name in TEXTS else FIELD_BYTES, len(part.data)
+            if size > most:
+                raise Refusal(400, f"the field {name[:NAME]!r} has {size} bytes; at most {most} are taken")
             fields[name] = _text(part.data).strip()
         elif image is not None:
             raise Refusal(422, "the form has more than one field `file`; send one picture in a request")
@@ -133,8 +134,10 @@ def read_form(body: bytes, content_type: str) -> Form:
             if kind not in (*KINDS, *ALIASES, *UNSAID):
                 raise Refusal(415, f"`file` is of type {kind[:NAME]}; pictures are taken as {', '.join(KINDS)}")
             image = EncodedImage(bytes(part.data), options.get("filename", "")[-NAME:] or "the picture")
-    if image is None:
-        raise Refusal(422, "the form has no field `file`; send the picture in a field of this name")
+    if image is None and "text" not in fields:
+        raise Refusal(
+            422, "the form has no field `file`; send the picture in a field of this name, or a text in a field `text`"
+        )
     return Form(image, fields)
 
 

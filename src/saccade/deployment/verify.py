@@ -102,6 +102,11 @@ def _config(target: str | Path) -> TrainConfig | None:
 def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evidence:
     encode, framing = find_task(spec.task).encoder(spec), spec.framing
     known = source.task == spec.task and set(source.outputs) == set(spec.outputs)
+    if not known and find_task(spec.task).reads != "image":
+        raise ExportError(
+            f"an export is judged by samples, and the {origin} are none that it answers; name a set of its task by "
+            "--data"
+        )
     source = source.aligned(tuple(spec.outputs)) if known else source  # in the order of the model's outputs
     pictures, samples = [], []
     for index in np.unique(np.linspace(0, len(source) - 1, min(limit, len(source))).round().astype(int)):
@@ -117,7 +122,13 @@ def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evide
     if not known:
         return Evidence(torch.stack(pictures), None, origin)
     batch = encode.collate(samples)
-    return Evidence(batch.pop("image"), batch, origin)
+    return Evidence(find_task(spec.task).pack(batch, spec), batch, origin)
+
+
+def widths_to_try(packed: Tensor) -> tuple[tuple[int, int], ...]:
+    """Return the widths of rows of tokens, N, inputs, width, that a graph is compared at: their own, less and more."""
+    inputs, width = packed.shape[1:]
+    return (inputs, width), (inputs, max(width // 2, 3)), (inputs, width - 1), (inputs, 2 if width < 4 else 5)
 
 
 def sizes_to_try(img_size: int, *, any_size: bool) -> tuple[tuple[int, int], ...]:
@@ -159,6 +170,8 @@ def compare(eager: Raw, exported: Raw, pictures: Tensor, sizes: Sequence[tuple[i
 def _resize(pictures: Tensor, size: tuple[int, int]) -> Tensor:
     if tuple(pictures.shape[-2:]) == size:
         return pictures
+    if pictures.dtype != torch.uint8:  # texts: rows of another width, by leaving off or adding padding
+        return F.pad(pictures[..., : size[1]], (0, max(size[1] - pictures.shape[-1], 0)))
     resized = F.interpolate(pictures.float(), size, mode="bicubic", antialias=True)
     return resized.round_().clamp_(0, 255).to(torch.uint8)
 

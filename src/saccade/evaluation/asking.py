@@ -182,7 +182,7 @@ def _ask_clean(judges: Sequence[Judge], images: FramedImages, bars: Bars) -> np.
     for batch, rng_keys in images:
         places.append(batch["place"].numpy())
         for judge in judges:
-            judge.take(CLEAN, batch, batch["image"])
+            judge.take(CLEAN, batch, batch.get("image"))
             bars.advance(len(rng_keys))
     if not places:
         raise EvaluationError("no picture can be read; `saccade data check` names them")

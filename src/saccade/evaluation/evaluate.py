@@ -80,6 +80,10 @@ def evaluate(
         raise EvaluationError(f"batch_size={batch_size} and resamples={resamples} were given; at least 1 and 100")
     models = open_models([targets] if isinstance(targets, str | Path) else targets, device=device, task=task)
     kind = JUDGES.get(models[0].spec.task, Judge)
+    if robust and models[0].loaded.task.reads != "image":
+        raise EvaluationError(
+            f"robust was asked for and {models[0].name} reads no images alone; occlusions and corruptions are of images"
+        )
     kind.check(models, options)
     if out is not None:
         choose_folder(out, overwrite=overwrite)  # what it refuses is better known before the work than after

@@ -84,13 +84,13 @@ class Judge:
 
     # While models are asked
 
-    def take(self, key: str, batch: Batch, images: Tensor) -> None:
+    def take(self, key: str, batch: Batch, images: Tensor | None) -> None:
         """Ask the model about a batch's images under a condition.
 
         Args:
             key: of the condition; `CLEAN` for none.
             batch: with targets and places.
-            images: of the batch under that condition, uint8 B, C, H, W.
+            images: of the batch under that condition, uint8 B, C, H, W; None where samples have none.
         """
         if key not in self.metrics:
             self.metrics[key] = self.model.task.metrics()

@@ -54,11 +54,17 @@ class EvaluatedModel:
         """Return raw answers, B, ... float32, to images, B, C, H, W: bytes, or numbers from 0 to 1."""
         return self._finite(self.task({"image": self.loaded.normalize(images)})["output"].float())
 
-    def answer(self, batch: Batch, images: Tensor) -> tuple[dict[str, Tensor], Batch]:
-        """Return what the model says to images in the place of a batch's own, and that batch as it was asked."""
+    def answer(self, batch: Batch, images: Tensor | None) -> tuple[dict[str, Tensor], Batch]:
+        """Return what the model says to images in the place of a batch's own, and that batch as it was asked.
+
+        Args:
+            batch: as it was read.
+            images: in the place of its own; None for samples that have none.
+        """
         device = self.loaded.device
         asked = {name: part if name == "place" else part.to(device) for name, part in batch.items() if name != "image"}
-        asked["image"] = self.loaded.normalize(images)
+        if images is not None:
+            asked["image"] = self.loaded.normalize(images)
         answers = self.task.answer(asked)
         self._finite(answers["output"])
         return answers, asked

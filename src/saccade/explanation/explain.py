@@ -21,6 +21,7 @@ from .recording import Recorded, eval_mode, record
 from .request import (
     Estimator,
     Heads,
+    Method,
     Options,
     ViewKind,
     ViewRequest,
@@ -34,6 +35,7 @@ from .request import (
     same_question,
 )
 from .result import Explanation
+from .texts import SpecTokenizer, open_text_run
 from .view import ExplainedSample, Shares, shares_of
 
 BATCH = 8  # pictures in a batch
@@ -56,6 +58,7 @@ def explain(
     shape: InputSpec | None = None,
     device: str | None = None,
     tokenizer: Any = None,
+    method: Method = "gradient",
     progress: Callable[[str], None] | None = None,
 ) -> Explanation:
     """Explain what a model did with pictures, by every view that applies to it.
@@ -77,17 +80,23 @@ def explain(
         estimator: of CKA: "unbiased", or "biased" as in the NomMer paper.
         shape: how a module wants its pictures, where it does not say.
         device: where to run; where a module is, or the CPU, if not given.
-        tokenizer: of Hugging Face, for texts.
+        tokenizer: of Hugging Face, for texts; a run has its own.
+        method: of the influence of words: "gradient" times input, or "integrated" gradients.
         progress: is told what is being done.
     """
     views, layers = (None if names is None else _listed(names) for names in (views, layers))
-    if reads_text(model):
+    opened = None if isinstance(model, nn.Module) else open_text_run(model, device=device)
+    if opened is not None or reads_text(model):
         if against is not None or data is not None:
             raise ValueError(
                 "against= or data= was given and the model reads words: they are for pictures, leave them out"
             )
-        given: Any = {"tokenizer": tokenizer, "views": views, "layers": layers, "device": device, "progress": progress}
-        return explain_texts(model, images, **given)  # type: ignore[arg-type]
+        given: Any = {"views": views, "layers": layers, "device": device, "progress": progress, "method": method}
+        if opened is None:
+            return explain_texts(model, images, tokenizer=tokenizer, **given)  # type: ignore[arg-type]
+        shared = {"tokenizer": SpecTokenizer(opened.spec), "classes": opened.spec.outputs}
+        found = explain_texts(opened.model, images, **shared, **given)  # type: ignore[arg-type]
+        return replace(found, model=opened.name)
     tell = progress or (lambda _: None)
     chosen = choose_views(views)
     pictures = read_images(images)  # type: ignore[arg-type]
@@ -204,6 +213,7 @@ def explain_texts(
     classes: Sequence[str] | None = None,
     views: Sequence[str] | None = None,
     layers: Sequence[str] | None = None,
+    method: Method = "gradient",
     device: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Explanation:
@@ -217,6 +227,7 @@ def explain_texts(
         classes: names of the classes; what the model's configuration says if not given.
         views: keys of the views to make, those that read texts; all if not given.
         layers: paths of modules; rows of other layers are left out.
+        method: of the influence of words: "gradient" times input, or "integrated" gradients.
         device: where to run; where the model is if not given.
         progress: is told what is being done.
     """
@@ -239,7 +250,7 @@ def explain_texts(
             captured = capture(model, inputs) if isinstance(inputs, Tensor) else capture(model, **inputs)
         logits = find_logits(captured.output, 1)
         answer: Shares = [] if logits is None else _answer(logits[0], classes)
-        request = ViewRequest(model, 1, Options(layers), restrict(captured, layers), tokenizer=tokenizer)
+        request = ViewRequest(model, 1, Options(layers, method=method), restrict(captured, layers), tokenizer=tokenizer)
         request = replace(request, inputs=inputs, classes=classes)
         shown = [view for kind in chosen.values() for view in kind.make(request)]
         explained.append(ExplainedSample(name, None, answer, shown))

@@ -17,6 +17,7 @@ from .view import ExplainedSample, View
 
 Heads = Literal["mean", "all"] | Sequence[int]
 Estimator = Literal["unbiased", "biased"]
+Method = Literal["gradient", "integrated"]  # of the influence of words
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Options:
     epochs: Sequence[int] | None = None
     heads: Heads = "mean"
     estimator: Estimator = "unbiased"
+    method: Method = "gradient"
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ class SecondOrder(nn.Module):
             fusion.
         num_prefix_tokens: tokens at the front that are not words: the class token if it is first, registers. One if
             the class token is first, else none, unless given.
+        last_is_no_word: without a class token, leave the last token that counts out of the words: it is what a causal
+            model gathers a text in, as the first token is of others.
         num_heads, head_dim: size of "mgcrp" and "gcp".
         drop_rate: dropout of what "mgcrp" and "gcp" return.
         late: "logits" adds the two raw logits outside of training losses (the published code), "scores" gives the
@@ -49,6 +51,7 @@ class SecondOrder(nn.Module):
         pooling: Pooling = "mgcrp",
         class_token: Literal["first", "last"] | None = "first",
         num_prefix_tokens: int | None = None,
+        last_is_no_word: bool = False,
         num_heads: int = 6,
         head_dim: int = 14,
         drop_rate: float = 0.0,
@@ -74,6 +77,7 @@ class SecondOrder(nn.Module):
         self.fusion = fusion
         self.class_token = class_token
         self.num_prefix_tokens = num_prefix_tokens
+        self.last_is_no_word = last_is_no_word and class_token is None
         self.late = late
         self.pool = _pool(pooling, dim, options, num_heads=num_heads, head_dim=head_dim, drop_rate=drop_rate)
         self.hidden: nn.Module = nn.Linear(dim, hidden_dim) if pooling == "fc" else nn.Identity()
@@ -117,22 +121,30 @@ class SecondOrder(nn.Module):
 
     def split(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor | None, Tensor, Tensor | None]:
         """Return the class token, B, C, the tokens to pool, and the mask that belongs to these."""
-        prefix = self.num_prefix_tokens
-        everything = self.fusion == "aggr_all"
-        words, kept = x[:, prefix:], None if mask is None else mask[:, prefix:]
+        if mask is not None:
+            return self._split_masked(x, mask)
+        prefix, everything = self.num_prefix_tokens, self.fusion == "aggr_all"
+        words = x[:, prefix:]
         if self.class_token is None:
-            return None, words, kept
+            return None, words[:, :-1] if self.last_is_no_word and not everything else words, None
         if self.class_token == "first":
-            if everything:
-                words = torch.cat([x[:, :1], words], dim=1)
-                kept = None if mask is None or kept is None else torch.cat([mask[:, :1], kept], dim=1)
-            return x[:, 0], words, kept
-        if mask is None:
-            return x[:, -1], words if everything else words[:, :-1], None
+            return x[:, 0], torch.cat([x[:, :1], words], dim=1) if everything else words, None
+        return x[:, -1], words if everything else words[:, :-1], None
+
+    def _split_masked(self, x: Tensor, mask: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Do the same where padding stands on either side: what is first and last is told by the mask."""
         place = torch.arange(x.shape[1], device=x.device)
-        last = (place * mask).amax(1)  # B
-        token = x.gather(1, last[:, None, None].expand(-1, -1, x.shape[2])).squeeze(1)
-        return token, words, (mask if everything else mask & (place != last[:, None]))[:, prefix:]
+        first, last = mask.int().argmax(1, keepdim=True), (place * mask).amax(1, keepdim=True)  # B, 1
+        at = last if self.class_token == "last" else first
+        words = mask & (place >= first + self.num_prefix_tokens)
+        everything = self.fusion == "aggr_all"
+        if everything and self.class_token == "first":
+            words = words | (mask & (place == first))
+        if not everything and (self.class_token == "last" or self.last_is_no_word):
+            words = words & (place != last)
+        if self.class_token is None:
+            return None, x, words
+        return x.gather(1, at[..., None].expand(-1, -1, x.shape[2])).squeeze(1), x, words
 
     @property
     def has_pair(self) -> bool:

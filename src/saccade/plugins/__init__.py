@@ -3,6 +3,7 @@
 from .attach import Handle, attach, attached
 from .broadcast import ContextBroadcast
 from .extra_block import ExtraBlock
+from .pretrained import from_pretrained
 from .registry import PLUGINS, register_plugin
 from .second_order import SecondOrderHead
 from .squeeze import SqueezeExcite
@@ -25,6 +26,7 @@ __all__ = [
     "attach",
     "attached",
     "find_host",
+    "from_pretrained",
     "read_tokens",
     "register_plugin",
 ]

@@ -15,6 +15,7 @@ CLASS_TOKENS = ("cls_token", "class_token", "class_embedding")
 CLASS_ONLY = ("ClassAttn", "ClassAttention", "ClassBlock")
 POOLING = ("AttentionPool", "PoolingHead")
 TOKENISERS = ("patch_embed", "embeddings")
+OWN_PLACES = ("create_position_ids_from_input_ids", "create_position_ids_from_inputs_embeds")
 WINDOWED = ("Swin", "Window", "Partition", "Hiera")
 
 
@@ -256,6 +257,35 @@ def find_joint(model: nn.Module) -> MaskTaker | None:
         if hasattr(module, "text_embeddings") and hasattr(module, "patch_embeddings"):
             return _mask_taker(model, path)
     return None
+
+
+def is_causal(model: nn.Module, paths: Sequence[str]) -> bool:
+    """Tell whether a token sees only those before it.
+
+    Told by the attention itself, by a mask it keeps that is a lower triangle (GPT), or by a classifier of every token
+    called `score`, which Hugging Face gives to language models alone.
+    """
+    if hasattr(model, "base_model") and isinstance(getattr(model, "score", None), nn.Module):
+        return True
+    inside = [module for path in paths for module in get_module(model, path).modules()]
+    return any(getattr(module, "is_causal", False) is True for module in inside) or any(
+        _is_triangle(kept) for module in inside for kept in module.buffers(recurse=False)
+    )
+
+
+def _is_triangle(mask: Tensor) -> bool:
+    if mask.ndim < 2 or mask.is_meta or mask.shape[-1] != mask.shape[-2] or mask.shape[-1] < 2:
+        return False
+    corner = mask.flatten(0, -3)[0] if mask.ndim > 2 else mask
+    return bool((corner[0, 0] == corner[1, 0]) & (corner[0, 1] == 0) & (corner[1, 0] == 1))
+
+
+def takes_positions(model: nn.Module) -> bool:
+    """Tell whether a text model counts places from the start of a row, padding included, and can be told others."""
+    if "position_ids" not in inspect.signature(model.forward).parameters or find_joint(model) is not None:
+        return False
+    # RoBERTa and its kin count from the padding's number on, and leave padding out by themselves.
+    return not any(hasattr(module, name) for name in OWN_PLACES for module in model.modules())
 
 
 def find_mask_takers(model: nn.Module, paths: Sequence[str]) -> Iterator[MaskTaker]:

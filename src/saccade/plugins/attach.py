@@ -17,6 +17,7 @@ HOOKS = (
     "_forward_pre_hooks",
     "_forward_pre_hooks_with_kwargs",
 )
+CHANGED: list[Callable[[nn.Module], None]] = []  # told of a model whose plug-ins are others now
 PLAIN = (bool, int, float, str, type(None))  # a value that can be set without knowing what was there
 
 
@@ -112,6 +113,8 @@ class Handle:
         handles.remove(self)
         if not handles:
             delattr(self.model, RECORD)
+        for told in CHANGED:
+            told(self.model)
 
     def _restore(self, parent: nn.Module, name: str, value: Any) -> None:
         if value is _ABSENT:
@@ -170,6 +173,8 @@ def attach(
     except BaseException:
         handle.detach()
         raise
+    for told in CHANGED:
+        told(model)
     return handle
 
 

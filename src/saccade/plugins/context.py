@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from ._parts import takes_positions
 from .attach import Handle
 from .tokens import Block, HookPoint, Host, HostError, MaskTaker, require_blocks
 
@@ -161,6 +162,7 @@ class Members:
         self.causal = host.causal
         self.depth = 0  # running modules that are told of padding
         self.valid: Tensor | None = None  # B, N
+        self.innermost: Tensor | None = None  # as the last block was told, which may be of text and picture together
         self.text_length: int | None = None
 
     def install(self, host: Host, handle: Handle) -> None:
@@ -169,6 +171,9 @@ class Members:
             module, call = host.model.get_submodule(taker.path), _Call(self, taker)
             handle.hook(module.register_forward_pre_hook(call.enter, with_kwargs=True))
             handle.hook(module.register_forward_hook(call.leave, always_call=True))
+        outermost = next((taker for taker in host.mask_takers if not taker.path), None)
+        if host.text and outermost is not None and takes_positions(host.model):
+            handle.hook(host.model.register_forward_pre_hook(_Places(outermost), with_kwargs=True))
         for module in host.model.modules():
             # nn.TransformerEncoder would pack a batch with padding into one row of tokens.
             if hasattr(module, "use_nested_tensor"):
@@ -176,6 +181,10 @@ class Members:
         if host.joint is not None:
             module, call = host.model.get_submodule(host.joint.path), _Call(self, host.joint)
             handle.hook(module.register_forward_hook(call.join, with_kwargs=True))
+
+    def final(self, x: Tensor) -> Tensor | None:
+        """Return what counts of the final tokens, B, N, C: of text and picture where they were joined on the way."""
+        return self.innermost if self.valid is not None and self.valid.shape != x.shape[:2] else self.valid
 
     def mask(self, x: Tensor) -> Tensor | None:
         """Return what takes part of tokens B, N, C: a mask B, N, or None for all of them."""
@@ -225,6 +234,7 @@ class _Call:
         given = self.taker.pick(args, kwargs)
         if members.depth == 1 or given is None or isinstance(given, Tensor):
             members.valid = read_mask(given, padding_is_true=self.taker.name != "attention_mask")
+            members.innermost = members.valid
         cache = kwargs.get("past_key_values")
         if members.causal and members.depth == 1 and cache is not None and cache.get_seq_length():
             raise ValueError("tokens of earlier calls are cached and not in the mean; generate with use_cache=False")
@@ -237,11 +247,28 @@ class _Call:
         members.depth -= 1
         members.valid, self.outer, self.running = self.outer, None, False
         if members.depth == 0:
-            members.text_length = None
+            members.text_length = members.innermost = None
 
     def join(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
         """Forward hook of an embedding that takes the text's mask and puts the text before the picture."""
         self.members.text_length = self.taker.pick(args, kwargs).shape[1]
+
+
+class _Places:
+    """Forward pre-hook of a text model: padding on the left moves no token to another place."""
+
+    def __init__(self, taker: MaskTaker) -> None:
+        self.taker = taker
+
+    def __call__(
+        self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        mask = self.taker.pick(args, kwargs)
+        told = len(args) > self.taker.position + 1 or kwargs.get("position_ids") is not None
+        if told or not isinstance(mask, Tensor) or mask.ndim != 2 or kwargs.get("past_key_values") is not None:
+            return None
+        place = torch.arange(mask.shape[1], device=mask.device)
+        return args, {**kwargs, "position_ids": (place - mask.int().argmax(1, keepdim=True)).clamp_min(0)}
 
 
 def read_mask(mask: Any, *, padding_is_true: bool = False) -> Tensor | None:

@@ -15,6 +15,7 @@ from .tokens import CLASS_OUTPUT, Host, HostError, split_tokens
 
 HEAD_DIMS = ((15e6, 14), (45e6, 24), (float("inf"), 38))  # of hosts with fewer parameters than that
 CLASSIFIERS = ("classifier", "score")  # what Hugging Face calls the layer that makes the logits
+BEFORE = ("pre_classifier", "head")  # and one of its own before that
 
 
 @register_plugin("second_order")
@@ -65,8 +66,13 @@ class SecondOrderHead:
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.drop_rate = drop_rate
-        self.words_only = class_token != "auto"
+        self.class_token = class_token
         self.options = options
+
+    @property
+    def words_only(self) -> bool:
+        """Whether the class token is left out."""
+        return self.class_token != "auto"
 
     def install(self, host: Host, handle: Handle) -> None:
         """Take the host's classifier out and put the second-order one in."""
@@ -94,6 +100,11 @@ class SecondOrderHead:
         by_width = 14 if dim < 300 else 24 if dim < 450 else 38
         by_size = next(found for most, found in HEAD_DIMS if size < most)
         head_dim = by_width if self.head_dim == "width" else self.head_dim or by_size
+        if self.words_only and self.pooling in ("fc", None):
+            raise HostError(
+                f"pooling={self.pooling!r} reads the class token alone and class_token=None leaves it out; choose "
+                "another pooling"
+            )
         return SecondOrder(
             dim,
             self.num_classes or num_classes,
@@ -101,6 +112,7 @@ class SecondOrderHead:
             pooling=self.pooling,
             class_token=None if self.words_only else class_token,
             num_prefix_tokens=prefix,
+            last_is_no_word=self.words_only and class_token == "last",
             num_heads=self.num_heads,
             head_dim=head_dim,
             drop_rate=self.drop_rate,
@@ -149,9 +161,14 @@ class SecondOrderHead:
         members.install(host, handle)
         seen = _Seen()
         handle.hook(model.base_model.register_forward_hook(seen.keep))
-        handle.replace(model, name, _FromSeen(layer, seen, members, every_token=name == "score"))
-        if getattr(model.base_model, "pooler", None) is not None:
-            handle.replace(model.base_model, "pooler", _TakeFirst())  # the trained one would be left without gradient
+        handle.replace(model, name, _FromSeen(layer, seen, members, every_token=host.causal))
+        # What stood between the tokens and the classifier is no longer read: it would be left without gradient.
+        for owner in (model.base_model, model):
+            if isinstance(getattr(owner, "pooler", None), nn.Module):
+                handle.replace(owner, "pooler", _TakeFirst())
+        for before in BEFORE:
+            if host.text and isinstance(getattr(model, before, None), nn.Module):
+                handle.replace(model, before, nn.Identity())
 
 
 class _FromFeatures(nn.Module):
@@ -242,7 +259,8 @@ class _FromSeen(nn.Module):
 
     def forward(self, handed: Tensor) -> Tensor:
         """Return logits, for every token alike where the host picks one afterwards (GPT)."""
-        logits = self.layer(self.seen.take(), self.members.valid)
+        tokens = self.seen.take()
+        logits = self.layer(tokens, self.members.final(tokens))
         return logits[:, None].expand(-1, handed.shape[1], -1) if self.every_token else logits
 
 

@@ -20,8 +20,8 @@ from ._parts import (
     find_joint,
     find_mask_takers,
     find_paths,
-    get_module,
     has_name,
+    is_causal,
     named_paths,
 )
 
@@ -137,7 +137,7 @@ def find_host(
         feeding=frozenset(_feeding(model, paths)),
         grid=grid,
         output_prefix=final,
-        causal=any(getattr(m, "is_causal", False) is True for path in paths for m in get_module(model, path).modules()),
+        causal=is_causal(model, paths),
         joint=find_joint(model),
         mask_takers=tuple(find_mask_takers(model, paths)),
     )

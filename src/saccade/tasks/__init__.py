@@ -1,5 +1,6 @@
 """What a model is trained for: each task a folder, all of them one contract (`task.py`)."""
 
+from .answer import Answer
 from .auxiliary import (
     Distillation,
     LabelMaps,
@@ -15,12 +16,16 @@ from .metric import Metrics, MetricSpec
 from .multilabel import Multilabel
 from .regression import Regress
 from .segmentation import Segment
-from .task import TASKS, Answer, Task, register_task
+from .task import TASKS, Task, register_task
+from .text import ClassifyText
+from .vqa import AnswerQuestions
 
 __all__ = [
     "TASKS",
     "Answer",
+    "AnswerQuestions",
     "Classify",
+    "ClassifyText",
     "Distillation",
     "LabelMaps",
     "MetricSpec",

@@ -1,13 +1,13 @@
 """The contract of a task: what it reads, trains for, answers, measures and shows. Everything else knows no task.
 
-From data to a batch: `claims`, `read_table`, `encoder`, `expander`. In training: `loss`, `draw`, `set_epoch`, `follow`,
+From data to a batch: `claims`, `read_table`, `encoder`, `expander`, `own_batches`. Of a model that is none of timm's:
+`find_model`, `complete_model`, `create_model`. In training: `loss`, `draw`, `set_epoch`, `follow`,
 `weight_of`, `reweigh`. Of answers: `answer`, `metrics`, `metric_specs`, `primary`. For people: `read_output`,
 `describe`, `page`. A task is a model together with all of that; what needs no model is a class method.
 """
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,13 +17,17 @@ from torch import Tensor, nn
 
 from ..config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig
 from ..data.augment import Augment, Follow, keep_targets
-from ..data.feed import Batch, Expand
+from ..data.feed import Batch, Expand, Feed
 from ..data.framing import Encoder, ImageEncoder
 from ..data.open import Data, open_configured
+from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.table import Table
 from ..data.targets import Targets
+from ..data.validation import Validation
+from ..models._identify import resolve_name
 from ..registry import Registry
+from .answer import Answer
 from .metric import Metrics, MetricSpec
 from .page import Page
 
@@ -31,27 +35,6 @@ from .page import Page
 @dataclass(frozen=True)
 class NoOptions:
     """A task without options of its own."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a model says to one sample, for people and programs.
-
-    Args:
-        text: in a few words.
-        rows: the parts of the answer: a name, a text, and a share from 0 to 1 where it has one.
-        record: the same as JSON holds it, under the names that programs rely on.
-        said: names of the rows that are the answer, where others are listed beside them.
-        mask: class of every pixel, H, W, of tasks that tell one; -1 for none.
-        colours: of rows that are drawn in one, by name.
-    """
-
-    text: str
-    rows: tuple[tuple[str, str, float | None], ...]
-    record: dict[str, Any] = field(default_factory=dict)
-    said: tuple[str, ...] = ()
-    mask: np.ndarray | None = None
-    colours: Mapping[str, str] = field(default_factory=dict)
 
 
 class Task(nn.Module):
@@ -71,6 +54,8 @@ class Task(nn.Module):
         page: what it adds to reports.
         recipe: what it is trained by if no recipe is named.
         masks: whether its answers are masks.
+        reads: what a sample is: "image" or "text".
+        own_models: whether its models are none of timm's: `create_model` builds them from the spec.
     """
 
     name: ClassVar[str] = ""
@@ -82,6 +67,8 @@ class Task(nn.Module):
     page: ClassVar[type[Page]] = Page
     recipe: ClassVar[str] = "small"
     masks: ClassVar[bool] = False
+    reads: ClassVar[str] = "image"
+    own_models: ClassVar[bool] = False
 
     model: nn.Module
     spec: InputSpec | None = None
@@ -117,6 +104,25 @@ class Task(nn.Module):
         """Add to a spec what of the task's options is asked of batches, such as the side of crops."""
 
     @classmethod
+    def find_model(cls, name: str) -> str:
+        """Return the full name of a model that settings name, or raise ValueError."""
+        return resolve_name(name)
+
+    @classmethod
+    def complete_model(cls, spec: InputSpec, config: ModelConfig, data: Data) -> None:
+        """Add to a spec what the model that settings name tells and answers are read by, such as its tokenizer."""
+
+    @classmethod
+    def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module | None:  # noqa: ARG003
+        """Return the model of settings and a spec; None leaves it to timm."""
+        return None
+
+    @classmethod
+    def primary_of(cls, spec: InputSpec) -> str:  # noqa: ARG003
+        """Return the name of the metric that a run on such samples is judged by."""
+        return cls.primary
+
+    @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
         """Refuse, by ValueError, what no answer can be read by: the spec of a file from elsewhere may say anything."""
 
@@ -145,6 +151,41 @@ class Task(nn.Module):
         """Return what makes training batches of batches as they were read."""
         targets = cls.mixed_targets(spec, augment, loss)
         return Augment(augment, mean=spec.mean, std=spec.std, img_size=spec.img_size, targets=targets, device=device)
+
+    @classmethod
+    def graph_inputs(cls, spec: InputSpec) -> tuple[str, ...]:  # noqa: ARG003
+        """Return the names of what a model is asked about, as a batch and an exported graph have them."""
+        return ("image",)
+
+    @classmethod
+    def pack(cls, batch: Batch, spec: InputSpec) -> Tensor:  # noqa: ARG003
+        """Take what a model is asked about out of a batch, as one tensor, B, ..."""
+        return batch.pop("image")
+
+    @classmethod
+    def unpack(cls, packed: Tensor, spec: InputSpec) -> Batch:  # noqa: ARG003
+        """Return what `pack` took, by name."""
+        return {"image": packed}
+
+    @classmethod
+    def stack(cls, samples: Sequence[Tensor], spec: InputSpec) -> Tensor:  # noqa: ARG003
+        """Return packed samples, one tensor each, as a packed batch."""
+        return torch.stack(list(samples))
+
+    @classmethod
+    def own_batches(
+        cls,
+        train: Source | Stream,  # noqa: ARG003
+        val: Source,  # noqa: ARG003
+        config: TrainConfig,  # noqa: ARG003
+        spec: InputSpec,  # noqa: ARG003
+        *,
+        device: torch.device,  # noqa: ARG003
+        rank: int,  # noqa: ARG003
+        world: int,  # noqa: ARG003
+    ) -> tuple[Feed, Validation] | None:
+        """Return training and validation batches of samples that are no images; None has them framed and read."""
+        return None
 
     # In training
 
@@ -354,22 +395,3 @@ def register_task(name: str) -> Any:
         return TASKS.register(name)(task)
 
     return put
-
-
-def samples_in(batch: Mapping[str, Tensor]) -> int:
-    """Return how many samples a batch has."""
-    return len(next(iter(batch.values())))
-
-
-def part_of(batch: Mapping[str, Tensor], part: slice) -> Batch:
-    """Return some of a batch's samples."""
-    return {name: value[part] for name, value in batch.items()}
-
-
-def are_numbers(values: Any, count: int) -> bool:
-    """Tell whether something read from a file is a list of so many finite numbers."""
-    return (
-        isinstance(values, list)
-        and len(values) == count
-        and all(isinstance(value, int | float) and math.isfinite(value) for value in values)
-    )

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..building import parse_plugin, resolve_name
 from ..config import ConfigError, TrainConfig, nearest, overlay, read_yaml
+from ..tasks import Task
 from ..tasks.opening import choose_task
 
 # Where the short names that people type belong in the tree of settings; a comparison gives its arms some of them.
@@ -45,14 +46,15 @@ def gather_settings(**short: Any) -> dict[str, Any]:
 
 def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
     """Return the settings of a recipe for the model, with others laid over them."""
-    task = given.get("task")
-    name = recipe or (choose_task(task).kind.recipe if isinstance(task, str) else "small")
+    asked = given.get("task")
+    name = recipe or (choose_task(asked).kind.recipe if asked else Task.recipe)
     values, variants = split_variants(read_recipe(name), source=f"recipe {name}")
     config = overlay(TrainConfig(), values, source=f"recipe {name}")
-    model = given.get("model.name")
-    for more in choose_variants(variants, resolve_name(model or config.model.name)):
+    model, task = given.get("model.name"), asked or config.task
+    find_model = choose_task(task).kind.find_model if task else resolve_name
+    for more in choose_variants(variants, find_model(model or config.model.name)):
         config = overlay(config, more, source=f"recipe {name}")
-    if model is not None and resolve_name(model) != resolve_name(config.model.name):
+    if model is not None and find_model(model) != find_model(config.model.name):
         config = replace(config, model=replace(config.model, options={}))  # they were meant for the recipe's model
     if {"optim.batch_size", "optim.lr"} & given.keys():  # then they are what was asked for, however few the pictures
         given = {"optim.least_steps": None, **given}

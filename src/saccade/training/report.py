@@ -87,7 +87,7 @@ def _shown(run: Run, config: TrainConfig, data: Data | None) -> tuple[Shown, typ
         records=run.metrics(),
         outputs=outputs,
         metrics=tuple(scores.metrics.values()) if scores is not None else kind.metric_specs(spec),
-        primary=kind.primary,
+        primary=summary.get("primary", kind.primary),
         scores={} if scores is None else scores.columns,
         predictions=predictions or {},
         source=None if data is None else data.val,

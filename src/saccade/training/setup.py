@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..building import build_model, build_task, resolve_name
+from ..building import build_model, build_task
 from ..config import ConfigError, TrainConfig, overlay
 from ..data.draws import Order, part
 from ..data.feed import Feed, ResidentFeed
@@ -47,7 +47,7 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     """Fill in what the settings leave to the task, the data and the device."""
     config, left = choice.kind.adapt(config)
     array = None if isinstance(data.train, Stream) else data.train.array()
-    name = resolve_name(config.model.name)
+    name = choice.kind.find_model(config.model.name)
     model_cfg = _model_cfg(name)
     side = typical_side(data.train) if config.data.img_size is None else None
     size = config.data.img_size or (
@@ -83,6 +83,7 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are taken whole
     choice.kind.complete_spec(spec, data)
     choice.kind.note_options(spec, choice.options)
+    choice.kind.complete_model(spec, resolved.model, data)
     spec.notes += [*left, *notes_on(config, resolved, side=side, samples=samples)]
     return resolved, spec
 
@@ -113,23 +114,39 @@ def assemble(
     task = task.to(device)
     if config.engine.channels_last and device.type == "cuda":
         task = task.to(memory_format=torch.channels_last)
+    made = choice.kind.own_batches(train, data.val, config, spec, device=device, rank=world.rank, world=world.size)
+    feed, validation = made or _framed(train, data.val, config, choice.kind, spec, task, world=world, device=device)
+    identity = identity_of(train, data.val, steps=feed.steps)
+    metrics = choice.kind.metric_specs(spec)
+    primary = next(one for one in metrics if one.name == choice.kind.primary_of(spec))
+    return Parts(data, spec, feed, validation, task, metrics, primary, identity)
+
+
+def _framed(
+    train: Source | Stream,
+    val: Source,
+    config: TrainConfig,
+    kind: type[Task],
+    spec: InputSpec,
+    task: Task,
+    *,
+    world: World,
+    device: torch.device,
+) -> tuple[Feed, Validation]:
+    """Return training and validation batches of images."""
     framing = spec.framing
     validation = Validation(
-        data.val,
-        encode=choice.kind.encoder(spec),
+        val,
+        encode=kind.encoder(spec),
         framing=framing,
         batch_size=_validation_batch(config, device),
         device=device,
         workers=config.data.workers or 0,
-        keep=framed_bytes(len(data.val), framing) <= _kept_limit(config, world),
+        keep=framed_bytes(len(val), framing) <= _kept_limit(config, world),
         rank=world.rank,
         world=world.size,
     )
-    feed = _feed(train, config, choice.kind, spec, task, world=world, device=device)
-    identity = identity_of(train, data.val, steps=feed.steps)
-    metrics = choice.kind.metric_specs(spec)
-    primary = next(one for one in metrics if one.name == choice.kind.primary)
-    return Parts(data, spec, feed, validation, task, metrics, primary, identity)
+    return _feed(train, config, kind, spec, task, world=world, device=device), validation
 
 
 def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str, Any]:

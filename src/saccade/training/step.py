@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from ..config import ConfigError, TrainConfig
 from ..data.draws import generator, part, seed_of
-from ..data.feed import Batch
+from ..data.feed import Batch, part_of, samples_in
 from ..tasks import Task
-from ..tasks.task import part_of, samples_in
 from .engine import Replay, compile_parts, turn_onednn_on
 from .optim import Average, build_optimizer, rate_at, scaled_lr, set_rate
 from .optimizer_state import check_storable, group_settings
@@ -53,7 +52,7 @@ class Step:
         kinds = 2 + len(self.task.running)  # loss, what the task follows, samples
         self.totals = torch.zeros(kinds, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
         self.step = 0  # of the whole run
-        self.replays = {strong: Replay(self._captured(strong)) for strong in (True, False)}
+        self.replays: dict[Any, Replay] = {}  # by what is done to samples and by the batch's shapes
 
     def _may_capture(self) -> bool:
         simple = self.world.size == 1 and self.dtype != torch.float16
@@ -77,7 +76,7 @@ class Step:
         size = samples_in(batch)
         draws = self._draws(size)
         if self.graphs and size == self.config.optim.batch_size:
-            self.replays[strong]([*batch.values(), *(tensor for draw in draws for tensor in draw.values())])
+            self._replay(batch, strong)([*batch.values(), *(tensor for draw in draws for tensor in draw.values())])
         else:
             self._step(batch, draws, strong=strong)
         self.step += 1
@@ -107,6 +106,13 @@ class Step:
         source = generator(self.config.seed, self.step, self.world.rank, DRAWS, device=self.device)
         sizes = [chunk.stop - chunk.start for chunk in self._chunks(length)]
         return [self.task.draw(size, device=self.device, generator=source) for size in sizes]
+
+    def _replay(self, batch: Batch, strong: bool) -> Replay:
+        """Return what replays the step on batches of these shapes."""
+        shapes = (strong, *(value.shape for value in batch.values()))
+        if shapes not in self.replays:
+            self.replays[shapes] = Replay(self._captured(strong))
+        return self.replays[shapes]
 
     def _captured(self, strong: bool) -> Any:
         """Return the step over flat tensors, as a graph wants it."""

@@ -21,7 +21,7 @@ from ..files import free_name, write_text
 from ..runs import Run, RunError
 from ..scores import save_scores
 from ..state import load_state
-from ..tasks.opening import open_samples
+from ..tasks.opening import choose_task, open_samples
 from ..weights import save_model, save_tensors
 from .console import Console
 from .engine import torch_settings
@@ -219,7 +219,7 @@ def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overw
     path, error = None, None
     if world.is_main:
         try:
-            name = f"{config.model.name}-{config.recipe or 'own'}-seed{config.seed}"
+            name = f"{Path(config.model.name).name}-{config.recipe or 'own'}-seed{config.seed}"
             path = Run.create(out or free_name(Path("runs"), name), config, overwrite=overwrite).path
             mark(Run(path))
         except (RunError, OSError) as refusal:
@@ -305,7 +305,8 @@ def _resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> T
     if recipe is not None and recipe != config.recipe:
         raise ConfigError(f"{run.path} was begun with the recipe {config.recipe}; a resumed run keeps it")
     if "model.name" in given:
-        given = {**given, "model.name": resolve_name(given["model.name"])}
+        find_model = choose_task(config.task).kind.find_model if config.task else resolve_name
+        given = {**given, "model.name": find_model(given["model.name"])}
     changed = overlay(config, given, source="the command")
     # What is given as the run has it is no change: torchrun starts the same command again. A tuple is a list in YAML.
     before, after = ({name: json.dumps(value) for name, value in flatten(c).items()} for c in (config, changed))

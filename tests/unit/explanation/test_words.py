@@ -171,3 +171,34 @@ def test_wrong_inputs_are_refused():
         words_view(Bag(), "a text")
     with pytest.raises(ValueError, match="2 words were given for 3 tokens"):
         words_view(Bag(), torch.ones(1, 3, dtype=torch.long), words=["a", "b"])
+
+
+def test_integrated_gradients_sum_to_what_the_score_gains():
+    model, ids = bert(), torch.tensor([[1, 7, 9, 11, 2]])
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.6)
+    embedding = model.get_input_embeddings().weight
+    found = compute_influence(model, ids, target=1, method="integrated", steps=200)
+    whole = model(ids).logits[0, 1].item()
+    kept = embedding.detach().clone()
+    with torch.no_grad():
+        embedding.zero_()
+    start = model(ids).logits[0, 1].item()
+    with torch.no_grad():
+        embedding.copy_(kept)
+    assert abs(whole - start) > 0.01
+    assert found.scores["both"].sum() == pytest.approx(whole - start, rel=0.02)
+    plain = compute_influence(model, ids, target=1).scores["both"]
+    assert np.abs(plain - found.scores["both"]).max() > 1e-3
+
+
+def test_view_says_which_method_it_shows():
+    model, ids = bert(), torch.tensor([[1, 7, 9, 2]])
+    attach(model, SecondOrderHead(num_heads=1, head_dim=3))
+    view = words_view(model, ids, method="integrated")
+    assert view.about.startswith("Integrated gradients")
+    assert view.numbers["method"] == "integrated"
+    assert [figure.key for figure in view.figures] == ["words", "words-class", "words-words"]
+    assert words_view(model, ids).about.startswith("Gradient times input")
+    with pytest.raises(ValueError, match="there are gradient, integrated"):
+        words_view(model, ids, method="magic")

@@ -8,6 +8,7 @@ import { showViews } from "/page/views.js";
 
 let models = [];
 let picture = null;
+let text = null; // of models that read texts: the one or two that were written
 let asked = null; // aborts what an earlier picture asked
 
 const say = (text) => (byId("status").textContent = text);
@@ -20,13 +21,30 @@ function chosen() {
 
 function form(model) {
   const data = new FormData();
-  data.append("file", picture, picture.name || "picture");
+  if (model.reads === "text") {
+    data.append("text", text[0]);
+    if (model.texts > 1) data.append("pair", text[1]);
+  } else {
+    data.append("file", picture, picture.name || "picture");
+  }
   data.append("model", model.index);
   return { method: "POST", body: data, signal: asked.signal };
 }
 
+// What is asked about is what the first model reads; another model that reads something else is not asked.
+function reading() {
+  const kind = models[Number(byId("first").value)]?.reads === "text" ? "text" : "image";
+  const second = models[Number(byId("first").value)]?.texts > 1;
+  byId("drop").hidden = kind === "text";
+  byId("text-form").hidden = kind !== "text";
+  byId("pair-way").hidden = !second;
+  byId("pair").required = second;
+  return kind;
+}
+
 async function answer() {
-  if (!picture) return;
+  const kind = reading();
+  if (kind === "text" ? !text : !picture) return;
   asked?.abort();
   asked = new AbortController();
   const { signal } = asked;
@@ -34,7 +52,7 @@ async function answer() {
   say("Asking.");
   byId("views").replaceChildren();
   try {
-    const asking = chosen();
+    const asking = chosen().filter((model) => (model.reads === "text") === (kind === "text"));
     const answers = await Promise.all(asking.map((model) => askJson("/predict", form(model))));
     showAnswers(answers);
     say(answers.map((one) => `${one.model}: ${inWords(one)}`).join("; ") + ".");
@@ -61,16 +79,18 @@ let address = null;
 
 function showAnswers(answers, explained = []) {
   if (address) URL.revokeObjectURL(address);
-  address = URL.createObjectURL(picture);
+  const written = reading() === "text";
+  address = written ? null : URL.createObjectURL(picture);
   const place = byId("answers");
   place.classList.toggle("two", answers.length > 1);
   place.replaceChildren(...answers.map((one) => {
     const seen = explained.find((other) => other.model === one.model);
     const alt = seen ? "The picture as the model saw it" : "The picture";
-    const image = make("img", { src: seen?.picture ?? address, alt });
-    image.addEventListener("error", () => image.remove()); // the browser may not know a format the server does
+    const asked = written ? make("blockquote", {}, text.filter(Boolean).join(" / "))
+      : make("img", { src: seen?.picture ?? address, alt });
+    asked.addEventListener("error", () => asked.remove()); // the browser may not know a format the server does
     return make("article", { class: "answer", "aria-label": `Answer of ${one.model}` },
-      make("h3", {}, one.model), one.mask ? showMask(image, one) : image, parts(one));
+      make("h3", {}, one.model), one.mask ? showMask(asked, one) : asked, parts(one));
   }));
 }
 
@@ -114,6 +134,11 @@ async function begin() {
     answer();
   }, complain);
   byId("with-views").addEventListener("change", answer);
+  byId("text-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    text = [byId("text").value, byId("pair").value];
+    answer();
+  });
   try {
     const about = await askJson("/model");
     models = about.models;
@@ -121,6 +146,7 @@ async function begin() {
     offer(byId("first"), entries);
     offer(byId("second"), [["", "no other"], ...entries]);
     byId("second-way").hidden = models.length < 2;
+    reading();
     const { max_bytes: bytes, max_pixels: pixels } = about.limits;
     byId("limits").textContent =
       `At most ${Math.round(bytes / 1048576)} MiB and ${Math.round(pixels / 1e6)} million pixels.`;

@@ -37,7 +37,7 @@ function listenToPaste(take, complain) {
     if (file) {
       event.preventDefault();
       take(file);
-    } else if (event.target.id !== "token") {
+    } else if (!["token", "text", "pair"].includes(event.target.id)) {
       complain("There is no picture in the clipboard; copy one first.");
     }
   });

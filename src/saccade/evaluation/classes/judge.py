@@ -106,8 +106,9 @@ class ClassJudge(Judge):
             )
         return logits[:, self.columns]
 
-    def take(self, key: str, batch: Batch, images: Tensor) -> None:
+    def take(self, key: str, batch: Batch, images: Tensor | None) -> None:
         """Ask about pictures under a condition; of the clean ones all logits are kept."""
+        assert images is not None
         with torch.no_grad():
             logits = self.ask(images).cpu()
         place = batch["place"].numpy()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,16 +13,28 @@ from ...report import Html, tag
 from ...tasks.classification.task import read_logits
 from ..outputs import Text, choose_targets, name_class, read_text
 from ..recording import PARTS, eval_mode, record_head
-from ..request import ViewRequest, register_view
+from ..request import Method, ViewRequest, register_view
 from ..view import Figure, View
 
 TITLE = "Which words the answer comes from"
-ABOUT = (
-    "A word's influence is its embedding times the gradient of the score with respect to it (summed over channels, and "
-    "over the pieces of a word): how much the score would lose, to first order, if the embedding were zero. Blue words "
-    "speak for the class, orange and underlined ones against it; the strongest word has the full colour. Padding has "
-    "no part. Point at a word to see its number."
+SHOWN = (
+    " Blue words speak for the class, orange and underlined ones against it; the strongest word has the full colour. "
+    "Padding has no part. Point at a word to see its number. The SoT paper draws the influence of words by two other "
+    "methods (Chefer et al. 2021, Yun et al. 2021), so its figures are not these."
 )
+METHODS = {
+    "gradient": (
+        "Gradient times input: a word's influence is its embedding times the gradient of the score with respect to it "
+        "(summed over channels, and over the pieces of a word): how much the score would lose, to first order, if the "
+        "embedding were zero."
+    ),
+    "integrated": (
+        "Integrated gradients: a word's influence is its embedding times the mean gradient of the score on the way "
+        "from embeddings of zero to the text's own (summed over channels, and over the pieces of a word). The numbers "
+        "sum to what the score gains on that way."
+    ),
+}
+STEPS = 32  # on the way of integrated gradients
 FOR, AGAINST, PLAIN, INK = (86, 163, 245), (245, 150, 60), (238, 238, 238), "#111111"
 STARTS = ("Ġ", "▁")  # how vocabularies mark the piece that begins a word
 
@@ -52,6 +64,7 @@ def words_view(
     tokenizer: Any = None,
     target: int | None = None,
     classes: Sequence[str] | None = None,
+    method: Method = "gradient",
 ) -> View:
     """Return a text coloured by the influence of its words; for a second-order head also part by part.
 
@@ -63,39 +76,79 @@ def words_view(
         tokenizer: of Hugging Face; instead of `words`, and joins the pieces of a word.
         target: the class to ask about; the best-scored one if not given.
         classes: names of the classes.
+        method: "gradient" times input, or "integrated" gradients.
     """
+    if method not in METHODS:
+        raise ValueError(f"method={method!r} was given; there are {', '.join(METHODS)}")
+    about = METHODS[method] + SHOWN
     inputs = read_text(inputs, tokenizer, next((p.device for p in model.parameters()), torch.device("cpu")))
     given = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
     try:
-        found = compute_influence(model, inputs, target=target)
+        found = compute_influence(model, inputs, target=target, method=method)
     except HostError as error:
-        return View("words", TITLE, ABOUT, absent=f"No influence of words: {error.message}.")
+        return View("words", TITLE, about, absent=f"No influence of words: {error.message}.")
     groups = _groups(given["input_ids"][0].tolist(), found.counts, words, tokenizer)
     name = name_class(found.target, classes)
     figures = [_figure(part, found, groups, name) for part in found.scores]
-    numbers = {"target": found.target, "class": name}
-    return View("words", TITLE, ABOUT, figures=figures, numbers=numbers)
+    numbers = {"target": found.target, "class": name, "method": method}
+    return View("words", TITLE, about, figures=figures, numbers=numbers)
 
 
 def compute_influence(
-    model: nn.Module, inputs: Tensor | Mapping[str, Tensor], *, target: int | None = None
+    model: nn.Module,
+    inputs: Tensor | Mapping[str, Tensor],
+    *,
+    target: int | None = None,
+    method: Method = "gradient",
+    steps: int = STEPS,
 ) -> Influence:
-    """Return gradient times input of the token embeddings of one text, summed over channels.
+    """Return the influence of the tokens of one text, summed over channels.
 
     Args:
         model: any classifier of texts with an embedding of tokens.
         inputs: as in `words_view`, but no text.
         target: the class to ask about.
+        method: "gradient" times input, or "integrated" gradients.
+        steps: of integrated gradients, at the middle of equal parts of the way.
     """
     ids = inputs if isinstance(inputs, Tensor) else inputs["input_ids"]
     if ids.ndim != 2 or len(ids) != 1:
         raise ValueError(f"token numbers of shape {tuple(ids.shape)} were given; one text at a time, shape (1, N)")
+    whole = _differentiate(model, inputs, ids, target, share=1.0)
+    gradients = whole.gradients
+    if method == "integrated":
+        way = [
+            _differentiate(model, inputs, ids, whole.target, share=(number + 0.5) / steps).gradients
+            for number in range(steps)
+        ]
+        gradients = {name: torch.stack([one[name] for one in way]).mean(0) for name in gradients}
+    mask = None if isinstance(inputs, Tensor) else inputs.get("attention_mask")
+    counts = np.ones(ids.shape[1], dtype=bool) if mask is None else mask[0].bool().cpu().numpy()
+    scores = {name: (g * whole.embedded).sum(-1)[0].float().cpu().numpy() * counts for name, g in gradients.items()}
+    return Influence(whole.target, scores, whole.logits, counts)
+
+
+class _Differentiated(NamedTuple):
+    """One pass: the class, what each part gives it, their gradients by the embeddings, and these, 1, N, C."""
+
+    target: int
+    logits: dict[str, float]
+    gradients: dict[str, Tensor]
+    embedded: Tensor
+
+
+def _differentiate(
+    model: nn.Module, inputs: Tensor | Mapping[str, Tensor], ids: Tensor, target: int | None, *, share: float
+) -> _Differentiated:
+    """Run a model on a text whose embeddings are brought to a share of themselves."""
     leaves: list[Tensor] = []
+    plain: list[Tensor] = []
 
     def cut(_module: nn.Module, _args: tuple[Any, ...], output: Tensor) -> Tensor | None:
         if leaves or output.shape[:2] != ids.shape:
             return None
-        leaves.append(output.detach().clone().requires_grad_())
+        plain.append(output.detach())
+        leaves.append((share * plain[0]).clone().requires_grad_())
         return leaves[0]
 
     with torch.inference_mode(False), torch.enable_grad(), eval_mode(model), record_head(model) as call:
@@ -107,14 +160,10 @@ def compute_influence(
         logits = read_logits(answer)
         if logits.ndim != 2 or not leaves:
             raise HostError(f"{type(model).__name__} returns {tuple(logits.shape)}, not the logits of one text")
-        chosen = choose_targets(logits, target)
-        parts = {name: part[0, chosen[0]] for name, part in call.split(logits).items()}
+        chosen = int(choose_targets(logits, target)[0])
+        parts = {name: part[0, chosen] for name, part in call.split(logits).items()}
         gradients = {name: torch.autograd.grad(part, leaves[0], retain_graph=True)[0] for name, part in parts.items()}
-    mask = None if isinstance(inputs, Tensor) else inputs.get("attention_mask")
-    counts = np.ones(ids.shape[1], dtype=bool) if mask is None else mask[0].bool().cpu().numpy()
-    embedded = leaves[0].detach()
-    scores = {name: (g * embedded).sum(-1)[0].float().cpu().numpy() * counts for name, g in gradients.items()}
-    return Influence(int(chosen[0]), scores, {name: part.item() for name, part in parts.items()}, counts)
+    return _Differentiated(chosen, {name: part.item() for name, part in parts.items()}, gradients, plain[0])
 
 
 def join_pieces(tokens: Sequence[str], special: Sequence[bool]) -> list[list[int]]:
@@ -186,4 +235,5 @@ def word_colour(score: float, strength: float) -> str:
 
 @register_view("words", rank=5, reads=("texts",))
 def _words(request: ViewRequest) -> list[View]:
-    return [words_view(request.model, request.inputs, tokenizer=request.tokenizer, classes=request.classes)]
+    told: Any = {"tokenizer": request.tokenizer, "classes": request.classes, "method": request.options.method}
+    return [words_view(request.model, request.inputs, **told)]

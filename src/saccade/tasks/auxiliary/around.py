@@ -1,6 +1,7 @@
 """A task around another one: it adds to the loss, and leaves data, answers and numbers to the one inside."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,10 @@ class Around(Task):
     def spec(self) -> InputSpec | None:  # type: ignore[override]
         """What goes in and comes out."""
         return self.base.spec
+
+    def ask(self, batch: Batch) -> Any:
+        """Ask as the task inside does."""
+        return self.base.ask(batch)
 
     def draw(
         self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None

@@ -15,8 +15,9 @@ from ...data.spec import InputSpec
 from ...data.table import LABELS, Table, read_classes
 from ...data.targets import Targets
 from ...layers.numerics import upcast
+from ..answer import Answer
 from ..metric import MetricSpec
-from ..task import Answer, Task, register_task
+from ..task import Task, register_task
 from .data import ClassShares, shares_of
 from .late import find_late, hear_pair
 from .metrics import ClassificationMetrics, metric_specs
@@ -77,7 +78,7 @@ class Classify(Task):
         total: int | None = None,  # noqa: ARG003
     ) -> "Task":
         """Return the task around a model; smoothing is done where labels are mixed."""
-        weights = None if loss is None else _class_weights(loss, counts, classes=len(spec.outputs))
+        weights = None if loss is None else weigh_classes(loss, counts, classes=len(spec.outputs))
         task = Classify(model, class_weights=weights)
         task.spec = spec
         return task
@@ -224,7 +225,8 @@ def read_logits(answer: Any) -> Tensor:
     return logits
 
 
-def _class_weights(loss: LossConfig, counts: Tensor | None, *, classes: int) -> Tensor | None:
+def weigh_classes(loss: LossConfig, counts: Tensor | None, *, classes: int) -> Tensor | None:
+    """Return how much each class counts by settings; None where all count alike."""
     if loss.class_weights == "none":
         return None
     if loss.class_weights == "balanced":

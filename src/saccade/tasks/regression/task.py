@@ -13,13 +13,14 @@ from ...data.augment import Follow
 from ...data.feed import Batch
 from ...data.open import Data
 from ...data.source import Stream
-from ...data.spec import InputSpec
+from ...data.spec import InputSpec, are_numbers
 from ...data.table import Table
 from ...data.targets import Targets
 from ...layers.numerics import upcast
+from ..answer import Answer
 from ..classification.task import read_logits
 from ..metric import Metrics, MetricSpec
-from ..task import Answer, Task, are_numbers, register_task
+from ..task import Task, register_task
 from .data import claims, read_numbers, scaled
 from .metrics import RegressionMetrics, metric_specs
 from .page import RegressionPage

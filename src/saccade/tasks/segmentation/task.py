@@ -16,12 +16,13 @@ from ...data.framing import Encoder, unfit
 from ...data.geometry import OUTSIDE
 from ...data.open import Data
 from ...data.source import Stream
-from ...data.spec import InputSpec
+from ...data.spec import InputSpec, are_numbers
 from ...data.split import abbreviate
 from ...data.table import Table
 from ...data.targets import Targets
+from ..answer import Answer
 from ..metric import Metrics, MetricSpec
-from ..task import Answer, Task, are_numbers, register_task
+from ..task import Task, register_task
 from . import layouts  # noqa: F401, it registers its reader
 from .augment import CropAugment
 from .data import LOOKED, MaskEncoder, MaskTargets, claims, read_masks

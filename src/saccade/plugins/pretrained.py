@@ -1,0 +1,131 @@
+"""Plug-ins on models of Hugging Face go with them through `save_pretrained`, and come back by `from_pretrained`."""
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from .attach import CHANGED, attach, attached
+from .registry import PLUGINS
+
+RECORD = "saccade_plugins"  # in config.json
+PLAIN = (str, int, float, bool, type(None))
+MOST = 32  # plug-ins of one model
+
+
+def from_pretrained(folder: str | Path, **options: Any) -> nn.Module:
+    """Return a model of Hugging Face that `save_pretrained` wrote, with the plug-ins it had, in evaluation mode.
+
+    Args:
+        folder: with `config.json` and weights as safetensors; a model without plug-ins is opened as it is.
+        options: of transformers' own `from_pretrained`, for a model without plug-ins.
+    """
+    transformers = import_transformers()
+    path = Path(folder).expanduser()
+    if not (path / "config.json").is_file():
+        raise FileNotFoundError(f"{path} holds no config.json; give the folder that model.save_pretrained wrote")
+    config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+    name = (getattr(config, "architectures", None) or [""])[0]
+    made: Any = getattr(transformers, name, None)
+    known = isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)
+    if not known:
+        raise ValueError(f"{path / 'config.json'} names the architecture {name!r}, which transformers does not have")
+    told = getattr(config, RECORD, None)
+    if not told:
+        return made.from_pretrained(path, local_files_only=True, **options).eval()
+    plugins = _read(told, path)
+    delattr(config, RECORD)
+    model: nn.Module = made(config)
+    for plugin in plugins:
+        attach(model, plugin)
+    _fill(model, path)
+    return model.eval()
+
+
+def record_plugins(model: nn.Module) -> None:
+    """Write what is attached to a model of Hugging Face into its configuration; nothing for other models."""
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(model, "save_pretrained"):
+        return
+    told = [_describe(handle.plugin) for handle in attached(model)]
+    if told and all(told):
+        setattr(config, RECORD, told)
+    elif hasattr(config, RECORD):
+        delattr(config, RECORD)
+
+
+def import_transformers() -> Any:
+    """Return transformers, or say how to get it."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError(f"this needs {error.name}; install it by pip install 'saccade[hf]'") from None
+    return transformers
+
+
+def _describe(plugin: Any) -> dict[str, Any] | None:
+    """Return a plug-in's name and options as JSON holds them; None for one that cannot be told so."""
+    name = next((name for name, made in PLUGINS.items() if made is type(plugin)), None)
+    if name is None:
+        return None
+    options = dict(getattr(plugin, "options", {}))
+    for one in list(inspect.signature(type(plugin).__init__).parameters.values())[1:]:
+        if one.kind != one.VAR_KEYWORD:
+            value = getattr(plugin, one.name)
+            options[one.name] = list(value) if isinstance(value, tuple) else value
+    plain = all(isinstance(value, PLAIN) or _is_list(value) for value in options.values())
+    return {"name": name, "options": options} if plain else None
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, PLAIN) for part in value)
+
+
+def _read(told: Any, path: Path) -> list[Any]:
+    """Return the plug-ins that a configuration names; the file may be a stranger's."""
+    wrong = ValueError(f"{path / 'config.json'}: {RECORD} is no list of plug-ins with options; save the model again")
+    if not isinstance(told, list) or len(told) > MOST:
+        raise wrong
+    found = []
+    for entry in told:
+        if not isinstance(entry, dict) or set(entry) != {"name", "options"} or not isinstance(entry["options"], dict):
+            raise wrong
+        if not all(isinstance(value, PLAIN) or _is_list(value) for value in entry["options"].values()):
+            raise wrong
+        made = PLUGINS.find(str(entry["name"]))
+        if not hasattr(made, "install"):
+            raise ValueError(f"{path / 'config.json'}: the plug-in {entry['name']!r} is none that goes onto a model")
+        try:
+            found.append(made(**entry["options"]))
+        except TypeError as error:
+            raise ValueError(f"{path / 'config.json'}: the plug-in {entry['name']!r}: {error}") from None
+    return found
+
+
+def _fill(model: nn.Module, path: Path) -> None:
+    from safetensors.torch import load_file
+
+    index = path / "model.safetensors.index.json"
+    names = ["model.safetensors"]
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    weights: dict[str, Any] = {}
+    for name in names:
+        if Path(name).name != name or not (path / name).is_file():
+            raise FileNotFoundError(f"{path} lacks {name}; save the model again by save_pretrained, as safetensors")
+        weights |= load_file(path / name)
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
+    missing = [key for key in missing if key not in tied]
+    if missing or unexpected:
+        raise ValueError(
+            f"the weights of {path} do not fit its configuration: {', '.join([*missing, *unexpected][:5])} are missing "
+            "or unknown; save the model again"
+        )
+    if hasattr(model, "tie_weights"):
+        model.tie_weights()  # type: ignore[operator]
+
+
+CHANGED.append(record_plugins)

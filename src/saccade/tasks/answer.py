@@ -1,0 +1,28 @@
+"""What a model says to one sample."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model says to one sample, for people and programs.
+
+    Args:
+        text: in a few words.
+        rows: the parts of the answer: a name, a text, and a share from 0 to 1 where it has one.
+        record: the same as JSON holds it, under the names that programs rely on.
+        said: names of the rows that are the answer, where others are listed beside them.
+        mask: class of every pixel, H, W, of tasks that tell one; -1 for none.
+        colours: of rows that are drawn in one, by name.
+    """
+
+    text: str
+    rows: tuple[tuple[str, str, float | None], ...]
+    record: dict[str, Any] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+    mask: np.ndarray | None = None
+    colours: Mapping[str, str] = field(default_factory=dict)

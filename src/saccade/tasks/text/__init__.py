@@ -1,0 +1,5 @@
+"""Sentences and pairs of sentences, each of one class."""
+
+from .task import ClassifyText
+
+__all__ = ["ClassifyText"]

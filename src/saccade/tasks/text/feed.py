@@ -1,0 +1,136 @@
+"""Batches of texts of like length: the order is a function of seed and epoch, padding goes to the longest alone."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ...data.draws import ORDER, Order, generator
+from ...data.feed import Batch, Expand, Feed, sample_keys
+from ...data.validation import Validation
+from .data import TextSource
+from .tokens import Reading, Tokens
+
+SHUFFLED = 0x7E87  # keeps the order of batches apart from that of texts
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthOrder(Order):
+    """The batches of every epoch: texts of one width together, batches in random order.
+
+    Which texts an epoch leaves out, which of one width share a batch, and when a batch comes are drawn anew each epoch.
+
+    Args:
+        widths: that each text is padded to, N.
+    """
+
+    widths: Tensor = field(compare=False)
+
+    def epoch(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """Return which text stands at each place of an epoch; there are no copies."""
+        order = torch.randperm(self.length, generator=generator(self.seed, epoch, ORDER))
+        used = min(self.steps * self.batch_size, self.length)
+        order = order[:used]
+        order = order[self.widths[order].argsort(stable=True)]
+        if used > self.batch_size:
+            batches = order.view(-1, self.batch_size)
+            order = batches[torch.randperm(len(batches), generator=generator(self.seed, epoch, SHUFFLED))].flatten()
+        return order, torch.zeros_like(order)
+
+
+class TokenFeed(Feed):
+    """Texts that lie on the device as tokens.
+
+    Args:
+        tokens: of all texts.
+        targets: their classes, N.
+        order: of the batches.
+        reading: how rows are filled.
+        expand: makes of a batch what is trained on.
+        device: where the tokens lie.
+    """
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        targets: Tensor,
+        *,
+        order: LengthOrder,
+        reading: Reading,
+        expand: Expand,
+        device: torch.device,
+    ) -> None:
+        super().__init__(expand)
+        self.lengths, self.tokens, self.targets = tokens.lengths, tokens.to(device), targets.to(device)
+        self.order, self.reading, self.device, self.steps = order, reading, device, order.steps
+
+    def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
+        """Yield rows of tokens, targets and keys."""
+        assert self.order is not None
+        index, copies = self.order.epoch(epoch)
+        keys = sample_keys(self.order.seed, epoch, index, copies)
+        there, keys = index.to(self.device), keys.to(self.device)
+        for places in self.order.batches(start=start):
+            width = self.reading.width(int(self.lengths[index[places]].max()))
+            rows = self.tokens.rows(there[places], width, pad=self.reading.pad, kinds=self.reading.kinds)
+            yield self._named({**rows, "target": self.targets[there[places]], "key": keys[places]})
+
+
+class TokenValidation(Validation):
+    """Validation texts, the short ones first, each once over all processes.
+
+    Args:
+        source: the texts.
+        tokens: of them.
+        reading: how rows are filled.
+        batch_size: of the batches.
+        device: where they go.
+        rank: of this process, which takes every world-th text.
+        world: how many processes there are.
+    """
+
+    def __init__(
+        self,
+        source: TextSource,
+        tokens: Tokens,
+        *,
+        reading: Reading,
+        batch_size: int,
+        device: torch.device,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        self.source, self.batch_size, self.device, self.reading = source, batch_size, device, reading
+        self.places = torch.arange(rank, len(source), world)
+        self.places = self.places[tokens.lengths[self.places].argsort(stable=True)]
+        self.lengths, self.tokens = tokens.lengths, tokens.to(device)
+        self.rows = torch.from_numpy(source.targets.rows).to(device)
+        self.bad = {}
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield batches on the device, with the texts' `place` in the source."""
+        for places in self.places.split(self.batch_size):
+            width = self.reading.width(int(self.lengths[places].max()))
+            there = places.to(self.device)
+            rows = self.tokens.rows(there, width, pad=self.reading.pad, kinds=self.reading.kinds)
+            yield {**rows, "target": self.rows[there], "place": places}
+
+    def close(self) -> None:
+        """Do nothing: nobody reads ahead."""
+
+
+class KeepTexts:
+    """What makes training batches of rows of tokens: nothing is left to chance."""
+
+    def __call__(self, batch: Batch, *, strong: bool = True) -> Batch:  # noqa: ARG002
+        """Return the batch with its target as the truth too."""
+        return {**{name: part for name, part in batch.items() if name != "key"}, "truth": batch["target"]}
+
+    def plain(self, batch: Batch) -> Batch:
+        """Return the batch as it is."""
+        return batch
+
+    def after_framing(self) -> "KeepTexts":
+        """Return the same."""
+        return self

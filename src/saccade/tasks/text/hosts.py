@@ -1,0 +1,198 @@
+"""Models of Hugging Face that sort texts: opened by folder or name for training, built from a spec afterwards."""
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...config import ConfigError
+from ...data.spec import InputSpec
+from ...plugins.pretrained import import_transformers
+from .tokens import open_tokenizer
+
+# What a configuration may say that opens files or networks, or belongs to one machine.
+DROPPED = (
+    "_name_or_path", "auto_map", "quantization_config", "torch_dtype", "dtype", "architectures", "transformers_version",
+    "_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "use_pretrained_backbone",
+    "backbone", "saccade_plugins",
+)  # fmt: skip
+VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+LONGEST = 1_000_000  # tokens; a tokenizer that says more says nothing
+
+
+def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str, Any]:
+    """Return what builds a model again: its kind and configuration, as JSON holds them.
+
+    Args:
+        name: a folder with `config.json`, or a name on Hugging Face.
+        outputs: the classes.
+        kind: of the mapping of transformers that has to know it, such as "SEQUENCE_CLASSIFICATION".
+    """
+    transformers = import_transformers()
+    with _explained(name), _quietly():
+        config = transformers.AutoConfig.from_pretrained(name, local_files_only=_is_folder(name))
+    if config.model_type not in known_kinds(kind):
+        raise ConfigError(
+            f"{name} is a model of the kind {config.model_type!r}, which transformers cannot sort texts by"
+        )
+    told = {key: value for key, value in config.to_dict().items() if key not in DROPPED}
+    told |= {"id2label": dict(enumerate(outputs)), "label2id": {output: n for n, output in enumerate(outputs)}}
+    told["id2label"] = {str(key): value for key, value in told["id2label"].items()}
+    return {"model_type": config.model_type, "config": json.loads(json.dumps(told))}
+
+
+def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
+    """Return a model that sorts texts.
+
+    Args:
+        spec: with what `describe_host` returned.
+        kind: as there.
+        weights: the folder or name whose weights it begins with; None leaves them random.
+    """
+    transformers = import_transformers()
+    config = read_config(spec, kind=kind)
+    made = getattr(transformers, f"AutoModelFor{AUTO[kind]}")
+    with _quietly():
+        if weights is None:
+            return made.from_config(config)
+        with _explained(weights):
+            model, told = made.from_pretrained(
+                weights,
+                config=config,
+                local_files_only=_is_folder(weights),
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                **{"dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype": torch.float32},
+            )
+    fresh = [
+        key for key in told["missing_keys"] if not key.startswith(("classifier", "score", "head", "pre_classifier"))
+    ]
+    body = [key for key in fresh if "pooler" not in key]
+    if body:
+        raise ConfigError(
+            f"{weights} lacks {len(body)} weights of a {config.model_type} ({', '.join(sorted(body)[:3])}); give the "
+            "folder of a whole model, or begin with random weights by --task text:scratch=true"
+        )
+    if len(fresh) > len(body):
+        spec.notes.append(f"{weights} has no trained pooler; it begins with random weights")
+    return model.float()
+
+
+AUTO = {"SEQUENCE_CLASSIFICATION": "SequenceClassification", "VISUAL_QUESTION_ANSWERING": "VisualQuestionAnswering"}
+
+
+def known_kinds(kind: str) -> set[str]:
+    """Return the model types that transformers has a classifier for."""
+    from transformers.models.auto import modeling_auto
+
+    return set(getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES"))
+
+
+def read_config(spec: InputSpec, *, kind: str) -> Any:
+    """Return the configuration in a spec, or raise ValueError: the spec may be a stranger's."""
+    transformers = import_transformers()
+    host = spec.extra.get("host")
+    if not isinstance(host, dict) or not isinstance(host.get("config"), dict):
+        raise ValueError("its spec does not say which model reads the texts")
+    name = host.get("model_type")
+    if not isinstance(name, str) or name not in known_kinds(kind):
+        raise ValueError(f"its spec names the model type {str(name)[:60]!r}, which transformers has no classifier for")
+    config = {key: value for key, value in host["config"].items() if key not in (*DROPPED, "model_type")}
+    labels = config.pop("id2label", {})
+    config.pop("label2id", None)
+    try:
+        found = transformers.AutoConfig.for_model(name, **config)
+        found.id2label = {int(key): str(value) for key, value in labels.items()}
+        found.label2id = {value: key for key, value in found.id2label.items()}
+    except Exception as error:  # configurations check themselves in many ways
+        raise ValueError(f"its spec's configuration of a {name} cannot be used: {str(error)[:200]}") from None
+    if found.num_labels != len(spec.outputs):
+        raise ValueError(f"its spec names {len(spec.outputs)} outputs and a model of {found.num_labels}")
+    return found
+
+
+def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
+    """Return what a model's tokenizer is: its description, the token for padding, and how long a text may be.
+
+    Args:
+        name: the model's folder or name.
+        host: what `describe_host` returned; its configuration is told the token for padding.
+    """
+    transformers = import_transformers()
+    folder = Path(name).expanduser()
+    if folder.is_dir() and not any((folder / file).is_file() for file in VOCABULARIES):
+        raise ConfigError(f"the tokenizer of {name!r} is not there: no {' or '.join(VOCABULARIES[:3])}; put it beside")
+    with _explained(name, what="tokenizer"), _quietly():
+        made = transformers.AutoTokenizer.from_pretrained(name, local_files_only=_is_folder(name))
+    backend = getattr(made, "backend_tokenizer", None)
+    if backend is None:
+        raise ConfigError(f"the tokenizer of {name} is none of the library `tokenizers`; save one with tokenizer.json")
+    text = backend.to_str()
+    config, tokens = host["config"], open_tokenizer(text)
+    rows = config.get("vocab_size")
+    if isinstance(rows, int) and tokens.get_vocab_size(with_added_tokens=True) > rows:
+        raise ConfigError(
+            f"the tokenizer of {name} knows {tokens.get_vocab_size(with_added_tokens=True)} tokens and the model has "
+            f"embeddings for {rows}: they do not belong together. Put the model's own tokenizer into its folder"
+        )
+    own = made.pad_token_id
+    pad = next((n for n in (own, made.eos_token_id, made.bos_token_id, made.unk_token_id) if n is not None), None)
+    if pad is None:
+        raise ConfigError(f"the tokenizer of {name} has no token that could fill rows; give it a pad token")
+    config["pad_token_id"] = pad
+    return {"tokenizer": text, "pad": int(pad), "own_pad": own is not None, "limit": _limit(made, config)}
+
+
+def _limit(tokenizer: Any, config: dict[str, Any]) -> int:
+    """Return how many tokens of a text a model takes."""
+    places = config.get("max_position_embeddings") or config.get("n_positions") or LONGEST
+    if config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "longformer", "mpnet", "xlm-roberta-xl"):
+        places -= int(config.get("pad_token_id") or 0) + 1  # places are counted from the padding's number on
+    known = tokenizer.model_max_length
+    return int(min(places, known if known < LONGEST else places))
+
+
+def _is_folder(name: str) -> bool:
+    return Path(name).expanduser().is_dir()
+
+
+@contextlib.contextmanager
+def _explained(name: str, what: str = "model") -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, ImportError, TypeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        detail = " ".join(str(error).split())[:300]
+        raise ConfigError(
+            f"the {what} of {name!r} cannot be opened ({detail}); give a folder that save_pretrained wrote, with its "
+            "tokenizer, or the name of a model on Hugging Face that is in the cache or can be fetched"
+        ) from None
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep transformers' remarks on new classifiers to itself; what matters is told as notes."""
+    from transformers.utils import logging as own
+
+    level, bars = own.get_verbosity(), own.is_progress_bar_enabled()
+    own.set_verbosity(logging.ERROR)
+    own.disable_progress_bar()
+    try:
+        yield
+    finally:
+        own.set_verbosity(level)
+        if bars:
+            own.enable_progress_bar()

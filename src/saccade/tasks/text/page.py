@@ -1,0 +1,90 @@
+"""What the page of a run on texts shows: each class, and the texts that are farthest off."""
+
+from functools import partial
+
+import numpy as np
+
+from ...report.markup import join, shorten, tag
+from ...report.page import Section, paragraph, table
+from ..metric import PLACE
+from ..page import Page, Shown, bootstrap
+from .data import TextSource
+from .metrics import matthews
+
+TEXTS = 30  # that are shown
+CHARS = 400  # of each
+
+
+class TextPage(Page):
+    """Sections on classes of texts."""
+
+    @classmethod
+    def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
+        """Return the metrics, Matthews' correlation with its interval over texts."""
+        found = super().facts(shown)
+        if "pair" not in shown.scores:
+            return found
+        pairs = shown.scores["pair"]
+        low, high = bootstrap(partial(_matthews_of, pairs), len(pairs))
+        interval = f"95% interval over texts {low:.3f} to {high:.3f}; chance: 0"
+        return [(name, value, interval if name.startswith("Matthews") else about) for name, value, about in found]
+
+    @classmethod
+    def sections(cls, shown: Shown) -> list[Section]:
+        """Return the classes and the worst texts."""
+        if "label" not in shown.predictions:
+            return []
+        return [_classes(shown), _worst(shown)]
+
+
+def _matthews_of(pairs: np.ndarray, keep: np.ndarray) -> float:
+    return matthews(pairs[keep])
+
+
+def _classes(shown: Shown) -> Section:
+    labels, answers = shown.predictions["label"], shown.predictions["prediction"]
+    rows = []
+    for number, name in enumerate(shown.outputs):
+        there, said = labels == number, answers == number
+        hits = int((there & said).sum())
+        rows.append(
+            [
+                shorten(name, 80),
+                f"{there.sum():,}",
+                f"{said.sum():,}",
+                _share(hits, there.sum()),
+                _share(hits, said.sum()),
+            ]
+        )
+    head = ["Class", "Texts", "Said", "Found of its texts", "Right where it is said"]
+    return Section(
+        "classes", "Class by class", table(head, rows, caption="Validation texts", numeric=range(1, len(head)))
+    )
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "none"
+
+
+def _worst(shown: Shown) -> Section:
+    title, source = "The worst texts", shown.source
+    if not isinstance(source, TextSource) or not shown.same_samples:
+        return Section(
+            "texts",
+            title,
+            paragraph("The validation texts were not at hand when this page was written.", class_="note"),
+        )
+    losses, places = shown.predictions["loss"], shown.predictions[PLACE]
+    items = []
+    for index in np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable")[:TEXTS]:
+        said, label = (shown.outputs[int(shown.predictions[name][index])] for name in ("prediction", "label"))
+        text = " / ".join(source.text(int(places[index])))
+        sure = f"{shown.predictions['confidence'][index]:.0%}"
+        items.append([shorten(text, CHARS), shorten(label, 60), tag("strong", f"{shorten(said, 60)}, {sure}")])
+    about = (
+        "The validation texts with the highest loss. Wrong labels gather here, so look at the labels before blaming "
+        "the model."
+    )
+    return Section(
+        "texts", title, join(paragraph(about), table(["Text", "Label", "Answer"], items, caption="Highest loss first"))
+    )

@@ -1,0 +1,229 @@
+"""Open a set of texts: GLUE's layouts, or any table with named columns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from ...config import DataConfig
+from ...data.open import Data
+from ...data.split import TEST, TRAIN, VAL, abbreviate
+from ...data.table import SPLITS, ordered
+from .data import TextSource, TextTargets
+from .tables import COLA, ENDINGS, Columns, open_hub, open_saved, read_columns
+
+# What columns are called, in GLUE and elsewhere: pairs first, since one of them may be called as single texts are.
+PAIRS = (
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("premise", "hypothesis"),
+    ("#1 string", "#2 string"),
+    ("text", "text_pair"),
+    ("text", "pair"),
+    ("text1", "text2"),
+)
+SINGLE = ("sentence", "text")
+LABELS = ("label", "gold_label", "quality", "is_duplicate", "class", "target")
+UNLABELLED = ("", "-", "-1")  # GLUE marks a pair without a gold label by a dash, Hugging Face by -1
+MATCHED = "matched"  # of MNLI's two development sets
+COLA_NAMES = {"0": "unacceptable", "1": "acceptable"}
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """Options of `--task text`.
+
+    Args:
+        text: the column of the texts; found by its name if not given.
+        pair: the column of the second texts; found by its name if neither is given.
+        label: the column of the classes; found by its name if not given.
+        metric: what a run is judged by: "accuracy", "matthews", or "auto", which is matthews for CoLA.
+        dev: which of several development sets to validate on, such as MNLI's "matched" and "mismatched".
+        max_length: tokens of a text at most; as many as the model takes if not given.
+        truncate: cut longer texts, of a pair the longer one first; otherwise they are refused.
+        scratch: begin with random weights, and take no more than its configuration from the model.
+    """
+
+    text: str | None = None
+    pair: str | None = None
+    label: str | None = None
+    metric: Literal["auto", "accuracy", "matthews"] = "auto"
+    dev: str = MATCHED
+    max_length: int | None = None
+    truncate: bool = False
+    scratch: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if self.max_length is not None and self.max_length < 8:
+            raise ValueError(f"max_length = {self.max_length} was given; it is 8 tokens or more")
+        if self.pair is not None and self.text is None:
+            raise ValueError("pair was given without text; name both columns")
+
+
+def open_texts(config: DataConfig, options: TextOptions) -> Data:
+    """Open the texts that settings name, with the same ones held out as in an earlier run.
+
+    Args:
+        config: where they are.
+        options: which columns.
+    """
+    if not config.path:
+        raise ValueError("no texts were given; name a folder with train.tsv and dev.tsv, or a .csv, .tsv, .jsonl file")
+    train, val, notes = _parts(config.path, options)
+    if config.val is not None:
+        other, held, more = _parts(config.val, options)
+        val, notes = held or other, [*notes, *(f"validation: {note}" for note in more)]
+    source = _source(train, options, where=config.path, prefix="train")
+    source.targets.require(config.path)
+    if val is None:
+        kept, held_out, told_of = source.hold_out(share=config.val_share, seed=config.split_seed)
+        notes += [note.replace("pictures", "texts") for note in told_of]
+        return Data(kept, held_out, _name(config.path), tuple(notes))
+    told = _source(val, options, where=config.val or config.path, prefix="dev")
+    if any(len(text) != len(source.text(0)) for text in told.texts):
+        raise ValueError(f"{config.path}: the training texts come as {_kinds(source)}, the validation texts as others")
+    held_texts = told.aligned(source.outputs)
+    both = len(set(source.texts) & set(held_texts.texts))
+    notes += [f"{both} texts are among those of training and of validation"] if both else []
+    absent = [name for name, count in zip(held_texts.outputs, held_texts.counts(), strict=True) if not count]
+    notes += [f"classes without validation texts: {abbreviate(absent)}"] if absent else []
+    return Data(source, held_texts, _name(config.path), tuple(notes))
+
+
+def find_columns(columns: Mapping[str, object], options: TextOptions, *, where: str) -> tuple[str, ...]:
+    """Return the names of the one or two columns of texts."""
+    known = {name.strip().lower(): name for name in columns}
+    given = [name for name in (options.text, options.pair) if name is not None]
+    missing = [name for name in given if name.lower() not in known]
+    if missing:
+        known_as = abbreviate([*columns], most=20)
+        raise ValueError(f"{where} has the columns {known_as}; {abbreviate(missing)} was asked for")
+    if given:
+        return tuple(known[name.lower()] for name in given)
+    for pair in PAIRS:
+        if all(name in known for name in pair):
+            return tuple(known[name] for name in pair)
+    single = next((known[name] for name in SINGLE if name in known), None)
+    if single is None:
+        raise ValueError(
+            f"{where} has the columns {abbreviate([*columns], most=20)}; texts are found under {' or '.join(SINGLE)}, "
+            f"pairs under {' and '.join(PAIRS[0])} and the like. Name yours by --task text:text=COLUMN,pair=COLUMN"
+        )
+    return (single,)
+
+
+def _parts(spec: str, options: TextOptions) -> tuple[Columns, Columns | None, list[str]]:
+    """Return training and validation columns, and remarks."""
+    path = Path(spec).expanduser()
+    if spec.startswith("hf:"):
+        return _chosen(open_hub(spec), options, spec)
+    if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
+        return _chosen(open_saved(path), options, spec)
+    if path.is_dir():
+        files = {file.stem: file for file in sorted(path.iterdir()) if file.suffix.lower() in ENDINGS}
+        if not files:
+            raise ValueError(f"{path} holds no file of texts; it should hold train.tsv and dev.tsv, or {ENDINGS[1:]}")
+        roles = _roles(list(files), options, spec)
+        return _chosen({name: read_columns(files[name]) for name in roles}, options, spec)
+    columns = read_columns(path)
+    split = next((columns[name] for name in columns if name.strip().lower() in SPLITS), None)
+    if split is None or not {part.lower() for part in split} & set(TRAIN):
+        return columns, None, []
+    parts = {
+        name: {
+            key: [value for value, part in zip(values, split, strict=True) if part == name]
+            for key, values in columns.items()
+        }
+        for name in dict.fromkeys(split)
+    }
+    return _chosen(parts, options, spec)
+
+
+def _roles(names: list[str], options: TextOptions, where: str) -> list[str]:
+    """Return which of some parts trains and, if there is one, which validates."""
+    train = [name for name in names if name.lower() in TRAIN]
+    if len(train) != 1:
+        raise ValueError(
+            f"{where} has the parts {abbreviate(sorted(names))}; one of them, and only one, should be called train"
+        )
+    exact = [name for name in names if name.lower() in VAL]
+    several = [name for name in names if name.lower() in {f"{part}_{options.dev}" for part in VAL}]
+    held = exact or several
+    if len(held) > 1:
+        raise ValueError(f"{where}: {abbreviate(held)} all look like the development set; keep one of them")
+    others = [name for name in names if name.lower().startswith(tuple(f"{part}_" for part in VAL))]
+    if not held and others:
+        raise ValueError(f"{where} has {abbreviate(sorted(others))} to validate on; choose one by --task text:dev=NAME")
+    return [*train, *held]
+
+
+def _chosen(
+    parts: Mapping[str, Columns], options: TextOptions, where: str
+) -> tuple[Columns, Columns | None, list[str]]:
+    roles = _roles(list(parts), options, where)
+    left = [name for name in parts if name not in roles and name.lower() not in TEST]
+    notes = [f"not used: {abbreviate(left)}"] if left else []
+    notes += [f"validated on {roles[1]!r}"] if len(roles) > 1 and roles[1].lower() not in VAL else []
+    return parts[roles[0]], parts[roles[1]] if len(roles) > 1 else None, notes
+
+
+def _source(columns: Columns, options: TextOptions, *, where: str, prefix: str) -> TextSource:
+    names = find_columns(columns, options, where=where)
+    label = _label(columns, options, where)
+    texts = list(zip(*(columns[name] for name in names), strict=True))
+    labels = columns[label]
+    for row, (one, told) in enumerate(zip(texts, labels, strict=True), 1):
+        if told in UNLABELLED:
+            raise ValueError(f"{where}: row {row} of {prefix} has no label ({told!r}); fill it in, or take the row out")
+        if not all(one):
+            raise ValueError(f"{where}: row {row} of {prefix} has an empty text; fill it in, or take the row out")
+    cola = tuple(columns) == COLA
+    labels = [COLA_NAMES.get(one, one) for one in labels] if cola else labels
+    classes = ordered(set(labels))
+    _refuse_numbers(classes, len(labels), where)
+    lookup = {name: index for index, name in enumerate(classes)}
+    metric = ("matthews" if cola else "accuracy") if options.metric == "auto" else options.metric
+    how = {name: getattr(options, name) for name in ("max_length", "truncate", "scratch")}
+    rows = np.array([lookup[one] for one in labels], dtype=np.int64)
+    return TextSource(texts, TextTargets(rows, classes, (), metric, {**how, "columns": list(names)}), prefix=prefix)
+
+
+def _label(columns: Columns, options: TextOptions, where: str) -> str:
+    known = {name.strip().lower(): name for name in columns}
+    wanted = [options.label.lower()] if options.label is not None else LABELS
+    found = next((known[name] for name in wanted if name in known), None)
+    if found is None:
+        raise ValueError(
+            f"{where} has the columns {abbreviate([*columns], most=20)}; classes are found under "
+            f"{' or '.join(wanted)}. Name the column by --task text:label=COLUMN"
+        )
+    return found
+
+
+def _refuse_numbers(classes: tuple[str, ...], count: int, where: str) -> None:
+    """Refuse labels that are numbers to be predicted, as in STS-B."""
+    if len(classes) > 20 and len(classes) > count / 10 and all(_is_number(name) for name in classes):
+        raise ValueError(
+            f"{where} has {len(classes)} different numbers for labels of {count} texts; they are no classes. Texts are "
+            "sorted into classes here; numbers are not predicted from texts"
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _kinds(source: TextSource) -> str:
+    return "pairs" if len(source.text(0)) == 2 else "single texts"
+
+
+def _name(spec: str) -> str:
+    return spec if spec.startswith("hf") else Path(spec).name or spec

@@ -1,0 +1,154 @@
+"""Columns of texts from files: TSV as GLUE has it, CSV, JSON lines, Parquet, and sets of Hugging Face."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ...data.table import import_extra
+
+ENDINGS = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
+COLA = ("source", "label", "mark", "sentence")  # of CoLA's files, which name no columns
+MOST = 2**20  # characters of a cell
+
+Columns = dict[str, list[str]]
+
+
+def read_columns(path: Path) -> Columns:
+    """Return the columns of a file as texts by name; a missing value is an empty text."""
+    kind = path.suffix.lower()
+    if kind not in ENDINGS:
+        raise ValueError(f"{path} is a file of unknown kind; texts are read from {', '.join(ENDINGS)} files")
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no {path}; give a file of texts, or a folder with train and dev files")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty; it should hold texts and their labels")
+    columns = {".tsv": _tsv, ".csv": _csv, ".parquet": _parquet}.get(kind, _jsonl)(path)
+    if not columns or not next(iter(columns.values())):
+        raise ValueError(f"{path} names columns and holds no text; add rows")
+    return columns
+
+
+def of_dataset(dataset: Any) -> Columns:
+    """Return the columns of a set of Hugging Face, classes by their names."""
+    found: Columns = {}
+    for name, feature in dataset.features.items():
+        kind = str(getattr(feature, "dtype", ""))
+        names = getattr(feature, "names", None)
+        if names:
+            found[name] = [names[value] if 0 <= value < len(names) else "" for value in dataset[name]]
+        elif kind in ("string", "large_string", "bool") or kind.startswith(("int", "uint", "float")):
+            found[name] = [_text(value) for value in dataset[name]]
+    return found
+
+
+def open_hub(spec: str) -> dict[str, Columns]:
+    """Return the splits of `hf:NAME[:CONFIG]`; the library may download them."""
+    name, _, config = spec.partition(":")[2].partition(":")
+    if not name:
+        raise ValueError(f"{spec!r} names no set; write hf:NAME or hf:NAME:CONFIG, such as hf:nyu-mll/glue:cola")
+    return _splits(import_extra("datasets", package="datasets").load_dataset(name, config or None))
+
+
+def open_saved(path: Path) -> dict[str, Columns]:
+    """Return the splits of a folder that `datasets` saved."""
+    return _splits(import_extra("datasets", package="datasets").load_from_disk(str(path)))
+
+
+def _splits(found: Any) -> dict[str, Columns]:
+    named = dict(found) if hasattr(found, "keys") else {"train": found}
+    return {name: of_dataset(dataset) for name, dataset in named.items()}
+
+
+def _tsv(path: Path) -> Columns:
+    """Read a TSV file as GLUE writes it: a quote is a letter like others, and only tabs part cells."""
+    rows = [line.split("\t") for line in _lines(path)]
+    first = [cell.strip() for cell in rows[0]]
+    if len(first) == len(COLA) and first[1] in ("0", "1") and first[2] in ("", "*"):
+        return _by_name(path, [list(COLA), *rows])
+    return _by_name(path, rows)
+
+
+def _csv(path: Path) -> Columns:
+    csv.field_size_limit(MOST)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file, strict=True) if row]
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, error) from error
+    except csv.Error as error:
+        raise ValueError(
+            f"{path} is broken as CSV ({error}): a quote that is opened is closed, and one inside a text is written "
+            "twice. Mend the file, or write it as .tsv, where quotes mean nothing"
+        ) from error
+    if not rows:
+        raise ValueError(f"{path} is empty; its first line names the columns, such as sentence,label")
+    return _by_name(path, rows)
+
+
+def _jsonl(path: Path) -> Columns:
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(_lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{path}: line {number} is no JSON ({error}); a file of texts has one object a line, such as "
+                '{"text": "...", "label": "..."}'
+            ) from None
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}: line {number} is no JSON object; write names with values")
+        rows.append(row)
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [_text(row.get(name)) for row in rows] for name in names}
+
+
+def _parquet(path: Path) -> Columns:
+    parquet = import_extra("pyarrow.parquet", package="pyarrow")
+    try:
+        table = parquet.read_table(path)
+    except Exception as error:  # pyarrow's own kinds, which it derives differently from version to version
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(f"{path} is not a Parquet file, or is damaged ({error})") from error
+    plain = [
+        name for name in table.column_names if not str(table.schema.field(name).type).startswith(("struct", "list"))
+    ]
+    return {name: [_text(value) for value in table.column(name).to_pylist()] for name in plain}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, error) from error
+    # Only these end a line: str.splitlines would cut a text at other letters too.
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines[:-1] if lines and not lines[-1] else lines
+
+
+def _not_utf8(path: Path, error: UnicodeDecodeError) -> ValueError:
+    return ValueError(f"{path} is not text in UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8")
+
+
+def _by_name(path: Path, rows: Sequence[Sequence[str]]) -> Columns:
+    head = [name.strip() for name in rows[0]]
+    twice = sorted({name for name in head if head.count(name) > 1})
+    if twice:
+        raise ValueError(f"{path} has two columns called {twice[0]!r}; give each a name of its own")
+    for number, row in enumerate(rows[1:], 1):
+        if len(row) != len(head):
+            raise ValueError(
+                f"{path}: row {number} has {len(row)} cells where the first line has {len(head)}; a tab or a comma too "
+                "many, or a quote that is not closed"
+            )
+    return {name: [row[place].strip() for row in rows[1:]] for place, name in enumerate(head)}
+
+
+def _text(value: Any) -> str:
+    if value is None or (isinstance(value, float) and value != value):
+        return ""
+    return str(value).strip() if not isinstance(value, float) or not value.is_integer() else str(int(value))

@@ -1,0 +1,255 @@
+"""One class a text, or a pair of texts."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig
+from ...data.feed import Batch, Expand, Feed
+from ...data.framing import Encoder
+from ...data.open import Data
+from ...data.source import Source, Stream
+from ...data.spec import InputSpec
+from ...data.table import Table
+from ...data.targets import Targets
+from ...data.validation import Validation
+from ..classification.task import Classify, weigh_classes
+from ..metric import MetricSpec
+from ..task import register_task
+from .data import TextSource, TextTargets
+from .feed import KeepTexts, LengthOrder, TokenFeed, TokenValidation
+from .hosts import build_host, describe_host, describe_tokenizer, read_config
+from .metrics import TextMetrics, metric_specs
+from .page import TextPage
+from .reading import TextOptions, open_texts
+from .tokens import INPUTS, Reading, TextEncoder
+
+KIND = "SEQUENCE_CLASSIFICATION"
+METRICS = ("accuracy", "matthews")
+
+
+@register_task("text")
+class ClassifyText(Classify):
+    """A model of Hugging Face that sorts texts under cross-entropy.
+
+    Args:
+        model: takes `input_ids`, `attention_mask` and perhaps `token_type_ids`, and returns an object with `logits`.
+        label_smoothing: share of a target spread evenly over all classes.
+        class_weights: how much each class counts, num_classes.
+    """
+
+    primary = "accuracy"
+    running = ("accuracy",)
+    Options = TextOptions
+    page = TextPage  # type: ignore[assignment]
+    recipe = "text"
+    reads = "text"
+    own_models = True
+
+    # From data to a batch
+
+    @classmethod
+    def claims(cls, table: Table) -> bool:  # noqa: ARG003
+        """Leave lists to the tasks on images: texts are asked for by --task text."""
+        return False
+
+    @classmethod
+    def read_table(cls, table: Table, options: Any) -> Targets:  # noqa: ARG003
+        """Refuse lists of images."""
+        raise table.refuse("what the task text reads, which is no list of images; `saccade train` checks texts itself")
+
+    @classmethod
+    def open(cls, config: DataConfig, options: TextOptions) -> Data:
+        """Open texts and their classes."""
+        return open_texts(config, options)
+
+    @classmethod
+    def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
+        """Leave out what is made for images, and compiling, which would be done anew for every length of texts."""
+        if config.model.checkpoint is not None:
+            raise ConfigError("model.checkpoint was given; a model of texts begins with the weights in its own folder")
+        if config.augment.repeats != 1:
+            raise ConfigError("augment.repeats was given; texts are not augmented: leave it out")
+        compiled = bool(config.engine.compile)
+        config = replace(
+            config,
+            model=replace(config.model, options={}, drop_path=None, pretrained=True),
+            augment=AugmentConfig(crop="none", flip=0.0),
+            engine=replace(config.engine, compile=compiled, channels_last=False),
+        )
+        return config, []
+
+    @classmethod
+    def complete_spec(cls, spec: InputSpec, data: Data) -> None:
+        """Keep what the set is judged by, and which columns its texts were in."""
+        assert isinstance(data.val, TextSource)
+        spec.extra["metric"] = _targets(data).metric
+        spec.extra["columns"] = list(_targets(data).how["columns"])
+
+    @classmethod
+    def find_model(cls, name: str) -> str:
+        """Return a folder or a name on Hugging Face as it is; it is opened when it is needed."""
+        return name
+
+    @classmethod
+    def complete_model(cls, spec: InputSpec, config: ModelConfig, data: Data) -> None:
+        """Keep the model's configuration and its tokenizer."""
+        host, how = describe_host(config.name, spec.outputs, kind=KIND), _targets(data).how
+        tokenizer = describe_tokenizer(config.name, host)
+        most = how["max_length"] or tokenizer["limit"]
+        if most > tokenizer["limit"]:
+            raise ConfigError(
+                f"max_length = {most} was given; {config.name} takes texts of at most {tokenizer['limit']} tokens"
+            )
+        kinds = host["config"].get("type_vocab_size", 0) or 0
+        reading = Reading(
+            **(tokenizer | {"limit": most}),
+            kinds=isinstance(kinds, int) and kinds > 1,
+            truncate=how["truncate"],
+            pair=len(spec.extra["columns"]) == 2,
+        )
+        spec.extra |= {"host": host, "tokens": asdict(reading), "scratch": how["scratch"]}
+
+    @classmethod
+    def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module:
+        """Build the model; in training, with the weights that settings name."""
+        begins = config.pretrained and not spec.extra.get("scratch")  # a file of weights names no others
+        return build_host(spec, kind=KIND, weights=config.name if begins else None)
+
+    @classmethod
+    def check_spec(cls, spec: InputSpec) -> None:
+        """Refuse a spec that no text can be read by."""
+        if spec.extra.get("metric") not in METRICS:
+            raise ValueError(f"its spec is judged by none of {', '.join(METRICS)}")
+        columns = spec.extra.get("columns")
+        if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
+            raise ValueError("its spec does not name the columns of its texts")
+        Reading.of(spec)
+        read_config(spec, kind=KIND)
+
+    @classmethod
+    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:  # noqa: ARG003
+        """Return what makes tokens of texts."""
+        return TextEncoder(Reading.of(spec))
+
+    @classmethod
+    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:  # noqa: ARG003
+        """Return what leaves tokens as they are."""
+        return KeepTexts()
+
+    @classmethod
+    def own_batches(
+        cls,
+        train: Source | Stream,
+        val: Source,
+        config: TrainConfig,
+        spec: InputSpec,
+        *,
+        device: torch.device,
+        rank: int,
+        world: int,
+    ) -> tuple[Feed, Validation]:
+        """Turn all texts into tokens, once, and return batches of like length."""
+        assert isinstance(train, TextSource)
+        assert isinstance(val, TextSource)
+        reading = Reading.of(spec)
+        tokens, held = (
+            reading.encode(part.texts, names=[part.name(index) for index in range(len(part))]) for part in (train, val)
+        )
+        widths = torch.tensor([reading.width(length) for length in tokens.lengths.tolist()])
+        batch_size = config.optim.batch_size
+        ranked: dict[str, Any] = {"rank": rank, "world": world}
+        order = LengthOrder(length=len(train), batch_size=batch_size, seed=config.seed, widths=widths, **ranked)
+        targets = torch.from_numpy(train.targets.rows)
+        shared: dict[str, Any] = {"reading": reading, "device": device}
+        feed = TokenFeed(tokens, targets, order=order, expand=KeepTexts(), **shared)
+        longest = int(max(tokens.lengths.max(), held.lengths.max()))
+        mean = float(tokens.lengths.double().mean())
+        feed.notes = [f"{len(train):,} texts of {mean:.1f} tokens on average, {longest} at most"]
+        if tokens.cut or held.cut:
+            feed.notes.append(f"cut to {reading.limit} tokens: {tokens.cut} training and {held.cut} validation texts")
+        largest = max(batch_size, 256 if device.type == "cuda" else 32)
+        return feed, TokenValidation(val, held, batch_size=largest, **shared, **ranked)
+
+    @classmethod
+    def graph_inputs(cls, spec: InputSpec) -> tuple[str, ...]:
+        """Return tokens, which of them count and, where the model is told, which text of a pair they are of."""
+        return INPUTS if Reading.of(spec).kinds else INPUTS[:2]
+
+    @classmethod
+    def pack(cls, batch: Batch, spec: InputSpec) -> Tensor:
+        """Take the rows of tokens out of a batch, B, inputs, N."""
+        return torch.stack([batch.pop(name) for name in cls.graph_inputs(spec)], dim=1)
+
+    @classmethod
+    def unpack(cls, packed: Tensor, spec: InputSpec) -> Batch:
+        """Return rows of tokens by name."""
+        return dict(zip(cls.graph_inputs(spec), packed.unbind(1), strict=True))
+
+    @classmethod
+    def stack(cls, samples: Sequence[Tensor], spec: InputSpec) -> Tensor:
+        """Return texts, inputs, N each, in rows of one width."""
+        reading = Reading.of(spec)
+        width = reading.width(max(sample.shape[1] for sample in samples))
+        packed = torch.zeros(len(samples), samples[0].shape[0], width, dtype=torch.int64)
+        packed[:, 0] = reading.pad
+        for row, sample in zip(packed, samples, strict=True):
+            row[:, : sample.shape[1]] = sample
+        return packed
+
+    @classmethod
+    def pack_text(cls, texts: tuple[str, ...], spec: InputSpec, *, name: str) -> Tensor:
+        """Return one or two texts as tokens, inputs, N; refuses what the model cannot be asked by TextError."""
+        reading = Reading.of(spec)
+        tokens = reading.encode([texts], names=[name])
+        rows = tokens.rows(torch.tensor([0]), len(tokens.ids), pad=reading.pad, kinds=reading.kinds)
+        return cls.pack(rows, spec)[0]
+
+    # In training
+
+    @classmethod
+    def build(
+        cls,
+        model: nn.Module,
+        spec: InputSpec,
+        *,
+        options: Any = None,  # noqa: ARG003
+        loss: LossConfig | None = None,
+        counts: Tensor | None = None,
+        total: int | None = None,  # noqa: ARG003
+    ) -> "ClassifyText":
+        """Return the task around a model."""
+        weights = None if loss is None else weigh_classes(loss, counts, classes=len(spec.outputs))
+        task = cls(model, label_smoothing=0.0 if loss is None else loss.smoothing, class_weights=weights)
+        task.spec, task.primary = spec, cls.primary_of(spec)  # type: ignore[misc]
+        return task
+
+    def ask(self, batch: Batch) -> Any:
+        """Return what the model answers to texts."""
+        return self.model(**{name: batch[name] for name in INPUTS if name in batch})
+
+    # Of answers
+
+    @classmethod
+    def primary_of(cls, spec: InputSpec) -> str:
+        """Return what the set is judged by."""
+        return str(spec.extra.get("metric", cls.primary))
+
+    @classmethod
+    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
+        """Return loss, accuracy and Matthews' correlation."""
+        return metric_specs(len(spec.outputs))
+
+    def metrics(self) -> TextMetrics:  # type: ignore[override]
+        """Return what collects logits and classes."""
+        assert self.spec is not None
+        return TextMetrics(metric_specs(len(self.spec.outputs)))
+
+
+def _targets(data: Data) -> TextTargets:
+    assert isinstance(data.train, TextSource)
+    assert isinstance(data.train.targets, TextTargets)
+    return data.train.targets

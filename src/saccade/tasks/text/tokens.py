@@ -1,0 +1,207 @@
+"""Texts as tokens: counted once, kept flat, handed out in rows that are padded on the right."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...data.feed import Batch
+from ...data.framing import Encoded
+from ...data.source import Sample
+from ...data.spec import InputSpec
+
+# Lengths that rows are padded to: few, so that steps of each can be replayed, and near, so that little is wasted.
+LADDER = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
+NAMED = 5  # texts that an error names
+TOKENIZER_CHARS = 2**26  # of a tokenizer's description
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+class TextError(ValueError):
+    """Texts that a model cannot be asked about."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of many texts, one after another.
+
+    Args:
+        ids: of all texts, int32.
+        kinds: 0 for the first text of a pair and 1 for the second, uint8, as many.
+        starts: where each text begins, N int64.
+        lengths: tokens of each, N int64.
+        cut: how many texts were longer and were cut.
+    """
+
+    ids: Tensor
+    kinds: Tensor
+    starts: Tensor
+    lengths: Tensor
+    cut: int = 0
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def to(self, device: torch.device) -> "Tokens":
+        """Return the same elsewhere; lengths stay where the host reads them too."""
+        return Tokens(self.ids.to(device), self.kinds.to(device), self.starts.to(device), self.lengths.to(device))
+
+    def rows(self, index: Tensor, width: int, *, pad: int, kinds: bool) -> Batch:
+        """Return texts as rows of a width, B, width, what is missing filled with padding."""
+        column = torch.arange(width, device=self.ids.device)
+        there = column < self.lengths[index, None]
+        place = torch.where(there, self.starts[index, None] + column, 0)
+        batch = {"input_ids": torch.where(there, self.ids[place], pad).long(), "attention_mask": there.long()}
+        if kinds:
+            batch["token_type_ids"] = torch.where(there, self.kinds[place], 0).long()
+        return batch
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a model's texts become tokens; kept in its spec.
+
+    Args:
+        tokenizer: as the library `tokenizers` writes one.
+        pad: number of the token that fills rows.
+        own_pad: whether that token has no other meaning.
+        limit: tokens of a text at most.
+        kinds: whether the model is told which text of a pair a token is of.
+        truncate: cut longer texts; else they are refused.
+        pair: whether a sample is two texts.
+    """
+
+    tokenizer: str
+    pad: int
+    own_pad: bool
+    limit: int
+    kinds: bool
+    truncate: bool
+    pair: bool
+
+    @classmethod
+    def of(cls, spec: InputSpec) -> "Reading":
+        """Return what a spec says, or raise ValueError: it may be a stranger's."""
+        told = spec.extra.get("tokens")
+        names = dict(cls.__annotations__)
+        if not isinstance(told, dict) or set(told) != set(names):
+            raise ValueError("its spec does not say how texts become tokens")
+        if not all(type(told[name]) is kind for name, kind in names.items()):
+            raise ValueError("what its spec says of tokens is not as training writes it")
+        if not 0 <= told["pad"] < 2**31 or not 2 <= told["limit"] < 2**24 or len(told["tokenizer"]) > TOKENIZER_CHARS:
+            raise ValueError("pad, limit or tokenizer in its spec are out of range")
+        return cls(**told)
+
+    def width(self, longest: int) -> int:
+        """Return the width of rows that hold texts of so many tokens."""
+        step = next((step for step in LADDER if step >= longest), -(-longest // 128) * 128)
+        return max(min(step, self.limit), longest)
+
+    def encode(self, texts: Sequence[tuple[str, ...]], *, names: Sequence[str] | None = None) -> Tokens:
+        """Turn texts into tokens.
+
+        Args:
+            texts: one or two a sample.
+            names: what errors call them; their numbers from 1 if not given.
+        """
+        wrong = next((n for n, one in enumerate(texts) if len(one) != 1 + self.pair), None)
+        called = names or [f"text {number + 1}" for number in range(len(texts))]
+        if wrong is not None:
+            asked = "two texts, a pair" if self.pair else "one text"
+            raise TextError(f"{called[wrong]} has {len(texts[wrong])} texts; the model was trained on {asked} a sample")
+        made = open_tokenizer(self.tokenizer)
+        added = made.num_special_tokens_to_add(self.pair)
+        if self.pair and not added:  # a tokenizer that has nothing to set between two texts
+            texts = [("\n".join(one),) for one in texts]
+        found = made.encode_batch([one[0] if len(one) == 1 else one for one in texts])
+        lengths = np.array([len(one.ids) for one in found], dtype=np.int64)
+        long = np.flatnonzero(lengths > self.limit)
+        if len(long):
+            if not self.truncate:
+                raise TextError(self._too_long(long, lengths, called))
+            made = open_tokenizer(self.tokenizer, limit=self.limit)
+            again = made.encode_batch([texts[n][0] if len(texts[n]) == 1 else texts[n] for n in long.tolist()])
+            for number, one in zip(long, again, strict=True):
+                found[number], lengths[number] = one, len(one.ids)
+        empty = np.flatnonzero(lengths == 0)
+        if len(empty):
+            raise TextError(f"{called[empty[0]]} has no token; it holds nothing that the tokenizer knows")
+        if not self.own_pad:
+            self._refuse_ending(found, called)
+        return Tokens(
+            torch.from_numpy(np.concatenate([np.asarray(one.ids, dtype=np.int32) for one in found])),
+            torch.from_numpy(np.concatenate([np.asarray(one.type_ids, dtype=np.uint8) for one in found])),
+            torch.from_numpy(np.cumsum(lengths) - lengths),
+            torch.from_numpy(lengths),
+            cut=len(long),
+        )
+
+    def _too_long(self, long: np.ndarray, lengths: np.ndarray, called: Sequence[str]) -> str:
+        some = ", ".join(f"{called[n]} ({lengths[n]} tokens)" for n in long[:NAMED])
+        more = f" and {len(long) - NAMED} more" if len(long) > NAMED else ""
+        return (
+            f"{len(long)} of {len(lengths)} texts have more tokens than the {self.limit} that are taken: {some}{more}. "
+            "Shorten them, have them cut by --task text:truncate=true, or choose a model that takes longer texts"
+        )
+
+    def _refuse_ending(self, found: Sequence[Any], called: Sequence[str]) -> None:
+        ending = next((n for n, one in enumerate(found) if one.ids[-1] == self.pad), None)
+        if ending is not None:
+            raise TextError(
+                f"{called[ending]} ends with the token {found[ending].tokens[-1]!r}, which stands for padding, since "
+                "the tokenizer has no token for that: the model would take the text to end before it. Give it "
+                "a pad token, or change the text"
+            )
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """Makes tensors of single samples, for those who read one at a time: evaluate, predict, serve.
+
+    Args:
+        reading: how texts become tokens.
+    """
+
+    reading: Reading
+
+    def __call__(self, sample: Sample, word: int = 0) -> Encoded:  # noqa: ARG002
+        """Return a text's tokens."""
+        texts = tuple(sample.inputs[name] for name in ("text", "pair") if name in sample.inputs)
+        tokens = self.reading.encode([texts], names=[sample.name])
+        found: Encoded = {"ids": tokens.ids, "kinds": tokens.kinds}
+        if sample.target is not None:
+            found["target"] = torch.as_tensor(sample.target)
+        return found
+
+    def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
+        """Return texts as rows of one width."""
+        lengths = torch.tensor([len(sample["ids"]) for sample in samples])
+        ids, kinds = (torch.cat([sample[name] for sample in samples]) for name in ("ids", "kinds"))
+        tokens = Tokens(ids, kinds, lengths.cumsum(0) - lengths, lengths)
+        width = self.reading.width(int(lengths.max()))
+        batch = tokens.rows(torch.arange(len(samples)), width, pad=self.reading.pad, kinds=self.reading.kinds)
+        if "target" in samples[0]:
+            batch["target"] = torch.stack([sample["target"] for sample in samples])
+        return batch
+
+
+@lru_cache(maxsize=8)
+def open_tokenizer(text: str, *, limit: int | None = None) -> Any:
+    """Return a tokenizer from its description; with a limit, one that cuts."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise ImportError(f"texts need {error.name}; install it by pip install 'saccade[hf]'") from None
+    try:
+        made = Tokenizer.from_str(text)
+    except Exception as error:  # the library raises plain Exception
+        raise ValueError(f"the tokenizer cannot be read: {str(error)[:200]}") from None
+    made.no_padding()
+    made.no_truncation()
+    if limit is not None:
+        made.enable_truncation(limit)
+    return made

@@ -1,0 +1,5 @@
+"""Questions about images."""
+
+from .task import AnswerQuestions
+
+__all__ = ["AnswerQuestions"]

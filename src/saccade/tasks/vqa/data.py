@@ -1,0 +1,219 @@
+"""Questions about images with answers of which several may be right, each by a share."""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ...config import DataConfig
+from ...data.open import Data
+from ...data.source import FileSource, Sample
+from ...data.split import abbreviate
+from ...data.table import PATHS, SPLITS
+from ...data.targets import Targets
+from ..text.tables import Columns, read_columns
+
+QUESTIONS, ANSWERS = ("question", "text"), ("answer", "answers", "label")
+MARK, SCORE = "|", "="
+AGREED = 3  # of VQAv2's ten people: an answer that so many gave is wholly right
+
+
+@dataclass(frozen=True)
+class VqaOptions:
+    """Options of `--task vqa`.
+
+    Args:
+        answers: how many of the most frequent training answers a model may give.
+        max_length: tokens of a question; as many as the model takes if not given.
+        truncate: cut longer questions; otherwise they are refused.
+        scratch: begin with random weights.
+    """
+
+    answers: int = 3129
+    max_length: int | None = None
+    truncate: bool = False
+    scratch: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if self.answers < 2:
+            raise ValueError(f"answers = {self.answers} was given; there are 2 or more")
+
+
+@dataclass(frozen=True)
+class AnswerTargets(Targets):
+    """How right each answer is: rows are N, answers, float32 from 0 to 1.
+
+    Args:
+        how: what the task's options say of questions.
+    """
+
+    task = "vqa"
+    noun = "answers"
+
+    how: tuple[tuple[str, object], ...] = ()
+
+    def require(self, where: str) -> None:
+        """Refuse fewer than two answers."""
+        if len(self.outputs) < 2:
+            raise ValueError(f"{where} has {len(self.outputs)} answer; questions need two or more that can be given")
+
+    def describe(self, index: int) -> str:
+        """Return the answers of a sample, the rightest first."""
+        order = np.argsort(-self.rows[index], kind="stable")[:3]
+        return ", ".join(self.outputs[n] for n in order if self.rows[index, n] > 0) or "none that can be given"
+
+    def counts(self) -> np.ndarray:
+        """Return how many samples each answer is right for."""
+        return (self.rows > 0).sum(0, dtype=np.int64)
+
+    def alone(self) -> list[str]:
+        """Return nothing: rare answers are left to training."""
+        return []
+
+
+class QuestionSource(FileSource):
+    """Images in files with a question each; of one image there may be many."""
+
+    questions: list[str]
+
+    def subset(self, indices: Sequence[int] | np.ndarray) -> "QuestionSource":
+        """Return the source of some of the questions."""
+        part = super().subset(indices)
+        assert isinstance(part, QuestionSource)
+        part.questions = [self.questions[int(index)] for index in indices]
+        return part
+
+    def sample(self, index: int) -> Sample:
+        """Return all of a sample, or raise BadSample."""
+        inputs = {"image": self.read(index), "text": self.questions[index]}
+        return Sample(inputs, self.targets.read(index), self.name(index))
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of names, answers and questions."""
+        digest = hashlib.sha256(super().fingerprint().encode())
+        for question in self.questions:
+            digest.update(question.encode("utf-8", "surrogatepass") + b"\0")
+        return digest.hexdigest()
+
+
+def open_questions(config: DataConfig, options: VqaOptions) -> Data:
+    """Open questions about images: a table with the columns image, question, answer and perhaps split.
+
+    Args:
+        config: where the table is; paths of images are relative to it.
+        options: how many answers can be given.
+    """
+    if not config.path:
+        raise ValueError("no questions were given; name a .csv, .tsv, .jsonl or .parquet file: image, question, answer")
+    path = Path(config.path).expanduser()
+    columns = read_columns(path)
+    parts = _parted(columns, path)
+    told = {
+        name: [read_answers(cell, path, row) for row, cell in _cells(part, ANSWERS, path)]
+        for name, part in parts.items()
+    }
+    frequent = Counter(answer for shares in told["train"] for answer, share in shares.items() if share > 0)
+    outputs = tuple(
+        sorted(name for name, _ in sorted(frequent.items(), key=lambda one: (-one[1], one[0]))[: options.answers])
+    )
+    how = tuple((name, getattr(options, name)) for name in ("max_length", "truncate", "scratch"))
+    sources = {name: _source(part, told[name], outputs, path, how) for name, part in parts.items()}
+    sources["train"].targets.require(str(path))
+    notes = [f"{len(frequent) - len(outputs)} rare answers are never given"] if len(frequent) > len(outputs) else []
+    if "val" in sources:
+        return Data(sources["train"], sources["val"], path.name, tuple(notes))
+    train, held, more = sources["train"].hold_out(share=config.val_share, seed=config.split_seed)
+    return Data(train, held, path.name, (*notes, *more))
+
+
+def read_answers(cell: str, path: Path, row: int) -> dict[str, float]:
+    """Return the answers of a cell with how right each is.
+
+    One answer is wholly right. Several, parted by `|`, are what people said, and each is worth a third of how often it
+    was said, at most one, as in VQAv2; or each has its worth behind it: `yes=1|maybe=0.3`.
+    """
+    given = [part.strip().lower() for part in cell.split(MARK) if part.strip()]
+    if not given:
+        raise ValueError(f"{path}: row {row} has no answer; fill it in, or take the row out")
+    if any(SCORE in part for part in given):
+        return {name: _share(text, path, row) for name, text in (_pair(part, path, row) for part in given)}
+    if len(given) == 1:
+        return {given[0]: 1.0}
+    return {name: min(count / AGREED, 1.0) for name, count in Counter(given).items()}
+
+
+def _pair(part: str, path: Path, row: int) -> tuple[str, str]:
+    name, mark, text = part.rpartition(SCORE)
+    if not mark or not name.strip():
+        raise ValueError(
+            f"{path}: row {row} has the answer {part!r}; give all answers of a row a worth, as in yes=0.6, or none"
+        )
+    return name.strip(), text
+
+
+def _share(text: str, path: Path, row: int) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share <= 1:
+        raise ValueError(f"{path}: row {row} gives an answer the worth {text!r}; it is a number from 0 to 1")
+    return share
+
+
+def _parted(columns: Columns, path: Path) -> dict[str, Columns]:
+    split = next((columns[name] for name in columns if name.strip().lower() in SPLITS), None)
+    if split is None:
+        return {"train": columns}
+    roles = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
+    unknown = sorted(set(split) - set(roles) - {"test"})
+    if unknown or "train" not in split:
+        raise ValueError(f"{path}: the column split has {abbreviate(sorted(set(split)))}; it says train, val or test")
+    return {
+        role: {
+            name: [cell for cell, part in zip(cells, split, strict=True) if roles.get(part) == role]
+            for name, cells in columns.items()
+        }
+        for role in ("train", "val")
+        if any(roles.get(part) == role for part in split)
+    }
+
+
+def _cells(columns: Columns, names: Sequence[str], path: Path) -> list[tuple[int, str]]:
+    known = {name.strip().lower(): name for name in columns}
+    found = next((known[name] for name in names if name in known), None)
+    if found is None:
+        raise ValueError(f"{path} has the columns {abbreviate(list(columns), most=20)}; it needs {' or '.join(names)}")
+    return list(enumerate(columns[found], 1))
+
+
+def _source(
+    columns: Columns,
+    told: Sequence[Mapping[str, float]],
+    outputs: tuple[str, ...],
+    path: Path,
+    how: tuple[tuple[str, object], ...],
+) -> QuestionSource:
+    images, questions = ([cell for _, cell in _cells(columns, names, path)] for names in (PATHS, QUESTIONS))
+    for row, (image, question) in enumerate(zip(images, questions, strict=True), 1):
+        if not image or not question:
+            raise ValueError(f"{path}: row {row} has an empty image or question; fill it in, or take the row out")
+    missing = [name for name in dict.fromkeys(images) if not (path.parent / name).is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{path} names {len(missing)} images that are not there: {abbreviate(missing)}; paths are relative to it"
+        )
+    place = {name: column for column, name in enumerate(outputs)}
+    rows = np.zeros((len(told), len(outputs)), dtype=np.float32)
+    for row, shares in enumerate(told):
+        for answer, share in shares.items():
+            if answer in place:
+                rows[row, place[answer]] = share
+    source = QuestionSource(path.parent, images, AnswerTargets(rows, outputs, (), how))
+    source.questions = questions
+    return source
