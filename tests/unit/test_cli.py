@@ -164,7 +164,8 @@ def test_training_through_the_command_writes_a_run_and_is_not_overwritten(tmp_pa
         (["--plugin", "drloc:model=vit"], "no option 'model'"),
         (["--plugin", "drloc:hidden_dim=-1"], "hidden_dim"),
         (["--plugin", "broadcast:layers=3"], "a list of a whole number"),
-        (["--plugin", "token_label:labels=maps"], "only Python code"),
+        (["--plugin", "token_label:labels=maps"], "no option 'labels'"),
+        (["--plugin", "token_label:maps=nowhere"], "nowhere"),
         (["--set", "loss.class_weights=[1, 2]"], "the data has 10 classes"),
     ],
 )
