@@ -47,7 +47,7 @@ def test_what_is_not_there_is_refused_with_the_names_there_are(things):
 
 def test_every_layout_has_its_reader():
     assert sorted(READERS) == sorted(
-        ["embedded", "hub", "saved", "shards", "npz", "arrays", "parquet", "list", "folder"]
+        ["embedded", "hub", "saved", "shards", "npz", "arrays", "parquet", "list", "folder", "masks"]
     )
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
+import saccade.pretrained
 from saccade.building import load_model
 from saccade.data.augment import Normalize
 from saccade.deployment.bundle import BUNDLE_FIELDS, Bundle, ExportError
@@ -318,11 +320,12 @@ def test_a_missing_onnxruntime_names_the_extra(tmp_path, monkeypatch):
         open_predictor(path)
 
 
-def test_a_timm_model_is_opened_by_name(monkeypatch):
+def test_a_timm_model_is_opened_by_name(monkeypatch, tmp_path):
     import timm
 
-    real = timm.create_model
-    monkeypatch.setattr(timm, "create_model", lambda name, pretrained: real(name, pretrained=False))
+    kept = tmp_path / "model.safetensors"
+    save_file(timm.create_model("test_vit").state_dict(), kept)
+    monkeypatch.setattr(saccade.pretrained, "_fetch", lambda name, cfg: kept)
     predictor = open_predictor("test_vit")
     assert predictor.kind == "timm"
     assert predictor.name == "test_vit"

@@ -143,7 +143,7 @@ def test_every_variant_fits_the_settings_and_some_model(recipe):
     base = overlay(TrainConfig(), values)
     for pattern, settings in variants.items():
         assert overlay(base, settings, source=pattern) != base
-        assert timm.list_models(pattern)
+        assert recipe == "text" or timm.list_models(pattern)  # texts are read by models of Hugging Face
 
 
 def test_later_patterns_win_and_tags_do_not_count():
@@ -177,7 +177,7 @@ TINY = {
 BEGINS_WITH = {"drloc_finetune": "drloc", "nommer_finetune": "nommer_21k"}
 
 
-@pytest.mark.parametrize("recipe", [name for name in list_recipes() if not name.startswith("segment")])
+@pytest.mark.parametrize("recipe", [name for name in list_recipes() if not name.startswith(("segment", "text"))])
 def test_three_steps_on_the_embedded_set(recipe, tmp_path):
     checkpoint = {}
     if recipe in BEGINS_WITH:
