@@ -201,6 +201,9 @@ def _fit(loop: Loop) -> dict[str, Any]:
         # PyTorch tells of a dead reader by an error wherever we are, or the next read finds nobody there.
         if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker"):
             raise
+        for _ in range(4):  # word of the other readers' deaths may come after, from a signal: not into what follows
+            with suppress(RuntimeError):
+                time.sleep(0.05)
         raise TrainingError(
             f"a process that reads pictures was ended from outside at step {loop.step}: {error}. Mostly the machine's "
             f"memory is full; saccade train --resume {loop.run.path} --workers {(loop.config.data.workers or 0) // 2}"
