@@ -1,18 +1,17 @@
-"""The `saccade` command: finds the verb's file in `commands` and runs it."""
+"""The `saccade` command: finds the verb's file in `commands` and runs it; what is mistyped is answered before that."""
 
+import os
+import re
 import signal
 import sys
 import warnings
-from argparse import SUPPRESS, Action
+from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter
 from importlib import import_module
 from pathlib import Path
-from typing import TextIO
-
-from jsonargparse import ArgumentParser, DefaultHelpFormatter
-from rich.console import Console
-from rich.markup import escape
+from typing import Any, NoReturn, TextIO
 
 from . import __version__
+from .commands import Args
 
 VERBS = ("train", "compare", "evaluate", "explain", "predict", "export", "serve", "data", "models", "benchmark")
 
@@ -20,7 +19,7 @@ VERBS = ("train", "compare", "evaluate", "explain", "predict", "export", "serve"
 NO_MEMORY = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
 
 
-class _Help(DefaultHelpFormatter):
+class _Help(HelpFormatter):
     """Help that tells a default where there is one to tell."""
 
     def _get_help_string(self, action: Action) -> str:
@@ -28,41 +27,101 @@ class _Help(DefaultHelpFormatter):
         return f"{action.help or ''}{' (default: %(default)s)' if shown else ''}"
 
 
+class Parser(ArgumentParser):
+    """A parser that answers a mistake in one line, with what was most likely meant."""
+
+    def __init__(self, prog: str, description: str | None) -> None:
+        super().__init__(prog=prog, description=description, formatter_class=_Help, allow_abbrev=False)
+
+    def read(self, words: list[str]) -> Args:
+        """Return what was given; flags that do not exist are named before anything that is missing."""
+        for word in words[: words.index("--") if "--" in words else None]:
+            flag, _, value = word.partition("=")
+            if value == "--":  # which argparse takes for the end of flags
+                self.error(f"{flag} was given without a value")
+            is_flag = len(word) > 1 and word.startswith("-") and " " not in flag
+            if is_flag and flag not in self._option_string_actions and not re.match(r"-\.?\d", word):
+                self.error(f"there is no flag {flag}{_nearest(flag, self._option_string_actions)}")
+        return self.parse_args(words, Args())
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and stop."""
+        text = message.removeprefix("argument ")
+        self.exit(2, f"{self.prog}: {text}{'' if text.endswith('?') else '.'} See {self.prog} --help\n")
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = ArgumentParser(
-        prog="saccade", description="Better context for vision transformers.", formatter_class=_Help
-    )
-    parser.add_argument(
-        "--version", action="version", version=f"saccade {__version__}", help="Print the version and exit."
-    )
-    verbs = parser.add_subcommands(required=True, dest="verb")
-    commands = {name: import_module(f".commands.{name}", __package__) for name in VERBS}
-    for name, command in commands.items():
-        verb = ArgumentParser(description=command.flags.__doc__, formatter_class=_Help)
-        command.flags(verb)
-        verbs.add_subcommand(name, verb, help=command.flags.__doc__)
-    args = parser.parse_args(argv)
-    given = args[args.verb]
-    for name, value in vars(given).items():
-        if isinstance(value, list) and (not value or [] in value):  # argparse makes this of `--name=--`
-            parser.error(f"--{name.replace('_', '-')} was given without a value")
+    try:
+        status = _main(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        if argv is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return status
+
+
+def _main(words: list[str]) -> int:
+    verb = words[0] if words else ""
+    if verb not in VERBS:
+        _without_verb(words)
+    command = import_module(f".commands.{verb}", __package__)
+    parser = Parser(f"saccade {verb}", command.flags.__doc__)
+    command.flags(parser)
+    return _run(command, verb, parser.read(words[1:]))
+
+
+def _without_verb(words: list[str]) -> NoReturn:
+    """Answer a command that begins with no verb: help, the version, or which verbs there are."""
+    parser = Parser("saccade", "Better context for vision transformers.")
+    parser.add_argument("--version", action="version", version=f"saccade {__version__}", help="print it and exit")
+    verbs = parser.add_argument_group("verbs, each with a --help of its own")
+    for name in VERBS:
+        said = import_module(f".commands.{name}", __package__).flags.__doc__
+        verbs.add_argument(name, nargs="?", help=said)
+    parser.usage = "saccade VERB ..."
+    if not words:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
+    if not words[0].startswith("-"):
+        parser.error(f"there is no verb {words[0]}; there are {', '.join(VERBS)}{_nearest(words[0], VERBS)}")
+    parser.read(words[:1])
+    parser.error(f"{words[0]} was given; name a verb first: {', '.join(VERBS)}")
+
+
+def _nearest(word: str, known: Any) -> str:
+    from .config import nearest
+
+    return nearest(word, known)
+
+
+def _run(command: Any, verb: str, args: Args) -> int:
+    """Run a verb; what goes wrong by no fault of ours is one line."""
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
-            return commands[args.verb].run(given) or 0
+            return command.run(args) or 0
     except KeyboardInterrupt:
-        Console(stderr=True).print(f"saccade {args.verb}: stopped", highlight=False)
+        _say(f"saccade {verb}: stopped")
         return 128 + signal.SIGINT
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError, ImportError, RuntimeError, MemoryError) as error:
         if type(error) is RuntimeError and not any(words in str(error) for words in NO_MEMORY):
             raise  # not one of ours: a fault, to be seen whole
         detail = _plain(error) or "out of memory"
         if isinstance(error, MemoryError) or type(error) is RuntimeError:
             detail = f"the memory is not enough ({detail.splitlines()[0]}); give a smaller batch, image size or model"
-        console = Console(stderr=True, soft_wrap=True)
-        console.print(f"[bold red]saccade {args.verb}:[/] {escape(detail)}", highlight=False)
+        _say(detail, before=f"[bold red]saccade {verb}:[/] ")
         return 2
+
+
+def _say(text: str, *, before: str = "", after: str = "") -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    Console(stderr=True, soft_wrap=True).print(f"{before}{escape(text)}{after}", highlight=False)
 
 
 def _plain(error: BaseException) -> str:
@@ -85,7 +144,7 @@ def _warn(
     """Show a warning of ours as a plain line, another one with where it comes from."""
     ours = Path(filename).is_relative_to(Path(__file__).parent)
     text = str(message) if ours else warnings.formatwarning(message, category, filename, lineno, line).rstrip()
-    Console(stderr=True, soft_wrap=True).print(f"[yellow]{escape(text)}[/]", highlight=False)
+    _say(text, before="[yellow]", after="[/]")
 
 
 if __name__ == "__main__":

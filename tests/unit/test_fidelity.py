@@ -2,11 +2,11 @@
 
 import re
 import shlex
+from argparse import ArgumentParser
 from importlib import import_module
 from pathlib import Path
 
 import pytest
-from jsonargparse import ArgumentParser
 
 from saccade.cli import VERBS
 from saccade.comparison.arms import parse_arms

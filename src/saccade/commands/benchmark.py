@@ -1,9 +1,11 @@
 """`saccade benchmark`."""
 
+from argparse import ArgumentParser
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
+
+from . import Args
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -17,7 +19,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--compile", action="store_true", help="time the compiled models as well")
 
 
-def run(args: Namespace) -> None:
+def run(args: Args) -> None:
     """Print images per second and peak memory of model and peer, for inference and training."""
     from ..building import resolve_name
     from ..evaluation.speed import MODES, Setting, as_markdown, race

@@ -1,10 +1,12 @@
 """`saccade compare`."""
 
+from argparse import ArgumentParser
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
+
+from . import Args
 
 WRITES = r"cost\.json"  # in a run's folder
 
@@ -44,7 +46,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print the result alone")
 
 
-def run(args: Namespace) -> int:
+def run(args: Args) -> int:
     """Run a comparison and print what it found; the exit status is 1 if an arm failed."""
     from ..comparison.compare import compare as run_comparison
     from ..comparison.compare import plan_comparison

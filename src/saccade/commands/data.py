@@ -1,12 +1,14 @@
 """`saccade data`."""
 
 import json
+from argparse import ArgumentParser
 
-from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
+
+from . import Args
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -39,12 +41,12 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu", help="labels: where the teacher is asked")
 
 
-def run(args: Namespace) -> int:
+def run(args: Args) -> int:
     """Do what was asked; the exit status is 1 if something serious was found."""
     return _labels(args) if args.what == "labels" else _check(args)
 
 
-def _labels(args: Namespace) -> int:
+def _labels(args: Args) -> int:
     from ..config import ConfigError
     from ..labelling import write_labels
     from ..loading import open_device
@@ -73,7 +75,7 @@ def _labels(args: Namespace) -> int:
     return 0
 
 
-def _check(args: Namespace) -> int:
+def _check(args: Args) -> int:
     """Print the report on a set; the exit status is 1 if something serious was found."""
     from functools import partial
 

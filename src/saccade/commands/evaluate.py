@@ -1,9 +1,10 @@
 """`saccade evaluate`."""
 
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
+from . import Args
 
 WRITES = r"evaluation(-\d+)?(/evaluation\.(json|html))?"  # in a run's folder
 
@@ -50,7 +51,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print the result alone")
 
 
-def run(args: Namespace) -> int:
+def run(args: Args) -> int:
     """Measure models and print what was found."""
     from ..evaluation.evaluate import EPSILONS
     from ..evaluation.evaluate import evaluate as run_evaluation

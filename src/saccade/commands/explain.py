@@ -1,10 +1,12 @@
 """`saccade explain`."""
 
+from argparse import ArgumentParser
 from pathlib import Path
 
-from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
+
+from . import Args
 
 WRITES = r"explanation(-\d+)?(/(index\.html|numbers\.json|picture-\d+(/[\w-]+\.png)?))?"  # in a run's folder
 
@@ -37,7 +39,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the explanation that --out names")
 
 
-def run(args: Namespace) -> None:
+def run(args: Args) -> None:
     """Write the page and print where it is."""
     from ..explanation.explain import explain as make
     from ..explanation.result import choose_folder

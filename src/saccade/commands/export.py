@@ -1,13 +1,15 @@
 """`saccade export`."""
 
 import json
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from . import Args
 
 if TYPE_CHECKING:
     from ..deployment.judge import ExportedFile
@@ -31,7 +33,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print what was measured as JSON")
 
 
-def run(args: Namespace) -> None:
+def run(args: Args) -> None:
     """Export and print what was written and measured."""
     from ..deployment.export import export as run_export
 

@@ -1,11 +1,13 @@
 """`saccade models`."""
 
 import json
+from argparse import ArgumentParser
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.table import Table
+
+from . import Args
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -13,15 +15,13 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
-def run(args: Namespace) -> None:
+def run(args: Args) -> None:
     """Print every backbone with its counted and its published size."""
-    from ..evaluation.size import model_size
-    from ..models import list_backbones
-    from ..models._published import PUBLISHED
+    from ..sizes import COUNTED, PUBLISHED
 
     rows: list[dict[str, Any]] = []
-    for name in list_backbones():
-        size, paper = model_size(name), PUBLISHED.get(name)
+    for name, size in COUNTED.items():
+        paper = PUBLISHED.get(name)
         rows.append(
             {
                 "name": name,

@@ -1,10 +1,12 @@
 """`saccade predict`."""
 
+from argparse import ArgumentParser
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from . import Args
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -30,7 +32,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bar and no names of bad files")
 
 
-def run(args: Namespace) -> int:
+def run(args: Args) -> int:
     """Write predictions; the exit status is 1 if no file could be read."""
     from ..deployment.paths import count_paths
     from ..deployment.predict import Prediction

@@ -1,8 +1,9 @@
 """`saccade serve`."""
 
+from argparse import ArgumentParser
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
+from . import Args
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -31,7 +32,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--trust", action="store_true", help="open .pt2 files, which are programs")
 
 
-def run(args: Namespace) -> None:
+def run(args: Args) -> None:
     """Serve until a signal to stop."""
     from ..deployment.serve import serve
 

@@ -1,11 +1,13 @@
 """`saccade train`."""
 
 import signal
+from argparse import ArgumentParser
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
+
+from . import Args
 
 # In a run's folder, as a pattern of paths; nothing that no verb writes is ever removed from one.
 WRITES = (
@@ -53,7 +55,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--print-config", action="store_true", help="print the settings and stop")
 
 
-def run(args: Namespace) -> int:
+def run(args: Args) -> int:
     """Train, or print the settings that would be trained with."""
     from ..config import parse_settings, to_yaml
     from ..training.loop import Interrupted

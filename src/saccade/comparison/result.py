@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..report.document import Block, Text, to_markdown
+from ..report.notebook import show_table
 from ..report.plain import to_json
 from .findings import Findings
 from .tables import at_equal_time, classes, costs, differences, disagreements, disagreements_text
@@ -51,3 +52,11 @@ class Comparison(Findings):
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {verdict}" for name, verdict in self._verdicts())
+
+    def __repr__(self) -> str:
+        told = "; ".join(f"{name}: {verdict}" for name, verdict in self._verdicts())
+        return f"<Comparison {self.path}: {told or 'nothing to compare'}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the verdict of every arm."""
+        return show_table(f"{self.metric} against {self.reference}, {self.path}", self._verdicts())

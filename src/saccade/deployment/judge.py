@@ -171,6 +171,9 @@ class Exported:
     score: float | None
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"<Exported {self.folder}: {', '.join(f'{file.path.name} {file.mib:.1f} MiB' for file in self.files)}>"
+
     @property
     def accuracy(self) -> float | None:
         """The score, of a task that is judged by accuracy."""

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ..files import free_folder, whole_folder, write_text
+from ..report.notebook import show_table
 from ..report.plain import to_json
 from ..report.tally import Score
 from ..tasks.metric import MetricSpec
+from .bootstrap import Estimate
 from .findings import Findings
 from .opening import EvaluationError
 from .page import render
@@ -20,6 +22,28 @@ DIGITS = 6
 
 class Evaluation(Findings):
     """Runs side by side on the same pictures: see `Findings`; and how that is written."""
+
+    def __repr__(self) -> str:
+        name = self.primary.name
+        found = (
+            f"{run.name} {name} {run.metrics[name].value:.4g}" for run in self.runs.values() if name in run.metrics
+        )
+        return f"<Evaluation on {self.pictures:,} of {self.data}: {', '.join(found)}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: every main number of every run, with its interval."""
+        rows = [
+            [name, *(self._cell(run.metrics.get(name), spec) for run in self.runs.values())]
+            for name, spec in self.specs.items()
+        ]
+        return show_table(f"{self.pictures:,} of {self.data}", rows, head=["", *self.runs])
+
+    @staticmethod
+    def _cell(found: Estimate | None, spec: MetricSpec) -> str:
+        """Return a number with its interval."""
+        if found is None:
+            return ""
+        return f"{_digits(found.value, spec)} ({_digits(found.low, spec)} to {_digits(found.high, spec)})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the pictures as JSON's types, numbers to six digits."""
@@ -62,7 +86,7 @@ class Evaluation(Findings):
         for name in names:
             cells = [run.metrics[name] for run in self.runs.values() if name in run.metrics]
             spec = self.specs[name]
-            shown = (f"{_digits(e.value, spec)} ({_digits(e.low, spec)} to {_digits(e.high, spec)})" for e in cells)
+            shown = (self._cell(found, spec) for found in cells)
             lines.append(f"| {name} | " + " | ".join(shown) + " |")
         for found in self.differences:
             if found.metric in (self.primary.name, mean_name(self.primary.name)):

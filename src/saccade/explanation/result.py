@@ -7,6 +7,7 @@ from typing import Any
 from PIL import Image
 
 from ..files import free_folder, whole_folder
+from ..report.notebook import show_page
 from ..tasks import Answer
 from .page import render
 from .view import Explained, ExplainedSample, Figure, View
@@ -16,6 +17,15 @@ KIND = "saccade explanation"
 
 class Explanation(Explained):
     """What a model did with pictures: see `Explained`."""
+
+    def __repr__(self) -> str:
+        names = ", ".join(picture.name for picture in self.pictures[:3])
+        more = f" and {len(self.pictures) - 3} more" if len(self.pictures) > 3 else ""
+        return f"<Explanation of {self.model}: {names}{more}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the whole page."""
+        return show_page(render(self))
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
         """Write the page, its pictures as PNG and its numbers, whole or not at all; return the page's path.

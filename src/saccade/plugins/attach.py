@@ -39,6 +39,10 @@ class Handle:
         self._modules: list[tuple[nn.Module, str]] = []
         self._replaced: list[tuple[nn.Module, str, Any]] = []
 
+    def __repr__(self) -> str:
+        count = sum(p.numel() for p in self.parameters())
+        return f"<{type(self.plugin).__name__} on {type(self.model).__name__}: {count:,} parameters more>"
+
     def modules(self) -> list[nn.Module]:
         """Return the modules the plug-in brought, in the order it brought them."""
         places = self._modules + [(parent, name) for parent, name, _ in self._replaced]

@@ -18,6 +18,8 @@ from ..data.loader import check_bad
 from ..data.open import Data
 from ..data.source import Stream
 from ..files import free_name, write_text
+from ..report.notebook import show_facts
+from ..report.plain import count_of
 from ..runs import Run, RunError
 from ..scores import save_scores
 from ..state import load_state
@@ -66,6 +68,17 @@ class Trained:
     metric: str
     metrics: dict[str, Any]
     seconds: float
+
+    def __repr__(self) -> str:
+        epochs = count_of(self.metrics.get("epoch", 0), "epoch")
+        return f"<Trained {self.path}: {self.metric} {self.score:.4g} after {epochs}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        shown = {name: f"{value:.4g}" for name, value in self.metrics.items() if isinstance(value, int | float)}
+        return show_facts(
+            str(self.path), {self.metric: f"{self.score:.4g}", "report": str(self.path / "report.html"), **shown}
+        )
 
     def __getattr__(self, name: str) -> float:
         """Return a metric of the validation samples by its name, such as `loss`."""
@@ -277,11 +290,12 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
         }
         write_text(run.path / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False))
         report = _report(run, parts)
+        epochs = count_of(loop.epoch, "epoch")
         loop.console.close(
             f"{loop.config.model.name} on {parts.data.name}",
             {
                 primary.words: f"{primary.show(trained.score)} on {len(measured)} validation pictures",
-                "trained": f"{loop.epoch} epochs, {loop.step} steps, {summary['seconds']:.0f} s",
+                "trained": f"{epochs}, {count_of(loop.step, 'step')}, {summary['seconds']:.0f} s",
                 "parameters": f"{summary['parameters']:,}",
                 "pictures left out": str(count_bad(summary["bad_pictures"])),
                 "run": str(run.path),

@@ -1,0 +1,104 @@
+"""What is asked before any work needs no PyTorch: help, the version, answers to typing errors, names to complete."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import saccade
+from saccade.cli import VERBS, main
+
+HEAVY = ("torch", "timm", "numpy", "jsonargparse")
+
+
+def run(code, *words):
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+
+
+def asked(*words):
+    """Return exit status, what was printed, and the heavy modules that the command imported."""
+    code = (
+        "import sys\nfrom saccade.cli import main\n"
+        "try: status = main(sys.argv[1:])\nexcept SystemExit as stop: status = stop.code or 0\n"
+        f"print('heavy:', [name for name in {HEAVY} if name in sys.modules])\nsys.exit(status)"
+    )
+    done = run(code, *words)
+    out, _, heavy = done.stdout.rpartition("heavy: ")
+    return done.returncode, out, done.stderr, heavy.strip()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["models"]])
+def test_help_version_and_models_import_nothing_heavy(words):
+    status, out, _, heavy = asked(*words)
+    assert (status, heavy) == (0, "[]")
+    assert "saccade" in out or "glnet_nano" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["modles"], "did you mean 'models'?"),
+        (["train", "--epochz", "3"], "there is no flag --epochz; did you mean '--epochs'?"),
+        (["train", "--epoch=3"], "did you mean '--epochs'?"),
+        (["benchmark", "--modle", "x"], "did you mean '--model'?"),
+        (["--versoin"], "did you mean '--version'?"),
+        (
+            ["benchmark", "--batch-size", "many", "--model", "a", "--peer", "b"],
+            "--batch-size: invalid int value: 'many'",
+        ),
+        (["data", "chek"], "'check'"),
+        (["train", "-x"], "there is no flag -x"),
+    ],
+)
+def test_a_typing_error_is_one_line_with_the_nearest_name_and_imports_nothing_heavy(words, told):
+    status, out, err, heavy = asked(*words)
+    assert (status, heavy, out) == (2, "[]", "")
+    assert told in err
+    assert err.count("\n") == 1
+    assert "usage" not in err
+
+
+def test_a_value_that_looks_like_no_flag_is_let_through(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--lr", "-0.1", "--help"])
+    assert "the highest learning rate" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_says_a_default_once(verb, capsys):
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert verb in text
+    assert re.search(r"\(default: [^)]*\) \(default", text) is None
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    code = "import sys\nfrom saccade.cli import main\nsys.exit(main())"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-c", code, "models"], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert done.stderr == ""
+
+
+def test_import_is_light_and_what_is_named_is_there_once_it_is_used():
+    code = (
+        "import sys, saccade\n"
+        "assert 'torch' not in sys.modules\n"
+        "from timm.models import is_model\n"
+        "assert is_model('glnet_nano')\n"
+        "assert {'train', 'compare', 'attach', 'Handle', 'plugins'} <= set(dir(saccade))\n"
+        "from saccade import train, Handle, InputSpec\n"
+        "assert saccade.models.list_backbones() == saccade.list_backbones()\n"
+    )
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_name_that_is_listed_is_there():
+    assert [name for name in dir(saccade) if not hasattr(saccade, name)] == []
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = saccade.trian
