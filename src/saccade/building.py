@@ -1,6 +1,7 @@
 """From settings to a model with its plug-ins, and to the task it is trained for."""
 
 import inspect
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from .config import ConfigError, LossConfig, ModelConfig
 from .data.spec import InputSpec
-from .metadata import check_inputs, check_model, described_by, read_described
+from .metadata import check_inputs, check_model, described_by, read_about, read_described
 from .models import CheckpointError, load_official
 from .models._backbone import Backbone
 from .models._builder import SMALL_SIDE
@@ -24,7 +25,7 @@ from .pretrained import PREFIX, class_words, match_classes, open_timm
 from .registry import option_hints, parse_options
 from .tasks import Distillation, LabelMaps, Task, TeacherLabels, TokenLabelling
 from .tasks.opening import TaskChoice, find_task
-from .weights import find_weights
+from .weights import find_weights, unfinished_note
 
 GIVEN_HERE = ("model", "task")  # what plug-ins are given here
 TEACHER_TASKS = (Distillation, TokenLabelling)  # in the place of plain classification
@@ -221,6 +222,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
     """
     file = find_weights(path)
     about, weights = read_described(file)
+    note = unfinished_note(file, about)
     with described_by(file, weights):
         check_inputs(about)
         spec = InputSpec.from_dict(about)
@@ -238,6 +240,9 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
             f"the weights of {file} do not fit the model and classes written beside them ({detail}); give the folder "
             "of the run that wrote them"
         ) from None
+    if note is not None:
+        spec.notes.append(note)
+        warnings.warn(note, stacklevel=2)
     return model.eval(), spec
 
 
@@ -256,11 +261,11 @@ def load_weights(model: nn.Module, path: str, spec: InputSpec) -> None:
         path: a run's folder, or a file of weights: ours, timm's or the published code's.
         spec: takes a note of what was left out.
     """
-    file = Path(path).expanduser()
-    if file.is_dir():
-        file = file / "model.safetensors"
+    file = find_weights(path)
     if not file.exists():
         raise CheckpointError(f"model.checkpoint = {path} was given; there is no {file}")
+    note = unfinished_note(file, read_about(file))
+    spec.notes += [note] if note is not None else []
     if isinstance(model, Backbone):
         report = load_official(model, file)
         spec.notes += [f"left out of {file.name}: {', '.join(report.dropped)}"] if report.dropped else []

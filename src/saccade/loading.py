@@ -17,6 +17,7 @@ from .models import CheckpointError
 from .pretrained import PREFIX, open_timm
 from .tasks import Task
 from .tasks.opening import find_task
+from .weights import find_weights
 
 ALLOWED = "a run's folder, its model.safetensors"
 Origin = Literal["run", "timm", "module"]
@@ -76,7 +77,7 @@ def open_model(target: str | Path, *, device: str | None = None) -> LoadedModel:
         model, spec = load_model(target)
         folder = path if path.is_dir() else path.parent
         run = folder if (folder / "config.yaml").is_file() else None
-        found = LoadedModel(model, spec, (folder.resolve().name or str(target)), "run", run)
+        found = LoadedModel(model, spec, (folder.resolve().name or str(target)), "run", run, tuple(spec.notes))
     else:
         found = LoadedModel(*open_timm(name), name.partition("@")[0], "timm")
     if device is not None:
@@ -121,13 +122,6 @@ def find_target(target: str | Path, *, allowed: str = ALLOWED) -> str:
 
 def _require_weights(folder: Path) -> None:
     """Refuse a folder without weights, and say what it is."""
-    if (folder / "model.safetensors").exists():
-        return
-    if (folder / "config.yaml").is_file():
-        raise CheckpointError(
-            f"{folder} is a run that has not come to its end, where its weights are written; resume it by saccade "
-            f"train --resume {folder}"
-        )
-    if (folder / "comparison.json").is_file():
+    if (folder / "comparison.json").is_file() and not (folder / "config.yaml").is_file():
         raise CheckpointError(f"{folder} is a comparison; give one of its runs, in {folder / 'runs'}")
-    raise CheckpointError(f"{folder} holds no model.safetensors, so it is no run; give a folder `saccade train` wrote")
+    find_weights(folder)

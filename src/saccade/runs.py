@@ -40,6 +40,8 @@ class Run:
         self.settings = path / "config.yaml"
         self.metrics_file = path / "metrics.jsonl"
         self.weights = path / "model.safetensors"
+        self.last_weights = path / "last.safetensors"  # of a run that has not come to its end
+        self.best_weights = path / "best.safetensors"  # of the best validation so far
         self.states = path / "state"
         self.scores_file = path / "scores.safetensors"
         self.predictions_file = path / "predictions.safetensors"

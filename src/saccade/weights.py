@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
@@ -16,16 +17,34 @@ from .models import CheckpointError
 from .models._identify import resolve_name
 from .tasks.opening import find_task
 
+FINAL, LAST, BEST = "model.safetensors", "last.safetensors", "best.safetensors"  # in a run's folder
 
-def save_model(path: Path, weights: Mapping[str, Tensor], config: ModelConfig, spec: InputSpec) -> None:
-    """Write weights with what is needed to build their model and to feed it."""
+
+def save_model(
+    path: Path,
+    weights: Mapping[str, Tensor],
+    config: ModelConfig,
+    spec: InputSpec,
+    *,
+    unfinished: Mapping[str, int] | None = None,
+) -> None:
+    """Write weights with what is needed to build their model and to feed it.
+
+    Args:
+        path: of the file.
+        weights: by name.
+        config: of the model.
+        spec: what goes in and comes out.
+        unfinished: step, epoch and epochs of a training that has not come to its end.
+    """
     own = find_task(spec.task).own_models
     # Others, such as where weights came from, build nothing.
     allowed = {} if own else constructor_options(resolve_name(config.name))
     options = {name: value for name, value in config.options.items() if name in allowed}
     model = {**asdict(config), "options": options, "checkpoint": None, "pretrained": False, "probe": False}
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
-    about = json.dumps({"model": model, **spec.to_dict()})
+    told = {} if unfinished is None else {"unfinished": dict(unfinished)}
+    about = json.dumps({"model": model, **spec.to_dict(), **told})
     save_tensors(path, tensors, metadata={"format": "pt", "saccade": about})
 
 
@@ -37,12 +56,25 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: dict[st
 
 
 def find_weights(path: str | Path) -> Path:
-    """Return the file of weights that a path names: itself, or the one in a run's folder."""
+    """Return the file of weights that a path names: itself, or in a run's folder the final ones, else the last."""
     file = Path(path).expanduser()
     if not file.is_dir():
         return file
-    if not (file / "model.safetensors").exists():
+    for name in (FINAL, LAST):
+        if (file / name).exists():
+            return file / name
+    if (file / "config.yaml").is_file():
         raise CheckpointError(
-            f"{file} holds no model.safetensors; a run gets one at its end: saccade train --resume {file}"
+            f"{file} is a run that has written no weights yet; resume it by saccade train --resume {file}"
         )
-    return file / "model.safetensors"
+    raise CheckpointError(f"{file} holds no {FINAL}, so it is no run; give a folder `saccade train` wrote")
+
+
+def unfinished_note(file: Path, about: Mapping[str, Any]) -> str | None:
+    """Return a sentence on weights that were written before their training came to its end; None of others."""
+    told = about.get("unfinished")
+    if told is None:
+        return None
+    known = isinstance(told, dict) and all(type(told.get(name)) is int for name in ("epoch", "epochs", "step"))
+    when = f"after {told['epoch']} of {told['epochs']} epochs (step {told['step']}), " if known else ""
+    return f"the weights in {file} are unfinished: they were written {when}before the training came to its end"

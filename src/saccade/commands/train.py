@@ -11,7 +11,7 @@ from . import Args
 
 # In a run's folder, as a pattern of paths; nothing that no verb writes is ever removed from one.
 WRITES = (
-    r"config\.yaml|metrics\.(jsonl|csv)|(summary|bad_pictures)\.json|report\.html|(model|predictions|scores)\.safetensors"
+    r"config\.yaml|metrics\.(jsonl|csv)|(summary|bad_pictures)\.json|report\.html|(model|last|best|predictions|scores)\.safetensors"
     r"|state(/(\.lock|\.torchrun|\.?(damaged-)?step-[\d.]+(part)?(/(state\.json|shard-\d+-of-\d+\.safetensors))?))?"
     r"|tensorboard(/events\.out\.[^/]+)?"
 )
@@ -79,7 +79,10 @@ def run(args: Args) -> int:
             quiet=args.quiet,
         )
     except Interrupted as stop:
-        Console(stderr=True).print(f"stopped by {stop}; resume with: saccade train --resume {escape(str(stop.run))}")
+        Console(stderr=True, soft_wrap=True).print(
+            f"stopped by {stop}; resume with: saccade train --resume {escape(str(stop.run))}\n"
+            f"the weights so far can be used: saccade evaluate {escape(str(stop.run))}"
+        )
         return 128 + stop.number
     except KeyboardInterrupt:
         run = args.resume or args.out or "RUN"

@@ -90,7 +90,7 @@ def export(
         origin=evidence.origin,
         metric=judge.metric,
         score=judge.score,
-        notes=tuple(work.notes),
+        notes=(*loaded.notes, *work.notes),
     )
     if isinstance(wrapped, WithTokens):
         write_text(folder / TOKENIZER, spec.extra["tokens"]["tokenizer"])

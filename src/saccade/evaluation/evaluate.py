@@ -107,7 +107,8 @@ def evaluate(
         )
     numbers = [judge.numbers(seed=seed, resamples=resamples) for judge in judges]
     asked = [f"asked as {task}"] if task is not None else []
-    notes = [*asked, *samples.notes, *(note for judge in judges for note in judge.notes()), *_bad_notes(bad)]
+    notes = [*(note for model in models for note in model.loaded.notes), *asked]
+    notes += [*samples.notes, *(note for judge in judges for note in judge.notes()), *_bad_notes(bad)]
     if robust and not kind.attackable:
         notes.append("attacks are for models that answer with a class, and were left out")
     first = judges[0]

@@ -17,11 +17,12 @@ from ..data.validation import Validation
 from ..runs import Run
 from ..state import State, StateError, piece_of, save_state, set_aside
 from ..tasks import Metrics, Task
+from ..weights import save_model
 from .console import Board, Console
 from .engine import turn_onednn_on, uncompiled
 from .lifecycle import on_signal
 from .optimizer_state import load_optimizer_state, optimizer_state
-from .parallel import World, fill, held_whole
+from .parallel import World, fill, held_whole, whole, whole_state
 from .setup import Parts, differences
 from .step import Step
 
@@ -141,6 +142,7 @@ class Loop(Step):
         if last or self.epoch % self.config.keep.evaluate_every == 0:
             self.measured = self.evaluate()
             record |= {f"val_{name}": value for name, value in self.measured.compute().items()}
+            self.task.settle(self.measured)
             self._judge(record[f"val_{self.primary.name}"])
         self.world.unite(self.feed.bad)
         record |= {"images_per_second": count / max(self.seconds, 1e-9), "seconds": self.seconds}
@@ -161,6 +163,8 @@ class Loop(Step):
         larger = self.primary.larger_is_better
         better = self.best is None or (value > self.best if larger else value < self.best)
         self.best, self.stale = (value, 0) if better else (self.best, self.stale + 1)
+        if better:
+            self._keep_weights(self.run.best_weights)
 
     def _late(self) -> bool:
         """Whether the last state is so old that losing what came after would hurt."""
@@ -217,7 +221,23 @@ class Loop(Step):
         }
         folder, keep = self.run.states, self.config.keep.states
         save_state(folder, self.step, tensors, record, keep=keep, world=self.world)
+        if self.step:
+            self._keep_weights(self.run.last_weights)
         self.saved_at = time.monotonic()
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the model's whole weights, the averaged ones if there are any; all processes call this."""
+        weights = dict(whole_state(self.task.model))
+        if self.average is not None:
+            weights |= {name: whole(value) for name, value in self.average.tensors().items()}
+        return weights
+
+    def _keep_weights(self, path: Path) -> None:
+        """Write the weights as they are, so that the run can be used before it has come to its end."""
+        weights = self.weights()
+        if self.world.is_main:
+            stand = {"step": self.step, "epoch": self.epoch, "epochs": self.config.schedule.epochs}
+            save_model(path, weights, self.config.model, self.parts.spec, unfinished=stand)
 
     def restore(self, state: State) -> None:
         """Go back to where a state was written; an empty one is the start."""
@@ -256,7 +276,7 @@ class Loop(Step):
             raise StateError(
                 f"the pictures are not those that {self.run.path} was begun with: {'; '.join(changes)}. Put them back "
                 "as they were (--set data.path=... if they lie elsewhere now), or begin another run; it can start from "
-                f"this one's weights if it has come to its end: --set model.checkpoint={self.run.path}"
+                f"this one's weights: --set model.checkpoint={self.run.path}"
             )
 
     def _refuse_to_lose(self) -> None:

@@ -29,7 +29,7 @@ from .console import Console
 from .engine import torch_settings
 from .lifecycle import begun_before, held_alone, mark
 from .loop import Loop, TrainingError
-from .parallel import World, join_world, local_device, whole, whole_state
+from .parallel import World, join_world, local_device
 from .recipes import configure, gather_settings
 from .setup import Parts, assemble, resolve
 
@@ -264,9 +264,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
     measured = loop.measured or loop.evaluate()
     metrics = {f"val_{name}": value for name, value in measured.compute().items()}
     loop.task.settle(measured)
-    weights = dict(whole_state(loop.task.model))
-    if loop.average is not None:
-        weights |= {name: whole(value) for name, value in loop.average.tensors().items()}
+    weights = loop.weights()
     primary = parts.primary
     trained = Trained(run.path, metrics[f"val_{primary.name}"], primary.name, record, seconds)
     if loop.world.is_main:
@@ -275,6 +273,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
         save_scores(run.scores_file, measured.scores(), measured.columns["place"], names, parts.spec)
         save_tensors(run.predictions_file, {"place": measured.columns["place"], **measured.predictions()})
         save_model(run.weights, weights, loop.config.model, parts.spec)
+        run.last_weights.unlink(missing_ok=True)
         summary = {
             **metrics,
             "task": parts.spec.task,
@@ -331,8 +330,7 @@ def _resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> T
     if refused:
         raise ConfigError(
             f"{', '.join(refused)} cannot be changed in a resumed run; only {', '.join(MAY_CHANGE)} can. Begin "
-            f"another run for other settings; --set model.checkpoint={run.path} starts it from this one's weights, if "
-            "it has come to its end"
+            f"another run for other settings; --set model.checkpoint={run.path} starts it from this one's weights"
         )
     return changed
 
