@@ -1,9 +1,8 @@
 """From settings to a model with its plug-ins, and to the task it is trained for."""
 
-import inspect
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,16 @@ from torch import Tensor, nn
 
 from .config import ConfigError, LossConfig, ModelConfig
 from .data.spec import InputSpec
-from .metadata import check_inputs, check_model, described_by, read_about, read_described
-from .models import CheckpointError, load_official
-from .models._backbone import Backbone
+from .metadata import check_inputs, check_model, described_by, read_described
+from .models import CheckpointError
 from .models._builder import SMALL_SIDE
+from .freezing import freeze_all_but_classifier, freeze_lower
 from .models._identify import resolve_name
-from .models._official import read_checkpoint
 from .plugins import PLUGINS, attach
+from .plugins.trained import new_parameters, watched
 from .pretrained import PREFIX, class_words, match_classes, open_timm
 from .registry import option_hints, parse_options
+from .starting import has_head, load_rest, start_from, weights_file
 from .tasks import Distillation, LabelMaps, Task, TeacherLabels, TokenLabelling
 from .tasks.opening import TaskChoice, find_task
 from .weights import find_weights, unfinished_note
@@ -48,13 +48,14 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = _create(config, spec)
-        whole = config.checkpoint is not None and _has_head(config.checkpoint)
-        if config.checkpoint is not None and not whole:
-            load_weights(model, config.checkpoint, spec)
-        model = find_task(spec.task).add_head(model, config, spec)
-        if config.checkpoint is not None and whole:
-            load_weights(model, config.checkpoint, spec)
+        model, kind = _create(config, spec), find_task(spec.task)
+        file = None if kind.own_models else weights_file(config)
+        whole, started = file is not None and has_head(file), None
+        if file is not None and not whole:
+            started = start_from(model, file, spec, name=config.name)
+        model = kind.add_head(model, config, spec)
+        if file is not None and whole:
+            started = start_from(model, file, spec, name=config.name)
         torch.manual_seed(seed + 1)
         for text in config.plugins:
             name, options = parse_plugin(text)
@@ -62,8 +63,17 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
             if not is_task(made):
                 if "num_classes" in option_hints(made):
                     options.setdefault("num_classes", find_task(spec.task).num_outputs(spec))
-                with _options_explained(name, options):
+                shape = (spec.in_chans, spec.img_size, spec.img_size)
+                look = (
+                    nullcontext()
+                    if started is None
+                    else watched(model, text, shape, spec.notes.append, classifier=started.own_classes)
+                )
+                with _options_explained(name, options), look:
                     attach(model, made(**options))
+    if started is not None:
+        load_rest(model, started, spec)
+        model.new_parameters = new_parameters(model, started.parameters)  # type: ignore[assignment]
     return model
 
 
@@ -108,7 +118,9 @@ def build_task(
                 with _options_explained(name, options):
                     task = made(task, **options)
     if config.probe:
-        _freeze_all_but_classifier(model)
+        freeze_all_but_classifier(model)
+    elif config.freeze:
+        freeze_lower(model, config.freeze)
     return task
 
 
@@ -186,29 +198,16 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
         options["drop_path_rate"] = config.drop_path
     more = find_task(spec.task).model_options(name, spec)
     fitted: dict[str, Any] = {"img_size": spec.img_size}
-    if spec.img_size <= SMALL_SIDE and "patch16" in name and "patch_size" not in config.options:  # or little is left
+    own_patches = config.checkpoint is None and not config.pretrained and "patch_size" not in config.options
+    if spec.img_size <= SMALL_SIDE and "patch16" in name and own_patches:  # or little is left
         fitted["patch_size"] = 4
         spec.notes.append(f"{name} reads patches of 4 pixels, since the pictures have {spec.img_size}")
     try:
-        return timm.create_model(name, pretrained=config.pretrained, **options, **{**more, **fitted, **config.options})
+        return timm.create_model(name, **options, **{**more, **fitted, **config.options})
     except TypeError as error:
         if "img_size" not in str(error):  # networks of convolutions take any size and no such argument
             raise ConfigError(f"model.options = {config.options} was given for {name}: {error}") from None
-    except RuntimeError as error:
-        if not (config.pretrained and "No pretrained weights exist" in str(error)):
-            raise
-        raise ConfigError(
-            f"model.pretrained was asked for and there are no weights of {name}; leave it out, or name weights by "
-            "model.checkpoint"
-        ) from None
-    except OSError as error:  # how the hub tells of a missing network, too
-        if not config.pretrained:
-            raise
-        raise ConfigError(
-            f"the pretrained weights of {name} could not be fetched ({str(error).splitlines()[0]}); where there is no "
-            "network, name a file of weights by --set model.checkpoint=FILE"
-        ) from error
-    return timm.create_model(name, pretrained=config.pretrained, **options, **{**more, **config.options})
+    return timm.create_model(name, **options, **{**more, **config.options})
 
 
 def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
@@ -251,65 +250,3 @@ def _as_before(text: str) -> str:
     if name != "second_order" or "head_dim" in options:
         return text
     return f"{text}{',' if ':' in text else ':'}head_dim=width"
-
-
-def load_weights(model: nn.Module, path: str, spec: InputSpec) -> None:
-    """Load weights to start from; a classifier for other classes is left as it is.
-
-    Args:
-        model: to fill.
-        path: a run's folder, or a file of weights: ours, timm's or the published code's.
-        spec: takes a note of what was left out.
-    """
-    file = find_weights(path)
-    if not file.exists():
-        raise CheckpointError(f"model.checkpoint = {path} was given; there is no {file}")
-    note = unfinished_note(file, read_about(file))
-    spec.notes += [note] if note is not None else []
-    if isinstance(model, Backbone):
-        report = load_official(model, file)
-        spec.notes += [f"left out of {file.name}: {', '.join(report.dropped)}"] if report.dropped else []
-        return
-    weights = read_checkpoint(file)
-    weights = _fit_positions(model, weights)
-    own = model.state_dict()
-    classifier = getattr(model, "default_cfg", {}).get("classifier", "head") or "head"
-    heads = (classifier,) if isinstance(classifier, str) else tuple(classifier)
-    dropped = [k for k, v in weights.items() if k in own and own[k].shape != v.shape and k.startswith(heads)]
-    wrong = [k for k, v in weights.items() if k in own and own[k].shape != v.shape and k not in dropped]
-    missing = [k for k in own if k not in weights and not k.startswith(heads)]
-    if wrong or missing:
-        raise CheckpointError(
-            f"{file} does not fit {type(model).__name__}: {len(missing)} weights are missing "
-            f"({', '.join(missing[:3])}), {len(wrong)} have another shape ({', '.join(wrong[:3])}); name the model "
-            "the weights were made for"
-        )
-    model.load_state_dict({k: v for k, v in weights.items() if k in own and k not in dropped}, strict=False)
-    spec.notes += [f"left out of {file.name}: {', '.join(dropped)}"] if dropped else []
-
-
-def _has_head(path: str) -> bool:
-    """Tell whether weights to start from are those of a backbone with a task's head on it."""
-    file = Path(path).expanduser()
-    file = file / "model.safetensors" if file.is_dir() else file
-    if file.suffix != ".safetensors" or not file.is_file():
-        return False
-    return any(name.startswith("backbone.") for name in read_checkpoint(file))
-
-
-def _fit_positions(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Let timm's own filter bring old names and other grids to this model's."""
-    adapt = getattr(inspect.getmodule(type(model)), "checkpoint_filter_fn", None)
-    return dict(adapt(weights, model)) if adapt is not None else weights
-
-
-def _freeze_all_but_classifier(model: Any) -> None:
-    if not hasattr(model, "get_classifier"):
-        raise ConfigError(f"model.probe was asked for and {type(model).__name__} does not tell its classifier")
-    heads = model.get_classifier()
-    heads = heads if isinstance(heads, tuple) else (heads,)
-    kept = {id(p) for head in heads for p in head.parameters()}
-    if not kept:
-        raise ConfigError(f"model.probe was asked for and the classifier of {type(model).__name__} has no parameters")
-    for parameter in model.parameters():
-        parameter.requires_grad_(id(parameter) in kept)

@@ -36,6 +36,9 @@ class DataConfig:
     buffer: int = 4096  # undecoded pictures a stream shuffles among
     bad_limit: float = 0.05  # share of unreadable pictures at which training stops
     train_limit: int | None = None  # use only this many training pictures, balanced over classes
+    group: str | None = None  # column of a list: samples of one patient, video, ... are never on both sides of a split
+    folds: int | None = None  # cut the training samples into so many parts, and validate on one of them
+    fold: int = 0  # which one, from 0 on
 
 
 @dataclass(kw_only=True)
@@ -46,9 +49,10 @@ class ModelConfig:
     options: dict[str, Any] = field(default_factory=dict)  # arguments of the model's constructor
     plugins: list[str] = field(default_factory=list)  # "broadcast", "drloc:weight=0.3", ...
     drop_path: float | None = None
-    pretrained: bool = False  # timm's own weights, which need a network or a cache
+    pretrained: bool = False  # timm's own weights, from its hub or the hub's cache on this machine
     checkpoint: str | None = None  # weights to start from: a run, a safetensors file, a published checkpoint
     probe: bool = False  # train the classifier alone
+    freeze: float = 0.0  # share of the layers, from the first on, that stay as they are
     head: str | None = None  # of tasks that have several: "upernet", "fpn:width=128", ...; None: the task's own choice
 
 
@@ -108,6 +112,7 @@ class ScheduleConfig:
     power: float = 1.0  # of a polynomial fall
     steps: int | None = None  # length in steps instead of epochs, of recipes that count so
     warmup_steps: int | None = None  # length of the warm-up in steps instead of epochs
+    head_epochs: float = 0.0  # of trained weights: train what is new alone for so long, at most a third of it all
     patience: int | None = None  # stop after so many validations in a row, see keep.evaluate_every, none of them better
 
 

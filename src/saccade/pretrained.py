@@ -13,6 +13,7 @@ from torch import nn
 from .config import ConfigError, nearest
 from .data.spec import InputSpec
 from .models import CheckpointError
+from .models._identify import resolve_name
 from .models._official import read_checkpoint
 
 PREFIX = "timm:"
@@ -112,23 +113,41 @@ def class_words(name: str, count: int) -> list[list[str]]:
     return [[f"class {place}"] for place in range(count)]
 
 
-def _fetch(name: str, cfg: Any) -> Path:
+def find_pretrained(name: str) -> Path:
+    """Return the file of timm's trained weights of a model, to start from; nothing is read yet.
+
+    Args:
+        name: of the model, with or without the weights' tag.
+    """
+    name = resolve_name(name)
+    cfg = timm.get_pretrained_cfg(name)
+    if cfg is None or not cfg.has_weights:
+        near = ", ".join(timm.list_pretrained(f"{name.split('_')[0]}*")[:3])
+        raise ConfigError(
+            f"--pretrained (model.pretrained) was asked for and there are no weights of {name}; leave it out, name "
+            f"weights by --checkpoint FILE, or choose a model that has some{f', such as {near}' if near else ''}"
+        )
+    return _fetch(name, cfg, f"name a file of them by --checkpoint FILE (or a run: --checkpoint RUN) and --model {name}")
+
+
+def _fetch(name: str, cfg: Any, instead: str | None = None) -> Path:
     """Return the file of a model's weights, from the hub's cache or from the hub; soon, where there is no network."""
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    instead = f"give a file of them by {PREFIX}{name}@FILE.safetensors"
+    instead = instead or f"give a file of them by {PREFIX}{name}@FILE.safetensors"
+    file = (cfg.hf_hub_filename or "model.safetensors").replace("pytorch_model.bin", "model.safetensors")
     if not cfg.hf_hub_id:
         raise CheckpointError(f"timm's hub has no weights of {name}; {instead}")
     try:
-        return Path(hf_hub_download(cfg.hf_hub_id, "model.safetensors", local_files_only=True))
+        return Path(hf_hub_download(cfg.hf_hub_id, file, local_files_only=True))
     except LocalEntryNotFoundError:
         pass
     try:
         if not urllib.request.getproxies():  # the hub's own client tries for most of a minute
             host = urlsplit(constants.ENDPOINT)
             socket.create_connection((host.hostname or "", host.port or 443), timeout=WAIT).close()
-        return Path(hf_hub_download(cfg.hf_hub_id, "model.safetensors"))
+        return Path(hf_hub_download(cfg.hf_hub_id, file))
     except (OSError, HfHubHTTPError, ValueError) as error:
         told = " ".join(str(error).split())[:200]
         raise CheckpointError(

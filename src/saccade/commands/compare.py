@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from . import Args
+from . import Args, add_weights
 
 WRITES = r"cost\.json"  # in a run's folder
 
@@ -20,10 +20,13 @@ def flags(parser: ArgumentParser) -> None:
         default=None,
         help="base, broadcast, drloc:weight=0.3+lr=0.003, NAME:=model=glnet_stl, ...; repeatable",
     )
+    parser.add_argument("--folds", type=int, default=None, help="validate on each of so many parts in turn, such as 5")
+    parser.add_argument("--repeats", type=int, default=1, help="ways to cut the folds")
     parser.add_argument("--seeds", default="5", help="how many, or which: 3 or 0,1,7")
     parser.add_argument("--task", default=None, help="as for train; by the data's layout if not given")
     parser.add_argument("--model", default=None, help="of all arms that do not name another")
-    parser.add_argument("--recipe", default=None, help="a recipe's name or a YAML file; `small` if not given")
+    add_weights(parser)
+    parser.add_argument("--recipe", default=None, help="as for train")
     parser.add_argument("--epochs", type=int, default=None, help="passes over the pictures")
     parser.add_argument("--batch-size", type=int, default=None, help="pictures a step")
     parser.add_argument("--lr", type=float, default=None, help="the highest learning rate")

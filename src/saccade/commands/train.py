@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from . import Args
+from . import Args, add_weights
 
 # In a run's folder, as a pattern of paths; nothing that no verb writes is ever removed from one.
 WRITES = (
@@ -32,7 +32,10 @@ def flags(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--model", default=None, help="a model's name, ours or timm's")
     parser.add_argument("--plugin", action="append", default=None, help="broadcast, drloc:weight=0.3, ...; repeatable")
-    parser.add_argument("--recipe", default=None, help="a recipe's name or a YAML file; `small` if not given")
+    add_weights(parser)
+    parser.add_argument(
+        "--recipe", default=None, help="a recipe's name or a YAML file; `small`, or with trained weights `finetune`"
+    )
     parser.add_argument("--epochs", type=int, default=None, help="passes over the pictures; 100 in `small`")
     parser.add_argument(
         "--batch-size",

@@ -12,7 +12,7 @@ from typing import Any
 from ..building import parse_plugin
 from ..config import ConfigError, TrainConfig, flatten, overlay, read_value
 from ..plugins import PLUGINS
-from ..training.recipes import SHORT_FLAGS, configure
+from ..training.recipes import SHORT_FLAGS, configure, default_recipe
 
 BASE = "base"
 OF_ALL = ("data", "plugins", "seed", "device", "workers")  # short flags that all arms share, or that `+` writes
@@ -46,7 +46,7 @@ class Arm:
             shared: what all arms have set, by dotted name; laid over the recipe, and under the arm's own settings.
         """
         try:
-            config = configure(self.recipe or recipe, {**shared, **self.settings})
+            config = configure(self.recipe or recipe or default_recipe(shared), {**shared, **self.settings})
             return overlay(config, {"model.plugins": [*config.model.plugins, *self.plugins]})
         except ConfigError as error:
             raise ConfigError(f"arm {self.name!r}: {error}") from None

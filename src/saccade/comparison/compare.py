@@ -27,6 +27,11 @@ def compare(
     seeds: int | Sequence[int] = 5,
     task: str | None = None,
     model: str | None = None,
+    pretrained: bool | None = None,
+    checkpoint: str | Path | None = None,
+    group: str | None = None,
+    folds: int | None = None,
+    repeats: int = 1,
     recipe: str | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
@@ -57,6 +62,12 @@ def compare(
         task: "classify", "multilabel", "regress", ..., with options as in "multilabel:loss=asymmetric"; what the data's
             layout says if not given.
         model: of all arms, unless they say otherwise.
+        pretrained: start from timm's weights of the model.
+        checkpoint: weights to start from: a run, or a file of them.
+        group: column of a list; samples that have the same in it are never on both sides of a split.
+        folds: cut the training samples into so many parts and validate on each in turn, where they are too few for one
+            held-out part; the set's own validation samples are left alone.
+        repeats: how many ways to cut them.
         recipe: likewise.
         epochs: likewise.
         batch_size: likewise.
@@ -86,6 +97,11 @@ def compare(
             seeds=seeds,
             task=task,
             model=model,
+            pretrained=pretrained,
+            checkpoint=checkpoint,
+            group=group,
+            folds=folds,
+            repeats=repeats,
             recipe=recipe,
             epochs=epochs,
             batch_size=batch_size,

@@ -28,6 +28,11 @@ class Request:
     seeds: int | Sequence[int] = 5
     task: str | None = None
     model: str | None = None
+    pretrained: bool | None = None
+    checkpoint: str | Path | None = None
+    group: str | None = None
+    folds: int | None = None
+    repeats: int = 1
     recipe: str | None = None
     epochs: int | None = None
     batch_size: int | None = None
@@ -72,7 +77,8 @@ class Request:
     @cached_property
     def shared(self) -> dict[str, Any]:
         """The settings of all arms by dotted name."""
-        short = gather_settings(**{name: getattr(self, name) for name in SHORT_FLAGS if hasattr(self, name)})
+        given = {name: getattr(self, name) for name in SHORT_FLAGS if hasattr(self, name)}
+        short = gather_settings(**given | {"checkpoint": None if self.checkpoint is None else str(self.checkpoint)})
         if "seed" in (self.settings or {}):
             raise ConfigError("the setting seed was given; a comparison has several: give seeds=[...]")
         return short | dict(self.settings or {})

@@ -82,7 +82,7 @@ class DataCache:
     def open(self, config: TrainConfig) -> tuple[TaskChoice, Data]:
         """Return the task and the samples of a run's settings."""
         data = config.data
-        name = (config.task, data.path, data.val, data.val_share, data.split_seed, data.buffer)
+        name = (config.task, data.path, data.val, data.val_share, data.split_seed, data.buffer, data.group, data.folds, data.fold)
         if name not in self.opened:
             self.opened[name] = open_samples(config.task, data)
         return self.opened[name]

@@ -55,6 +55,15 @@ def open_list(path: Path, options: ReadOptions) -> Splits:
     roles, parts, notes = _roles(path, everything.find(SPLITS), len(names))
     chosen = np.flatnonzero([role is not None for role in roles])
     train = np.array([roles[row] == "train" for row in chosen])
+    together = None
+    if options.group is not None:
+        together = everything.find((options.group.strip().lower(),))
+        if together is None:
+            raise everything.refuse(f"one named {options.group!r}, as the group says")
+        if "" in together:
+            row = together.index("")
+            raise ValueError(f"{path}: row {row + 1} is of no {options.group}; fill it in, or take the row out")
+        columns = {name: values for name, values in columns.items() if values is not together}
     cells = {name: [values[row] for row in chosen] for name, values in columns.items() if values}
     kept = Table(path, cells, train, parts)
     targets = options.read_targets(kept)
@@ -65,7 +74,20 @@ def open_list(path: Path, options: ReadOptions) -> Splits:
     if both:
         notes += (f"{len(both)} pictures are listed for training and for validation: {abbreviate(both)}",)
     source = FileSource(path.parent, names, targets)
-    return Splits(source.subset(np.flatnonzero(train)), source.subset(val) if len(val) else None, notes)
+    groups = None if together is None else [together[row] for row in chosen]
+    if groups is not None:
+        shared = sorted({groups[row] for row in np.flatnonzero(train)} & {groups[row] for row in val})
+        if shared:
+            raise ValueError(
+                f"{path}: {len(shared)} of the column {options.group!r} have samples in both splits: "
+                f"{abbreviate(shared)}; put each on one side, or take the column of splits out"
+            )
+    return Splits(
+        source.subset(np.flatnonzero(train)),
+        source.subset(val) if len(val) else None,
+        notes,
+        None if groups is None else tuple(groups[row] for row in np.flatnonzero(train)),
+    )
 
 
 def _roles(

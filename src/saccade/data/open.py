@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ..config import DataConfig
+from .folds import choose_folds, fold_notes
 from .image import DIM, SHADES, BadSample, highest_of_sixteen_bits
 from .reader import READERS, ReadOptions
 from .source import Source, Splits, Stream
@@ -35,12 +37,18 @@ class Data:
         val: the validation samples, of the same outputs.
         name: what to call the set in a report.
         notes: plain remarks for the log.
+        whole: where folds were cut, all samples that they were cut from.
+        held: places of the validation samples in these, N int64.
+        groups: of these samples, if they have any.
     """
 
     train: Source | Stream
     val: Source
     name: str
     notes: tuple[str, ...]
+    whole: Source | None = None
+    held: np.ndarray | None = None
+    groups: tuple[str, ...] | None = None
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -73,6 +81,9 @@ def open_configured(config: DataConfig, read_targets: ReadTargets = read_classes
         buffer=config.buffer,
         bad_limit=config.bad_limit,
         read_targets=read_targets,
+        group=config.group,
+        folds=config.folds,
+        fold=config.fold,
     )
 
 
@@ -85,6 +96,9 @@ def open_data(
     buffer: int = 4096,
     bad_limit: float = 0.05,
     read_targets: ReadTargets = read_classes,
+    group: str | None = None,
+    folds: int | None = None,
+    fold: int = 0,
 ) -> Data:
     """Open a set of samples; nothing is downloaded unless `hf:` asks for it, and of files a few are looked at.
 
@@ -98,21 +112,46 @@ def open_data(
         buffer: how many samples a stream of shards shuffles at a time.
         bad_limit: share of the images of a list that may be missing.
         read_targets: what the task makes of a table's columns; by default one class a sample.
+        group: column of a list; samples that have the same in it are never on both sides.
+        folds: cut the training samples into so many parts, and validate on one of them.
+        fold: which one, from 0 on.
     """
-    options = ReadOptions(buffer, bad_limit, read_targets)
+    options = ReadOptions(buffer, bad_limit, read_targets, group)
     splits = _open(spec, options)
     train, notes = splits.train, list(splits.notes)
+    if group is not None and splits.groups is None:
+        raise ValueError(f"group={group!r} was given and {spec!r} is no list (.csv, .tsv, .parquet) with such a column")
     if isinstance(train, Stream):
         require_classes(train.outputs, repr(spec))
     else:
         train.targets.require(repr(spec))
-    if val is not None:
+    cut: dict[str, Any] = {}
+    if folds is not None:
+        if isinstance(train, Stream) or val is not None:
+            raise ValueError(
+                f"folds={folds} was given with {'a stream' if isinstance(train, Stream) else f'val={val!r}'}; folds are "
+                "cut from training samples that can be read by index, and validated on in turn"
+            )
+        if fold >= folds:
+            raise ValueError(f"fold={fold} was given of {folds} folds; they are counted from 0")
+        chosen = choose_folds(train, splits.groups, folds=folds, seed=seed)
+        notes += fold_notes(train, chosen, splits.groups, fold=fold, unused=splits.val)
+        places = np.flatnonzero(chosen == fold)
+        cut = {"whole": train, "held": places, "groups": splits.groups}
+        train, held = train.subset(np.flatnonzero(chosen != fold)), train.subset(places)
+    elif val is not None:
         given = _open(val, options)
-        chosen = given.val or given.train
-        held: Source = chosen.indexed() if isinstance(chosen, Stream) else chosen
+        other = given.val or given.train
+        held = other.indexed() if isinstance(other, Stream) else other
         notes += [f"validation: {note}" for note in given.notes]
     elif splits.val is not None:
         held = splits.val
+    elif splits.groups is not None and not isinstance(train, Stream):
+        parts = choose_folds(train, splits.groups, folds=max(round(1 / val_share), 2), seed=seed)
+        notes.append(
+            f"{(parts == 0).sum()} of {len(train)} pictures are held out for validation, groups of {group!r} whole"
+        )
+        train, held = train.subset(np.flatnonzero(parts != 0)), train.subset(np.flatnonzero(parts == 0))
     else:
         train, held, more = train.hold_out(share=val_share, seed=seed)
         notes += more
@@ -122,7 +161,7 @@ def open_data(
         notes.append(f"classes without validation pictures: {abbreviate(absent)}")
     notes += _lost_notes("training", train.lost) + _lost_notes("validation", held.lost)
     notes += _depth_note(held if isinstance(train, Stream) else train)
-    return Data(train=train, val=held, name=_name(spec), notes=tuple(notes))
+    return Data(train=train, val=held, name=_name(spec), notes=tuple(notes), **cut)
 
 
 def _open(spec: str, options: ReadOptions) -> Splits:

@@ -18,11 +18,13 @@ class ReadOptions:
         buffer: samples that a stream shuffles at a time.
         bad_limit: share of the samples of a list that may be missing.
         read_targets: what the task makes of a table's columns.
+        group: a table's column that says which samples belong together.
     """
 
     buffer: int = 4096
     bad_limit: float = 0.05
     read_targets: ReadTargets = read_classes
+    group: str | None = None
 
 
 class Reader(Protocol):

@@ -331,8 +331,10 @@ class Splits:
         train: the training pictures.
         val: the validation pictures, or None if the set has none.
         notes: plain remarks for the log.
+        groups: of the training pictures, where readers were asked for a column of them.
     """
 
     train: Source | Stream
     val: Source | None = None
     notes: tuple[str, ...] = ()
+    groups: tuple[str, ...] | None = None

@@ -36,6 +36,8 @@ class SecondOrderHead:
             "width" chooses by the width of the tokens, as earlier versions did.
         drop_rate: dropout of the second-order representation.
         class_token: None reads the words alone; "auto" reads the class token too, where the host has one.
+        beside: keep the host's own classifier, as trained, and add what is read off the words to its logits, from zero
+            on; for timm's models.
         options: other settings of the pooling, such as normalization="svpn_exact" or num_iter=3.
     """
 
@@ -52,6 +54,7 @@ class SecondOrderHead:
         head_dim: int | Literal["width"] | None = None,
         drop_rate: float = 0.0,
         class_token: Literal["auto", "none"] | None = "auto",
+        beside: bool = False,
         **options: Any,
     ) -> None:
         if class_token not in ("auto", "none", None):
@@ -67,12 +70,13 @@ class SecondOrderHead:
         self.head_dim = head_dim
         self.drop_rate = drop_rate
         self.class_token = class_token
+        self.beside = beside
         self.options = options
 
     @property
     def words_only(self) -> bool:
         """Whether the class token is left out."""
-        return self.class_token != "auto"
+        return self.class_token != "auto" or self.beside
 
     def install(self, host: Host, handle: Handle) -> None:
         """Take the host's classifier out and put the second-order one in."""
@@ -83,6 +87,8 @@ class SecondOrderHead:
             raise HostError(f"{host.name} is built with a second-order head; set its own options instead")
         if hasattr(model, "forward_features") and hasattr(model, "forward_head"):
             self._install_timm(host, handle)
+        elif self.beside:
+            raise HostError(f"beside=True was given for {host.name}; it is for models of timm, leave it out")
         elif hasattr(model, "base_model") and any(hasattr(model, name) for name in CLASSIFIERS):
             self._install_transformers(host, handle)
         else:
@@ -133,6 +139,9 @@ class SecondOrderHead:
         size = _count(model) - sum(_count(part) for path in _classifier_paths(model) if (part := _part(model, path)))
         token: Literal["first"] | None = None if words_only else "first"
         layer = self.build(dim, model.num_classes, size=size, class_token=token, prefix=prefix)
+        if self.beside:
+            self._install_beside(host, handle, layer, carried=carried)
+            return
         for path in _classifier_paths(model):
             parent, _, name = path.rpartition(".")
             if _part(model, path) is not None:
@@ -144,6 +153,19 @@ class SecondOrderHead:
         handle.replace(model, "reset_classifier", MethodType(_reset_classifier, model))
         if type(model).__name__ in CLASS_OUTPUT:
             handle.replace(model, "forward_features", MethodType(_class_and_words, model))
+
+    def _install_beside(self, host: Host, handle: Handle, layer: SecondOrder, *, carried: int) -> None:
+        """Add the head's logits to those of the host's own classifier, which stays."""
+        model: Any = host.model
+        if type(model).__name__ in CLASS_OUTPUT or layer.num_classes != model.num_classes:
+            raise HostError(
+                f"beside=True was given for {host.name} with {model.num_classes} classes and a head of "
+                f"{layer.num_classes}; it needs as many, and a classifier that reads all that forward_features returns"
+            )
+        _silence(layer)
+        handle.add(model, "second_order", _FromFeatures(layer, channels_last=host.layout == "NHWC", carried=carried))
+        handle.replace(model, "forward_head", MethodType(_both_heads, model))
+        handle.replace(model, "reset_classifier", MethodType(_reset_both, model))
 
     def _install_transformers(self, host: Host, handle: Handle) -> None:
         model: Any = host.model
@@ -198,6 +220,24 @@ def _forward_head(self: Any, x: Tensor, pre_logits: bool = False) -> Tensor:
         if isinstance(norm, nn.Module):
             x = norm(x)
     return self.second_order(x, pre_logits=pre_logits)
+
+
+def _both_heads(self: Any, x: Tensor, pre_logits: bool = False) -> Tensor:
+    own: Tensor = type(self).forward_head(self, x, pre_logits=pre_logits)
+    return own if pre_logits or self.num_classes == 0 else own + _forward_head(self, x)
+
+
+def _reset_both(self: Any, num_classes: int, *args: Any, **options: Any) -> None:
+    type(self).reset_classifier(self, num_classes, *args, **options)
+    _reset_classifier(self, num_classes)
+    _silence(self.second_order.layer)
+
+
+def _silence(layer: SecondOrder) -> None:
+    """Let a head begin with logits of zero."""
+    if layer.word_fc is not None:
+        nn.init.zeros_(layer.word_fc.weight)
+        nn.init.zeros_(layer.word_fc.bias)
 
 
 def _get_classifier(self: Any) -> nn.Module:

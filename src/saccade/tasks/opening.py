@@ -58,6 +58,8 @@ def open_samples(text: str | None, config: DataConfig) -> tuple[TaskChoice, Data
         data = choice.kind.open(config, choice.options)
         if data.task != choice.kind.name:
             raise ConfigError(_other_task(choice.kind, data))
+        if (config.folds is not None or config.group is not None) and choice.kind.reads != "image":
+            raise ConfigError(f"folds or a group were given; the task {choice.kind.name} splits its samples itself")
         return choice, data
     data = open_configured(config, read_by_layout)
     return choose_task(data.task), data

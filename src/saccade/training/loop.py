@@ -20,6 +20,7 @@ from ..tasks import Metrics, Task
 from ..weights import save_model
 from .console import Board, Console
 from .engine import turn_onednn_on, uncompiled
+from ..freezing import still
 from .lifecycle import on_signal
 from .optimizer_state import load_optimizer_state, optimizer_state
 from .parallel import World, fill, held_whole, whole, whole_state
@@ -89,6 +90,7 @@ class Loop(Step):
 
     def _train_epoch(self) -> None:
         self.task.train()
+        still(self.task.model)
         self.task.set_epoch(self.epoch, self.config.schedule.epochs)
         strong = self.epoch < self.config.schedule.epochs - self.config.augment.off_epochs
         first = self.step - self.epoch * self.feed.steps

@@ -79,10 +79,16 @@ def rate_at(step: int, *, steps_per_epoch: int, peak: float, schedule: ScheduleC
     return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate, times each group's own factor."""
+def set_rate(optimizer: torch.optim.Optimizer, rate: float, *, new_only: bool = False) -> None:
+    """Set the learning rate, times each group's own factor.
+
+    Args:
+        optimizer: whose groups are set.
+        rate: for a factor of one.
+        new_only: leave what trained weights filled as it is.
+    """
     for group in optimizer.param_groups:
-        value = rate * group.get("lr_scale", 1.0)
+        value = 0.0 if new_only and group.get("trained") else rate * group.get("lr_scale", 1.0)
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(value)
         else:
@@ -180,8 +186,22 @@ def _groups(task: Task, config: OptimConfig) -> list[dict[str, Any]]:
         groups = param_groups_layer_decay(
             model, config.weight_decay, no_weight_decay_list=spare, layer_decay=config.layer_decay
         )
+    new: frozenset[str] | None = getattr(model, "new_parameters", None)
+    if new is not None:
+        groups = _parted(groups, {id(p) for name, p in model.named_parameters() if name in new})
     known = {id(p) for group in groups for p in group["params"]}
     extra = nn.ParameterList([p for p in task.parameters() if p.requires_grad and id(p) not in known])
     if len(extra):
         groups += param_groups_weight_decay(extra, config.weight_decay)
     return [group for group in groups if group["params"]]
+
+
+def _parted(groups: list[dict[str, Any]], new: set[int]) -> list[dict[str, Any]]:
+    """Return groups in which what is new and what trained weights filled are apart; what is new learns at full rate."""
+    found = []
+    for group in groups:
+        fresh = [p for p in group["params"] if id(p) in new]
+        kept = [p for p in group["params"] if id(p) not in new]
+        found.append({**group, "params": kept, "trained": True})
+        found.append({**group, "params": fresh, "lr_scale": 1.0})
+    return found

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..building import parse_plugin, resolve_name
 from ..config import ConfigError, TrainConfig, nearest, overlay, read_yaml
+from ..starting import model_of
 from ..tasks import Task
 from ..tasks.opening import choose_task
 
@@ -18,6 +19,9 @@ SHORT_FLAGS = {
     "task": "task",
     "model": "model.name",
     "plugins": "model.plugins",
+    "pretrained": "model.pretrained",
+    "checkpoint": "model.checkpoint",
+    "group": "data.group",
     "epochs": "schedule.epochs",
     "batch_size": "optim.batch_size",
     "lr": "optim.lr",
@@ -26,6 +30,9 @@ SHORT_FLAGS = {
     "device": "engine.device",
     "workers": "data.workers",
 }
+
+
+FINETUNE = "finetune"
 
 
 def gather_settings(**short: Any) -> dict[str, Any]:
@@ -45,9 +52,11 @@ def gather_settings(**short: Any) -> dict[str, Any]:
 
 
 def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
-    """Return the settings of a recipe for the model, with others laid over them."""
+    """Return the settings of a recipe for the model, with others laid over them; weights of a run name their model."""
     asked = given.get("task")
-    name = recipe or (choose_task(asked).kind.recipe if asked else Task.recipe)
+    name = recipe or default_recipe(given)
+    if "model.name" not in given and (known := model_of(given.get("model.checkpoint"))) is not None:
+        given = {**given, "model.name": known}
     values, variants = split_variants(read_recipe(name), source=f"recipe {name}")
     config = overlay(TrainConfig(), values, source=f"recipe {name}")
     model, task = given.get("model.name"), asked or config.task
@@ -66,6 +75,13 @@ def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
     if config.task is not None:
         choose_task(config.task)
     return config
+
+
+def default_recipe(given: Mapping[str, Any]) -> str:
+    """Return the recipe of settings that name none: the task's own, or that of trained weights where they are given."""
+    kind = choose_task(given["task"]).kind if given.get("task") else Task
+    trained = given.get("model.checkpoint") or given.get("model.pretrained")
+    return FINETUNE if trained and kind.recipe == Task.recipe else kind.recipe
 
 
 def list_recipes() -> list[str]:

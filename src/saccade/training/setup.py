@@ -20,6 +20,7 @@ from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.split import abbreviate
 from ..data.validation import Validation
+from ..starting import known_of
 from ..tasks import MetricSpec, Task
 from ..tasks.opening import TaskChoice
 from .defaults import batch_for, epochs_for, notes_on, options_for, side_for, typical_side
@@ -49,16 +50,21 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     array = None if isinstance(data.train, Stream) else data.train.array()
     name = choice.kind.find_model(config.model.name)
     model_cfg = _model_cfg(name)
+    known = None if choice.kind.own_models else known_of(config.model, model_cfg)  # with weights: what they know
     side = typical_side(data.train) if config.data.img_size is None else None
     size = config.data.img_size or (
-        array.shape[1] if array is not None else side_for(side, model_cfg["input_size"][-1])
+        known.img_size
+        if known is not None
+        else array.shape[1]
+        if array is not None
+        else side_for(side, model_cfg["input_size"][-1])
     )
-    grey = array is not None and array.shape[3] == 1 and not config.model.pretrained
-    channels = 1 if grey else 3
+    grey = array is not None and array.shape[3] == 1
+    channels = (1 if grey else 3) if known is None else known.in_chans
     mean, std = config.data.mean, config.data.std
     if mean is None or std is None:
-        measured = _statistics(array) if array is not None and not config.model.pretrained else None
-        mean, std = measured or (list(model_cfg["mean"]), list(model_cfg["std"]))
+        measured = _statistics(array) if array is not None else (list(model_cfg["mean"]), list(model_cfg["std"]))
+        mean, std = measured if known is None else (known.mean, known.std)
     if not len(mean) == len(std) == channels:
         raise ConfigError(f"data.mean and data.std have {len(mean)} and {len(std)} numbers for {channels} channels")
     gpu = device.type == "cuda"
@@ -67,12 +73,13 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     samples = min(samples, config.data.train_limit or samples) if samples is not None else None
     batch, rate = batch_for(config, samples)
     epochs = epochs_for(config, samples, batch)
+    options = config.model.options if known is None else {**known.options, **config.model.options}
     resolved = overlay(
         config,
         {
             "task": config.task or choice.kind.name,
             "data": {"img_size": size, "mean": mean, "std": std, "workers": _workers(config, data)},
-            "model": {"name": name, "options": options_for(name, config.model.options, size)},
+            "model": {"name": name, "options": options_for(name, options, size)},
             "optim": {"batch_size": batch, "lr": rate, "least_steps": None},
             "schedule": {"epochs": epochs, "steps": None},
             "engine.precision": ("bfloat16" if gpu else "float32") if precision == "auto" else precision,

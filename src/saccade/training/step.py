@@ -52,6 +52,8 @@ class Step:
         kinds = 2 + len(self.task.running)  # loss, what the task follows, samples
         self.totals = torch.zeros(kinds, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
         self.step = 0  # of the whole run
+        schedule = config.schedule
+        self.new_only_steps = round(min(schedule.head_epochs, schedule.epochs / 3) * self.feed.steps)
         self.replays: dict[Any, Replay] = {}  # by what is done to samples and by the batch's shapes
 
     def _may_capture(self) -> bool:
@@ -84,7 +86,7 @@ class Step:
     def _prepare(self) -> None:
         """Set what depends on the step's number alone."""
         turn_onednn_on()
-        set_rate(self.optimizer, self._rate(self.step))
+        set_rate(self.optimizer, self._rate(self.step), new_only=self.step < self.new_only_steps)
         if self.average is not None:
             self.average.prepare(self.step)
         torch.manual_seed(seed_of(self.config.seed, self.step, self.world.rank, NOISE))

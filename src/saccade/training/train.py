@@ -93,6 +93,9 @@ def train(
     task: str | None = None,
     model: str | None = None,
     plugins: Sequence[str] = (),
+    pretrained: bool | None = None,
+    checkpoint: str | Path | None = None,
+    group: str | None = None,
     recipe: str | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
@@ -115,7 +118,10 @@ def train(
             layout says if not given.
         model: a model's name, ours or timm's.
         plugins: "broadcast", "second_order", "drloc:weight=0.3", ...
-        recipe: a name of `list_recipes()` or a YAML file; "small" if not given.
+        pretrained: start from timm's weights of the model, from its hub or from this machine.
+        checkpoint: weights to start from: a run, or a file of them.
+        group: column of a list; samples that have the same in it are never on both sides of a split.
+        recipe: a name of `list_recipes()` or a YAML file; "small" if not given, or "finetune" with trained weights.
         epochs: passes over the pictures.
         batch_size: over all processes.
         lr: the highest learning rate.
@@ -137,6 +143,9 @@ def train(
         task=task,
         model=model,
         plugins=plugins,
+        pretrained=pretrained,
+        checkpoint=None if checkpoint is None else str(checkpoint),
+        group=group,
         epochs=epochs,
         batch_size=batch_size,
         lr=lr,
@@ -344,8 +353,7 @@ def _refuse_without_weights(config: TrainConfig) -> None:
     if config.requires_checkpoint and not config.model.checkpoint and not config.model.pretrained:
         raise ConfigError(
             f"the recipe {config.recipe} begins with trained weights and none were given; name a run, a safetensors "
-            "file or a published checkpoint by --set model.checkpoint=FILE, or fetch timm's by --set "
-            "model.pretrained=true"
+            "file or a published checkpoint by --checkpoint FILE, or take timm's by --pretrained"
         )
 
 

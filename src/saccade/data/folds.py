@@ -1,0 +1,67 @@
+"""Parts of a set to validate on in turn: alike in their classes, and never with one group on two sides."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .source import Source
+from .split import abbreviate, identity
+
+
+def choose_folds(source: Source, groups: Sequence[str] | None, *, folds: int, seed: int) -> np.ndarray:
+    """Return the fold of every sample, N int64 from 0 on; it depends on names and groups, not on their order.
+
+    What belongs together (a group; without groups, entries of one name) is dealt out whole, the largest first, each to
+    the fold that has least of its classes so far.
+
+    Args:
+        source: the samples; their strata are spread evenly.
+        groups: of each sample, such as patients.
+        folds: how many parts.
+        seed: of what is dealt out first.
+    """
+    names = groups if groups is not None else [source.held_by(index) for index in range(len(source))]
+    keys = np.array([identity(name, seed) for name in names], dtype=np.int64)
+    units, unit = np.unique(keys, return_inverse=True)
+    if len(units) < folds:
+        what = "groups" if groups is not None else "samples"
+        raise ValueError(f"folds={folds} was given and there are {len(units)} {what}; give at most so many")
+    _, strata = np.unique(source.targets.strata(), return_inverse=True)
+    totals = np.bincount(strata).astype(np.float64)
+    members = np.split(np.argsort(unit, kind="stable"), np.cumsum(np.bincount(unit))[:-1])
+    order = sorted(range(len(units)), key=lambda one: (-len(members[one]), units[one]))
+    held, sizes = np.zeros((len(totals), folds)), np.zeros(folds)
+    chosen = np.empty(len(source), dtype=np.int64)
+    for one in order:
+        kinds, counts = np.unique(strata[members[one]], return_counts=True)
+        crowded = (held[kinds] * (counts / totals[kinds])[:, None]).sum(0)
+        fold = int(np.lexsort((sizes, np.round(crowded, 12)))[0])
+        chosen[members[one]] = fold
+        held[kinds, fold] += counts
+        sizes[fold] += len(members[one])
+    return chosen
+
+
+def fold_notes(
+    source: Source, chosen: np.ndarray, groups: Sequence[str] | None, *, fold: int, unused: Source | None
+) -> list[str]:
+    """Return what the log should say about a fold.
+
+    Args:
+        source: all samples that are cut.
+        chosen: the fold of each.
+        groups: of each, if they have any.
+        fold: that is validated on.
+        unused: the set's own validation samples.
+    """
+    folds = int(chosen.max()) + 1
+    together = f" in {len(set(groups))} groups, each whole," if groups is not None else ""
+    count = int((chosen == fold).sum())
+    notes = [f"fold {fold + 1} of {folds}: {count} of {len(source)} samples{together} are validated on"]
+    if unused is not None:
+        notes.append(f"the set's own {len(unused)} validation samples are left alone, for a last test")
+    strata = source.targets.strata()
+    rare = [name for place, name in enumerate(source.outputs) if 0 < int((strata == place).sum()) < folds]
+    if rare and source.task == "classify":
+        notes.append(f"classes with fewer samples than folds, which some folds lack: {abbreviate(rare)}")
+    return notes
