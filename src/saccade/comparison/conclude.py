@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from .cut import Cut
 from .difference import Difference, judge
-from .evidence import find_unaffected, read_evidence
+from .evidence import find_unaffected
 from .findings import ArmResult
 from .folder import Folder
 from .measure import Measure
@@ -27,12 +28,14 @@ def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: 
     plan, question = ready.plan, ready.question
     runs = {arm.name: ready.finished(arm.name) for arm in plan.arms}
     failures = {arm.name: _failures(ready, arm.name, outcomes) for arm in plan.arms}
-    measure = Measure({name: read_evidence(found) for name, found in runs.items()}, question)
-    least = 1 if question.fixed else 2
+    measure = Measure({name: ready.evidence(name) for name in runs}, question)
+    least = 1 if question.fixed or ready.cut is not None else 2
     usable = [name for name in runs if len(runs[name]) >= least]
     reference = plan.reference if plan.reference in usable else next(iter(usable), None)
     unaffected = find_unaffected(plan, measure.arms)
     notes = [one.note for one in unaffected]
+    if ready.cut is not None:
+        notes.append(_fold_note(ready.cut, seeds=len(plan.seeds)))
     notes += [*_failure_notes(failures, plan.reference, reference), *ready.notes]
     if plan.side_by_side > 1:
         notes.append(
@@ -83,6 +86,18 @@ def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: 
         sample_metric=measure.sample_metric,
         look=look,
     )
+
+
+def _fold_note(cut: Cut, *, seeds: int) -> Note:
+    """Return how samples were cut, and which intervals follow from that."""
+    whole = "" if cut.groups is None else f" in {int(cut.groups.max()) + 1} groups, each in one fold,"
+    again = f", cut {len(cut.fold)} times" if len(cut.fold) > 1 else ""
+    how = "the corrected t of Nadeau and Bengio over folds"
+    if seeds * len(cut.fold) > 1:
+        share = cut.folds().inflation - 1
+        how = f"samples' variance raised by {share:.0%} for the training sets that folds share, and that between seeds"
+    message = f"all {len(cut.fold[0])} samples{whole} were validated on, in {cut.count} folds{again}; intervals take {how}"
+    return Note("folds", message)
 
 
 def _failures(ready: Ready, name: str, outcomes: Mapping[tuple[str, int], Outcome]) -> dict[int, str]:

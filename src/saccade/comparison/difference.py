@@ -250,6 +250,8 @@ def _what_next(result: Difference, margin: float | None, level: float) -> tuple[
     wanted = abs(result.mean) if margin is None else margin
     if result.design == "fixed":
         return "compare several seeds", None
+    if result.n_seeds < 2:
+        return "compare two seeds or more, so that the intervals need not be taken from folds alone", None
     if wanted == 0:
         return "tell a margin, the difference that matters", None
     target = result.amount(wanted) + ("" if margin is not None else ", the difference seen")

@@ -75,7 +75,7 @@ class Measure:
             arm: name of the other.
         """
         question, seeds = self.question, self.seeds(reference, arm)
-        paired = question.paired and (question.fixed or len(seeds) >= 2)
+        paired = question.paired and (question.fixed or len(seeds) >= (1 if question.folds else 2))
         if question.paired and not paired and self._by_sample(question.metric) is not None:
             message = f"{arm}: fewer than two seeds finished in both arms, so that seeds are not paired"
             self.notes.append(Note("unpaired", message, arm=arm))
@@ -133,7 +133,8 @@ class Measure:
             names: of the classes, by their number.
         """
         seeds = self.seeds(reference, arm)
-        if self.groups is None or self.class_metric is None or len(seeds) < (1 if self.question.fixed else 2):
+        least = 1 if self.question.fixed or self.question.folds else 2
+        if self.groups is None or self.class_metric is None or len(seeds) < least:
             return ()
         spec = self.metrics[self.class_metric]
         first, second = (self._records(name, spec, seeds) for name in (reference, arm))
@@ -141,7 +142,13 @@ class Measure:
         counted = [(group, mine) for group, mine in counted if mine.sum() >= 2]
         how: Seeds = "fixed" if self.question.fixed else "random"
         terms = self._terms(spec.name, spec.larger_is_better)
-        found = [paired_difference(first[:, m], second[:, m], seeds=how, **terms) for _, m in counted]
+        folds = terms.pop("folds", None)
+        found = [
+            paired_difference(
+                first[:, m], second[:, m], seeds=how, folds=None if folds is None else folds.subset(m), **terms
+            )
+            for _, m in counted
+        ]
         corrected = holm([difference.p_value for difference in found])
         rows = [
             ClassDifference(
@@ -286,4 +293,7 @@ class Measure:
         """Return how a difference of a metric is judged and shown."""
         spec = find_metric(self.metrics, metric)
         terms: Terms = {"level": self.question.level, "larger_is_better": larger, "margin": margin}
+        if self.question.folds is not None:
+            folds = self.question.folds  # of the samples that every run answered
+            terms["folds"] = folds if not len(self.places) else folds.subset(self.places)
         return terms if spec is None else {**terms, "share": spec.share, "unit": spec.unit}

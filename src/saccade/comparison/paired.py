@@ -8,6 +8,7 @@ import numpy as np
 
 from .difference import Difference, check_level
 from .exact import mcnemar, sign_flip
+from .folded import Folds, folded_spread
 from .spread import Spread, fixed_spread, mean_squares, paired_spread, unpaired_spread
 
 Seeds = Literal["random", "fixed"]  # "random" speaks about trainings to come, "fixed" about these very weights
@@ -22,6 +23,7 @@ class Terms(TypedDict, total=False):
         margin: a difference too small to matter, for the verdict "no difference".
         share: whether differences are in percentage points; where all scores are 0 or 1 if not given.
         unit: of other differences.
+        folds: how samples were cut, where every score is out of fold.
     """
 
     level: float
@@ -29,6 +31,7 @@ class Terms(TypedDict, total=False):
     margin: float | None
     share: bool | None
     unit: str
+    folds: Folds | None
 
 
 def paired_difference(a: Any, b: Any, *, seeds: Seeds = "random", **terms: Unpack[Terms]) -> Difference:
@@ -42,7 +45,7 @@ def paired_difference(a: Any, b: Any, *, seeds: Seeds = "random", **terms: Unpac
     """
     if seeds not in ("random", "fixed"):
         raise ValueError(f'seeds={seeds!r} was given; "random" (a sample of trainings) or "fixed" (these weights only)')
-    first, second = read_scores(a, b, one_seed=seeds == "fixed")
+    first, second = read_scores(a, b, one_seed=_one_seed(seeds, terms))
     return from_differences(second - first, seeds=seeds, right_or_wrong=right_or_wrong(first, second), **terms)
 
 
@@ -51,8 +54,10 @@ def from_differences(
 ) -> Difference:
     """Return the result for differences b - a that were already taken, S, P."""
     S, P = differences.shape
-    ms = mean_squares(differences)
+    ms, folds = mean_squares(differences), terms.pop("folds", None)
     spread = (paired_spread if seeds == "random" else fixed_spread)(ms, seeds=S, samples=P)
+    if folds is not None and seeds == "random":
+        spread = folded_spread(differences, folds)
     return summarize(
         float(ms.mean),
         spread,
@@ -102,7 +107,7 @@ def macro_difference(
         paired: False for arms with seeds of their own.
         terms: see `Terms`.
     """
-    first, second = read_scores(a, b, one_seed=seeds == "fixed", same_seeds=paired)
+    first, second = read_scores(a, b, one_seed=_one_seed(seeds, terms), same_seeds=paired)
     P = first.shape[1]
     classes, index, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
     if index.shape != (P,):
@@ -153,7 +158,7 @@ def statistic_difference(
     """
     arms = [[np.asarray(x) for x in arm] for arm in (a, b)]
     sizes = {len(x) for arm in arms for x in arm}
-    least = 1 if seeds == "fixed" else 2
+    least = 1 if _one_seed(seeds, terms) else 2
     if (paired and len(arms[0]) != len(arms[1])) or min(map(len, arms)) < least or len(sizes) != 1:
         raise ValueError(
             f"{len(arms[0])} and {len(arms[1])} seeds with {sorted(sizes)} pictures were given; both arms need the "
@@ -162,13 +167,23 @@ def statistic_difference(
     P = sizes.pop()
     if groups < 2:
         raise ValueError(f"groups={groups} was given; at least 2, about 100 is plenty")
-    groups = min(groups, P)
-    group = np.random.default_rng(seed).permutation(P) % groups
+    folds = terms.get("folds")
+    if folds is None:
+        groups = min(groups, P)
+        group = np.random.default_rng(seed).permutation(P) % groups
+    else:
+        group, terms["folds"] = folds.grouped(groups, P, np.random.default_rng(seed))
+        groups = int(group.max()) + 1
     pseudo = [np.stack([_pseudo_values(x, statistic, group, groups) for x in arm]) for arm in arms]
     terms["share"] = bool(terms.get("share"))
-    first, second = read_scores(*pseudo, one_seed=seeds == "fixed", same_seeds=paired)
+    first, second = read_scores(*pseudo, one_seed=_one_seed(seeds, terms), same_seeds=paired)
     found = from_differences(second - first, seeds=seeds, **terms) if paired else unpaired_difference(*pseudo, **terms)
     return replace(found, n_samples=P, mcnemar_p=None, mcnemar_per_seed=np.empty(0))
+
+
+def _one_seed(seeds: Seeds, terms: Terms) -> bool:
+    """Whether a single seed is enough: of these very weights, or of folds, which are trainings of their own."""
+    return seeds == "fixed" or terms.get("folds") is not None
 
 
 def _pseudo_values(
@@ -208,6 +223,7 @@ def summarize(
     share: bool | None = None,
     larger_is_better: bool = True,
     unit: str = "",
+    folds: Folds | None = None,  # noqa: ARG001, of a number a seed, whose spread they are no part of
     design: Literal["paired", "unpaired", "fixed"] = "paired",
     per_seed: np.ndarray | None = None,
     mcnemar_p: float | None = None,

@@ -10,11 +10,14 @@ from typing import Any
 import torch
 
 from ..config import ConfigError, TrainConfig, overlay
+from ..data.open import Data
 from ..data.source import Source
 from ..runs import Run, RunError
 from ..training.loop import Interrupted
 from .arms import Arm, changed, reference_of
 from .budget import RULE, BudgetError, Pace, fit_budget, makespan, say_duration
+from .cut import Cut, Piece, pieces
+from .evidence import Evidence, read_evidence
 from .folder import Folder, config_hash, is_finished
 from .plan import Note, Plan, PlannedArm, estimate_detectable
 from .request import Question, Request, ask
@@ -42,11 +45,27 @@ class Ready:
     validation: Source
     question: Question
     notes: tuple[Note, ...] = ()
+    cut: Cut | None = None
 
     def finished(self, name: str) -> dict[int, Path]:
-        """Return the finished runs of an arm by seed."""
+        """Return the finished runs of an arm by seed; of folds, the first run of every pass that is whole."""
+        if self.cut is not None:
+            return {seed: runs[0][1] for seed, runs in self.passes(name).items()}
         own = self.plan.arm(name).identical_to or name
         return {job.seed: job.path for job in self.jobs if job.arm == own and is_finished(job.path)}
+
+    def passes(self, name: str) -> dict[int, list[tuple[Piece, Path]]]:
+        """Return the runs of an arm's passes over all folds, by seed, of those that are finished in every fold."""
+        own = self.plan.arm(name).identical_to or name
+        found: dict[int, list[tuple[Piece, Path]]] = {}
+        for job in self.jobs:
+            if job.arm == own and job.piece is not None and is_finished(job.path):
+                found.setdefault(job.piece.whole, []).append((job.piece, job.path))
+        return {seed: runs for seed, runs in found.items() if self.cut and len(runs) == self.cut.count}
+
+    def evidence(self, name: str) -> Evidence:
+        """Return what the finished runs of an arm say."""
+        return self.cut.join(self.passes(name)) if self.cut is not None else read_evidence(self.finished(name))
 
 
 class Planner:
@@ -64,6 +83,8 @@ class Planner:
         self.slots = make_slots(request.parallel, device, gpus=visible_gpus(), cores=cores)
         if any("optim.lr" in arm.settings for arm in self.arms):  # then no arm's batches or rate are fitted to the set
             shared = {"optim.least_steps": None, **shared}
+        if request.folds is not None:
+            shared = {**shared, "data.folds": request.folds}
         configs = {arm.name: arm.configure(request.recipe, shared) for arm in self.arms}
         self.configs = {name: overlay(config, {"seed": self.seeds[0]}) for name, config in configs.items()}
         self.asked = {name: config.schedule.epochs for name, config in self.configs.items()}
@@ -97,8 +118,18 @@ class Planner:
             looks = {"looks": kept["looks"]} if "looks" in kept else {}
             self.folder.write({**self.request.record, "arms": arms}, {"fit": fit, "pictures": fingerprints, **looks})
         jobs = self._jobs(twins)
-        plan = self._describe(data.name, twins, snapshots, jobs, budget)
-        return Ready(plan, jobs, data.outputs, data.val, question, tuple(dict.fromkeys(self.notes)))
+        cut = self._cut(data)
+        plan = self._describe(data.name, twins, snapshots, jobs, budget, cut)
+        if cut is not None:
+            question = replace(question, folds=cut.folds())
+        notes = tuple(dict.fromkeys(self.notes))
+        return Ready(plan, jobs, data.outputs, data.whole or data.val, question, notes, cut)
+
+    def _cut(self, data: Data) -> Cut | None:
+        folds, repeats = self.request.folds, self.request.repeats
+        if folds is None:
+            return None
+        return Cut.of(data, folds=folds, repeats=repeats, seed=self.configs[self.reference].data.split_seed)
 
     def _twins(self) -> dict[str, str]:
         """Return for every arm the first one that has the same settings: itself, or an earlier one."""
@@ -200,9 +231,20 @@ class Planner:
 
     def _jobs(self, twins: Mapping[str, str]) -> tuple[Job, ...]:
         names = [name for name in dict.fromkeys(twins.values()) if name not in self.failed]
-        return tuple(
-            Job(name, seed, self._config(name, seed), self._path(name, seed)) for seed in self.seeds for name in names
-        )
+        folds = self.request.folds
+        if folds is None:
+            return tuple(
+                Job(name, seed, self._config(name, seed), self._path(name, seed))
+                for seed in self.seeds
+                for name in names
+            )
+        parts = [piece for seed in self.seeds for piece in pieces(seed, folds, self.request.repeats)]
+        return tuple(self._fold_job(name, piece) for piece in parts for name in names)
+
+    def _fold_job(self, name: str, piece: Piece) -> Job:
+        first = self.configs[name].data.split_seed
+        config = overlay(self.configs[name], {**piece.settings, "data.split_seed": first + piece.repeat})
+        return Job(name, piece.seed, config, self.folder.run_path(name, config), piece)
 
     def _describe(
         self,
@@ -211,6 +253,7 @@ class Planner:
         snapshots: Mapping[str, ArmSnapshot],
         jobs: Sequence[Job],
         budget: str,
+        cut: Cut | None = None,
     ) -> Plan:
         rest = [job for job in jobs if not is_finished(job.path)]
         paces = self._paces(list(dict.fromkeys(job.arm for job in rest)))
@@ -219,10 +262,11 @@ class Planner:
         base = self._base(snapshots)
         metric = next(one for one in base.metrics if one.name == base.primary)
         done = [Run(job.path).summary() for job in jobs if job.arm == self.reference and is_finished(job.path)]
+        samples = base.val.count if cut is None else len(cut.fold[0])
         detectable, how = estimate_detectable(
             metric,
             seeds=len(self.seeds),
-            samples=base.val.count,
+            samples=samples,
             arms=max(len({name for name in snapshots if name != self.reference}), 1),
             look=len(self.folder.looks(self.seeds)),
             scores=[summary[f"val_{metric.name}"] for summary in done],
@@ -233,7 +277,7 @@ class Planner:
             reference=self.reference,
             arms=tuple(self._planned(arm, twins[arm.name], snapshots, base, paces) for arm in self.arms),
             seeds=self.seeds,
-            samples=base.val.count,
+            samples=samples,
             same_samples=len(seen) == 1,
             runs=len(jobs),
             finished=len(jobs) - len(rest),

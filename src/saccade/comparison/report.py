@@ -267,6 +267,8 @@ def repeat_command(result: Comparison, request: Mapping[str, Any]) -> str:
         words += ["--arm", text if text == name else f"{name}:={text}"]
     seeds = request["seeds"]
     words += ["--seeds", str(len(seeds)) if seeds == list(range(len(seeds))) else ",".join(map(str, seeds))]
+    words += ["--folds", str(request["folds"])] if request.get("folds") else []
+    words += ["--repeats", str(request["repeats"])] if request.get("repeats", 1) != 1 else []
     words += ["--recipe", str(request["recipe"])] if request.get("recipe") else []
     for name, value in request["settings"].items():
         words += ["--task", str(value)] if name == "task" else ["--set", f"{name}={_written(value)}"]

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ConfigError, DataConfig
+from ..ranges import require_number
 from ..runs import require_apart
 from ..tasks.metric import MetricSpec
 from ..training.recipes import SHORT_FLAGS, gather_settings
 from .arms import Arm, parse_arms
 from .budget import parse_duration
+from .folded import Folds
 from .folder import MACHINE, slug
 
 MOST_SEEDS = 10_000
@@ -65,7 +67,9 @@ class Request:
         found = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
         if len(set(found)) < len(found):
             raise ValueError(f"seeds={list(found)} were given; a seed given twice is the same training twice")
-        if len(found) < (1 if self.seeds_fixed else 2):
+        if self.folds is not None:
+            self._check_folds()
+        if len(found) < (1 if self.seeds_fixed or self.folds is not None else 2):
             given = "1 seed was" if len(found) == 1 else f"{len(found)} seeds were"
             raise ValueError(
                 f"{given} given; at least 2, better 5, are needed: from one training of each arm nothing "
@@ -73,6 +77,12 @@ class Request:
                 "(--seeds-fixed)"
             )
         return found
+
+    def _check_folds(self) -> None:
+        require_number("folds", self.folds, 2, 1000)
+        require_number("repeats", self.repeats, 1, 1000)
+        if not self.paired:
+            raise ConfigError("paired=False was given with folds; arms are then paired by seed, fold and sample")
 
     @cached_property
     def shared(self) -> dict[str, Any]:
@@ -94,6 +104,8 @@ class Request:
             "seeds": list(self.seed_list),
             "budget": None if self.budget is None else parse_duration(self.budget),
         }
+        if self.folds is not None:
+            found |= {"folds": self.folds, "repeats": self.repeats}
         return json.loads(json.dumps(found))
 
     @cached_property
@@ -101,7 +113,7 @@ class Request:
         """Where it goes; named by what is asked if not given, so that asking again, for more arms too, resumes it."""
         out = self.out
         if out is None:
-            named = {name: self.record[name] for name in ("data", "recipe", "settings")}
+            named = {name: self.record[name] for name in ("data", "recipe", "settings", "folds") if name in self.record}
             digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]
             out = Path("runs") / f"compare-{slug(Path(self.record['data']).name or 'embedded')}-{digest}"
         require_apart(out, DataConfig(path=self.data or "", val=self.shared.get("data.val")))
@@ -121,6 +133,7 @@ class Question:
         fixed: whether these very trainings are meant, not others.
         paired: whether runs of one seed belong together.
         level: confidence of the intervals.
+        folds: how samples were cut, where each was validated on in a fold.
     """
 
     metric: str
@@ -131,6 +144,7 @@ class Question:
     fixed: bool = False
     paired: bool = True
     level: float = 0.95
+    folds: Folds | None = None
 
 
 def ask(request: Request, metrics: Sequence[MetricSpec], primary: str) -> Question:

@@ -22,6 +22,7 @@ from ..runs import Run
 from ..tasks.metric import MetricSpec
 from ..training.loop import Interrupted
 from .budget import Pace, say_duration
+from .cut import STRIDE, Piece
 from .worker import Outcome, probe, train_run
 
 TICK = 1.0  # seconds between looks at how far the runs are
@@ -37,9 +38,13 @@ class Job:
     seed: int
     config: TrainConfig
     path: Path
+    piece: Piece | None = None  # of a pass over folds
 
     def __str__(self) -> str:
-        return f"{self.arm}, seed {self.seed}"
+        if self.piece is None:
+            return f"{self.arm}, seed {self.seed}"
+        cut = f" of cut {self.piece.repeat + 1}" if self.piece.repeat else ""
+        return f"{self.arm}, seed {self.piece.whole % STRIDE}, fold {self.piece.fold + 1}{cut}"
 
 
 @dataclass(frozen=True)

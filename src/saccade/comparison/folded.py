@@ -1,0 +1,99 @@
+"""How uncertain a mean is where every sample was validated on in a fold: trainings share most of their samples.
+
+With one training a fold: the corrected t of Nadeau and Bengio (2003), which lets fold means be correlated by the share
+of samples validated on. With several seeds or repeats the sources are told apart: how trainings vary is seen between
+seeds inside of a fold, how samples vary between samples (or groups of them, whole), and what the sample as a training
+sample adds is a multiple of the latter, since no set alone shows it (Bengio and Grandvalet, 2004). The multiple,
+1 + SHARED / (folds - 1), and its reach are measured: benchmarks/folds.py, docs/statistics.md.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .spread import Spread, mean_squares
+
+SHARED = 1.0
+
+
+@dataclass(frozen=True)
+class Folds:
+    """How samples were cut.
+
+    Args:
+        count: folds of a cut.
+        fold: of every sample, P int64, where all trainings share one cut; None for several.
+        clusters: of every sample, P int64, where samples belong to groups; None where each stands for itself.
+    """
+
+    count: int
+    fold: np.ndarray | None
+    clusters: np.ndarray | None = None
+
+    @property
+    def inflation(self) -> float:
+        """How many times the samples' variance, the training samples' included, is the one that samples show."""
+        return 1 + SHARED / (self.count - 1)
+
+
+    def subset(self, mine: np.ndarray) -> "Folds":
+        """Return the same of some samples, P bool."""
+        parts = (None if one is None else one[mine] for one in (self.fold, self.clusters))
+        return Folds(self.count, *parts)
+
+    def grouped(self, groups: int, samples: int, draws: np.random.Generator) -> tuple[np.ndarray, "Folds"]:
+        """Return about so many groups of samples, P int64, each in one fold and with clusters whole, and their folds."""
+        units = np.arange(samples) if self.clusters is None else np.unique(self.clusters, return_inverse=True)[1]
+        rank = draws.permutation(int(units.max()) + 1)[units] % max(groups // self.count, 2)
+        fold = np.zeros(samples, np.int64) if self.fold is None else self.fold
+        places, group = np.unique(fold * samples + rank, return_inverse=True)
+        return group, Folds(self.count, None if self.fold is None else places // samples)
+
+
+def folded_spread(values: np.ndarray, folds: Folds) -> Spread:
+    """Return the spread of the mean of out-of-fold values, S, P: of each training over all folds, of each sample.
+
+    Args:
+        values: differences or scores; row s is what the trainings of seed s said to all samples, each out of fold.
+        folds: how samples were cut.
+    """
+    S, P = values.shape
+    if S == 1:
+        return _corrected_t(values[0], folds)
+    ms = mean_squares(values)
+    within, freedom = ms.seed, float(S - 1)
+    if folds.fold is not None:
+        parts = [(mean_squares(values[:, mine]).seed, int(mine.sum())) for mine in _parts(folds.fold, folds.count)]
+        within = sum(square * size for square, size in parts) / P
+        freedom = float(len(parts) * (S - 1))
+    seed = within / (S * P)
+    alone = np.maximum(ms.sample - ms.rest, 0) / (S * P)
+    sample, sample_df = folds.inflation * alone, ms.sample_df
+    if folds.clusters is not None:
+        total, sample_df = _cluster_variance(values.mean(0), folds.clusters)
+        sample = folds.inflation * np.maximum(total - ms.rest / (S * P), alone)
+    return Spread(seed, freedom, sample, sample_df, sample + ms.rest / (S * P))
+
+
+def _corrected_t(values: np.ndarray, folds: Folds) -> Spread:
+    """Return Nadeau and Bengio's variance of the mean over folds, of one training each."""
+    alone = float(values.var(ddof=1)) / len(values)
+    parts = [] if folds.fold is None else _parts(folds.fold, folds.count)
+    if len(parts) < 2:  # as of a class that one fold has
+        return Spread(0.0, np.inf, folds.inflation * alone, len(values) - 1, alone)
+    means = np.array([values[mine].mean() for mine in parts])
+    variance = (1 / len(parts) + 1 / (folds.count - 1)) * float(means.var(ddof=1))
+    return Spread(variance, len(parts) - 1, 0.0, np.inf, alone)
+
+
+def _parts(fold: np.ndarray, count: int) -> list[np.ndarray]:
+    """Return which samples are in each fold that has any."""
+    return [mine for number in range(count) if (mine := fold == number).any()]
+
+
+def _cluster_variance(values: np.ndarray, clusters: np.ndarray) -> tuple[float, float]:
+    """Return the variance of the mean of values whose clusters, not values, are drawn, and its degrees of freedom."""
+    _, index = np.unique(clusters, return_inverse=True)
+    sums = np.bincount(index, weights=values - values.mean())
+    count = len(sums)
+    return float(count / max(count - 1, 1) * np.square(sums).sum() / len(values) ** 2), float(max(count - 1, 1))
