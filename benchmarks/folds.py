@@ -31,6 +31,7 @@ PAIRS = {  # learner a, learner b
     "networks of 16 and 64": ("net:16", "net:64"),
     "network against ridge": ("ridge:3", "net:64"),
 }
+TRIED = (0.0, 0.5, 1.0, 1.5, 2.0)  # shares to choose by
 
 
 def main() -> None:
@@ -139,6 +140,10 @@ def intervals(values: np.ndarray, fold: np.ndarray, folds: int) -> dict[str, flo
         "plain t over folds": t * means.std(ddof=1) / np.sqrt(folds),
         "Nadeau and Bengio": t * means.std(ddof=1) * np.sqrt(1 / folds + 1 / (folds - 1)),
         "here": float(folded_spread(values, Folds(folds, fold)).half_width(0.95)),
+        **{
+            f"shared {one:g}": float(folded_spread(values, Folds(folds, fold, shared=one)).half_width(0.95))
+            for one in TRIED
+        },
     }
 
 
@@ -187,7 +192,7 @@ def _networks(x: Tensor, y: Tensor, fold: np.ndarray, seeds: int, hidden: int, s
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    names = list(rows[0]["coverage"])
+    names = [name for name in rows[0]["coverage"] if not name.startswith("shared")]
     head = ["learners", "images", "folds", "seeds", "accuracy", "multiple", *names]
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for row in rows:

@@ -12,8 +12,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .averaging import average_weights
     from .building import load_model
     from .comparison.compare import compare
+    from .comparison.cross import cross_validate
     from .data.spec import InputSpec
     from .deployment.export import export
     from .deployment.optimize import optimize
@@ -60,7 +62,9 @@ __all__ = [
     "UniformHead",
     "attach",
     "attached",
+    "average_weights",
     "compare",
+    "cross_validate",
     "evaluate",
     "explain",
     "export",
@@ -78,7 +82,9 @@ __all__ = [
 # Where a name is that no package of these gives by itself: models, plugins, tasks.
 HOMES = {
     "InputSpec": "data.spec",
+    "average_weights": "averaging",
     "compare": "comparison.compare",
+    "cross_validate": "comparison.cross",
     "evaluate": "evaluation.evaluate",
     "explain": "explanation.explain",
     "export": "deployment.export",

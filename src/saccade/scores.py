@@ -84,3 +84,12 @@ def scores_before(kept: Mapping[str, np.ndarray], classes: int) -> Scores:
     columns = scores_of_predictions(kept)
     known = [one for one in metric_specs(classes) if one.column in columns]
     return Scores(columns, columns.pop(PLACE), (), {one.name: one for one in known}, "top1")
+
+
+def read_tensors(path: Path) -> dict[str, np.ndarray]:
+    """Read a file of answers that a run or a comparison kept; raises ValueError where it is damaged."""
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, it is no mapping
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is damaged ({error})") from None

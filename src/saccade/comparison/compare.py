@@ -11,16 +11,14 @@ from ..data.source import Source
 from ..files import write_text
 from ..training.loop import Interrupted
 from .conclude import conclude
-from .folder import is_finished, slug
+from .cross import OUT_OF_FOLD, keep_answers
+from .folder import is_finished
 from .plan import Plan
-from .planning import Planner, Ready
+from .planning import Planner
 from .report import write_report
 from .request import Request
 from .result import Comparison
 from .schedule import Watch, run_jobs
-
-OUT_OF_FOLD = "out_of_fold"  # in a comparison's folder: answers to every sample by trainings without it
-
 
 def compare(
     data: str | None = None,
@@ -136,20 +134,12 @@ def compare(
         except Interrupted as stopped:  # it is the whole comparison that is resumed
             raise Interrupted(stopped.number, folder.path) from None
         result = conclude(ready, outcomes, folder)
-        _keep_answers(ready, folder.path / OUT_OF_FOLD)
+        keep_answers(ready, folder.path / OUT_OF_FOLD)
         write_text(folder.result_file, result.to_json())
         write_text(folder.markdown_file, result.to_markdown(plan=True))
         _report(result, ready.validation)
     console.print(f"written: {folder.path / 'report.html'}", highlight=False, markup=False)
     return result
-
-
-def _keep_answers(ready: Ready, path: Path) -> None:
-    """Write what was answered out of fold, a file an arm and seed."""
-    for arm in ready.plan.arms if ready.cut is not None else ():
-        for seed, runs in ready.passes(arm.name).items():
-            assert ready.cut is not None
-            ready.cut.save_answers(path / f"{slug(arm.name)}-seed-{seed}.safetensors", runs)
 
 
 def _report(result: Comparison, source: Source) -> None:

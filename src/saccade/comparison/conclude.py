@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from .cut import Cut
 from .difference import Difference, judge
 from .evidence import find_unaffected
 from .findings import ArmResult
@@ -35,7 +34,7 @@ def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: 
     unaffected = find_unaffected(plan, measure.arms)
     notes = [one.note for one in unaffected]
     if ready.cut is not None:
-        notes.append(_fold_note(ready.cut, seeds=len(plan.seeds)))
+        notes.append(Note("folds", ready.cut.describe(seeds=len(plan.seeds) * len(ready.cut.fold))))
     notes += [*_failure_notes(failures, plan.reference, reference), *ready.notes]
     if plan.side_by_side > 1:
         notes.append(
@@ -86,18 +85,6 @@ def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: 
         sample_metric=measure.sample_metric,
         look=look,
     )
-
-
-def _fold_note(cut: Cut, *, seeds: int) -> Note:
-    """Return how samples were cut, and which intervals follow from that."""
-    whole = "" if cut.groups is None else f" in {int(cut.groups.max()) + 1} groups, each in one fold,"
-    again = f", cut {len(cut.fold)} times" if len(cut.fold) > 1 else ""
-    how = "the corrected t of Nadeau and Bengio over folds"
-    if seeds * len(cut.fold) > 1:
-        share = cut.folds().inflation - 1
-        how = f"samples' variance raised by {share:.0%} for the training sets that folds share, and that between seeds"
-    message = f"all {len(cut.fold[0])} samples{whole} were validated on, in {cut.count} folds{again}; intervals take {how}"
-    return Note("folds", message)
 
 
 def _failures(ready: Ready, name: str, outcomes: Mapping[tuple[str, int], Outcome]) -> dict[int, str]:

@@ -251,7 +251,7 @@ def _what_next(result: Difference, margin: float | None, level: float) -> tuple[
     if result.design == "fixed":
         return "compare several seeds", None
     if result.n_seeds < 2:
-        return "compare two seeds or more, so that the intervals need not be taken from folds alone", None
+        return "compare two seeds or more, which tell trainings from samples", None
     if wanted == 0:
         return "tell a margin, the difference that matters", None
     target = result.amount(wanted) + ("" if margin is not None else ", the difference seen")

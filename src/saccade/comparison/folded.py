@@ -1,10 +1,10 @@
 """How uncertain a mean is where every sample was validated on in a fold: trainings share most of their samples.
 
-With one training a fold: the corrected t of Nadeau and Bengio (2003), which lets fold means be correlated by the share
-of samples validated on. With several seeds or repeats the sources are told apart: how trainings vary is seen between
-seeds inside of a fold, how samples vary between samples (or groups of them, whole), and what the sample as a training
-sample adds is a multiple of the latter, since no set alone shows it (Bengio and Grandvalet, 2004). The multiple,
-1 + SHARED / (folds - 1), and its reach are measured: benchmarks/folds.py, docs/statistics.md.
+Sources are told apart: how trainings vary is seen between seeds inside of a fold, how samples vary between samples (or
+groups of them, whole), and what the samples add as training samples is taken for a share of the latter, since no set
+alone shows it (Bengio and Grandvalet, 2004): variance of samples times 1 + SHARED / (folds - 1). The corrected t of
+Nadeau and Bengio (2003) instead takes everything from the few fold means, and is wider than needed. The share and its
+reach are measured with learners of real images: benchmarks/folds.py, docs/statistics.md.
 """
 
 from dataclasses import dataclass
@@ -24,22 +24,24 @@ class Folds:
         count: folds of a cut.
         fold: of every sample, P int64, where all trainings share one cut; None for several.
         clusters: of every sample, P int64, where samples belong to groups; None where each stands for itself.
+        shared: what training sets that share samples add, see above.
     """
 
     count: int
     fold: np.ndarray | None
     clusters: np.ndarray | None = None
+    shared: float = SHARED
 
     @property
     def inflation(self) -> float:
         """How many times the samples' variance, the training samples' included, is the one that samples show."""
-        return 1 + SHARED / (self.count - 1)
+        return 1 + self.shared / (self.count - 1)
 
 
     def subset(self, mine: np.ndarray) -> "Folds":
         """Return the same of some samples, P bool."""
         parts = (None if one is None else one[mine] for one in (self.fold, self.clusters))
-        return Folds(self.count, *parts)
+        return Folds(self.count, *parts, shared=self.shared)
 
     def grouped(self, groups: int, samples: int, draws: np.random.Generator) -> tuple[np.ndarray, "Folds"]:
         """Return about so many groups of samples, P int64, each in one fold and with clusters whole, and their folds."""
@@ -58,32 +60,20 @@ def folded_spread(values: np.ndarray, folds: Folds) -> Spread:
         folds: how samples were cut.
     """
     S, P = values.shape
-    if S == 1:
-        return _corrected_t(values[0], folds)
     ms = mean_squares(values)
+    alone, sample_df = np.maximum(ms.sample - ms.rest, 0) / (S * P), ms.sample_df
+    if folds.clusters is not None:
+        total, sample_df = _cluster_variance(values.mean(0), folds.clusters)
+        alone = np.maximum(total - ms.rest / (S * P), alone)
+    sample = folds.inflation * alone
+    if S == 1:  # what trainings do is then among what samples show
+        return Spread(0.0, np.inf, sample, sample_df, sample)
     within, freedom = ms.seed, float(S - 1)
     if folds.fold is not None:
         parts = [(mean_squares(values[:, mine]).seed, int(mine.sum())) for mine in _parts(folds.fold, folds.count)]
         within = sum(square * size for square, size in parts) / P
         freedom = float(len(parts) * (S - 1))
-    seed = within / (S * P)
-    alone = np.maximum(ms.sample - ms.rest, 0) / (S * P)
-    sample, sample_df = folds.inflation * alone, ms.sample_df
-    if folds.clusters is not None:
-        total, sample_df = _cluster_variance(values.mean(0), folds.clusters)
-        sample = folds.inflation * np.maximum(total - ms.rest / (S * P), alone)
-    return Spread(seed, freedom, sample, sample_df, sample + ms.rest / (S * P))
-
-
-def _corrected_t(values: np.ndarray, folds: Folds) -> Spread:
-    """Return Nadeau and Bengio's variance of the mean over folds, of one training each."""
-    alone = float(values.var(ddof=1)) / len(values)
-    parts = [] if folds.fold is None else _parts(folds.fold, folds.count)
-    if len(parts) < 2:  # as of a class that one fold has
-        return Spread(0.0, np.inf, folds.inflation * alone, len(values) - 1, alone)
-    means = np.array([values[mine].mean() for mine in parts])
-    variance = (1 / len(parts) + 1 / (folds.count - 1)) * float(means.var(ddof=1))
-    return Spread(variance, len(parts) - 1, 0.0, np.inf, alone)
+    return Spread(within / (S * P), freedom, sample, sample_df, alone + ms.rest / (S * P))
 
 
 def _parts(fold: np.ndarray, count: int) -> list[np.ndarray]:

@@ -181,6 +181,37 @@ def statistic_difference(
     return replace(found, n_samples=P, mcnemar_p=None, mcnemar_per_seed=np.empty(0))
 
 
+def estimate(
+    records: Sequence[np.ndarray],
+    statistic: Callable[[Any], float] | None,
+    labels: np.ndarray | None,
+    *,
+    folds: Folds,
+    groups: int = 100,
+    **terms: Unpack[Terms],
+) -> Difference:
+    """Return a number of one arm over folds with its interval, as its difference from zero.
+
+    Args:
+        records: of every sample out of fold, one array a seed.
+        statistic: of records; None for their mean.
+        labels: classes whose means are averaged, P; None for the mean of all.
+        folds: how samples were cut.
+        groups: of samples, that a statistic is computed without in turn.
+        terms: see `Terms`.
+    """
+    if statistic is not None:
+        group, folds = folds.grouped(groups, len(records[0]), np.random.default_rng(0))
+        values = np.stack([_pseudo_values(one, statistic, group, int(group.max()) + 1) for one in records])
+    else:
+        values = np.stack([one.astype(np.float64) for one in records])
+        if labels is not None:
+            _, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
+            values = _macro_values(values, index, np.maximum(counts, 2))
+    found = from_differences(values, folds=folds, **terms)
+    return replace(found, n_samples=len(records[0]), mcnemar_p=None, mcnemar_per_seed=np.empty(0))
+
+
 def _one_seed(seeds: Seeds, terms: Terms) -> bool:
     """Whether a single seed is enough: of these very weights, or of folds, which are trainings of their own."""
     return seeds == "fixed" or terms.get("folds") is not None

@@ -13,7 +13,7 @@ from ..ranges import require_number
 from ..runs import require_apart
 from ..tasks.metric import MetricSpec
 from ..training.recipes import SHORT_FLAGS, gather_settings
-from .arms import Arm, parse_arms
+from .arms import Arm, parse_arm, parse_arms
 from .budget import parse_duration
 from .folded import Folds
 from .folder import MACHINE, slug
@@ -35,6 +35,7 @@ class Request:
     group: str | None = None
     folds: int | None = None
     repeats: int = 1
+    alone: bool = False  # one arm is enough: nothing is compared
     recipe: str | None = None
     epochs: int | None = None
     batch_size: int | None = None
@@ -56,7 +57,7 @@ class Request:
     @cached_property
     def parsed_arms(self) -> tuple[Arm, ...]:
         """The arms, read."""
-        return parse_arms(self.arms)
+        return tuple(parse_arm(text) for text in self.arms) if self.alone else parse_arms(self.arms)
 
     @cached_property
     def seed_list(self) -> tuple[int, ...]:

@@ -1,0 +1,47 @@
+"""The mean of the weights of several runs: of seeds that began from the same trained weights, often the better model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .building import load_model
+from .config import ConfigError
+from .metadata import check_model, read_described
+from .models._identify import resolve_name
+from .weights import find_weights, save_model
+
+
+def average_weights(runs: Sequence[str | Path], out: str | Path) -> Path:
+    """Write the mean of the weights of runs of one model and the same classes, as a file that every verb opens.
+
+    Args:
+        runs: folders of runs, or their files of weights; two or more.
+        out: the file to write.
+    """
+    if len(runs) < 2:
+        raise ConfigError(f"{len(runs)} runs were given to be averaged; give two or more")
+    total: dict[str, Tensor] = {}
+    first: dict[str, object] = {}
+    for run in runs:
+        about, weights = read_described(find_weights(run))
+        told = {name: about.get(name) for name in ("model", "outputs", "task", "img_size", "mean", "std", "in_chans")}
+        first = first or told
+        differing = [name for name in told if told[name] != first[name]]
+        if differing:
+            raise ConfigError(
+                f"{run} differs from {runs[0]} in {', '.join(differing)}; only weights of one model for the same outputs "
+                "have a mean"
+            )
+        for name, value in weights.items():
+            total[name] = total[name] + value.double() if name in total else value.double()
+    kinds = {name: value.dtype for name, value in read_described(find_weights(runs[0]))[1].items()}
+    mean = {name: (value / len(runs)).to(kinds[name]) for name, value in total.items()}
+    if not all(bool(torch.isfinite(value).all()) for value in mean.values()):
+        raise ConfigError("the runs' weights have no finite mean; leave the run out that did not train")
+    _, spec = load_model(runs[0])
+    path = Path(out).expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_model(path, mean, check_model(first["model"], resolve=resolve_name), spec)
+    return path

@@ -1,0 +1,196 @@
+"""How good one way of training is where there are too few samples for a held-out part: over folds, with intervals."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rich.console
+
+from ..config import ConfigError, flatten
+from ..files import write_text
+from ..runs import Run
+from ..tasks.metric import GROUP, MetricSpec
+from .cut import Cut
+from .difference import Difference
+from .evidence import Evidence
+from .folder import is_finished, slug
+from .paired import estimate
+from .planning import Planner, Ready
+from .request import Request
+from .schedule import Watch, run_jobs
+
+OUT_OF_FOLD = "out_of_fold"  # folder of answers to every sample by trainings without it
+ARM = "base"
+
+
+@dataclass(frozen=True)
+class Validated:
+    """What trainings over folds ended with.
+
+    Attributes:
+        path: the folder, with the runs and their out-of-fold answers.
+        metrics: an estimate with its interval for each number that is measured by sample.
+        specs: what these numbers mean.
+        primary: name of the one that counts.
+        seeds: of the trainings.
+        folds: how many.
+        samples: how many were validated on.
+        seconds: of all trainings.
+        note: how samples were cut.
+    """
+
+    path: Path
+    metrics: Mapping[str, Difference]
+    specs: Mapping[str, MetricSpec]
+    primary: str
+    seeds: tuple[int, ...]
+    folds: int
+    samples: int
+    seconds: float
+    note: str
+
+    @property
+    def score(self) -> float:
+        """The number that counts."""
+        return self.metrics[self.primary].mean
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        found = {
+            name: {"mean": one.mean, "low": one.low, "high": one.high, "level": one.level}
+            for name, one in self.metrics.items()
+        }
+        told = {"metrics": found, "primary": self.primary, "seeds": list(self.seeds), "folds": self.folds}
+        told |= {"samples": self.samples, "seconds": self.seconds, "note": self.note}
+        return json.dumps(told, indent=1)
+
+    def to_markdown(self) -> str:
+        """Return it as Markdown."""
+        rows = [
+            (spec.words, spec.show(one.mean), f"{spec.show(_inside(one.low, spec))} to {spec.show(_inside(one.high, spec))}")
+            for name, one in self.metrics.items()
+            if (spec := self.specs[name])
+        ]
+        rows.sort(key=lambda row: row[0] != self.specs[self.primary].words)
+        lines = ["| Number | Mean | 95 % interval |", "| --- | --- | --- |"]
+        return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows), "", f"{self.note}.", ""])
+
+
+def cross_validate(
+    run: str | Path,
+    *,
+    folds: int = 5,
+    seeds: int | Sequence[int] = 2,
+    repeats: int = 1,
+    group: str | None = None,
+    data: str | None = None,
+    out: str | Path | None = None,
+    parallel: int | None = None,
+    device: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> Validated:
+    """Train a run's settings anew on folds of its training samples, and say how good that is.
+
+    Can be stopped and called again, as a comparison can. Out-of-fold answers are kept in the folder.
+
+    Args:
+        run: a run's folder, or a YAML file of settings or the name of a recipe, with `data`.
+        folds: parts that are validated on in turn.
+        seeds: how many trainings of every fold, or which; two or more tell seeds from samples.
+        repeats: ways to cut the folds.
+        group: column of a list; samples that have the same in it stay together.
+        data: other samples than the run's.
+        out: a folder; beside the run if not given.
+        parallel: runs side by side; one a GPU by default, and one on a CPU.
+        device: cpu, cuda, ...
+        settings: changed ones, by dotted name.
+        quiet: print nothing.
+    """
+    path, given, recipe = Path(run).expanduser(), dict(settings or {}), str(run)
+    if path.is_dir():
+        config = Run.open(path).config()
+        recipe = config.recipe or "small"
+        aside = ("seed", "recipe", "data.path", "data.fold", "data.folds", "engine.device")
+        given = {name: value for name, value in flatten(config).items() if name not in aside} | given
+        data, group = data or config.data.path, group or config.data.group
+        given.pop("data.group")
+    elif data is None:
+        raise ConfigError(f"{run} is no run's folder; with a recipe the samples are named, too: data=...")
+    named = f"{path.name or 'run'}-folds"
+    request = Request(
+        data=data,
+        arms=[ARM],
+        alone=True,
+        seeds=seeds,
+        folds=folds,
+        repeats=repeats,
+        group=group,
+        recipe=recipe,
+        settings=given,
+        parallel=parallel,
+        device=device,
+        out=out or (path.parent / named if path.is_dir() else Path("runs") / slug(named)),
+        quiet=quiet,
+    )
+    planner = Planner(request)
+    with planner.folder.lock():
+        ready = planner.plan(keep=True)
+        jobs = [job for job in ready.jobs if not is_finished(job.path)]
+        primary = ready.question.metrics.get(ready.question.primary)
+        outcomes = run_jobs(jobs, planner.slots, Watch(total=len(jobs), metric=primary, quiet=quiet))
+        failed = {f"{key}": one.reason for key, one in outcomes.items() if one.kind != "finished"}
+        if not ready.passes(ARM):
+            raise ConfigError(f"no seed finished all {folds} folds: {next(iter(failed.values()), 'nothing ran')}")
+        result = _conclude(ready, planner.folder.path)
+        keep_answers(ready, planner.folder.path / OUT_OF_FOLD)
+        write_text(planner.folder.result_file, result.to_json())
+        write_text(planner.folder.markdown_file, result.to_markdown())
+    console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True)
+    console.print(f"written: {result.path}", highlight=False, markup=False)
+    return result
+
+
+def keep_answers(ready: Ready, path: Path) -> None:
+    """Write what was answered out of fold, a file an arm and seed."""
+    for arm in ready.plan.arms if ready.cut is not None else ():
+        for seed, runs in ready.passes(arm.name).items():
+            assert ready.cut is not None
+            ready.cut.save_answers(path / f"{slug(arm.name)}-seed-{seed}.safetensors", runs)
+
+
+def _inside(value: float, spec: MetricSpec) -> float:
+    return min(max(value, 0.0), 1.0) if spec.share else value
+
+
+def _conclude(ready: Ready, path: Path) -> Validated:
+    assert ready.cut is not None
+    evidence, cut = ready.evidence(ARM), ready.cut
+    specs = {name: spec for name, spec in evidence.metrics.items() if evidence.has(spec.column)}
+    found = {name: _estimate(evidence, spec, cut) for name, spec in specs.items()}
+    return Validated(
+        path=path,
+        metrics=found,
+        specs=specs,
+        primary=ready.question.primary,
+        seeds=evidence.seeds,
+        folds=cut.count,
+        samples=len(next(iter(evidence.samples.values())).places),
+        seconds=sum(float(one["seconds"]) for one in evidence.summaries.values()),
+        note=cut.describe(seeds=len(evidence.seeds)),
+    )
+
+
+def _estimate(evidence: Evidence, spec: MetricSpec, cut: Cut) -> Difference:
+    """Return a number over all passes with its interval."""
+    scores = list(evidence.samples.values())
+    places = scores[0].places
+    for one in scores[1:]:
+        places = np.intersect1d(places, one.places)
+    rows = [np.searchsorted(one.places, places) for one in scores]
+    records = [one.columns[spec.column][row] for one, row in zip(scores, rows, strict=True)]
+    labels = scores[0].columns[GROUP][rows[0]] if spec.by_group else None
+    return estimate(records, spec.statistic, labels, folds=cut.folds().subset(places), share=spec.share)

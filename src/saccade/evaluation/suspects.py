@@ -1,0 +1,189 @@
+"""Labels that are probably wrong, found from what trainings without a sample say of it.
+
+Confident learning (Northcutt, Jiang and Chuang, 2021) counts samples that a model is surer of than usual to be of
+another class. Here the same question is asked by likelihood: out-of-fold answers are brought to the labels' own scale
+(one temperature), a share of the labels is taken to be drawn from the other classes, both fitted to the labels as they
+are, and each label then has a probability of being one of these.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy import optimize, special
+
+from ..config import TrainConfig
+from ..data.source import Source
+from ..runs import Run, RunError
+from ..scores import read_tensors
+from ..tasks.opening import open_samples
+
+OUT_OF_FOLD = "out_of_fold"
+CUT = 0.5  # probability of being wrong from which on a label is listed
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A label that is probably wrong.
+
+    Attributes:
+        place: of the sample in its set.
+        name: of the sample.
+        given: the label it has.
+        likely: the class that it is most probably of.
+        wrong: probability that the label is wrong.
+        of_given: share that the models give its label.
+        of_likely: share that they give the likely class.
+    """
+
+    place: int
+    name: str
+    given: str
+    likely: str
+    wrong: float
+    of_given: float
+    of_likely: float
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """What was found.
+
+    Attributes:
+        suspects: labels listed, the most probably wrong first.
+        source: the samples that were asked about.
+        data: settings of the set.
+        samples: how many were asked about.
+        noise: estimated share of wrong labels in the set.
+        temperature: that brought the answers to the labels' scale.
+        precision: expected share of listed labels that are wrong.
+        recall: expected share of wrong labels that are listed.
+        trainings: answers that were averaged for each sample.
+    """
+
+    suspects: tuple[Suspect, ...]
+    source: Source
+    config: TrainConfig
+    samples: int
+    noise: float
+    temperature: float
+    precision: float
+    recall: float
+    trainings: int
+
+
+def find_suspects(path: str | Path, *, arm: str | None = None, cut: float = CUT) -> Suspects:
+    """Return the labels of a set that are probably wrong.
+
+    Args:
+        path: a folder with out-of-fold answers, of `compare --folds` or `evaluate --folds`; or a run, of whose
+            validation samples this is then said.
+        arm: whose answers to take, as its files in `out_of_fold` begin; the most accurate one's if not given.
+        cut: probability of being wrong from which on a label is listed.
+    """
+    folder = Path(path).expanduser()
+    if (folder / OUT_OF_FOLD).is_dir():
+        kept = _arm_files(folder / OUT_OF_FOLD, arm)
+        settings = next(iter(sorted((folder / "runs").glob("*/seed-*/config.yaml"))), None)
+        if settings is None:
+            raise RunError(f"{folder} has answers and no runs; give the folder as it was written")
+        config = Run.open(settings.parent).config()
+    else:
+        run = Run.open(folder)
+        config, kept = run.config(), [run.predictions_file]
+    parts = [read_tensors(file) for file in kept]
+    if not all({"place", "label", "logits"} <= part.keys() for part in parts):
+        raise RunError(f"{folder} keeps no logits of classes; labels can be looked at where samples have one class each")
+    _, data = open_samples(config.task, config.data)
+    source = data.whole if data.whole is not None and (folder / OUT_OF_FOLD).is_dir() else data.val
+    places, labels, logits = _joined(parts)
+    if len(places) and (places[-1] >= len(source) or not np.array_equal(source.labels[places], labels)):
+        raise RunError(f"the labels of {config.data.path} are others than when {folder} was made; train it again")
+    shares, temperature, noise = fit(logits, labels)
+    wrong = posterior(shares, labels, noise)
+    listed = np.flatnonzero(wrong >= cut)
+    listed = listed[np.argsort(-wrong[listed], kind="stable")]
+    rest = shares.copy()
+    rest[np.arange(len(labels)), labels] = -1
+    likely = rest.argmax(1)
+    names = source.outputs
+    found = tuple(
+        Suspect(
+            int(places[row]),
+            source.name(int(places[row])),
+            names[labels[row]],
+            names[likely[row]],
+            float(wrong[row]),
+            float(shares[row, labels[row]]),
+            float(shares[row, likely[row]]),
+        )
+        for row in listed
+    )
+    expected = float(wrong[listed].sum())
+    return Suspects(
+        suspects=found,
+        source=source,
+        config=config,
+        samples=len(labels),
+        noise=noise,
+        temperature=temperature,
+        precision=expected / max(len(listed), 1),
+        recall=expected / max(float(wrong.sum()), 1e-12),
+        trainings=len(parts),
+    )
+
+
+def fit(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """Return shares of the classes, N, C, at the labels' scale, the temperature that makes them, and the noise.
+
+    Args:
+        logits: mean log-shares of out-of-fold answers, N, C.
+        labels: as they are, wrong ones among them.
+    """
+    rows, others = np.arange(len(labels)), logits.shape[1] - 1
+
+    def loss(values: np.ndarray) -> float:
+        scaled = logits * np.exp(values[0])
+        own = np.exp(scaled[rows, labels] - special.logsumexp(scaled, axis=1))
+        noise = special.expit(values[1])
+        return -float(np.log((1 - noise) * own + noise * (1 - own) / others + 1e-300).mean())
+
+    starts = [(0.0, -3.0), (1.0, -3.0), (0.0, -5.0)]
+    best = min((optimize.minimize(loss, start, method="Nelder-Mead") for start in starts), key=lambda one: one.fun)
+    return special.softmax(logits * np.exp(best.x[0]), axis=1), float(np.exp(-best.x[0])), float(special.expit(best.x[1]))
+
+
+def posterior(shares: np.ndarray, labels: np.ndarray, noise: float) -> np.ndarray:
+    """Return the probability of every label to be wrong, N."""
+    own = shares[np.arange(len(labels)), labels]
+    drawn = noise * (1 - own) / (shares.shape[1] - 1)
+    return np.asarray(drawn / np.maximum(drawn + (1 - noise) * own, 1e-300))
+
+
+def _arm_files(folder: Path, arm: str | None) -> list[Path]:
+    """Return the files of an arm's answers, of the most accurate one if none is named."""
+    arms: dict[str, list[Path]] = {}
+    for file in sorted(folder.glob("*-seed-*.safetensors")):
+        arms.setdefault(file.name.rpartition("-seed-")[0], []).append(file)
+    if not arms or (arm is not None and arm not in arms):
+        raise RunError(f"{folder} has answers of {', '.join(arms) or 'nobody'}; {arm or 'some'} was asked for")
+    if arm is not None:
+        return arms[arm]
+
+    def accuracy(files: list[Path]) -> float:
+        return float(np.mean([read_tensors(file).get("correct", np.zeros(1)).mean() for file in files]))
+
+    return max(arms.values(), key=accuracy)
+
+
+def _joined(parts: list[dict[str, np.ndarray]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return places, labels and the mean log-shares of the trainings that answered each sample."""
+    places = np.unique(np.concatenate([part["place"] for part in parts]))
+    labels = np.zeros(len(places), np.int64)
+    total, count = np.zeros((len(places), parts[0]["logits"].shape[1])), np.zeros(len(places))
+    for part in parts:
+        rows = np.searchsorted(places, part["place"])
+        labels[rows] = part["label"]
+        total[rows] += special.log_softmax(part["logits"].astype(np.float64), axis=1)
+        count[rows] += 1
+    return places, labels, total / count[:, None]
