@@ -170,8 +170,9 @@ def labels(args: argparse.Namespace) -> dict[str, Any]:
     from saccade.data.open import open_data
     from saccade.evaluation.suspects import find_suspects
 
-    train = open_data(args.images).train
-    images, right = train.array(), train.labels  # type: ignore[union-attr]
+    train = open_data(args.images, folds=2).whole
+    assert train is not None
+    images, right = train.array(), train.labels
     draws = np.random.default_rng(5)
     swapped = draws.random(len(right)) < 0.05
     wrong = right.copy()

@@ -65,7 +65,7 @@ def main() -> None:
 def embed(file: str, device: str, *, width: int = 256, kept: int = 96) -> tuple[Tensor, Tensor]:
     """Return features of images: patches compared with random ones, pooled, their principal components."""
     data = open_data(file)
-    both = [part for part in (data.train, data.val) if isinstance(part, Source)]
+    both = [part for part in (data.train, data.val) if isinstance(part, Source)]  # one pool
     images = torch.from_numpy(np.concatenate([part.array() for part in both]))  # type: ignore[misc]
     labels = torch.from_numpy(np.concatenate([part.labels for part in both])).to(device)
     draws = torch.Generator().manual_seed(0)
