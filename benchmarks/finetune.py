@@ -1,10 +1,10 @@
 """Fine-tune, probe and train from scratch on few photographs, over folds; find labels that were swapped.
 
-    python benchmarks/finetune.py OUT --data pets.csv --weights efficientnet_lite0.safetensors --device cuda --parallel 12
+    python benchmarks/finetune.py OUT --data pets.csv --weights lite0.safetensors --device cuda --parallel 12
     python benchmarks/finetune.py OUT --images cifar10.npz --stage labels --device cuda --parallel 5
 
-The list has the columns path, label and split; folds are cut from the training part, and the part `val` is what settings
-are chosen by. Stages, each written to OUT as it ends:
+The list has the columns path, label and split; folds are cut from the training part, and settings are chosen by the
+part `val`. Stages, each written to OUT as it ends:
 
 - tune:    one training of several settings from the real weights, validated on the part `val`;
 - folds:   fine-tuned, probed and from scratch, five folds by three seeds;
@@ -59,7 +59,9 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=None, help="runs side by side")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=None, help="of the stage labels; of every stage's runs for a trial")
+    parser.add_argument(
+        "--epochs", type=int, default=None, help="of the stage labels; of every stage's runs for a trial"
+    )
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, a setting of every run")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -81,7 +83,11 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
         found[arm["name"]] = arm["mean"]
     whole = {name: value for name, value in found.items() if not name.startswith("probe") and value is not None}
     probes = {name: value for name, value in found.items() if name.startswith("probe") and value is not None}
-    return {"accuracy": found, "chosen": max(whole, key=lambda n: whole[n]), "probe": max(probes, key=lambda n: probes[n])}
+    return {
+        "accuracy": found,
+        "chosen": max(whole, key=lambda n: whole[n]),
+        "probe": max(probes, key=lambda n: probes[n]),
+    }
 
 
 def folds(args: argparse.Namespace) -> dict[str, Any]:
@@ -159,9 +165,11 @@ def average(args: argparse.Namespace) -> dict[str, Any]:
     for seed in range(args.seeds):
         out = args.out / "average" / f"seed-{seed}"
         given: dict[str, Any] = {"model": args.model, "checkpoint": args.weights, "device": args.device, "seed": seed}
-        runs.append(train(args.data, settings=settings, epochs=args.epochs, out=out, quiet=True, overwrite=True, **given).path)
+        given |= {"epochs": args.epochs, "out": out, "overwrite": True, "quiet": True}
+        runs.append(train(args.data, settings=settings, **given).path)
     joined = average_weights(runs, args.out / "average" / "averaged.safetensors")
-    told = evaluate([*runs, joined], data=args.data, device=args.device, out=args.out / "average" / "evaluation", quiet=True)
+    out = args.out / "average" / "evaluation"
+    told = evaluate([*runs, joined], data=args.data, device=args.device, out=out, quiet=True)
     return {"words": told.to_markdown()}
 
 

@@ -1,4 +1,4 @@
-"""The mean of the weights of several runs: of seeds that began from the same trained weights, often the better model."""
+"""The mean of the weights of several runs: of seeds that began from the same weights, often the better model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,8 +31,8 @@ def average_weights(runs: Sequence[str | Path], out: str | Path) -> Path:
         differing = [name for name in told if told[name] != first[name]]
         if differing:
             raise ConfigError(
-                f"{run} differs from {runs[0]} in {', '.join(differing)}; only weights of one model for the same outputs "
-                "have a mean"
+                f"{run} differs from {runs[0]} in {', '.join(differing)}; only weights of one model for the same "
+                "outputs have a mean"
             )
         for name, value in weights.items():
             total[name] = total[name] + value.double() if name in total else value.double()

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from .config import ConfigError, LossConfig, ModelConfig
 from .data.spec import InputSpec
+from .freezing import freeze_all_but_classifier, freeze_lower
 from .metadata import check_inputs, check_model, described_by, read_described
 from .models import CheckpointError
 from .models._builder import SMALL_SIDE
-from .freezing import freeze_all_but_classifier, freeze_lower
 from .models._identify import resolve_name
 from .plugins import PLUGINS, attach
 from .plugins.trained import new_parameters, watched

@@ -4,12 +4,13 @@ import dataclasses
 import difflib
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 
+from .hints import NO, say_hint, try_value
 from .ranges import RANGES
 
 ConfigT = TypeVar("ConfigT")
@@ -277,7 +278,7 @@ def _other_words(config: Any, name: str) -> list[str]:
         config = getattr(config, group)
     hint = typing.get_type_hints(type(config))[last]
     args = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
-    return [_say(arg) for arg in args if arg not in (int, float) and get_origin(arg) is not list]
+    return [say_hint(arg) for arg in args if arg not in (int, float) and get_origin(arg) is not list]
 
 
 def _short(text: str) -> str:
@@ -346,60 +347,8 @@ def fit_value(value: Any, hint: Any, name: str, *, source: str) -> Any:
         name: what an error calls the value.
         source: what an error calls the place it comes from.
     """
-    fitted = _try(value, hint)
-    if fitted is _NO:
+    fitted = try_value(value, hint)
+    if fitted is NO:
         given = f"{_short(repr(value))} ({type(value).__name__})"
-        raise ConfigError(f"{source}: {name} = {given} was given; it takes {_say(hint)}")
+        raise ConfigError(f"{source}: {name} = {given} was given; it takes {say_hint(hint)}")
     return fitted
-
-
-_NO = object()
-
-
-def _try(value: Any, hint: Any) -> Any:
-    """Return the value as the hint wants it, or _NO."""
-    origin, args = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return value
-    if origin in (Union, types.UnionType):
-        return next((fitted for arg in args if (fitted := _try(value, arg)) is not _NO), _NO)
-    if origin is Literal:
-        return value if any(value == arg and type(value) is type(arg) for arg in args) else _NO
-    if origin in (list, Sequence, tuple):
-        if not isinstance(value, list | tuple) or (origin is tuple and len(value) != len(args)):
-            return _NO
-        items = [_try(item, args[0]) for item in value]
-        return _NO if any(item is _NO for item in items) else items
-    if origin is dict:
-        return dict(value) if isinstance(value, Mapping) else _NO
-    if hint is type(None):
-        return None if value is None else _NO
-    if hint is float:
-        return _read_float(value)
-    if hint is int:
-        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-        return int(value) if whole and not isinstance(value, bool) else _NO
-    return value if type(value) is hint else _NO
-
-
-def _read_float(value: Any) -> Any:
-    """YAML reads 1e-3 as a word; true is no number, and a whole number can be too large for one."""
-    try:
-        return float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else _NO
-    except (ValueError, OverflowError):
-        return _NO
-
-
-def _say(hint: Any) -> str:
-    """Return a type hint in plain words."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return " or ".join(_say(arg) for arg in args)
-    if origin is Literal:
-        return " or ".join(map(repr, args))
-    if origin in (list, Sequence, tuple):
-        return f"a list of {f'{len(args)} times ' if origin is tuple else ''}{_say(args[0])}"
-    names = {float: "a number", int: "a whole number", str: "a text", bool: "true or false", type(None): "null"}
-    if origin is dict:
-        return "names with values"
-    return names.get(hint) or f"{getattr(hint, '__name__', hint)}, which only Python code can give"

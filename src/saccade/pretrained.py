@@ -127,7 +127,7 @@ def find_pretrained(name: str) -> Path:
             f"--pretrained (model.pretrained) was asked for and there are no weights of {name}; leave it out, name "
             f"weights by --checkpoint FILE, or choose a model that has some{f', such as {near}' if near else ''}"
         )
-    return _fetch(name, cfg, f"name a file of them by --checkpoint FILE (or a run: --checkpoint RUN) and --model {name}")
+    return _fetch(name, cfg, f"name a file or a run by --checkpoint FILE|RUN, with --model {name}")
 
 
 def _fetch(name: str, cfg: Any, instead: str | None = None) -> Path:

@@ -159,13 +159,15 @@ def start_from(model: nn.Module, file: Path, spec: InputSpec, *, name: str) -> S
 def load_rest(model: nn.Module, started: Started, spec: InputSpec) -> None:
     """Fill plug-ins from what a file had beside the model's own tensors, and name what has no place even so."""
     own = model.state_dict()
-    heads: Any = model.get_classifier() if hasattr(model, "get_classifier") else ()
+    host: Any = model
+    heads = host.get_classifier() if hasattr(model, "get_classifier") else ()
     heads = heads if isinstance(heads, tuple) else (heads,)
+    named = dict(model.named_parameters())
     spared = set() if started.own_classes else {id(p) for head in heads for p in head.parameters()}
     placed = {
         key: value
         for key, value in started.rest.items()
-        if key in own and own[key].shape == value.shape and id(dict(model.named_parameters()).get(key)) not in spared
+        if key in own and own[key].shape == value.shape and id(named.get(key)) not in spared
     }
     model.load_state_dict(placed, strict=False)
     started.parameters |= {id(value) for key, value in model.named_parameters() if key in placed}
@@ -216,7 +218,9 @@ def _refuse_misfit(model: nn.Module, fit: Fit, file: Path, *, name: str, plugins
     """Refuse weights that lack something, and those that fit another model better."""
     if not (fit.missing or fit.mismatched) and plugins:
         return  # the surplus is the plug-ins' of the run that wrote them
-    better = None if isinstance(model, Backbone) else _search(model, rename(read_checkpoint(file), model.state_dict()), fit.misfits, name=name)
+    better = None
+    if not isinstance(model, Backbone):
+        better = _search(model, rename(read_checkpoint(file), model.state_dict()), fit.misfits, name=name)
     parts = [
         f"{len(keys)} {title}: {_some(keys)}"
         for title, keys in (
@@ -256,7 +260,7 @@ def _search(model: nn.Module, weights: Mapping[str, Tensor], misfits: int, *, na
         try:
             with torch.device("meta"):
                 made = timm.create_model(other)
-        except Exception:  # noqa: S112, one that cannot be built here is not it
+        except Exception:  # one that cannot be built here is not it
             continue
         heads = _heads(made)
         found = len(_shapes(made.state_dict(), heads) ^ _shapes(weights, heads))

@@ -28,6 +28,21 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--max-pixels", type=int, default=120_000_000, help="more pixels are huge")
     parser.add_argument("--workers", type=int, default=4, help="threads that read")
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    parser.add_argument(
+        "--answers",
+        default=None,
+        metavar="RUN|COMPARISON",
+        help="check: list labels that are probably wrong, by what trainings without a picture say; --out names the folder",
+    )
+    parser.add_argument(
+        "--arm", default=None, help="check --answers: whose answers; the most accurate arm's if not given"
+    )
+    parser.add_argument(
+        "--fix",
+        default=None,
+        metavar="FILE",
+        help="check --answers: write the set's list with labels as in OUT/suspects.csv; the set is not touched",
+    )
     parser.add_argument("--teacher", default=None, help="labels: a run, timm:NAME, or timm:NAME@FILE.safetensors")
     parser.add_argument("--out", default=None, help="labels: the folder to write")
     parser.add_argument("--top", type=int, default=5, help="labels: classes to keep of each place")
@@ -43,7 +58,31 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Args) -> int:
     """Do what was asked; the exit status is 1 if something serious was found."""
-    return _labels(args) if args.what == "labels" else _check(args)
+    if args.what == "labels":
+        return _labels(args)
+    return _suspects(args) if args.answers is not None else _check(args)
+
+
+def _suspects(args: Args) -> int:
+    """List labels that are probably wrong, or write a list without them."""
+    from pathlib import Path
+
+    from ..evaluation.suspect_files import fix_labels, write_suspects
+    from ..evaluation.suspects import find_suspects
+
+    found = find_suspects(args.answers, arm=args.arm, data=args.data)
+    out = Path(args.out or Path(args.answers) / "suspects").expanduser()
+    if args.fix is not None:
+        changed = fix_labels(found, out / "suspects.csv", Path(args.fix).expanduser())
+        print(f"{changed} labels are corrected in {args.fix}, as {out / 'suspects.csv'} says; the set is as it was")
+        return 0
+    page, table = write_suspects(found, out)
+    print(found.sentence)
+    for one in found.suspects[:20]:
+        print(f"  {one.name}: {one.given}, rather {one.likely} ({one.wrong:.0%})")
+    print(f"look at them: {page}")
+    print(f"correct the column `label` of {table}, then: saccade data check --answers {args.answers} --fix FILE")
+    return 0
 
 
 def _labels(args: Args) -> int:

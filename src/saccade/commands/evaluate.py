@@ -37,6 +37,18 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--epsilon", action="append", type=float, default=None, help="of the attacks, in 255ths; repeatable; 1 and 4"
     )
+    parser.add_argument(
+        "--folds", type=int, default=None, help="train the run's settings anew on so many folds and judge them by all"
+    )
+    parser.add_argument("--repeats", type=int, default=1, help="with --folds: ways to cut them")
+    parser.add_argument("--seeds", type=int, default=2, help="with --folds: trainings of every fold")
+    parser.add_argument(
+        "--group", default=None, metavar="COLUMN", help="with --folds: what stays together, as for train"
+    )
+    parser.add_argument("--parallel", type=int, default=None, help="with --folds: runs side by side")
+    parser.add_argument(
+        "--average", action="store_true", help="judge the mean of the runs' weights as well; --out keeps it"
+    )
     parser.add_argument("--steps", type=int, default=10, help="of PGD from each start")
     parser.add_argument("--restarts", type=int, default=2, help="starts of PGD")
     parser.add_argument("--seed", type=int, default=0, help="of chosen pictures, draws and resamples")
@@ -53,6 +65,8 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Args) -> int:
     """Measure models and print what was found."""
+    if args.folds is not None:
+        return _over_folds(args)
     from ..evaluation.evaluate import EPSILONS
     from ..evaluation.evaluate import evaluate as run_evaluation
 
@@ -73,6 +87,23 @@ def run(args: Args) -> int:
     given: dict[str, Any] = {name: args[name] for name in (*names, "overwrite", "quiet")}
     first = Path(args.runs[0]).expanduser()
     out = args.out or (first if first.is_dir() else Path()) / "evaluation"
+    if args.average:
+        from ..averaging import average_weights
+
+        args.runs.append(str(average_weights(args.runs, Path(out).with_name("averaged.safetensors"))))
     result = run_evaluation(args.runs, out=out, epsilons=args.epsilon or EPSILONS, **given)
+    print(result.to_json() if args.json else result.to_markdown())
+    return 0
+
+
+def _over_folds(args: Args) -> int:
+    from ..comparison.cross import cross_validate
+    from ..config import ConfigError
+
+    if len(args.runs) > 1:
+        raise ConfigError("several runs were given with --folds; compare them by saccade compare --folds")
+    names = ("folds", "seeds", "repeats", "group", "data", "out", "parallel", "quiet")
+    device = None if args.device == "cpu" else args.device
+    result = cross_validate(args.runs[0], device=device, **{name: args[name] for name in names})
     print(result.to_json() if args.json else result.to_markdown())
     return 0

@@ -20,6 +20,7 @@ from .request import Request
 from .result import Comparison
 from .schedule import Watch, run_jobs
 
+
 def compare(
     data: str | None = None,
     *,

@@ -1,8 +1,8 @@
 """How good one way of training is where there are too few samples for a held-out part: over folds, with intervals."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from ..tasks.metric import GROUP, MetricSpec
 from .cut import Cut
 from .difference import Difference
 from .evidence import Evidence
+from .folded import Folds
 from .folder import is_finished, slug
-from .paired import estimate
+from .paired import from_differences, macro_values, pseudo_values
 from .planning import Planner, Ready
 from .request import Request
 from .schedule import Watch, run_jobs
@@ -70,7 +71,7 @@ class Validated:
     def to_markdown(self) -> str:
         """Return it as Markdown."""
         rows = [
-            (spec.words, spec.show(one.mean), f"{spec.show(_inside(one.low, spec))} to {spec.show(_inside(one.high, spec))}")
+            (spec.words, spec.show(one.mean), " to ".join(spec.show(_inside(x, spec)) for x in (one.low, one.high)))
             for name, one in self.metrics.items()
             if (spec := self.specs[name])
         ]
@@ -194,3 +195,34 @@ def _estimate(evidence: Evidence, spec: MetricSpec, cut: Cut) -> Difference:
     records = [one.columns[spec.column][row] for one, row in zip(scores, rows, strict=True)]
     labels = scores[0].columns[GROUP][rows[0]] if spec.by_group else None
     return estimate(records, spec.statistic, labels, folds=cut.folds().subset(places), share=spec.share)
+
+
+def estimate(
+    records: Sequence[np.ndarray],
+    statistic: Callable[[Any], float] | None,
+    labels: np.ndarray | None,
+    *,
+    folds: Folds,
+    share: bool,
+    groups: int = 100,
+) -> Difference:
+    """Return a number of one arm over folds with its interval, as its difference from zero.
+
+    Args:
+        records: of every sample out of fold, one array a seed.
+        statistic: of records; None for their mean.
+        labels: classes whose means are averaged, P; None for the mean of all.
+        folds: how samples were cut.
+        share: whether the number is a share of one.
+        groups: of samples, that a statistic is computed without in turn.
+    """
+    if statistic is not None:
+        group, folds = folds.grouped(groups, len(records[0]), np.random.default_rng(0))
+        values = np.stack([pseudo_values(one, statistic, group, int(group.max()) + 1) for one in records])
+    else:
+        values = np.stack([one.astype(np.float64) for one in records])
+        if labels is not None:
+            _, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
+            values = macro_values(values, index, np.maximum(counts, 2))
+    found = from_differences(values, folds=folds, share=share)
+    return replace(found, n_samples=len(records[0]), mcnemar_p=None, mcnemar_per_seed=np.empty(0))

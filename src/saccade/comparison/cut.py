@@ -97,8 +97,9 @@ class Cut:
         whole = "" if self.groups is None else f" in {int(self.groups.max()) + 1} groups, each in one fold,"
         again = f", cut {len(self.fold)} times" if len(self.fold) > 1 else ""
         more = self.folds().inflation - 1
-        how = f"variance {'between seeds, and ' * (seeds > 1)}of samples, raised by {more:.0%} since folds share training sets"
-        return f"all {len(self.fold[0])} samples{whole} were validated on, in {self.count} folds{again}; intervals: {how}"
+        how = f"variance {'between seeds, and ' * (seeds > 1)}of samples, raised by {more:.0%}"
+        cut = f"all {len(self.fold[0])} samples{whole} were validated on, in {self.count} folds{again}"
+        return f"{cut}; intervals: {how} since folds share training sets"
 
     def held(self, piece: Piece) -> np.ndarray:
         """Return the places of the samples that a training validates on, in the whole set."""

@@ -37,14 +37,13 @@ class Folds:
         """How many times the samples' variance, the training samples' included, is the one that samples show."""
         return 1 + self.shared / (self.count - 1)
 
-
     def subset(self, mine: np.ndarray) -> "Folds":
         """Return the same of some samples, P bool."""
-        parts = (None if one is None else one[mine] for one in (self.fold, self.clusters))
-        return Folds(self.count, *parts, shared=self.shared)
+        fold, clusters = (None if one is None else one[mine] for one in (self.fold, self.clusters))
+        return Folds(self.count, fold, clusters, self.shared)
 
     def grouped(self, groups: int, samples: int, draws: np.random.Generator) -> tuple[np.ndarray, "Folds"]:
-        """Return about so many groups of samples, P int64, each in one fold and with clusters whole, and their folds."""
+        """Return about so many groups of samples, P int64, each in one fold, clusters whole, and their folds."""
         units = np.arange(samples) if self.clusters is None else np.unique(self.clusters, return_inverse=True)[1]
         rank = draws.permutation(int(units.max()) + 1)[units] % max(groups // self.count, 2)
         fold = np.zeros(samples, np.int64) if self.fold is None else self.fold

@@ -142,12 +142,11 @@ class Measure:
         counted = [(group, mine) for group, mine in counted if mine.sum() >= 2]
         how: Seeds = "fixed" if self.question.fixed else "random"
         terms = self._terms(spec.name, spec.larger_is_better)
-        folds = terms.pop("folds", None)
+        folds = terms.get("folds")
+        own: list[Terms] = [{**terms, "folds": None if folds is None else folds.subset(m)} for _, m in counted]
         found = [
-            paired_difference(
-                first[:, m], second[:, m], seeds=how, folds=None if folds is None else folds.subset(m), **terms
-            )
-            for _, m in counted
+            paired_difference(first[:, m], second[:, m], seeds=how, **one)
+            for (_, m), one in zip(counted, own, strict=True)
         ]
         corrected = holm([difference.p_value for difference in found])
         rows = [

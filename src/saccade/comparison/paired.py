@@ -118,13 +118,13 @@ def macro_difference(
     binary = right_or_wrong(first, second)
     terms["share"] = binary if terms.get("share") is None else terms["share"]
     if paired:
-        found = from_differences(_macro_values(second - first, index, counts), seeds=seeds, **terms)
+        found = from_differences(macro_values(second - first, index, counts), seeds=seeds, **terms)
     else:
-        found = unpaired_difference(*(_macro_values(x, index, counts) for x in (first, second)), **terms)
+        found = unpaired_difference(*(macro_values(x, index, counts) for x in (first, second)), **terms)
     return replace(found, right_or_wrong=binary, mcnemar_p=None, mcnemar_per_seed=np.empty(0))
 
 
-def _macro_values(scores: np.ndarray, index: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def macro_values(scores: np.ndarray, index: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return S, P values whose mean over pictures is the macro mean, and whose spread is its linearisation."""
     by_class = np.stack([np.bincount(index, weights=row) for row in scores]) / counts  # S, C
     macro = by_class.mean(1, keepdims=True)  # S, 1
@@ -174,42 +174,11 @@ def statistic_difference(
     else:
         group, terms["folds"] = folds.grouped(groups, P, np.random.default_rng(seed))
         groups = int(group.max()) + 1
-    pseudo = [np.stack([_pseudo_values(x, statistic, group, groups) for x in arm]) for arm in arms]
+    pseudo = [np.stack([pseudo_values(x, statistic, group, groups) for x in arm]) for arm in arms]
     terms["share"] = bool(terms.get("share"))
     first, second = read_scores(*pseudo, one_seed=_one_seed(seeds, terms), same_seeds=paired)
     found = from_differences(second - first, seeds=seeds, **terms) if paired else unpaired_difference(*pseudo, **terms)
     return replace(found, n_samples=P, mcnemar_p=None, mcnemar_per_seed=np.empty(0))
-
-
-def estimate(
-    records: Sequence[np.ndarray],
-    statistic: Callable[[Any], float] | None,
-    labels: np.ndarray | None,
-    *,
-    folds: Folds,
-    groups: int = 100,
-    **terms: Unpack[Terms],
-) -> Difference:
-    """Return a number of one arm over folds with its interval, as its difference from zero.
-
-    Args:
-        records: of every sample out of fold, one array a seed.
-        statistic: of records; None for their mean.
-        labels: classes whose means are averaged, P; None for the mean of all.
-        folds: how samples were cut.
-        groups: of samples, that a statistic is computed without in turn.
-        terms: see `Terms`.
-    """
-    if statistic is not None:
-        group, folds = folds.grouped(groups, len(records[0]), np.random.default_rng(0))
-        values = np.stack([_pseudo_values(one, statistic, group, int(group.max()) + 1) for one in records])
-    else:
-        values = np.stack([one.astype(np.float64) for one in records])
-        if labels is not None:
-            _, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
-            values = _macro_values(values, index, np.maximum(counts, 2))
-    found = from_differences(values, folds=folds, **terms)
-    return replace(found, n_samples=len(records[0]), mcnemar_p=None, mcnemar_per_seed=np.empty(0))
 
 
 def _one_seed(seeds: Seeds, terms: Terms) -> bool:
@@ -217,9 +186,8 @@ def _one_seed(seeds: Seeds, terms: Terms) -> bool:
     return seeds == "fixed" or terms.get("folds") is not None
 
 
-def _pseudo_values(
-    records: np.ndarray, statistic: Callable[[Any], float], group: np.ndarray, groups: int
-) -> np.ndarray:
+def pseudo_values(records: np.ndarray, statistic: Callable[[Any], float], group: np.ndarray, groups: int) -> np.ndarray:
+    """Return a statistic's jackknife values of groups of samples, whose mean is the statistic."""
     whole = float(statistic(records))
     without = np.array([float(statistic(records[group != g])) for g in range(groups)])
     pseudo = groups * whole - (groups - 1) * without

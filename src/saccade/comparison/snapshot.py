@@ -82,7 +82,8 @@ class DataCache:
     def open(self, config: TrainConfig) -> tuple[TaskChoice, Data]:
         """Return the task and the samples of a run's settings."""
         data = config.data
-        name = (config.task, data.path, data.val, data.val_share, data.split_seed, data.buffer, data.group, data.folds, data.fold)
+        cut = (data.group, data.folds, data.fold)
+        name = (config.task, data.path, data.val, data.val_share, data.split_seed, data.buffer, *cut)
         if name not in self.opened:
             self.opened[name] = open_samples(config.task, data)
         return self.opened[name]

@@ -40,6 +40,7 @@ class Data:
         whole: where folds were cut, all samples that they were cut from.
         held: places of the validation samples in these, N int64.
         groups: of these samples, if they have any.
+        unused: where folds were cut, the set's own validation samples.
     """
 
     train: Source | Stream
@@ -49,6 +50,7 @@ class Data:
     whole: Source | None = None
     held: np.ndarray | None = None
     groups: tuple[str, ...] | None = None
+    unused: Source | None = None
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -129,7 +131,7 @@ def open_data(
     if folds is not None:
         if isinstance(train, Stream) or val is not None:
             raise ValueError(
-                f"folds={folds} was given with {'a stream' if isinstance(train, Stream) else f'val={val!r}'}; folds are "
+                f"folds={folds} was given with {'a stream' if isinstance(train, Stream) else f'val={val!r}'}; they are "
                 "cut from training samples that can be read by index, and validated on in turn"
             )
         if fold >= folds:
@@ -137,7 +139,7 @@ def open_data(
         chosen = choose_folds(train, splits.groups, folds=folds, seed=seed)
         notes += fold_notes(train, chosen, splits.groups, fold=fold, unused=splits.val)
         places = np.flatnonzero(chosen == fold)
-        cut = {"whole": train, "held": places, "groups": splits.groups}
+        cut = {"whole": train, "held": places, "groups": splits.groups, "unused": splits.val}
         train, held = train.subset(np.flatnonzero(chosen != fold)), train.subset(places)
     elif val is not None:
         given = _open(val, options)

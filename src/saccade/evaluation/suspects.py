@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from scipy import optimize, special
 
-from ..config import TrainConfig
+from ..config import overlay
+from ..data.open import Data
 from ..data.source import Source
 from ..runs import Run, RunError
 from ..scores import read_tensors
@@ -52,7 +53,7 @@ class Suspects:
     Attributes:
         suspects: labels listed, the most probably wrong first.
         source: the samples that were asked about.
-        data: settings of the set.
+        data: that they are of.
         samples: how many were asked about.
         noise: estimated share of wrong labels in the set.
         temperature: that brought the answers to the labels' scale.
@@ -63,7 +64,7 @@ class Suspects:
 
     suspects: tuple[Suspect, ...]
     source: Source
-    config: TrainConfig
+    data: Data
     samples: int
     noise: float
     temperature: float
@@ -71,14 +72,27 @@ class Suspects:
     recall: float
     trainings: int
 
+    @property
+    def sentence(self) -> str:
+        """What was found, in a sentence."""
+        count = len(self.suspects)
+        share = f"about {self.noise:.1%} of the {self.samples:,} labels are wrong by what the models say"
+        if not count:
+            return f"no label is more probably wrong than right; {share}"
+        return (
+            f"{count:,} labels are more probably wrong than right ({share}); of these about {self.precision:.0%} are, "
+            f"and they are about {self.recall:.0%} of all wrong ones"
+        )
 
-def find_suspects(path: str | Path, *, arm: str | None = None, cut: float = CUT) -> Suspects:
+
+def find_suspects(path: str | Path, *, arm: str | None = None, data: str = "", cut: float = CUT) -> Suspects:
     """Return the labels of a set that are probably wrong.
 
     Args:
         path: a folder with out-of-fold answers, of `compare --folds` or `evaluate --folds`; or a run, of whose
             validation samples this is then said.
         arm: whose answers to take, as its files in `out_of_fold` begin; the most accurate one's if not given.
+        data: where the set lies now, if not where it was.
         cut: probability of being wrong from which on a label is listed.
     """
     folder = Path(path).expanduser()
@@ -93,9 +107,10 @@ def find_suspects(path: str | Path, *, arm: str | None = None, cut: float = CUT)
         config, kept = run.config(), [run.predictions_file]
     parts = [read_tensors(file) for file in kept]
     if not all({"place", "label", "logits"} <= part.keys() for part in parts):
-        raise RunError(f"{folder} keeps no logits of classes; labels can be looked at where samples have one class each")
-    _, data = open_samples(config.task, config.data)
-    source = data.whole if data.whole is not None and (folder / OUT_OF_FOLD).is_dir() else data.val
+        raise RunError(f"{folder} keeps no logits of classes; labels are looked at where samples have one class each")
+    config = overlay(config, {"data.path": data} if data else {})
+    _, opened = open_samples(config.task, config.data)
+    source = opened.whole if opened.whole is not None and (folder / OUT_OF_FOLD).is_dir() else opened.val
     places, labels, logits = _joined(parts)
     if len(places) and (places[-1] >= len(source) or not np.array_equal(source.labels[places], labels)):
         raise RunError(f"the labels of {config.data.path} are others than when {folder} was made; train it again")
@@ -123,7 +138,7 @@ def find_suspects(path: str | Path, *, arm: str | None = None, cut: float = CUT)
     return Suspects(
         suspects=found,
         source=source,
-        config=config,
+        data=opened,
         samples=len(labels),
         noise=noise,
         temperature=temperature,
@@ -150,7 +165,8 @@ def fit(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float, floa
 
     starts = [(0.0, -3.0), (1.0, -3.0), (0.0, -5.0)]
     best = min((optimize.minimize(loss, start, method="Nelder-Mead") for start in starts), key=lambda one: one.fun)
-    return special.softmax(logits * np.exp(best.x[0]), axis=1), float(np.exp(-best.x[0])), float(special.expit(best.x[1]))
+    sharpness, noise = float(np.exp(best.x[0])), float(special.expit(best.x[1]))
+    return special.softmax(logits * sharpness, axis=1), 1 / sharpness, noise
 
 
 def posterior(shares: np.ndarray, labels: np.ndarray, noise: float) -> np.ndarray:

@@ -15,6 +15,11 @@ from ..models._builder import OPTIONS_ABOVE_SMALL, SMALL_SIDE
 MIDDLE = 96  # what larger ones are brought to for a model that is made for small ones; a CPU needs to keep up as well
 SAMPLED = 48  # pictures whose size is looked at
 FEWEST = 16  # pictures in a batch that was made smaller
+FEW = 5000  # photographs that are few to learn from alone
+FROM_SCRATCH = (
+    "{samples} photographs are trained on from random weights; with so few, trained weights mostly give far more: "
+    "--pretrained (timm's, with --model NAME) or --checkpoint FILE|RUN, see docs/finetuning.md"
+)
 
 
 def side_for(side: int | None, usual: int) -> int:
@@ -85,6 +90,9 @@ def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, sa
     """
     notes = []
     size = resolved.data.img_size
+    random = resolved.model.checkpoint is None and not resolved.model.pretrained
+    if random and side is not None and side > SMALL_SIDE and samples is not None and samples <= FEW:
+        notes.append(FROM_SCRATCH.format(samples=samples))
     if config.data.img_size is None and side not in (None, size):
         notes.append(f"pictures of about {side} pixels are trained at {size}; --img-size chooses another size")
     if resolved.optim.batch_size != config.optim.batch_size:

@@ -14,13 +14,13 @@ from ..data.feed import Expand
 from ..data.image import count_bad
 from ..data.loader import check_bad
 from ..data.validation import Validation
+from ..freezing import still
 from ..runs import Run
 from ..state import State, StateError, piece_of, save_state, set_aside
 from ..tasks import Metrics, Task
 from ..weights import save_model
 from .console import Board, Console
 from .engine import turn_onednn_on, uncompiled
-from ..freezing import still
 from .lifecycle import on_signal
 from .optimizer_state import load_optimizer_state, optimizer_state
 from .parallel import World, fill, held_whole, whole, whole_state

@@ -1,0 +1,138 @@
+"""Labels that are probably wrong, to look at and to correct: a page, a table, and a corrected list."""
+
+import csv
+import os
+from pathlib import Path
+
+import numpy as np
+
+from ..config import ConfigError
+from ..data.image import BadSample
+from ..data.source import FileSource, Source
+from ..files import whole_file, write_text
+from ..report import encode_picture, grid, paragraph, render_page, tag
+from ..report.markup import Html, join
+from ..report.page import Section
+from .suspects import Suspect, Suspects
+
+SHOWN = 200  # pictures on the page
+COLUMNS = ("place", "name", "given", "label", "probability_wrong", "share_of_given", "share_of_likely")
+
+
+def write_suspects(found: Suspects, out: Path) -> tuple[Path, Path]:
+    """Write a page with the pictures and a table whose column `label` can be corrected.
+
+    Args:
+        found: what to write.
+        out: a folder; a table that is there is replaced.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    table, page = out / "suspects.csv", out / "suspects.html"
+    with whole_file(table) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for one in found.suspects:
+            numbers = (f"{value:.4f}" for value in (one.wrong, one.of_given, one.of_likely))
+            writer.writerow([one.place, one.name, one.given, one.likely, *numbers])
+    write_text(page, _page(found, table))
+    return page, table
+
+
+def _page(found: Suspects, table: Path) -> str:
+    """Return the page: the surest first, each with what it is labelled and what it probably is."""
+    pairs: dict[str, int] = {}
+    for one in found.suspects:
+        pair = f"{one.given} → {one.likely}"
+        pairs[pair] = pairs.get(pair, 0) + 1
+    often = sorted(pairs.items(), key=lambda item: -item[1])[:10]
+    shown = [_figure(one, found.source) for one in found.suspects[:SHOWN]]
+    rest = len(found.suspects) - len(shown)
+    how = (
+        f"Every picture was answered by {found.trainings} training{'s' * (found.trainings != 1)} that had not seen it. "
+        f"Correct the column label of {table.name}: it holds the class that is most probable; a row taken out leaves "
+        "its label as it is. Then saccade data check --answers ... --fix FILE writes a corrected list."
+    )
+    sections = [
+        Section("frequent", "Most frequent", tag("ul", *(tag("li", f"{pair}: {count}") for pair, count in often))),
+        Section(
+            "pictures",
+            "Pictures",
+            join(grid(*shown), paragraph(f"{rest} more are in {table.name}") if rest > 0 else None),
+        ),
+        Section("how", "How", paragraph(how)),
+    ]
+    return render_page(found.data.name, sections, kind="Labels that are probably wrong", lead=paragraph(found.sentence))
+
+
+def _figure(one: Suspect, source: Source) -> Html:
+    try:
+        picture = encode_picture(source.read(one.place), alt=f"labelled {one.given}")
+    except (BadSample, ValueError):
+        picture = tag("span", "cannot be read")
+    words = (tag("strong", one.likely), f" rather than {one.given}, {one.wrong:.0%}", tag("br"), one.name)
+    return tag("figure", picture, tag("figcaption", *words))
+
+
+def read_corrections(file: Path, source: Source) -> dict[int, int]:
+    """Return the classes that a table of suspects gives to samples, by their places.
+
+    Args:
+        file: as `write_suspects` wrote it, with `label` perhaps changed and rows taken out.
+        source: the samples.
+    """
+    if not file.is_file():
+        raise ConfigError(f"there is no {file}; write it by saccade data check --answers, and correct it")
+    known = {name: place for place, name in enumerate(source.outputs)}
+    found = {}
+    with file.open(newline="", encoding="utf-8-sig") as opened:
+        for number, row in enumerate(csv.DictReader(opened), start=2):
+            place, label = row.get("place") or "", (row.get("label") or "").strip()
+            if not place.isdecimal() or int(place) >= len(source) or source.name(int(place)) != row.get("name"):
+                raise ConfigError(
+                    f"{file}, line {number}: place {place!r} and name {row.get('name')!r} are no sample's"
+                )
+            if label not in known:
+                raise ConfigError(
+                    f"{file}, line {number}: the label {label!r} is no class; there are {', '.join(known)}"
+                )
+            found[int(place)] = known[label]
+    return found
+
+
+def fix_labels(found: Suspects, table: Path, out: Path) -> int:
+    """Write a list (.csv), or of images in arrays an archive (.npz), with corrected labels; return how many changed.
+
+    Args:
+        found: whose set is corrected.
+        table: of the corrections.
+        out: the file to write; nothing that exists is replaced.
+    """
+    if out.exists():
+        raise ConfigError(f"{out} is there already; name another file")
+    corrections = read_corrections(table, found.source)
+    source = found.source
+    labels = source.labels.copy()
+    labels[list(corrections)] = list(corrections.values())
+    changed = int((labels != source.labels).sum())
+    array = source.array()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if array is not None:
+        if out.suffix != ".npz":
+            raise ConfigError(f"{out} was given; the images are in an array, so that a corrected set is an .npz file")
+        with whole_file(out) as draft, draft.open("wb") as file:
+            np.savez(file, x_train=array, y_train=labels, classes=np.array(source.outputs))
+        return changed
+    if out.suffix != ".csv" or not isinstance(source, FileSource):
+        raise ConfigError(f"{out} was given; a corrected list is a .csv file, of images that are files")
+    data, parts = found.data, [(source, "train", labels)]
+    if data.whole is None and isinstance(data.train, Source):  # it was the held-out part that was asked about
+        parts = [(data.train, "train", data.train.labels), (source, "val", labels)]
+    if data.unused is not None:
+        parts.append((data.unused, "val", data.unused.labels))
+    with whole_file(out) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("path", "label", "split"))
+        for part, split, own in parts:
+            for index, label in enumerate(own):
+                writer.writerow((os.path.relpath(str(part.raw(index)), out.parent), part.outputs[label], split))
+    return changed
