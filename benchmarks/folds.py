@@ -4,7 +4,7 @@
 
 Many small sets are drawn from a large one. Each is cut into folds, two learners are trained on every cut and asked
 about the part left out, and intervals for the difference of their accuracies are made from the answers. The truth is
-the mean over all experiments: what the learners differ by when they are trained on so many images, on average over sets.
+the mean over all experiments: what the learners differ by when trained on so many images, on average over sets.
 Sets of one round share no image. Learners: ridge regression on fixed features of the images, from weak to strong, and
 small networks with seeds of their own. Intervals: the plain t over all results, over fold means, Nadeau and Bengio's,
 and that of `saccade.comparison.folded`.

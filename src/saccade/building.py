@@ -48,8 +48,9 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model, kind = _create(config, spec), find_task(spec.task)
-        file = None if kind.own_models else weights_file(config)
+        kind = find_task(spec.task)
+        file = None if kind.own_models else weights_file(config)  # before anything is built: it may not be there
+        model = _create(config, spec)
         whole, started = file is not None and has_head(file), None
         if file is not None and not whole:
             started = start_from(model, file, spec, name=config.name)

@@ -32,11 +32,9 @@ def flags(parser: ArgumentParser) -> None:
         "--answers",
         default=None,
         metavar="RUN|COMPARISON",
-        help="check: list labels that are probably wrong, by what trainings without a picture say; --out names the folder",
+        help="check: list labels that are probably wrong, by what trainings without a picture say, into --out",
     )
-    parser.add_argument(
-        "--arm", default=None, help="check --answers: whose answers; the most accurate arm's if not given"
-    )
+    parser.add_argument("--arm", default=None, help="check --answers: whose; the most accurate arm's if not given")
     parser.add_argument(
         "--fix",
         default=None,

@@ -42,9 +42,7 @@ def flags(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--repeats", type=int, default=1, help="with --folds: ways to cut them")
     parser.add_argument("--seeds", type=int, default=2, help="with --folds: trainings of every fold")
-    parser.add_argument(
-        "--group", default=None, metavar="COLUMN", help="with --folds: what stays together, as for train"
-    )
+    parser.add_argument("--group", default=None, metavar="COLUMN", help="with --folds: as for train")
     parser.add_argument("--parallel", type=int, default=None, help="with --folds: runs side by side")
     parser.add_argument(
         "--average", action="store_true", help="judge the mean of the runs' weights as well; --out keeps it"

@@ -47,6 +47,7 @@ def _page(found: Suspects, table: Path) -> str:
     often = sorted(pairs.items(), key=lambda item: -item[1])[:10]
     shown = [_figure(one, found.source) for one in found.suspects[:SHOWN]]
     rest = len(found.suspects) - len(shown)
+    more = paragraph(f"{rest} more are in {table.name}") if rest > 0 else None
     how = (
         f"Every picture was answered by {found.trainings} training{'s' * (found.trainings != 1)} that had not seen it. "
         f"Correct the column label of {table.name}: it holds the class that is most probable; a row taken out leaves "
@@ -54,11 +55,7 @@ def _page(found: Suspects, table: Path) -> str:
     )
     sections = [
         Section("frequent", "Most frequent", tag("ul", *(tag("li", f"{pair}: {count}") for pair, count in often))),
-        Section(
-            "pictures",
-            "Pictures",
-            join(grid(*shown), paragraph(f"{rest} more are in {table.name}") if rest > 0 else None),
-        ),
+        Section("pictures", "Pictures", join(grid(*shown), more)),
         Section("how", "How", paragraph(how)),
     ]
     return render_page(found.data.name, sections, kind="Labels that are probably wrong", lead=paragraph(found.sentence))
@@ -92,9 +89,7 @@ def read_corrections(file: Path, source: Source) -> dict[int, int]:
                     f"{file}, line {number}: place {place!r} and name {row.get('name')!r} are no sample's"
                 )
             if label not in known:
-                raise ConfigError(
-                    f"{file}, line {number}: the label {label!r} is no class; there are {', '.join(known)}"
-                )
+                raise ConfigError(f"{file}, line {number}: {label!r} is no class; there are {', '.join(known)}")
             found[int(place)] = known[label]
     return found
 

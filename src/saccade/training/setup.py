@@ -51,7 +51,7 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     name = choice.kind.find_model(config.model.name)
     model_cfg = _model_cfg(name)
     known = None if choice.kind.own_models else known_of(config.model, model_cfg)  # with weights: what they know
-    side = typical_side(data.train) if config.data.img_size is None else None
+    side = None if choice.kind.own_models else typical_side(data.train)
     size = config.data.img_size or (
         known.img_size
         if known is not None

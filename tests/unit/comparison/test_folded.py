@@ -1,0 +1,136 @@
+"""Intervals over folds, and passes over folds joined to one row a seed."""
+
+import json
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+import saccade
+from saccade.comparison.cut import STRIDE, pieces
+from saccade.comparison.folded import SHARED, Folds, folded_spread
+from saccade.comparison.paired import paired_difference
+from saccade.config import ConfigError
+from saccade.scores import read_tensors
+from support.trainings import png_folder
+
+
+def simulate(*, seeds, samples=200, folds=5, training=0.0, run=0.0, shared=True, experiments=600, seed=0):
+    """Return how often intervals hold zero where samples act on their own test and, by `training`, on all trainings."""
+    draws = np.random.default_rng(seed)
+    fold = np.arange(samples) % folds
+    held = []
+    for _ in range(experiments):
+        own = draws.normal(0, 1, samples)
+        teach = draws.normal(0, training, samples)
+        taught = np.array([teach[fold != k].mean() for k in range(folds)])[fold]
+        luck = draws.normal(0, run, (seeds, folds))[:, fold]
+        values = own + taught + luck + draws.normal(0, 1, (seeds, samples))
+        spread = folded_spread(values, Folds(folds, fold, shared=SHARED if shared else 0.0))
+        held.append(abs(values.mean()) <= spread.half_width(0.95))
+    return np.mean(held)
+
+
+@pytest.mark.parametrize(("seeds", "run"), [(1, 0.0), (3, 0.0), (3, 0.2), (2, 0.5)])
+def test_intervals_hold_the_truth_as_often_as_they_say(seeds, run):
+    assert 0.93 <= simulate(seeds=seeds, run=run, training=0.3) <= 0.985
+
+
+def test_results_of_several_seeds_are_not_taken_for_so_many_samples():
+    draws = np.random.default_rng(0)
+    fold = np.arange(100) % 5
+    once = draws.normal(0, 1, (1, 100))
+    one = folded_spread(once, Folds(5, fold)).half_width(0.95)
+    many = folded_spread(np.repeat(once, 8, axis=0), Folds(5, fold)).half_width(0.95)
+    assert many == pytest.approx(one, rel=0.05)
+
+
+def test_groups_that_vary_as_one_widen_the_interval():
+    draws = np.random.default_rng(0)
+    clusters, fold = np.repeat(np.arange(20), 10), np.repeat(np.arange(20), 10) % 5
+    values = draws.normal(0, 1, 20)[clusters] + draws.normal(0, 0.3, (2, 200))
+    alone = folded_spread(values, Folds(5, fold)).half_width(0.95)
+    whole = folded_spread(values, Folds(5, fold, clusters)).half_width(0.95)
+    assert whole > 2.5 * alone
+
+
+def test_a_single_seed_is_enough_over_folds_and_not_without():
+    draws = np.random.default_rng(1)
+    a, b = draws.integers(0, 2, (2, 1, 50)).astype(float)
+    assert paired_difference(a, b, folds=Folds(5, np.arange(50) % 5)).n_seeds == 1
+    with pytest.raises(ValueError, match=r"1 seed\(s\) were given"):
+        paired_difference(a, b)
+
+
+def test_no_two_trainings_of_a_comparison_share_their_seed():
+    found = [piece for seed in (0, 1, 7) for piece in pieces(seed, 5, 3)]
+    assert len({piece.seed for piece in found}) == len(found) == 45
+    assert [piece.seed for piece in pieces(3, None)] == [3]
+    with pytest.raises(ConfigError, match="below"):
+        list(pieces(STRIDE, 5))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("folds")
+    data = png_folder(folder / "set", train=18, val=3)
+    torch.manual_seed(0)
+    save_file(timm.create_model("test_efficientnet").state_dict(), folder / "weights.safetensors")
+    result = saccade.compare(
+        str(data),
+        arms=["base", "lr=0.01"],
+        seeds=2,
+        folds=3,
+        model="test_efficientnet",
+        checkpoint=folder / "weights.safetensors",
+        epochs=1,
+        img_size=32,
+        batch_size=6,
+        device="cpu",
+        out=folder / "compared",
+        settings={"data.workers": 0},
+        quiet=True,
+    )
+    return result, folder / "compared"
+
+
+def test_every_sample_is_answered_once_a_seed_by_trainings_without_it(compared):
+    result, path = compared
+    assert result.plan.samples == 18
+    assert result.plan.runs == 12
+    assert [arm.seeds for arm in result.arms] == [(0, 1), (0, 1)]
+    assert result.differences["lr=0.01"].difference.n_samples == 18
+    for file in (path / "out_of_fold").iterdir():
+        kept = read_tensors(file)
+        assert kept["place"].tolist() == list(range(18))
+    means = [float(read_tensors(path / "out_of_fold" / f"base-seed-{s}.safetensors")["correct"].mean()) for s in (0, 1)]
+    assert result.arm("base").scores == pytest.approx(means)
+    assert "in 3 folds" in result.to_markdown()
+    assert json.loads((path / "comparison.json").read_text())["request"]["folds"] == 3
+
+
+def test_the_same_request_finds_its_runs_and_other_folds_are_another_comparison(compared):
+    _, path = compared
+    request = json.loads((path / "comparison.json").read_text())["request"]
+    given = {"arms": ["base", "lr=0.01"], "seeds": 2, "model": "test_efficientnet", "epochs": 1, "img_size": 32}
+    given |= {"batch_size": 6, "device": "cpu", "out": path, "quiet": True, "settings": {"data.workers": 0}}
+    given["checkpoint"] = request["settings"]["model.checkpoint"]
+    again = saccade.compare(request["data"], folds=3, **given)
+    assert again.plan.finished == 12
+    with pytest.raises(ValueError, match="folds = 3 there, 4 asked"):
+        saccade.compare(request["data"], folds=4, **given)
+
+
+def test_a_runs_settings_are_judged_over_folds(compared, tmp_path):
+    _, path = compared
+    run = next((path / "runs").glob("base-*/seed-0"))
+    found = saccade.cross_validate(run, folds=2, seeds=2, out=tmp_path / "folds", device="cpu", quiet=True)
+    assert found.samples == 18
+    assert found.seeds == (0, 1)
+    one = found.metrics["top1"]
+    assert one.low <= one.mean <= one.high
+    kept = [read_tensors(file)["correct"].mean() for file in sorted((found.path / "out_of_fold").iterdir())]
+    assert found.score == pytest.approx(np.mean(kept))
+    assert "accuracy" in found.to_markdown()
