@@ -278,7 +278,7 @@ class Loop(Step):
             raise StateError(
                 f"the pictures are not those that {self.run.path} was begun with: {'; '.join(changes)}. Put them back "
                 "as they were (--set data.path=... if they lie elsewhere now), or begin another run; it can start from "
-                f"this one's weights: --set model.checkpoint={self.run.path}"
+                f"this one's weights: --checkpoint {self.run.path}"
             )
 
     def _refuse_to_lose(self) -> None:

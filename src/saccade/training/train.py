@@ -339,7 +339,7 @@ def _resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> T
     if refused:
         raise ConfigError(
             f"{', '.join(refused)} cannot be changed in a resumed run; only {', '.join(MAY_CHANGE)} can. Begin "
-            f"another run for other settings; --set model.checkpoint={run.path} starts it from this one's weights"
+            f"another run for other settings; --checkpoint {run.path} starts it from this one's weights"
         )
     return changed
 

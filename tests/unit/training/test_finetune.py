@@ -118,5 +118,5 @@ def test_the_mean_of_two_runs_is_a_model_and_other_classes_have_none(weights, tm
     one, two, mean = (load_file(file) for file in (*files[:2], path))
     assert torch.allclose(mean["conv_stem.weight"], (one["conv_stem.weight"] + two["conv_stem.weight"]) / 2)
     assert load_model(path)[1].outputs == ("a", "b", "c")
-    with pytest.raises(ValueError, match="differs from .* in outputs"):
+    with pytest.raises(ValueError, match=r"differs from .* in outputs"):
         saccade.average_weights([files[0], files[2]], tmp_path / "other.safetensors")
