@@ -84,7 +84,7 @@ def test_a_batch_that_was_asked_for_and_is_too_large_is_told_of(tmp_path, capsys
 
 
 def test_a_fine_tuning_recipe_without_weights_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"begins with trained weights and none were given.*model\.checkpoint"):
+    with pytest.raises(ConfigError, match=r"begins with trained weights and none were given.*--checkpoint"):
         train(str(folder(tmp_path, side=32)), recipe="drloc_finetune", model="vit_tiny", quiet=True)
 
 

@@ -169,12 +169,12 @@ TINY = {
     "deit": COLUMN,
     "drloc": SWIN,
     "drloc_finetune": SWIN,
-    **dict.fromkeys(("glnet", "glnet_paper", "token_label", "token_label_paper", "quick", "small"), GLNET),
+    **dict.fromkeys(("glnet", "glnet_paper", "token_label", "token_label_paper", "quick", "small", "finetune"), GLNET),
     **dict.fromkeys(("nommer", "nommer_21k", "nommer_finetune"), NOMMER_SMALL),
     "sot": COLUMN,
     "t2t": COLUMN,
 }
-BEGINS_WITH = {"drloc_finetune": "drloc", "nommer_finetune": "nommer_21k"}
+BEGINS_WITH = {"finetune": "quick", "drloc_finetune": "drloc", "nommer_finetune": "nommer_21k"}
 
 
 @pytest.mark.parametrize("recipe", [name for name in list_recipes() if not name.startswith(("segment", "text"))])
