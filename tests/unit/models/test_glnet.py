@@ -374,6 +374,7 @@ def test_half_precision_is_finite_and_close(dtype: torch.dtype, options: dict[st
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_whole_graph_compiles(backend: str) -> None:
     model = tiny(dims=(16,), depths=(2,), num_heads=(2,), pattern=("GA",), token_label=True)
