@@ -12,6 +12,7 @@ from torch import nn
 
 from .config import ConfigError, nearest
 from .data.spec import InputSpec
+from .data.split import abbreviate
 from .models import CheckpointError
 from .models._official import read_checkpoint
 
@@ -79,16 +80,16 @@ def match_classes(wanted: Sequence[str], known: Sequence[Sequence[str]], *, teac
     unknown = [name for name, place in found.items() if not place]
     several = [name for name, place in found.items() if len(place) > 1]
     if unknown or several:
-        which = f"does not know {_some(unknown)}" if unknown else f"has several classes called {_some(several)}"
+        wrong = "does not know" if unknown else "has several classes called"
         raise ConfigError(
-            f"the teacher {teacher} {which}, of the data's {len(wanted)} classes; its own {len(known)} are "
-            f"{_some(shown)}. Name the classes as the teacher does, ImageNet's also by their identifiers "
-            "(n01440764), or give a teacher that was trained on the same classes"
+            f"the teacher {teacher} {wrong} {abbreviate(unknown or several)}, of the data's {len(wanted)} classes; its "
+            f"own {len(known)} are {abbreviate(shown)}. Name the classes as the teacher does, ImageNet's also by their "
+            "identifiers (n01440764), or give a teacher that was trained on the same classes"
         )
     chosen = [min(place) for place in found.values()]
     twice = [name for name, place in zip(wanted, chosen, strict=True) if chosen.count(place) > 1]
     if twice:
-        raise ConfigError(f"the teacher {teacher} has one class for {_some(twice)}; give them different names")
+        raise ConfigError(f"the teacher {teacher} has one class for {abbreviate(twice)}; give them different names")
     return chosen
 
 
@@ -139,7 +140,3 @@ def _fetch(name: str, cfg: Any) -> Path:
 
 def _plain(name: str) -> str:
     return " ".join(name.lower().replace("_", " ").replace("-", " ").split())
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -6,7 +6,7 @@ from typing import Any
 
 from PIL import Image
 
-from ..files import free_folder, whole_folder
+from ..files import free_folder, require_own, whole_folder
 from ..report.notebook import show_page
 from ..tasks import Answer
 from .page import render
@@ -34,8 +34,7 @@ class Explanation(Explained):
             folder: must not hold anything but an earlier explanation, and that only with `overwrite`.
             overwrite: take the place of an earlier explanation.
         """
-        folder = Path(folder).expanduser()
-        check_free(folder, overwrite=overwrite)
+        folder = _require_free(folder, overwrite=overwrite)
         with whole_folder(folder) as draft:
             files = _write_pictures(self, draft)
             numbers = json.dumps(_numbers(self, files), indent=1, allow_nan=False)
@@ -98,22 +97,15 @@ def choose_folder(folder: str | Path, *, overwrite: bool) -> Path:
         folder: must hold nothing but an explanation.
         overwrite: the one that is there may be replaced, so no number is needed.
     """
-    path = Path(folder).expanduser()
-    check_free(path, overwrite=True)
-    return free_folder(path, overwrite=overwrite)
+    return free_folder(_require_free(folder, overwrite=True), overwrite=overwrite)
 
 
-def check_free(folder: Path, *, overwrite: bool) -> None:
-    """Refuse a folder that holds something, unless it is an explanation that may go."""
-    if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file; name a folder for the explanation")
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
+def _require_free(folder: str | Path, *, overwrite: bool) -> Path:
+    return require_own(folder, kind="explanation", is_own=_holds_explanation, overwrite=overwrite)
+
+
+def _holds_explanation(folder: Path) -> bool:
     try:
-        own = json.loads((folder / "numbers.json").read_text(encoding="utf-8")).get("kind") == KIND
+        return bool(json.loads((folder / "numbers.json").read_text(encoding="utf-8")).get("kind") == KIND)
     except (OSError, ValueError, AttributeError):
-        own = False
-    if not own:
-        raise FileExistsError(f"{folder} holds something that is no explanation; name another folder")
-    if not overwrite:
-        raise FileExistsError(f"{folder} holds an explanation; name another folder, or replace it by --overwrite")
+        return False

@@ -82,7 +82,7 @@ class OnTokens:
                 skip = 0 if self.class_token else block.prefix_tokens
                 parent = host.model.get_submodule(block.path)
                 free = handle.add(parent, name, self.build(place, skip=skip, causal=causal))
-                handle.listen(place, _Masked(parent.get_submodule(free), members))
+                handle.listen(place, WithMask(parent.get_submodule(free), members))
 
     def _check(self, host: Host, title: str) -> None:
         require_blocks(host, title)
@@ -206,7 +206,7 @@ class Members:
         return part.expand(x.shape[:2]) if mask is None else mask & part
 
 
-class _Masked:
+class WithMask:
     """Calls a module with features and with the mask of the running call."""
 
     def __init__(self, module: nn.Module, members: Members) -> None:
@@ -214,6 +214,7 @@ class _Masked:
         self.members = members
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Return what the module makes of features."""
         return self.module(x, self.members.mask(x))
 
 
