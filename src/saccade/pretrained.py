@@ -43,9 +43,9 @@ def open_timm(target: str) -> tuple[nn.Module, InputSpec]:
             name, pretrained=True, pretrained_cfg_overlay={"state_dict": read_checkpoint(path)}
         )
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
-        told = " ".join(str(error).split())[:300]
+        detail = " ".join(str(error).split())[:300]
         raise CheckpointError(
-            f"the weights of {path} do not fit timm's {name} with {cfg.num_classes} classes ({told}); name the model "
+            f"the weights of {path} do not fit timm's {name} with {cfg.num_classes} classes ({detail}); name the model "
             "they were made for"
         ) from None
     data = timm.data.resolve_model_data_config(model)
@@ -105,9 +105,9 @@ def class_words(name: str, count: int) -> list[list[str]]:
     if subset is not None:
         info = timm.data.ImageNetInfo(subset)
         if info.num_classes() == count:
-            told = [(info.index_to_description(place), info.index_to_label_name(place)) for place in range(count)]
+            named = [(info.index_to_description(place), info.index_to_label_name(place)) for place in range(count)]
             # Their numbers, too: shards and arrays of ImageNet have nothing else.
-            return [[words, *words.split(","), synset, str(place)] for place, (words, synset) in enumerate(told)]
+            return [[words, *words.split(","), synset, str(place)] for place, (words, synset) in enumerate(named)]
     if cfg is not None and cfg.label_names is not None and len(cfg.label_names) == count:
         return [[str(label)] for label in cfg.label_names]
     return [[f"class {place}"] for place in range(count)]
@@ -131,10 +131,10 @@ def _fetch(name: str, cfg: Any) -> Path:
             socket.create_connection((host.hostname or "", host.port or 443), timeout=WAIT).close()
         return Path(hf_hub_download(cfg.hf_hub_id, "model.safetensors"))
     except (OSError, HfHubHTTPError, ValueError) as error:
-        told = " ".join(str(error).split())[:200]
+        detail = " ".join(str(error).split())[:200]
         raise CheckpointError(
             f"timm's weights of {name} are not on this machine and could not be fetched ({type(error).__name__}: "
-            f"{told}). Go online once, so that they are kept, or {instead}"
+            f"{detail}). Go online once, so that they are kept, or {instead}"
         ) from None
 
 

@@ -19,7 +19,7 @@ class Explanation(Explained):
     """What a model did with pictures: see `Explained`."""
 
     def __repr__(self) -> str:
-        names = ", ".join(picture.name for picture in self.pictures[:3])
+        names = ", ".join(sample.name for sample in self.pictures[:3])
         more = f" and {len(self.pictures) - 3} more" if len(self.pictures) > 3 else ""
         return f"<Explanation of {self.model}: {names}{more}>"
 
@@ -45,12 +45,12 @@ class Explanation(Explained):
 
 def _write_pictures(explanation: Explained, folder: Path) -> dict[tuple[int, str], str]:
     files = {}
-    for place, picture in enumerate(explanation.pictures):
+    for place, sample in enumerate(explanation.pictures):
         inside = folder / f"picture-{place + 1}"
         inside.mkdir()
-        if picture.pixels is not None:
-            Image.fromarray(picture.pixels).save(inside / "picture.png")
-        for figure in (figure for view in picture.views for figure in view.figures):
+        if sample.pixels is not None:
+            Image.fromarray(sample.pixels).save(inside / "picture.png")
+        for figure in (figure for view in sample.views for figure in view.figures):
             if figure.pixels is None:
                 continue
             path = inside / f"{_safe(figure.key)}.png"
@@ -73,21 +73,21 @@ def _numbers(explanation: Explained, files: dict[tuple[int, str], str]) -> dict[
             return {"absent": one.absent}
         return {"numbers": one.numbers, "figures": {fig.key: figure(place, fig) for fig in one.figures}}
 
-    def said(picture: ExplainedSample) -> dict[str, Answer | None]:
-        return {"said": picture.said, "against_said": picture.other_said}
+    def said(sample: ExplainedSample) -> dict[str, Answer | None]:
+        return {"said": sample.said, "against_said": sample.other_said}
 
-    pictures = [
+    samples = [
         {
-            "name": picture.name,
-            "answer": [{"class": name, "share": share} for name, share in picture.answer],
-            "against": [{"class": name, "share": share} for name, share in picture.other],
-            **{key: answer.record for key, answer in said(picture).items() if answer is not None},
-            "views": {one.key: view(place, one) for one in picture.views},
+            "name": sample.name,
+            "answer": [{"class": name, "share": share} for name, share in sample.answer],
+            "against": [{"class": name, "share": share} for name, share in sample.other],
+            **{key: answer.record for key, answer in said(sample).items() if answer is not None},
+            "views": {one.key: view(place, one) for one in sample.views},
         }
-        for place, picture in enumerate(explanation.pictures)
+        for place, sample in enumerate(explanation.pictures)
     ]
     about = {"kind": KIND, "model": explanation.model, "against": explanation.against}
-    return {**about, "notes": list(explanation.notes), "pictures": pictures}
+    return {**about, "notes": list(explanation.notes), "pictures": samples}
 
 
 def choose_folder(folder: str | Path, *, overwrite: bool) -> Path:

@@ -265,8 +265,8 @@ class _Places:
         self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         mask = self.taker.pick(args, kwargs)
-        told = len(args) > self.taker.position + 1 or kwargs.get("position_ids") is not None
-        if told or not isinstance(mask, Tensor) or mask.ndim != 2 or kwargs.get("past_key_values") is not None:
+        placed = len(args) > self.taker.position + 1 or kwargs.get("position_ids") is not None
+        if placed or not isinstance(mask, Tensor) or mask.ndim != 2 or kwargs.get("past_key_values") is not None:
             return None
         place = torch.arange(mask.shape[1], device=mask.device)
         return args, {**kwargs, "position_ids": (place - mask.int().argmax(1, keepdim=True)).clamp_min(0)}
