@@ -54,8 +54,8 @@ class Comparison(Findings):
         return "\n".join(f"{name}: {verdict}" for name, verdict in self._verdicts())
 
     def __repr__(self) -> str:
-        told = "; ".join(f"{name}: {verdict}" for name, verdict in self._verdicts())
-        return f"<Comparison {self.path}: {told or 'nothing to compare'}>"
+        verdicts = "; ".join(f"{name}: {verdict}" for name, verdict in self._verdicts())
+        return f"<Comparison {self.path}: {verdicts or 'nothing to compare'}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the verdict of every arm."""

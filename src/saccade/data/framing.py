@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -169,3 +170,11 @@ def middle_box(height: int, width: int, share: float) -> Box:
     side = min(height, width) * share
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side
+
+
+def resize_images(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return images, B, C, H, W uint8, at another size."""
+    if tuple(images.shape[-2:]) == size:
+        return images
+    parts = [F.interpolate(part.float(), size, mode="bicubic", antialias=True) for part in images.split(1024)]
+    return torch.cat([part.round_().clamp_(0, 255).to(torch.uint8) for part in parts])

@@ -51,10 +51,10 @@ class WithPreprocessing(nn.Module):
         images = (image.float() / 255 - self.mean) / self.std
         return self.task({"image": images.to(self.dtype)})["output"].float()
 
-    def outputs(self, pictures: Tensor) -> np.ndarray:
+    def outputs(self, images: Tensor) -> np.ndarray:
         """Return the raw answers to pictures as a predictor does."""
         with torch.inference_mode():
-            return self(pictures).numpy()
+            return self(images).numpy()
 
 
 class WithTokens(WithPreprocessing):
@@ -73,10 +73,10 @@ class WithTokens(WithPreprocessing):
         """Return raw answers, B, ... float32, to rows of tokens, B, N each."""
         return self.task(dict(zip(self.names, rows, strict=True)))["output"].float()
 
-    def outputs(self, pictures: Tensor) -> np.ndarray:
+    def outputs(self, images: Tensor) -> np.ndarray:
         """Return the raw answers to packed texts, B, inputs, N, as a predictor does."""
         with torch.inference_mode():
-            return self(*pictures.unbind(1)).numpy()
+            return self(*images.unbind(1)).numpy()
 
 
 def wrap(model: nn.Module, spec: InputSpec) -> WithPreprocessing:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..config import DataConfig, TrainConfig
 from ..data.feed import Batch
+from ..data.framing import resize_images
 from ..data.image import BadSample
 from ..data.open import open_data
 from ..data.source import Source
@@ -168,12 +169,9 @@ def compare(eager: Raw, exported: Raw, pictures: Tensor, sizes: Sequence[tuple[i
 
 
 def _resize(pictures: Tensor, size: tuple[int, int]) -> Tensor:
-    if tuple(pictures.shape[-2:]) == size:
-        return pictures
     if pictures.dtype != torch.uint8:  # texts: rows of another width, by leaving off or adding padding
         return F.pad(pictures[..., : size[1]], (0, max(size[1] - pictures.shape[-1], 0)))
-    resized = F.interpolate(pictures.float(), size, mode="bicubic", antialias=True)
-    return resized.round_().clamp_(0, 255).to(torch.uint8)
+    return resize_images(pictures, size)
 
 
 def race(answers: Sequence[Raw], pictures: Tensor, *, rounds: int = 5) -> list[float]:

@@ -82,7 +82,7 @@ class OnTokens:
                 skip = 0 if self.class_token else block.prefix_tokens
                 parent = host.model.get_submodule(block.path)
                 free = handle.add(parent, name, self.build(place, skip=skip, causal=causal))
-                handle.listen(place, _Masked(parent.get_submodule(free), members))
+                handle.listen(place, WithMask(parent.get_submodule(free), members))
 
     def _check(self, host: Host, title: str) -> None:
         require_blocks(host, title)
@@ -206,7 +206,7 @@ class Members:
         return part.expand(x.shape[:2]) if mask is None else mask & part
 
 
-class _Masked:
+class WithMask:
     """Calls a module with features and with the mask of the running call."""
 
     def __init__(self, module: nn.Module, members: Members) -> None:
@@ -214,6 +214,7 @@ class _Masked:
         self.members = members
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Return what the module makes of features."""
         return self.module(x, self.members.mask(x))
 
 
@@ -264,8 +265,8 @@ class _Places:
         self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         mask = self.taker.pick(args, kwargs)
-        told = len(args) > self.taker.position + 1 or kwargs.get("position_ids") is not None
-        if told or not isinstance(mask, Tensor) or mask.ndim != 2 or kwargs.get("past_key_values") is not None:
+        placed = len(args) > self.taker.position + 1 or kwargs.get("position_ids") is not None
+        if placed or not isinstance(mask, Tensor) or mask.ndim != 2 or kwargs.get("past_key_values") is not None:
             return None
         place = torch.arange(mask.shape[1], device=mask.device)
         return args, {**kwargs, "position_ids": (place - mask.int().argmax(1, keepdim=True)).clamp_min(0)}

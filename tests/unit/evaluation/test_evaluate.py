@@ -140,11 +140,11 @@ def test_evaluation_is_replaced_only_when_asked(place, tmp_path):
     third = evaluate(place / "one", quiet=True, out=tmp_path / "e", seed=1, overwrite=True)
     assert third.page == found.page
     assert (tmp_path / "e" / "evaluation.json").read_bytes() != before
-    with pytest.raises(EvaluationError, match="--overwrite"):
+    with pytest.raises(FileExistsError, match="--overwrite"):
         found.save(tmp_path / "e")
     found.save(tmp_path / "e", overwrite=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["e", "e-2"]
-    with pytest.raises(EvaluationError, match="no evaluation"):
+    with pytest.raises(FileExistsError, match="no evaluation"):
         found.save(place / "one", overwrite=True)
     assert (place / "one" / "model.safetensors").exists()
 

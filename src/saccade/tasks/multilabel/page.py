@@ -6,7 +6,7 @@ import numpy as np
 
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph, table
-from ...report.rows import Interval, interval_chart
+from ...report.rows import Interval, share_chart
 from ..page import Page, Shown, bootstrap, worst_section
 from .metrics import average_precision
 
@@ -60,17 +60,12 @@ def _label_section(shown: Shown) -> Section:
         rows.append((precision, [*cells, right, f"{hits / positives:.1%}"]))
         chart.append(Interval(name, low, precision, high, f"{positives:,} samples"))
     chart.sort(key=lambda row: row.mean)
-    drawn = interval_chart(
+    drawn = share_chart(
         chart[:MANY],
         title="Average precision by label, worst first",
-        x_label="Average precision",
         name_label="Label",
-        value_label="Average precision, 95% interval",
         remark_label="Validation samples that have it",
-        zero=None,
-        bars=True,
-        percent=True,
-        x_range=(0, 1),
+        measure="Average precision",
     )
     head = ["Label", "There", "Average precision", "Threshold", "Said", "Of these right", "Of those there found"]
     numbers = table(
