@@ -49,11 +49,11 @@ def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
     asked = given.get("task")
     name = recipe or (choose_task(asked).kind.recipe if asked else Task.recipe)
     values, variants = split_variants(read_recipe(name), source=f"recipe {name}")
-    config = overlay(TrainConfig(), values, source=f"recipe {name}")
+    config = overlay(TrainConfig(), _without_grid(values), source=f"recipe {name}")
     model, task = given.get("model.name"), asked or config.task
     find_model = choose_task(task).kind.find_model if task else resolve_name
     for more in choose_variants(variants, find_model(model or config.model.name)):
-        config = overlay(config, more, source=f"recipe {name}")
+        config = overlay(config, _without_grid(more), source=f"recipe {name}")
     if model is not None and find_model(model) != find_model(config.model.name):
         config = replace(config, model=replace(config.model, options={}))  # they were meant for the recipe's model
     if {"optim.batch_size", "optim.lr"} & given.keys():  # then they are what was asked for, however few the pictures
@@ -66,6 +66,25 @@ def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
     if config.task is not None:
         choose_task(config.task)
     return config
+
+
+def grid_of(config: TrainConfig) -> Any:
+    """Return the `grid` of the recipe that settings began from, its variants' for the model included; None without.
+
+    It is what `saccade tune` tries instead of values of its own; training leaves it aside.
+    """
+    if config.recipe is None:
+        return None
+    values, variants = split_variants(read_recipe(config.recipe), source=f"recipe {config.recipe}")
+    grids = [values.get("grid"), *(more.get("grid") for more in choose_variants(variants, config.model.name))]
+    found = [grid for grid in grids if grid is not None]
+    if not all(isinstance(grid, Mapping) for grid in found):
+        return found[-1]  # whoever reads it says what is wrong
+    return {name: values for grid in found for name, values in grid.items()} or None
+
+
+def _without_grid(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != "grid"}
 
 
 def list_recipes() -> list[str]:
