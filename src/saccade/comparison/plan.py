@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..durations import say_duration
 from ..tasks.metric import MetricSpec
-from .budget import Pace, say_duration
+from ..training.pace import Pace
 from .difference import plan_detectable, spent
 from .snapshot import Check
 

@@ -11,10 +11,12 @@ import torch
 
 from ..config import ConfigError, TrainConfig, overlay
 from ..data.source import Source
+from ..durations import BudgetError, say_duration
 from ..runs import Run, RunError
 from ..training.loop import Interrupted
+from ..training.pace import Pace
 from .arms import Arm, changed, reference_of
-from .budget import RULE, BudgetError, Pace, fit_budget, makespan, say_duration
+from .budget import RULE, fit_budget, makespan
 from .folder import Folder, config_hash, is_finished
 from .plan import Note, Plan, PlannedArm, estimate_detectable
 from .request import Question, Request, ask

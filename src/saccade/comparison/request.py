@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ConfigError, DataConfig
+from ..durations import parse_duration
 from ..runs import require_apart
 from ..tasks.metric import MetricSpec
 from ..training.recipes import SHORT_FLAGS, gather_settings
 from .arms import Arm, parse_arms
-from .budget import parse_duration
 from .folder import MACHINE, slug
 
 MOST_SEEDS = 10_000

@@ -18,10 +18,11 @@ import rich.console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from ..config import TrainConfig, overlay
+from ..durations import say_duration
 from ..runs import Run
 from ..tasks.metric import MetricSpec
 from ..training.loop import Interrupted
-from .budget import Pace, say_duration
+from ..training.pace import Pace
 from .worker import Outcome, probe, train_run
 
 TICK = 1.0  # seconds between looks at how far the runs are

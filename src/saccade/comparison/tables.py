@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..durations import say_duration
 from ..report.document import TEXT, Block, Code, Name, Span, Table, Text
 from ..report.markup import shorten
-from .budget import say_duration
 from .difference import Difference
 from .findings import ClassDifference, Cost, Disagreement, Findings
 from .words import NAME, capital

@@ -24,6 +24,7 @@ from ..tasks import MetricSpec, Task
 from ..tasks.opening import TaskChoice
 from .defaults import batch_for, epochs_for, notes_on, options_for, side_for, typical_side
 from .engine import use_fast_gelu
+from .families import family_notes, small_options
 from .parallel import World
 
 RESIDENT_SHARE = 0.4  # of the device's free memory a set may take
@@ -67,12 +68,13 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     samples = min(samples, config.data.train_limit or samples) if samples is not None else None
     batch, rate = batch_for(config, samples)
     epochs = epochs_for(config, samples, batch)
+    patches = small_options(config, name, size)
     resolved = overlay(
         config,
         {
             "task": config.task or choice.kind.name,
             "data": {"img_size": size, "mean": mean, "std": std, "workers": _workers(config, data)},
-            "model": {"name": name, "options": options_for(name, config.model.options, size)},
+            "model": {"name": name, "options": options_for(name, config.model.options, size) | patches},
             "optim": {"batch_size": batch, "lr": rate, "least_steps": None},
             "schedule": {"epochs": epochs, "steps": None},
             "engine.precision": ("bfloat16" if gpu else "float32") if precision == "auto" else precision,
@@ -84,7 +86,7 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     choice.kind.complete_spec(spec, data)
     choice.kind.note_options(spec, choice.options)
     choice.kind.complete_model(spec, resolved.model, data)
-    spec.notes += [*left, *notes_on(config, resolved, side=side, samples=samples)]
+    spec.notes += [*left, *family_notes(config, patches), *notes_on(config, resolved, side=side, samples=samples)]
     return resolved, spec
 
 

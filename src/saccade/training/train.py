@@ -27,6 +27,7 @@ from ..tasks.opening import choose_task, open_samples
 from ..weights import save_model, save_tensors
 from .console import Console
 from .engine import torch_settings
+from .fitting import find_rate
 from .lifecycle import begun_before, held_alone, mark
 from .loop import Loop, TrainingError
 from .parallel import World, join_world, local_device
@@ -149,11 +150,11 @@ def train(
         raise ConfigError(f"out={out} was given with resume={resume}; a resumed run stays in its folder")
     resume = resume or begun_before(out)
     if resume is None:
-        config, run = configure(recipe, given), None
+        (config, notes), run = find_rate(configure(recipe, given), given), None
     else:
         run = Run.open(resume)
-        config = _resumed_config(run, recipe, given)
-    return train_config(config, run=run, out=out, overwrite=overwrite, quiet=quiet)
+        config, notes = _resumed_config(run, recipe, given), []
+    return train_config(config, run=run, out=out, overwrite=overwrite, quiet=quiet, notes=notes)
 
 
 def train_config(
@@ -163,6 +164,7 @@ def train_config(
     out: str | Path | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    notes: Sequence[str] = (),
 ) -> Trained:
     """Train by complete settings.
 
@@ -172,6 +174,7 @@ def train_config(
         out: the folder of a new one.
         overwrite: replace the run that `out` names.
         quiet: print nothing.
+        notes: to be said first.
     """
     device = local_device(config.engine.device)
     with torch_settings(config, device), join_world(device) as world:
@@ -188,7 +191,7 @@ def train_config(
         held = parts.validation.source
         check_bad(parts.validation.bad, config.data.bad_limit * len(held), of=len(held))
         run = run or _new_run(config, out, world, overwrite=overwrite)
-        for note in (*data.notes, *spec.notes, *parts.feed.notes):
+        for note in (*notes, *data.notes, *spec.notes, *parts.feed.notes):
             console.say(note)
         with held_alone(run, world):
             loop = Loop(config, run, parts, world=world, device=device, console=console)
