@@ -155,8 +155,8 @@ def require_classes(classes: Sequence[str], where: str) -> None:
     """Refuse fewer than two classes."""
     if len(classes) < 2:
         raise ValueError(
-            f"{where} has {len(classes)} class ({abbreviate(classes)}); a classifier needs two or more. In a folder, "
-            "each class is a folder of its own"
+            f"{where} has {len(classes)} class ({abbreviate(classes)}); a classifier needs two or more. In a folder "
+            "of images, each class is a folder of its own"
         )
 
 

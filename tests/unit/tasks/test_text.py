@@ -1,5 +1,7 @@
 """Training on texts: tokens counted once, batches by length, exact resume, three heads, and what is refused."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -162,6 +164,13 @@ def test_long_texts_are_refused_or_cut_and_told(bert, tmp_path, capsys):
     assert "cut to 32 tokens" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(ConfigError, match="at most 32 tokens"):
         saccade.train(str(tmp_path / "a.tsv"), task="text:max_length=64", model=str(bert), quiet=True)
+
+
+def test_half_a_letter_is_refused(bert, tmp_path):
+    rows = [json.dumps({"text": text, "label": label}) for text, label in [*sentences(20), ("\ud800 film", "good")]]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    with pytest.raises(TextError, match="half a letter"):
+        train(tmp_path / "a.jsonl", bert, tmp_path / "run")
 
 
 def test_a_tokenizer_of_another_model_is_refused(cola, tmp_path):
