@@ -13,6 +13,7 @@ from .registry import PLUGINS
 RECORD = "saccade_plugins"  # in config.json
 PLAIN = (str, int, float, bool, type(None))
 MOST = 32  # plug-ins of one model
+SAFE = {"local_files_only": True, "trust_remote_code": False}  # without it, transformers asks whether to run their code
 
 
 def from_pretrained(folder: str | Path, **options: Any) -> nn.Module:
@@ -26,7 +27,7 @@ def from_pretrained(folder: str | Path, **options: Any) -> nn.Module:
     path = Path(folder).expanduser()
     if not (path / "config.json").is_file():
         raise FileNotFoundError(f"{path} holds no config.json; give the folder that model.save_pretrained wrote")
-    config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+    config = transformers.AutoConfig.from_pretrained(path, **SAFE)
     name = (getattr(config, "architectures", None) or [""])[0]
     made: Any = getattr(transformers, name, None)
     known = isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)
@@ -34,7 +35,7 @@ def from_pretrained(folder: str | Path, **options: Any) -> nn.Module:
         raise ValueError(f"{path / 'config.json'} names the architecture {name!r}, which transformers does not have")
     record = getattr(config, RECORD, None)
     if not record:
-        return made.from_pretrained(path, local_files_only=True, **options).eval()
+        return made.from_pretrained(path, **SAFE, **{"use_safetensors": True, **options}).eval()
     plugins = _read(record, path)
     delattr(config, RECORD)
     model: nn.Module = made(config)

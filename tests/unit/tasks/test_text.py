@@ -1,6 +1,7 @@
 """Training on texts: tokens counted once, batches by length, exact resume, three heads, and what is refused."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -187,6 +188,43 @@ def test_a_folder_without_tokenizer_or_model_is_refused(cola, bert, tmp_path):
         train(cola, alone, tmp_path / "run")
     with pytest.raises(ConfigError, match="cannot be opened"):
         train(cola, tmp_path / "nothing", tmp_path / "run")
+
+
+@pytest.fixture
+def stranger(bert, tmp_path):
+    folder = tmp_path / "stranger"
+    shutil.copytree(bert, folder)
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["bert", "unheard_of"])
+def test_code_in_a_strangers_folder_is_neither_run_nor_asked_about(cola, stranger, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("somebody was asked"))
+    for name in ("config.json", "tokenizer_config.json"):
+        told = json.loads((stranger / name).read_text())
+        told |= {"model_type": kind, "auto_map": {f"Auto{part}": "evil.Evil" for part in ("Config", "Model")}}
+        told["auto_map"] |= {"AutoModelForSequenceClassification": "evil.Evil", "AutoTokenizer": ["evil.T", "evil.T"]}
+        (stranger / name).write_text(json.dumps(told))
+    if kind == "bert":
+        train(cola, stranger, tmp_path / "run", epochs=1)
+    else:
+        with pytest.raises(ConfigError, match="cannot be opened"):
+            train(cola, stranger, tmp_path / "run")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pickled_and_damaged_weights_are_refused(cola, stranger, tmp_path):
+    weights = stranger / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match="cannot be opened"):
+        train(cola, stranger, tmp_path / "run")
+    weights.unlink()
+    torch.save({"a": torch.zeros(1)}, stranger / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match="are a pickle"):
+        train(cola, stranger, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_weights_of_another_kind_are_refused(cola, bert, gpt, tmp_path):
