@@ -181,6 +181,16 @@ class Members:
         if host.joint is not None:
             module, call = host.model.get_submodule(host.joint.path), _Call(self, host.joint)
             handle.hook(module.register_forward_hook(call.join, with_kwargs=True))
+            words: nn.Module = module.get_submodule("text_embeddings")
+            handle.hook(words.register_forward_pre_hook(self._place, with_kwargs=True))
+
+    def _place(
+        self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Forward pre-hook of a text's embedding beside an image's: as `_Places`."""
+        if self.valid is None or kwargs.get("position_ids") is not None:
+            return None
+        return args, {**kwargs, "position_ids": count_places(self.valid)}
 
     def final(self, x: Tensor) -> Tensor | None:
         """Return what counts of the final tokens, B, N, C: of text and picture where they were joined on the way."""
@@ -268,8 +278,13 @@ class _Places:
         placed = len(args) > self.taker.position + 1 or kwargs.get("position_ids") is not None
         if placed or not isinstance(mask, Tensor) or mask.ndim != 2 or kwargs.get("past_key_values") is not None:
             return None
-        place = torch.arange(mask.shape[1], device=mask.device)
-        return args, {**kwargs, "position_ids": (place - mask.int().argmax(1, keepdim=True)).clamp_min(0)}
+        return args, {**kwargs, "position_ids": count_places(mask)}
+
+
+def count_places(mask: Tensor) -> Tensor:
+    """Return the places of tokens, B, N, counted from the first that is no padding."""
+    place = torch.arange(mask.shape[1], device=mask.device)
+    return (place - mask.int().argmax(1, keepdim=True)).clamp_min(0)
 
 
 def read_mask(mask: Any, *, padding_is_true: bool = False) -> Tensor | None:

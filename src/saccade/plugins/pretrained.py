@@ -95,12 +95,12 @@ def _read(record: Any, path: Path) -> list[Any]:
             raise wrong
         if not all(isinstance(value, PLAIN) or _is_list(value) for value in entry["options"].values()):
             raise wrong
-        made = PLUGINS.find(str(entry["name"]))
-        if not hasattr(made, "install"):
-            raise ValueError(f"{path / 'config.json'}: the plug-in {entry['name']!r} is none that goes onto a model")
         try:
+            made = PLUGINS.find(str(entry["name"]))
+            if not hasattr(made, "install"):
+                raise ValueError("it is none that goes onto a model")
             found.append(made(**entry["options"]))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{path / 'config.json'}: the plug-in {entry['name']!r}: {error}") from None
     return found
 
