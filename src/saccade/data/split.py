@@ -60,8 +60,8 @@ def choose_held_out(keys: np.ndarray, labels: np.ndarray, *, share: float) -> np
     held &= ~np.isin(keys, np.intersect1d(keys[held], keys[~held]))
     if not held.any():
         raise ValueError(
-            f"no validation samples can be held out of {len(labels)}: no class has two that differ; add samples, or give "
-            "validation samples of their own"
+            f"no validation samples can be held out of {len(labels)}: no class has two that differ; add samples, or "
+            "give validation samples of their own"
         )
     return held
 

@@ -213,13 +213,7 @@ def open_predictor(target: str | Path, *, device: str = "cpu", trust: bool = Fal
             else ProgramPredictor(path, device=device, trust=trust)
         )
     opened = find_target(target, allowed="a run's folder, a .onnx file that `saccade export` wrote")
-    loaded = open_model(opened, device=device)
-    if loaded.task.reads not in ("image", "text"):
-        raise ExportError(
-            f"{loaded.name} reads a {loaded.task.reads} with an image, which is not asked for file by file; measure it "
-            "by saccade evaluate, or ask it from Python: saccade.load_model"
-        )
-    return TorchPredictor(loaded)
+    return TorchPredictor(open_model(opened, device=device))
 
 
 def plugin_names(model: nn.Module) -> tuple[str, ...]:

@@ -44,8 +44,9 @@ def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str
     with _explained(name), _quietly():
         config = transformers.AutoConfig.from_pretrained(name, **_safe(name))
     if config.model_type not in known_kinds(kind):
+        allowed = f"; it takes {', '.join(sorted(known_kinds(kind)))}" if len(known_kinds(kind)) < 9 else ""
         raise ConfigError(
-            f"{name} is a model of the kind {config.model_type!r}, which transformers cannot sort texts by"
+            f"{name} is a model of the kind {config.model_type!r}, which transformers has no classifier for{allowed}"
         )
     told = {key: value for key, value in config.to_dict().items() if key not in DROPPED}
     told |= {"id2label": dict(enumerate(outputs)), "label2id": {output: n for n, output in enumerate(outputs)}}
@@ -99,6 +100,8 @@ def known_kinds(kind: str) -> set[str]:
     """Return the model types that transformers has a classifier for."""
     from transformers.models.auto import modeling_auto
 
+    if kind == "VISUAL_QUESTION_ANSWERING":
+        return {"vilt"}  # the others write their answers word by word
     return set(getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES"))
 
 

@@ -161,11 +161,11 @@ class Reading:
 
 
 def _require_letters(name: str, texts: tuple[str, ...]) -> None:
-    """Refuse halves of letters, which JSON can write and no tokenizer can read."""
+    """Refuse halves of letters, which JSON can write, or which stand for bytes that are no UTF-8."""
     try:
         "".join(texts).encode()
     except UnicodeEncodeError as error:
-        raise TextError(f"{name} holds half a letter ({error.object[error.start]!r}); write the whole one") from None
+        raise TextError(f"{name} holds half a letter ({error.object[error.start]!r}); save it as UTF-8") from None
 
 
 @dataclass(frozen=True)
