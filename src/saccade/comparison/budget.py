@@ -76,5 +76,5 @@ def fit_budget(
     smallest = fit(min(2, seeds), 1)
     raise BudgetError(
         f"a budget of {say_duration(budget)} was given; even {smallest.seeds} seeds of {len(paces)} arms for 1 epoch "
-        f"take about {say_duration(smallest.seconds)}. Give that much, fewer arms, or fewer pictures (data.train_limit)"
+        f"take about {say_duration(smallest.seconds)}. Give that much, fewer arms, or fewer samples (data.train_limit)"
     )

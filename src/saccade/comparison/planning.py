@@ -124,10 +124,10 @@ class Planner:
             if one.val != base.val:
                 settings = [n for n in changed(base.config, one.config) if n.startswith(("data.", "task"))]
                 raise ConfigError(
-                    f"arm {name!r} validates on other pictures than {self.reference!r} ({one.val.count:,} of "
+                    f"arm {name!r} validates on other samples than {self.reference!r} ({one.val.count:,} of "
                     f"fingerprint {one.val.fingerprint[:12]} against {base.val.count:,} of "
                     f"{base.val.fingerprint[:12]}), because of {', '.join(settings) or 'its data'}; only answers to "
-                    "the same pictures can be compared. Change the training pictures alone, or make two comparisons"
+                    "the same samples can be compared. Change the training samples alone, or make two comparisons"
                 )
         return snapshots
 
@@ -188,9 +188,9 @@ class Planner:
             found = {"train": one.train.fingerprint, "val": one.val.fingerprint}
             if fingerprints.setdefault(key, found) != found:
                 raise RunError(
-                    f"the pictures of {one.config.data.path or 'the embedded set'} are others than when the "
+                    f"the samples of {one.config.data.path or 'the embedded set'} are others than when the "
                     f"comparison in {self.folder.path} was begun; its runs cannot be compared with new ones. Name "
-                    "another folder by --out, or put the pictures back"
+                    "another folder by --out, or put the samples back"
                 )
         return fingerprints
 

@@ -71,7 +71,7 @@ def render_report(
         ("curves", "Learning curves"): curves(result, records or {}),
         ("costs", "Cost against gain"): [*gain_by_cost(result), costs(result), *at_equal_time(result)],
         ("classes", "Class by class"): classes(result),
-        ("pictures", "Pictures they disagree on"): disagreeing(result, source),
+        ("pictures", "Samples they disagree on"): disagreeing(result, source),
         ("settings", "What differs, what is equal"): settings(result),
         ("failures", "What failed"): failures(result),
         ("repeat", "To repeat it"): repeat(result, request),

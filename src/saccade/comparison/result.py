@@ -41,7 +41,7 @@ class Comparison(Findings):
             "The differences": differences(self),
             "Costs": [costs(self), *at_equal_time(self)],
             "Classes": classes(self, brief=True),
-            "Pictures": [disagreements_text(self), *samples] if samples else [],
+            "Samples": [disagreements_text(self), *samples] if samples else [],
             "Plan": [Text(f"```text\n{self.plan}\n```")] if plan else [],
         }
         parts += [f"## {name}\n\n{to_markdown(blocks)}" for name, blocks in sections.items() if blocks]

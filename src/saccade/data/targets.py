@@ -139,7 +139,7 @@ class ClassTargets(Targets):
         unknown = [name for name in used if name not in new]
         if unknown:
             raise ValueError(
-                f"the validation pictures have classes that the training pictures lack: {abbreviate(unknown)}; the "
+                f"the validation samples have classes that the training samples lack: {abbreviate(unknown)}; the "
                 f"training classes are {abbreviate(list(outputs))}. Rename them, or take them out"
             )
         lookup = np.array([new.get(name, -1) for name in self.outputs], dtype=np.int64)

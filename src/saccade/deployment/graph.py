@@ -72,7 +72,7 @@ class WithTokens(WithPreprocessing):
         self.width = TOKENS if self.any_width else int(spec.extra["tokens"]["limit"])
 
     def examples(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Return what the graph is traced with, three samples of each input; one has padding, so that the mask counts."""
+        """Return what the graph is traced with, three samples an input; one has padding, so that the mask counts."""
         made = {name: torch.ones(3, self.width, dtype=torch.int64) for name in self.names}
         made["attention_mask"][1, self.width - 2 :] = 0
         return tuple(image[:1].repeat(3, 1, 1, 1) if name == "image" else row for name, row in made.items())

@@ -82,11 +82,11 @@ def gather(
     if data is not None:
         text = (config.task if config is not None else None) or spec.task
         opened = open_samples(text, DataConfig(path=data, val=val))[1]
-        return _evidence(opened.val, spec, f"validation pictures of {data}", limit)
+        return _evidence(opened.val, spec, f"validation samples of {data}", limit)
     if config is not None:
         try:
             opened = open_samples(config.task or spec.task, config.data)[1]
-            return _evidence(opened.val, spec, f"validation pictures of the run ({opened.name})", limit)
+            return _evidence(opened.val, spec, f"validation samples of the run ({opened.name})", limit)
         except (OSError, ValueError, ImportError):
             pass  # its data is elsewhere now: parity can be judged by any picture, what is lost cannot
     return _evidence(open_data("").val, spec, "embedded pictures", limit)

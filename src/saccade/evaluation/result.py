@@ -79,7 +79,7 @@ class Evaluation(Findings):
         """Return the main numbers as a table, conditions but for their mean and the attacks left out."""
         names = [name for name in self.run().metrics if name in self.specs]
         lines = [
-            f"| {self.pictures:,} picture{'s' * (self.pictures != 1)} of {self.data} | " + " | ".join(self.runs) + " |",
+            f"| {self.pictures:,} sample{'s' * (self.pictures != 1)} of {self.data} | " + " | ".join(self.runs) + " |",
             "| --- |" + " --: |" * len(self.runs),
         ]
         for name in names:

@@ -179,9 +179,9 @@ def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
     for role in ("training", "validation"):
         (before, was), (count, is_now) = begun[role], now[role]
         if before != count:
-            changes.append(f"there were {before} {role} pictures and are {count}")
+            changes.append(f"there were {before} {role} samples and are {count}")
         elif was != is_now:
-            changes.append(f"the {count} {role} pictures have other names, labels or pixels")
+            changes.append(f"the {count} {role} samples have other names, labels or contents")
     if not changes and begun["steps"] != now["steps"]:
         changes.append(f"an epoch had {begun['steps']} steps and has {now['steps']}")
     return changes

@@ -221,7 +221,7 @@ def _fit(loop: Loop) -> dict[str, Any]:
             with suppress(RuntimeError):
                 time.sleep(0.05)
         raise TrainingError(
-            f"a process that reads pictures was ended from outside at step {loop.step}: {error}. Mostly the machine's "
+            f"a process that reads samples was ended from outside at step {loop.step}: {error}. Mostly the machine's "
             f"memory is full; saccade train --resume {loop.run.path} --workers {(loop.config.data.workers or 0) // 2}"
         ) from error
     finally:
@@ -296,10 +296,10 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
         loop.console.close(
             f"{loop.config.model.name} on {parts.data.name}",
             {
-                primary.words: f"{primary.show(trained.score)} on {len(measured)} validation pictures",
+                primary.words: f"{primary.show(trained.score)} on {len(measured)} validation samples",
                 "trained": f"{epochs}, {count_of(loop.step, 'step')}, {summary['seconds']:.0f} s",
                 "parameters": f"{summary['parameters']:,}",
-                "pictures left out": str(count_bad(summary["bad_pictures"])),
+                "samples left out": str(count_bad(summary["bad_pictures"])),
                 "run": str(run.path),
                 **({"report": str(report)} if report else {}),
             },

@@ -99,7 +99,7 @@ def test_texts_that_changed_are_not_resumed(bert, tmp_path):
     train(data, bert, tmp_path / "run", epochs=1)
     file = data / "dev.tsv"
     file.write_text(file.read_text().replace("film", "song"))
-    with pytest.raises(ValueError, match="validation pictures have other names, labels or pixels"):
+    with pytest.raises(ValueError, match="validation samples have other names, labels or contents"):
         saccade.train(resume=tmp_path / "run", quiet=True)
 
 
