@@ -62,7 +62,7 @@ def find_rate(config: TrainConfig, given: Mapping[str, Any]) -> tuple[TrainConfi
     edge = "; it is at the edge of them" if best in (min(scores), max(scores)) else ""
     return replace(config, optim=found), [
         f"no settings are known for models like {config.model.name}: of {len(scores)} learning rates tried for "
-        f"{EPOCHS} epochs on {limit:,} training pictures, {best:g} did best{edge}; `saccade tune` seeks longer, --lr "
+        f"{EPOCHS} epochs on {limit:,} training samples, {best:g} did best{edge}; `saccade tune` seeks longer, --lr "
         "gives your own"
     ]
 

@@ -85,5 +85,5 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
     step = record["seconds"] / parts.feed.steps
     validation = (now - validating) * samples / len(short.val)
     startup = max(validating - begun - 2 * record["seconds"], 0.0)
-    how = f"timed over {parts.feed.steps} steps of {config.optim.batch_size} pictures after as many to warm up"
+    how = f"timed over {parts.feed.steps} steps of {config.optim.batch_size} samples after as many to warm up"
     return Pace(startup, step, validation, steps, every, how, took=now - begun)

@@ -53,7 +53,7 @@ def render_report(
         *(Text(f"{text}.", "note") for text in edges(axes, best, found.edges)),
         Text(
             f"{found.trials} trials by successive halving in {say_duration(found.seconds)}: "
-            f"{', '.join(f'{rung.count} for {rung.epochs} epochs' for rung in rungs)}. The validation pictures were "
+            f"{', '.join(f'{rung.count} for {rung.epochs} epochs' for rung in rungs)}. The validation samples were "
             "not looked at. Each trial is one training with one seed: neighbours that differ by little are not told "
             "apart, and the best score of many flatters itself; a run by the recipe tells what it is worth."
         ),

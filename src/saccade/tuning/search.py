@@ -168,7 +168,7 @@ def require_rungs(rungs: Sequence[Rung], budget: float, pace: Pace, subjects: in
         needed = 2 * subjects * pace.seconds(1) + pace.took
         raise BudgetError(
             f"a budget of {say_duration(budget)} was given; two candidates for one epoch take about "
-            f"{say_duration(needed)}. Give more, or fewer pictures (--set data.train_limit=N)"
+            f"{say_duration(needed)}. Give more, or fewer samples (--set data.train_limit=N)"
         )
 
 

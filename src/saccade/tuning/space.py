@@ -85,7 +85,7 @@ def read_grid(grid: Any, config: TrainConfig, *, source: str, fixed: Sequence[st
         name = SHORT_FLAGS.get(given, given)
         if not isinstance(values, list) or not values:
             raise ConfigError(f"{source}: grid.{given} = {values!r} was given; it takes a list of values to try")
-        read = tuple(float(v) if isinstance(v, str) and _is_number(v) else v for v in values)
+        read = tuple(_read(value) for value in values)
         if name != STRENGTH:
             for value in read:
                 overlay(config, {name: value}, source=f"{source}, grid")
@@ -154,6 +154,13 @@ def _flat(grid: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in grid.items():
         found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return found
+
+
+def _read(value: Any) -> Any:
+    """Return a value as it can be looked up: 1e-4 is a text to YAML, and lists cannot be compared with others' parts."""
+    if isinstance(value, list):
+        return tuple(value)
+    return float(value) if isinstance(value, str) and _is_number(value) else value
 
 
 def _is_number(text: str) -> bool:

@@ -211,8 +211,8 @@ class _Search:
         count = "a stream of" if isinstance(train, Stream) else f"{len(train):,}"
         rounds = ", ".join(f"{rung.count} for {rung.epochs} epochs" for rung in rungs)
         self.console.print(
-            f"{subject.name}: {', '.join(axis.words for axis in axes)} on {count} training pictures, judged on "
-            f"{len(held):,} others of them; the validation pictures are not looked at. Candidates: {rounds}.",
+            f"{subject.name}: {', '.join(axis.words for axis in axes)} on {count} training samples, judged on "
+            f"{len(held):,} others of them; the validation samples are not looked at. Candidates: {rounds}.",
             highlight=False,
             markup=False,
         )
