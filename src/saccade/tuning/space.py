@@ -157,7 +157,7 @@ def _flat(grid: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _read(value: Any) -> Any:
-    """Return a value as it can be looked up: 1e-4 is a text to YAML, and lists cannot be compared with others' parts."""
+    """Return a value as it can be looked up and counted: to YAML 1e-4 is a text, and a list is no key."""
     if isinstance(value, list):
         return tuple(value)
     return float(value) if isinstance(value, str) and _is_number(value) else value

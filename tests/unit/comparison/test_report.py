@@ -304,7 +304,7 @@ def test_shares_that_are_no_right_answers_are_told_in_points_of_their_metric():
     assert "Mean average precision at equal time" in text
     assert "--metric" not in repeat_command(result, REQUEST)
     markdown = result.to_markdown()
-    assert "| Picture | Right answer | base | better |" in markdown
+    assert "| Sample | Right answer | base | better |" in markdown
     assert "| test[0] | red, blue | 0.7 | 0.5 |" in markdown
     assert "the loss of each, a mean of trainings." in markdown
 
