@@ -94,7 +94,7 @@ def test_pages_of_labels_speak_of_their_metric(labels):
     _, result = labels
     text = (result.path / "result.md").read_text()
     assert "the loss of each, a mean of trainings." in text
-    assert "| Picture | Right answer | base | broadcast |" in text
+    assert "| Sample | Right answer | base | broadcast |" in text
     assert "### Mean average precision at equal time" in text
     assert "how mean average precision varies is not known before runs are finished" in text
     page = parse((result.path / "report.html").read_text(encoding="utf-8"))
