@@ -102,14 +102,9 @@ def upsample(values: np.ndarray, height: int, width: int, *, smooth: bool = True
     return values[rows.astype(np.intp)[:, None], columns.astype(np.intp)[None]]
 
 
-def enlarge(pixels: np.ndarray, *, smallest: int = SMALLEST) -> np.ndarray:
-    """Repeat the pixels of a small picture, so that a map can be seen on it.
-
-    Args:
-        pixels: H, W, 3 uint8.
-        smallest: the longer side is made at least this long, by a whole factor.
-    """
-    factor = -(-smallest // max(pixels.shape[:2]))
+def enlarge(pixels: np.ndarray) -> np.ndarray:
+    """Repeat the pixels of a small image, H, W, 3 uint8, so that a map can be seen on it."""
+    factor = -(-SMALLEST // max(pixels.shape[:2]))
     return pixels.repeat(factor, axis=0).repeat(factor, axis=1) if factor > 1 else pixels
 
 

@@ -19,11 +19,11 @@ class MultilabelPage(Page):
     @classmethod
     def about(cls, shown: Shown) -> Html | None:
         """Return how labels are decided."""
-        told = (
+        about = (
             "A label is said from a threshold on that is its own. F1 is told for thresholds that were chosen on the "
             "other half of the validation samples; what answers use from now on was chosen on all of them."
         )
-        return paragraph(told, class_="note") if shown.summary else None
+        return paragraph(about, class_="note") if shown.summary else None
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:
@@ -31,7 +31,7 @@ class MultilabelPage(Page):
         kept = shown.predictions
         if "share" not in kept:
             return []
-        return [_label_section(shown), worst_section(shown, kept["loss"], _told)]
+        return [_label_section(shown), worst_section(shown, kept["loss"], _caption)]
 
 
 def _label_section(shown: Shown) -> Section:
@@ -82,7 +82,7 @@ def _precision_of(share: np.ndarray, label: np.ndarray, keep: np.ndarray) -> flo
     return average_precision(share[keep], label[keep])
 
 
-def _told(shown: Shown, index: int) -> list[Html]:
+def _caption(shown: Shown, index: int) -> list[Html]:
     """Return what a sample has and what was said of it."""
     shares, labels, limits = (shown.predictions[name] for name in ("share", "label", "threshold"))
     has = [name for name, there in zip(shown.outputs, labels[index], strict=True) if there]
