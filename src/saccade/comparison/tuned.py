@@ -16,7 +16,7 @@ from ..training.recipes import grid_of
 from ..training.trial import prepare_ground
 from ..tuning.choice import ALARM, choose
 from ..tuning.halving import MOST, Rung, plan_rungs
-from ..tuning.search import Attempt, Subject, require_rungs, run_search
+from ..tuning.search import Attempt, Subject, edges_of, require_rungs, run_search
 from ..tuning.space import Axis, candidates, own_space, read_grid, settings_of
 from ..tuning.store import Store
 from .plan import Note
@@ -110,10 +110,7 @@ def tune_arms(
             f"no candidate came to an end in all arms within {say_duration(seconds)} each; give --tune more, or call "
             "again: what was trained is kept"
         )
-    edges = {
-        name: {axis.name: edge for axis in axes if (edge := axis.edge(found.values[name][axis.name]))}
-        for name in configs
-    }
+    edges = {name: edges_of(axes, [one for one in attempts if one.arm == name], found.values[name]) for name in configs}
     settings = {one.name: _settings(one, found.values[one.name]) for one in subjects}
     data = base.ground.data
     return TunedArms(
