@@ -19,8 +19,9 @@ from .planning import Planner, Ready
 from .report import write_report
 from .request import Request
 from .result import Comparison
-from .schedule import Watch, run_jobs
+from .schedule import Job, Watch, run_jobs
 from .soundness import Probes, warn_of_chance, warn_of_losses
+from .worker import Outcome
 
 
 def compare(
@@ -121,16 +122,27 @@ def compare(
         primary = ready.question.metrics.get(ready.question.primary)
         watch = Watch(total=len(jobs), seconds=ready.plan.seconds, metric=primary, quiet=quiet)
         try:
-            outcomes = run_jobs(jobs, planner.slots, watch)
+            outcomes = run_jobs(jobs, planner.slots, watch, until=planner.until())
         except Interrupted as stopped:  # it is the whole comparison that is resumed
             raise Interrupted(stopped.number, folder.path) from None
-        ready = replace(ready, notes=(*ready.notes, *_doubts(planner, ready)))
+        notes = [*_left_out(jobs, outcomes), *_doubts(planner, ready)]
+        ready = replace(ready, notes=(*ready.notes, *notes))
         result = conclude(ready, outcomes, folder)
         write_text(folder.result_file, result.to_json())
         write_text(folder.markdown_file, result.to_markdown(plan=True))
         _report(result, ready.validation)
     console.print(f"written: {folder.path / 'report.html'}", highlight=False, markup=False)
     return result
+
+
+def _left_out(jobs: Sequence[Job], outcomes: Mapping[tuple[str, int], Outcome]) -> list[Note]:
+    """Return a note on seeds that there was no time for."""
+    seeds = dict.fromkeys(job.seed for job in jobs if (job.arm, job.seed) not in outcomes)
+    if not seeds:
+        return []
+    named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    message = f"there was no time for {named}: runs took longer than planned"
+    return [Note("budget", message, "the same command with a larger --budget adds them")]
 
 
 def _doubts(planner: Planner, ready: Ready) -> list[Note]:

@@ -24,7 +24,7 @@ class Note:
 
     Attributes:
         kind: "failure", "diverged", "looks", "reference", "unaffected", "unpaired", "not compared", "timing",
-            "untimed", "tuned", "edge" or "undertrained".
+            "untimed", "budget", "tuned", "edge" or "undertrained".
         message: what is so.
         advice: what to do about it; empty for nothing.
         arm: that it is about; None for all.

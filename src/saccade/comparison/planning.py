@@ -194,12 +194,19 @@ class Planner:
                 done = [pace_of(path, config) for path in paths if is_finished(path)]
                 pace = next((pace for pace in done if pace is not None), None)
                 try:
-                    self.paces[name] = pace or time_probe(config, self.slots, Path(folder))
+                    self.paces[name] = pace or self._time(config, Path(folder))
                 except Interrupted:
                     raise
                 except Exception as error:  # it may well fail in the run itself, which is where that is reported
                     self.notes.append(Note("untimed", f"{name} could not be timed: {error}", arm=name))
         return {name: self.paces[name] for name in names if name in self.paces}
+
+    def _time(self, config: TrainConfig, folder: Path) -> Pace:
+        """Time a few steps; where nothing depends on it, without compiling, which takes longer than planning may."""
+        if self._kind() != "cuda" or self.request.record["budget"] is not None or config.engine.compile is not None:
+            return time_probe(config, self.slots, folder)
+        pace = time_probe(overlay(config, {"engine.compile": False}), self.slots, folder)
+        return replace(pace, how=f"{pace.how}, not compiled: compiling comes first and steps then take less")
 
     def _fit(self, before: Mapping[str, Any], twins: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
         """Reduce seeds and epochs to the budget; once decided, it stays, so that runs can go on."""
