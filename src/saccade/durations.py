@@ -9,17 +9,17 @@ class BudgetError(ValueError):
     """A time that cannot be read, or in which nothing can be compared."""
 
 
-def parse_duration(text: str | float) -> float:
-    """Return seconds from "90s", "30m", "1h30m", "2.5h" or a number of seconds."""
+def parse_duration(text: str | float, name: str = "budget") -> float:
+    """Return seconds from "90s", "30m", "1h30m", "2.5h" or a number of seconds; errors call it by its name."""
     if isinstance(text, int | float) and not isinstance(text, bool):
         seconds = float(text)
     else:
         found = re.findall(r"(\d+(?:\.\d+)?)\s*([smhd])", str(text).lower())
         if not found or re.sub(r"(\d+(?:\.\d+)?)\s*[smhd]|\s", "", str(text).lower()):
-            raise BudgetError(f"budget={text!r} was given; write it as 90s, 30m, 2h or 1h30m")
+            raise BudgetError(f"{name}={text!r} was given; write it as 90s, 30m, 2h or 1h30m")
         seconds = sum(float(number) * UNITS[unit] for number, unit in found)
     if not seconds > 0:
-        raise BudgetError(f"budget={text!r} was given; nothing can be trained in no time")
+        raise BudgetError(f"{name}={text!r} was given; nothing can be trained in no time")
     return seconds
 
 

@@ -23,8 +23,8 @@ class Note:
     """Something to be said beside the numbers.
 
     Attributes:
-        kind: "failure", "diverged", "looks", "reference", "unaffected", "unpaired", "not compared", "timing" or
-            "untimed".
+        kind: "failure", "diverged", "looks", "reference", "unaffected", "unpaired", "not compared", "timing",
+            "untimed", "budget", "tuned", "edge" or "undertrained".
         message: what is so.
         advice: what to do about it; empty for nothing.
         arm: that it is about; None for all.

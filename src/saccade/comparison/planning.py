@@ -2,11 +2,13 @@
 
 import os
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import rich.console
 import torch
 
 from ..config import ConfigError, TrainConfig, overlay
@@ -15,6 +17,8 @@ from ..durations import BudgetError, say_duration
 from ..runs import Run, RunError
 from ..training.loop import Interrupted
 from ..training.pace import Pace
+from ..training.parallel import local_device
+from ..tuning.store import Store
 from .arms import Arm, changed, reference_of
 from .budget import RULE, fit_budget, makespan
 from .folder import Folder, config_hash, is_finished
@@ -22,6 +26,7 @@ from .plan import Note, Plan, PlannedArm, estimate_detectable
 from .request import Question, Request, ask
 from .schedule import Job, make_slots, time_probe, visible_gpus
 from .snapshot import ArmSnapshot, DataCache, check_all, inspect_arm
+from .tuned import TunedArms, notes_on_tuning, tune_arms
 from .worker import pace_of
 
 
@@ -36,6 +41,7 @@ class Ready:
         validation: the pictures that the first seed validates on.
         question: what is asked of the runs.
         notes: for the result.
+        tuned: how the arms' settings were found, if they were sought.
     """
 
     plan: Plan
@@ -44,6 +50,7 @@ class Ready:
     validation: Source
     question: Question
     notes: tuple[Note, ...] = ()
+    tuned: TunedArms | None = None
 
     def finished(self, name: str) -> dict[int, Path]:
         """Return the finished runs of an arm by seed."""
@@ -59,6 +66,7 @@ class Planner:
     """
 
     def __init__(self, request: Request) -> None:
+        self.begun = time.monotonic()
         self.request, self.folder = request, Folder(request.folder)
         self.arms, self.seeds, shared = request.parsed_arms, request.seed_list, request.shared
         device = request.device or str(shared.get("engine.device", "auto"))
@@ -74,6 +82,12 @@ class Planner:
         self.failed: dict[str, str] = {}
         self.paces: dict[str, Pace] = {}
         self.notes: list[Note] = []
+        self.tuned: TunedArms | None = None
+
+    def until(self) -> float | None:
+        """Return when the budget ends, on the monotonic clock; None without one."""
+        budget = self.request.record["budget"]
+        return None if budget is None else self.begun + budget
 
     def plan(self, *, keep: bool) -> Ready:
         """Make the plan.
@@ -85,6 +99,7 @@ class Planner:
         kept = self.folder.record() or {}  # also where another comparison gives way to this one
         _, data = self.cache.open(self.configs[self.reference])
         twins = self._twins()
+        done = self._tune(twins, kept.get("tuned", [])) if keep and self.request.tune is not None else []
         snapshots = self._inspect(twins)
         base = self._base(snapshots)
         question = ask(self.request, base.metrics, base.primary)
@@ -97,16 +112,44 @@ class Planner:
         if keep:
             arms = {**before.get("request", {}).get("arms", {}), **self.request.record["arms"]}
             looks = {"looks": kept["looks"]} if "looks" in kept else {}
-            self.folder.write({**self.request.record, "arms": arms}, {"fit": fit, "pictures": fingerprints, **looks})
+            tuned = {"tuned": done} if done else {}
+            self.folder.write(
+                {**self.request.record, "arms": arms}, {"fit": fit, "pictures": fingerprints, **looks, **tuned}
+            )
         jobs = self._jobs(twins)
         plan = self._describe(data.name, twins, snapshots, jobs, budget)
-        return Ready(plan, jobs, data.outputs, data.val, question, tuple(dict.fromkeys(self.notes)))
+        return Ready(plan, jobs, data.outputs, data.val, question, tuple(dict.fromkeys(self.notes)), self.tuned)
 
     def _twins(self) -> dict[str, str]:
         """Return for every arm the first one that has the same settings: itself, or an earlier one."""
         first: dict[str, str] = {}
         order = [self.reference, *(name for name in self.configs if name != self.reference)]
         return {name: first.setdefault(config_hash(self.configs[name]), name) for name in order}
+
+    def _tune(self, twins: Mapping[str, str], done: Sequence[str]) -> list[str]:
+        """Give the arms the settings that fit them; return the arms that were tuned."""
+        names = list(dict.fromkeys(twins.values()))
+        shared = [name for name in self.request.shared if name != "data.path"]
+        store = Store(self.folder.path / "tuning")
+        console = rich.console.Console(stderr=True, quiet=self.request.quiet, soft_wrap=True)
+        try:
+            self.tuned = tune_arms(
+                {name: self.configs[name] for name in names},
+                {arm.name: (*shared, *arm.settings) for arm in self.arms if arm.name in names},
+                self.cache,
+                store,
+                reference=twins[self.reference],
+                seconds=self.request.record["tune"],
+                again=set(done) == set(names),
+                device=local_device(self.configs[self.reference].engine.device),
+                say=lambda line: console.print(line, highlight=False, markup=False),
+            )
+        except Interrupted as stopped:  # it is the whole comparison that is resumed
+            raise Interrupted(stopped.number, self.folder.path) from None
+        for name, twin in twins.items():
+            self.configs[name] = overlay(self.configs[name], self.tuned.settings[twin])
+        self.notes += notes_on_tuning(self.tuned)
+        return names
 
     def _inspect(self, twins: Mapping[str, str]) -> dict[str, ArmSnapshot]:
         """Build every distinct arm; one that cannot be built is noted and left out."""
@@ -151,12 +194,19 @@ class Planner:
                 done = [pace_of(path, config) for path in paths if is_finished(path)]
                 pace = next((pace for pace in done if pace is not None), None)
                 try:
-                    self.paces[name] = pace or time_probe(config, self.slots, Path(folder))
+                    self.paces[name] = pace or self._time(config, Path(folder))
                 except Interrupted:
                     raise
                 except Exception as error:  # it may well fail in the run itself, which is where that is reported
                     self.notes.append(Note("untimed", f"{name} could not be timed: {error}", arm=name))
         return {name: self.paces[name] for name in names if name in self.paces}
+
+    def _time(self, config: TrainConfig, folder: Path) -> Pace:
+        """Time a few steps; where nothing depends on it, without compiling, which takes longer than planning may."""
+        if self._kind() != "cuda" or self.request.record["budget"] is not None or config.engine.compile is not None:
+            return time_probe(config, self.slots, folder)
+        pace = time_probe(overlay(config, {"engine.compile": False}), self.slots, folder)
+        return replace(pace, how=f"{pace.how}, not compiled: compiling comes first and steps then take less")
 
     def _fit(self, before: Mapping[str, Any], twins: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
         """Reduce seeds and epochs to the budget; once decided, it stays, so that runs can go on."""
@@ -170,7 +220,8 @@ class Planner:
             if not paces:
                 raise BudgetError(f"a budget was given and no arm could be timed: {'; '.join(map(str, self.notes))}")
             epochs = {name: self.asked[name] for name in paces}
-            found = fit_budget(budget, paces, epochs, seeds=len(self.seeds), slots=max(len(self.slots), 1))
+            left = max(budget - (time.monotonic() - self.begun), 1.0)  # what planning took is gone
+            found = fit_budget(left, paces, epochs, seeds=len(self.seeds), slots=max(len(self.slots), 1))
             most, longest = max(found.epochs.values()), max(epochs.values())
             fit = {"seeds": found.seeds, "most": most, "longest": longest, "detail": found.detail}
         self.seeds = self.seeds[: fit["seeds"]]

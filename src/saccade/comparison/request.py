@@ -39,6 +39,7 @@ class Request:
     larger_is_better: bool | None = None
     margin: float | None = None
     budget: str | float | None = None
+    tune: str | float | None = None
     parallel: int | None = None
     device: str | None = None
     seeds_fixed: bool = False
@@ -88,6 +89,7 @@ class Request:
             "seeds": list(self.seed_list),
             "budget": None if self.budget is None else parse_duration(self.budget),
         }
+        found |= {} if self.tune is None else {"tune": parse_duration(self.tune, "tune")}
         return json.loads(json.dumps(found))
 
     @cached_property
@@ -95,7 +97,7 @@ class Request:
         """Where it goes; named by what is asked if not given, so that asking again, for more arms too, resumes it."""
         out = self.out
         if out is None:
-            named = {name: self.record[name] for name in ("data", "recipe", "settings")}
+            named = {name: self.record[name] for name in ("data", "recipe", "settings", "tune") if name in self.record}
             digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]
             out = Path("runs") / f"compare-{slug(Path(self.record['data']).name or 'embedded')}-{digest}"
         require_apart(out, DataConfig(path=self.data or "", val=self.shared.get("data.val")))

@@ -9,6 +9,7 @@ from ..report.notebook import show_table
 from ..report.plain import to_json
 from .findings import Findings
 from .tables import at_equal_time, classes, costs, differences, disagreements, disagreements_text
+from .tuned_section import tuning
 from .words import about, title
 
 PICTURES = 3  # gains and losses of an arm, each
@@ -42,6 +43,7 @@ class Comparison(Findings):
             "Costs": [costs(self), *at_equal_time(self)],
             "Classes": classes(self, brief=True),
             "Samples": [disagreements_text(self), *samples] if samples else [],
+            "Tuning": tuning(self.tuned),
             "Plan": [Text(f"```text\n{self.plan}\n```")] if plan else [],
         }
         parts += [f"## {name}\n\n{to_markdown(blocks)}" for name, blocks in sections.items() if blocks]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from ..tasks.metric import MetricSpec
 from ..training.pace import Pace
 from ..training.trial import SEED, Ground, OutOfTime, Trial, run_trial
 from .halving import Rung, survivors
-from .space import Values, settings_of
+from .space import Axis, Values, settings_of
 from .store import Store, key_of
 
 LOOKS = 4  # validations of a trial
@@ -183,3 +183,14 @@ def best_of(attempts: Sequence[Attempt], arm: str, *, larger: bool) -> Attempt |
     last = max(one.rung for one in sound)
     final = [one for one in sound if one.rung == last]
     return max(final, key=lambda one: (one.trial.score or 0.0) * (1 if larger else -1))
+
+
+def edges_of(axes: Sequence[Axis], attempts: Sequence[Attempt], values: Values) -> dict[str, str]:
+    """Return which of a candidate's values are the lowest or the highest of those that were tried, by setting."""
+    found = {}
+    for axis in axes:
+        ended = {one.values[axis.name] for one in attempts if one.trial.score is not None}
+        tried = replace(axis, values=tuple(value for value in axis.values if value in ended))
+        if edge := tried.edge(values[axis.name]):
+            found[axis.name] = edge
+    return found

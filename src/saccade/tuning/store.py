@@ -38,9 +38,7 @@ class Store:
             request: what is asked, as JSON holds it.
             overwrite: begin anew in the place of another search.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"{self.path} is a file; name a folder by --out")
-        found = self._read() if self.path.exists() and any(self.path.iterdir()) else {}
+        found = self.make()
         same = {k: v for k, v in found.get("request", {}).items() if k != "budget"} == {
             k: v for k, v in request.items() if k != "budget"
         }
@@ -54,9 +52,17 @@ class Store:
                 file.unlink(missing_ok=True)
             shutil.rmtree(self.path / "trials", ignore_errors=True)
             found = {}
-        self.path.mkdir(parents=True, exist_ok=True)
         self.trials = self._read_trials()
         return found if found.get("request", {}).get("budget") == request.get("budget") else {}
+
+    def make(self) -> dict[str, Any]:
+        """Make the folder, or return what is written in it; refuse one that is no search."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path} is a file; name a folder by --out")
+        if self.path.exists() and any(item.name != ".lock" for item in self.path.iterdir()):
+            return self._read()
+        self.path.mkdir(parents=True, exist_ok=True)
+        return {}
 
     def decide(self, request: Mapping[str, Any], **decided: Any) -> None:
         """Write down what was asked and decided."""

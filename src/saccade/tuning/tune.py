@@ -28,7 +28,7 @@ from ..training.trial import prepare_ground
 from .halving import MOST, Rung, plan_rungs
 from .report import render_report
 from .result import Tuned
-from .search import Attempt, Subject, best_of, require_rungs, run_search
+from .search import Attempt, Subject, best_of, edges_of, require_rungs, run_search
 from .space import Axis, Values, candidates, own_space, read_grid, settings_of
 from .store import Store
 from .writing import recipe_text
@@ -106,9 +106,10 @@ def tune(
     require_apart(path, config.data)
     console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True)
     store = Store(path)
-    known = store.begin(request, overwrite=overwrite)
+    store.make()
     try:
         with FileLock(path / ".lock", timeout=0):
+            known = store.begin(request, overwrite=overwrite)
             search = _Search(config, given, store, known, request, since=since, seconds=seconds, console=console)
             return search.run()
     except Timeout:
@@ -227,7 +228,7 @@ class _Search:
     ) -> Tuned:
         metric = subject.ground.metric
         own = [one.trial.score for one in attempts if one.rung == best.rung and _is_own(one, axes)]
-        edges = {axis.name: edge for axis in axes if (edge := axis.edge(best.values[axis.name]))}
+        edges = edges_of(axes, attempts, best.values)
         found = settings_of(best.values, subject.config)
         seconds = time.monotonic() - self.since + max(self.before, 0.0)
         assert best.trial.score is not None
