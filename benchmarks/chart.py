@@ -2,14 +2,15 @@
 
     python benchmarks/chart.py docs/resolution.svg > benchmarks/results/resolution.md
 
-Counted, not timed: the same on every machine (see saccade/evaluation/size.py for what is counted).
+Counted, not timed: the same on every machine (see size.py for what is counted).
 """
 
 import sys
 from pathlib import Path
 
+from size import model_size
+
 import saccade  # noqa: F401, registers the backbones
-from saccade.evaluation.size import model_size
 
 NAMES = ["deit_small_patch16_224", "sot_small", "swin_tiny_patch4_window7_224", "nommer_tiny", "glnet_4g"]
 SIDES = [224, 384, 512, 640, 768, 896, 1024]

@@ -275,12 +275,14 @@ def size(args: argparse.Namespace) -> dict[str, Any]:  # noqa: ARG001
 SIZES = [
     ("glnet_stl", "fpn:width=256,inner=128"),
     ("glnet_stl", "upernet:width=512,aux=256"),
-    ("glnet_4g", "fpn:width=256,inner=128"),
+    ("glnet_4g", "fpn:width=256,inner=128,smooth=true"),
     ("glnet_4g", "upernet:width=512,aux=256"),
     ("nommer_tiny", "upernet:width=512,aux=256"),
+    ("swin_tiny_patch4_window7_224", "fpn:width=256,inner=128,smooth=true"),
     ("swin_tiny_patch4_window7_224", "upernet:width=512,aux=256"),
-    ("vit_tiny_patch16_224", "upernet:width=192,aux=192"),
-    ("vit_small_patch16_224", "upernet:width=384,aux=384"),
+    ("vit_tiny_patch16_224", "upernet:width=512,aux=256"),
+    ("vit_small_patch16_224", "upernet:width=512,aux=256"),
+    ("vit_base_patch16_224", "upernet:width=512,aux=256"),
 ]
 STAGES = {"tune": tune, "weights": weights, "scratch": scratch, "speed": speed, "size": size}
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .tasks import Classify, Distillation, Multilabel, Regress, RelativeLocalization, TokenLabelling
     from .training.recipes import list_recipes
     from .training.train import train
+    from .tuning.tune import tune
 
 __version__ = "0.1.0.dev0"
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "predict",
     "serve",
     "train",
+    "tune",
 ]
 
 # Where a name is that no package of these gives by itself: models, plugins, tasks.
@@ -94,10 +96,11 @@ HOMES = {
     "predict": "deployment.predict",
     "serve": "deployment.serve",
     "train": "training.train",
+    "tune": "tuning.tune",
 }
 PACKAGES = (
     *("comparison", "data", "deployment", "evaluation", "explanation", "layers"),
-    *("models", "plugins", "report", "tasks", "training"),
+    *("models", "plugins", "report", "tasks", "training", "tuning"),
 )
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -144,6 +144,26 @@ def free_name(folder: Path, name: str) -> Path:
     path, number = folder / name, 2
     while path.exists():
         path, number = folder / f"{name}-{number}", number + 1
+    return path
+
+
+def require_own(folder: str | Path, *, kind: str, is_own: Callable[[Path], bool], overwrite: bool) -> Path:
+    """Return a folder that holds nothing, or what was written there before and may go; say why any other is not taken.
+
+    Args:
+        folder: need not be there.
+        kind: what is to be written, in a word.
+        is_own: tells whether a folder holds nothing but that.
+        overwrite: whether it may be replaced.
+    """
+    path = Path(folder).expanduser()
+    if path.exists() and not path.is_dir():
+        raise FileExistsError(f"{path} is a file; name a folder for the {kind}")
+    if path.is_dir() and any(path.iterdir()):
+        if not is_own(path):
+            raise FileExistsError(f"{path} holds something that is no {kind}; name another folder")
+        if not overwrite:
+            raise FileExistsError(f"{path} holds an {kind}; replace it by --overwrite, or name another folder by --out")
     return path
 
 

@@ -58,9 +58,9 @@ class LoadedModel:
         """Bring images, B, C, S, S, bytes or numbers from 0 to 1, to what the model takes, on its device."""
         return Normalize(self.spec.mean, self.spec.std, device=self.device)(images.to(self.device))
 
-    def frame(self, picture: np.ndarray) -> Tensor:
+    def frame(self, image: np.ndarray) -> Tensor:
         """Make an image, H, W, C, square: uint8 C, S, S."""
-        return self.spec.framing(picture)
+        return self.spec.framing(image)
 
 
 def open_model(target: str | Path, *, device: str | None = None) -> LoadedModel:

@@ -12,6 +12,7 @@ from torch import nn
 
 from .config import ConfigError, nearest
 from .data.spec import InputSpec
+from .data.split import abbreviate
 from .models import CheckpointError
 from .models._identify import resolve_name
 from .models._official import read_checkpoint
@@ -43,9 +44,9 @@ def open_timm(target: str) -> tuple[nn.Module, InputSpec]:
             name, pretrained=True, pretrained_cfg_overlay={"state_dict": read_checkpoint(path)}
         )
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
-        told = " ".join(str(error).split())[:300]
+        detail = " ".join(str(error).split())[:300]
         raise CheckpointError(
-            f"the weights of {path} do not fit timm's {name} with {cfg.num_classes} classes ({told}); name the model "
+            f"the weights of {path} do not fit timm's {name} with {cfg.num_classes} classes ({detail}); name the model "
             "they were made for"
         ) from None
     data = timm.data.resolve_model_data_config(model)
@@ -80,16 +81,16 @@ def match_classes(wanted: Sequence[str], known: Sequence[Sequence[str]], *, teac
     unknown = [name for name, place in found.items() if not place]
     several = [name for name, place in found.items() if len(place) > 1]
     if unknown or several:
-        which = f"does not know {_some(unknown)}" if unknown else f"has several classes called {_some(several)}"
+        wrong = "does not know" if unknown else "has several classes called"
         raise ConfigError(
-            f"the teacher {teacher} {which}, of the data's {len(wanted)} classes; its own {len(known)} are "
-            f"{_some(shown)}. Name the classes as the teacher does, ImageNet's also by their identifiers "
-            "(n01440764), or give a teacher that was trained on the same classes"
+            f"the teacher {teacher} {wrong} {abbreviate(unknown or several)}, of the data's {len(wanted)} classes; its "
+            f"own {len(known)} are {abbreviate(shown)}. Name the classes as the teacher does, ImageNet's also by their "
+            "identifiers (n01440764), or give a teacher that was trained on the same classes"
         )
     chosen = [min(place) for place in found.values()]
     twice = [name for name, place in zip(wanted, chosen, strict=True) if chosen.count(place) > 1]
     if twice:
-        raise ConfigError(f"the teacher {teacher} has one class for {_some(twice)}; give them different names")
+        raise ConfigError(f"the teacher {teacher} has one class for {abbreviate(twice)}; give them different names")
     return chosen
 
 
@@ -105,9 +106,9 @@ def class_words(name: str, count: int) -> list[list[str]]:
     if subset is not None:
         info = timm.data.ImageNetInfo(subset)
         if info.num_classes() == count:
-            told = [(info.index_to_description(place), info.index_to_label_name(place)) for place in range(count)]
+            named = [(info.index_to_description(place), info.index_to_label_name(place)) for place in range(count)]
             # Their numbers, too: shards and arrays of ImageNet have nothing else.
-            return [[words, *words.split(","), synset, str(place)] for place, (words, synset) in enumerate(told)]
+            return [[words, *words.split(","), synset, str(place)] for place, (words, synset) in enumerate(named)]
     if cfg is not None and cfg.label_names is not None and len(cfg.label_names) == count:
         return [[str(label)] for label in cfg.label_names]
     return [[f"class {place}"] for place in range(count)]
@@ -149,16 +150,12 @@ def _fetch(name: str, cfg: Any, instead: str | None = None) -> Path:
             socket.create_connection((host.hostname or "", host.port or 443), timeout=WAIT).close()
         return Path(hf_hub_download(cfg.hf_hub_id, file))
     except (OSError, HfHubHTTPError, ValueError) as error:
-        told = " ".join(str(error).split())[:200]
+        detail = " ".join(str(error).split())[:200]
         raise CheckpointError(
             f"timm's weights of {name} are not on this machine and could not be fetched ({type(error).__name__}: "
-            f"{told}). Go online once, so that they are kept, or {instead}"
+            f"{detail}). Go online once, so that they are kept, or {instead}"
         ) from None
 
 
 def _plain(name: str) -> str:
     return " ".join(name.lower().replace("_", " ").replace("-", " ").split())
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

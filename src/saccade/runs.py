@@ -61,7 +61,8 @@ class Run:
         if run.path.exists() and not run.path.is_dir():
             raise RunError(f"{run.path} is a file; name a folder for the run")
         require_apart(run.path, config.data)
-        if run.path.is_dir() and any(run.path.iterdir()):
+        drafts = re.compile(COMMON)  # all that a run killed at its very beginning leaves
+        if run.path.is_dir() and any(drafts.fullmatch(entry.name) is None for entry in run.path.iterdir()):
             if not overwrite:
                 raise RunError(
                     f"{run.path} exists and is not empty; resume it by --resume {run.path}, name another folder by "

@@ -35,7 +35,7 @@ PUBLISHED = {
 
 
 class Count(NamedTuple):
-    """What `evaluation.size` counts of a backbone: parameters and multiply-adds, at an image side."""
+    """What a backbone is: trainable parameters, and multiply-adds of one image with attention's, at an image side."""
 
     params: int
     macs: int

@@ -43,8 +43,8 @@ def save_model(
     options = {name: value for name, value in config.options.items() if name in allowed}
     model = {**asdict(config), "options": options, "checkpoint": None, "pretrained": False, "probe": False}
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
-    told = {} if unfinished is None else {"unfinished": dict(unfinished)}
-    about = json.dumps({"model": model, **spec.to_dict(), **told})
+    state = {} if unfinished is None else {"unfinished": dict(unfinished)}
+    about = json.dumps({"model": model, **spec.to_dict(), **state})
     save_tensors(path, tensors, metadata={"format": "pt", "saccade": about})
 
 
@@ -72,9 +72,9 @@ def find_weights(path: str | Path) -> Path:
 
 def unfinished_note(file: Path, about: Mapping[str, Any]) -> str | None:
     """Return a sentence on weights that were written before their training came to its end; None of others."""
-    told = about.get("unfinished")
-    if told is None:
+    at = about.get("unfinished")
+    if at is None:
         return None
-    known = isinstance(told, dict) and all(type(told.get(name)) is int for name in ("epoch", "epochs", "step"))
-    when = f"after {told['epoch']} of {told['epochs']} epochs (step {told['step']}), " if known else ""
+    known = isinstance(at, dict) and all(type(at.get(name)) is int for name in ("epoch", "epochs", "step"))
+    when = f"after {at['epoch']} of {at['epochs']} epochs (step {at['step']}), " if known else ""
     return f"the weights in {file} are unfinished: they were written {when}before the training came to its end"

@@ -4,6 +4,7 @@ import base64
 
 import pytest
 
+import saccade
 from saccade.deployment.app import create_app
 from saccade.deployment.browse import RunIndex
 from saccade.deployment.serve import _open
@@ -242,4 +243,55 @@ def test_labels_that_are_said_are_marked(browser, axe, other_tasks):
         assert ("✓" in shown.text) == (row["name"] in asked["answer"])
     assert "mean average precision" in page.text("#run-list")
     assert page.faults(axe) == []
+    assert page.console() == []
+
+
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory):
+    """A server of two models that read texts: one of single texts, one of pairs."""
+    pytest.importorskip("transformers")
+    from support.texts import make_model, sentences, write_cola, write_tsv
+
+    root = tmp_path_factory.mktemp("texts")
+    model, head = make_model(root / "bert"), "second_order:num_heads=1,head_dim=4"
+    rows = [[str(n), text, "a film", label] for n, (text, label) in enumerate(sentences(24))]
+    write_tsv(root / "rte" / "train.tsv", ["index", "sentence1", "sentence2", "label"], rows)
+    options = {"epochs": 1, "batch_size": 8, "device": "cpu", "quiet": True, "plugins": [head]}
+    runs = [
+        saccade.train(str(data), task="text", model=str(model), out=root / name, **options).path
+        for name, data in (("single", write_cola(root / "cola")), ("pairs", root / "rte"))
+    ]
+    with running(create_app([_open(run, device="cpu", trust=False) for run in runs])) as address:
+        yield address, runs
+
+
+def test_a_text_is_written_answered_and_its_words_coloured(browser, axe, reading, tmp_path):
+    from support.page import Page
+
+    address, (single, pairs) = reading
+    page = Page(browser, address)
+    page.open()
+    page.until(lambda: page.one("#text-form").is_displayed())
+    assert not page.one("#drop").is_displayed()
+    assert not page.one("#pair").is_displayed()
+    text = "the film is <b>good</b>"
+    page.one("#text").send_keys(text)
+    page.one("#text-form button").click()
+    page.answered()
+    want = dict(next(saccade.predict(single, [text])).answers)
+    assert {one.text for one in page.all(".shares .name")} == set(want)
+    assert f"{max(want.values()):.1%}" in page.text("#status")
+    page.until(lambda: page.all(".sentence"))
+    assert len(page.all(".sentence")) == 3  # the whole answer, the class token, the words
+    assert not page.all("blockquote b")
+    assert page.faults(axe) == []
+    assert page.browser.save_screenshot(str(tmp_path / "text.png"))
+    page.one("#first option:nth-child(2)").click()
+    page.until(lambda: page.one("#pair").is_displayed())
+    page.one("#text").clear()
+    page.one("#text").send_keys("a film")
+    page.one("#pair").send_keys("the song")
+    page.one("#text-form button").click()
+    want = dict(next(saccade.predict(pairs, ["a film\tthe song"])).answers)
+    page.until(lambda: f"{max(want.values()):.1%}" in page.text("#status"))
     assert page.console() == []

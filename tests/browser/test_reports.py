@@ -168,7 +168,7 @@ def test_comparison_report_tells_the_numbers_of_its_result(opened, written):
     for arm in result["arms"]:
         each = ", ".join(f"{100 * score:.2f}%" for score in arm["scores"])
         assert scores[arm["name"]][:3] == [f"{100 * arm['mean']:.2f}%", "2", each]
-    verdicts = {row[0]: row[1] for row in rows(page, "top1 on 36 validation pictures")}
+    verdicts = {row[0]: row[1] for row in rows(page, "top1 on 36 validation samples")}
     assert verdicts == {name: one["kind"] for name, one in result["verdicts"].items() if name != "base"}
     seen = {row[0]: row[2] for row in rows(page, "Difference in top1 from base")}
     assert any(judged["difference"]["mean"] for judged in result["differences"].values())
@@ -181,7 +181,7 @@ def test_comparison_report_tells_the_numbers_of_its_result(opened, written):
 def test_evaluation_page_tells_the_numbers_of_its_file(opened, written):
     found = beside(written["evaluation"], "evaluation.json")
     page = opened("evaluation")
-    seen = {row[0]: row[1:] for row in rows(page, "12 pictures")}
+    seen = {row[0]: row[1:] for row in rows(page, "12 samples")}
     titles = {
         "top1": "Accuracy (top 1)",
         "robust.mean_corruption_top1": "Mean corruption accuracy",
@@ -234,7 +234,7 @@ def test_pages_of_other_tasks_fit_their_window_too(opened, of_tasks, axe, task, 
 def test_evaluation_page_of_another_task_tells_the_numbers_of_its_file(opened, of_tasks, task, title):
     found = beside(of_tasks[f"{task}-evaluation"], "evaluation.json")
     page = opened(of_tasks[f"{task}-evaluation"])
-    seen = {row[0]: row[1:] for row in rows(page, "10 pictures")}
+    seen = {row[0]: row[1:] for row in rows(page, "10 samples")}
     name = next(name for name, spec in found["metrics"].items() if spec["words"].lower() == title.lower())
     for cell, run in zip(seen[title], found["runs"], strict=True):
         one = run["metrics"][name]

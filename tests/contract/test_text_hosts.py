@@ -100,6 +100,21 @@ def test_padding_on_either_side_changes_nothing(host, plugin):
         torch.testing.assert_close(got, alone, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("broadcast", ["CB", "CB_S"])
+@pytest.mark.parametrize("plugin", ["ClassT", "WordT", "ClassT+WordT"])
+@pytest.mark.parametrize("host", HOSTS)
+@torch.no_grad()
+def test_padding_changes_nothing_under_a_head_and_broadcast_together(host, plugin, broadcast):
+    model, ids = build(host), words()
+    put_on(model, broadcast)
+    put_on(model, plugin)
+    alone = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0]
+    assert alone.abs().max() > 1e-3
+    for left, right in ((0, 3), (3, 0), (2, 2)):
+        got = model(**padded(ids, left, right)).logits[1]
+        torch.testing.assert_close(got, alone, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("host", HOSTS)
 @torch.no_grad()
 def test_broadcast_of_left_padded_tokens_is_that_of_the_text_alone(host):
@@ -146,7 +161,7 @@ def test_class_token_of_a_decoder_is_the_last_that_counts_and_no_word(host):
     torch.testing.assert_close(other(**padded(ids, 2, 1)).logits[1], pooled[0], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("plugin", ["ClassT+WordT", "WordT", "CB_S"])
+@pytest.mark.parametrize("plugin", ["ClassT", "ClassT+WordT", "WordT", "CB_S"])
 @pytest.mark.parametrize("host", HOSTS)
 def test_attach_train_save_reload_and_detach(host, plugin, tmp_path):
     model = build(host)
@@ -232,30 +247,46 @@ def with_image(inputs):
 
 
 JOINT = {
-    "CB_S image": lambda: saccade.ContextBroadcast(layers="all", scale=True, tokens="image"),
-    "CB_S text": lambda: saccade.ContextBroadcast(layers="all", scale=True, tokens="text"),
-    "CB_S both": lambda: saccade.ContextBroadcast(layers="all", scale=True),
-    "ClassT+WordT": lambda: saccade.SecondOrderHead(**HEAD),
-    "WordT": lambda: saccade.SecondOrderHead(class_token=None, **HEAD),
+    "CB_S image": lambda: [saccade.ContextBroadcast(layers="all", scale=True, tokens="image")],
+    "CB_S text": lambda: [saccade.ContextBroadcast(layers="all", scale=True, tokens="text")],
+    "CB_S both": lambda: [saccade.ContextBroadcast(layers="all", scale=True)],
+    **{name: (lambda name=name: [PLUGINS[name]()]) for name in ("ClassT", "WordT", "ClassT+WordT")},
+    **{
+        f"CB_S and {name}": (lambda name=name: [PLUGINS["CB_S"](), PLUGINS[name]()])
+        for name in ("ClassT", "WordT", "ClassT+WordT")
+    },
 }
 
 
-@pytest.mark.parametrize("plugin", JOINT)
-def test_plugins_on_vision_and_language(plugin, tmp_path):
+@pytest.mark.parametrize("plugins", JOINT)
+def test_plugins_on_vision_and_language(plugins, tmp_path):
     model, ids = vilt(), words()
     text = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    handle = saccade.attach(model, JOINT[plugin]())
+    handles = [saccade.attach(model, plugin) for plugin in JOINT[plugins]()]
     torch.manual_seed(1)
-    for parameter in handle.parameters():
+    added = [parameter for handle in handles for parameter in handle.parameters()]
+    for parameter in added:
         nn.init.normal_(parameter, std=0.3)
     alone = model(**with_image(text)).logits[0].detach()
-    got = model(**with_image(padded(ids, 0, 4))).logits[1].detach()
-    torch.testing.assert_close(got, alone, atol=1e-5, rtol=1e-5)
+    own_head = plugins in ("CB_S image", "CB_S text", "CB_S both")  # which reads what stands at place 0
+    for left, right in ((0, 4),) if own_head else ((0, 4), (4, 0), (2, 2)):
+        got = model(**with_image(padded(ids, left, right))).logits[1].detach()
+        torch.testing.assert_close(got, alone, atol=1e-5, rtol=1e-5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model(**with_image(text), labels=torch.ones(1, CLASSES)).loss.backward()
-    assert all(parameter.grad is not None for parameter in handle.parameters())
+    assert all(parameter.grad is not None for parameter in added)
+    optimizer.step()
+    trained = model(**with_image(text)).logits.detach()
+    assert not torch.allclose(trained[0], alone)
     model.save_pretrained(tmp_path)
     again = saccade.from_pretrained(tmp_path)
-    torch.testing.assert_close(again(**with_image(text)).logits[0], alone, atol=1e-6, rtol=1e-6)
-    handle.detach()
+    torch.testing.assert_close(again(**with_image(text)).logits, trained, atol=1e-5, rtol=1e-5)
+    for handle in reversed(handles):
+        handle.detach()
+    fresh = vilt()
+    off = [saccade.attach(fresh, plugin) for plugin in JOINT[plugins]()]
+    for handle in reversed(off):
+        handle.detach()
     want = vilt()(**with_image(text)).logits  # ViLT draws the order of patches
-    torch.testing.assert_close(model(**with_image(text)).logits, want, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(fresh(**with_image(text)).logits, want, atol=1e-5, rtol=1e-5)
+    assert set(model.state_dict()) == set(fresh.state_dict())

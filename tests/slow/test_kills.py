@@ -28,6 +28,18 @@ def test_twenty_kills_leave_the_noise_of_nominations_as_it_is(tmp_path):
     check(tmp_path, data, settings(schedule__epochs=6) | more, kill_plan(20, 7))
 
 
+@pytest.mark.parametrize("host", ["bert", "gpt"])
+def test_twenty_kills_leave_no_trace_in_batches_of_like_length(tmp_path, host):
+    pytest.importorskip("transformers")
+    from support.texts import make_model, write_cola
+
+    data, model = write_cola(tmp_path / "cola", train=100, dev=21), make_model(tmp_path / host, host)
+    head = "second_order:num_heads=1,head_dim=4,drop_rate=0.5"
+    values = {"task": "text", "model.name": str(model), "model.plugins": [head], "optim.batch_size": 16, "seed": 3}
+    values |= {"schedule.epochs": 6, "keep.every_steps": 2, "engine.device": "cpu", "engine.threads": 1}
+    check(tmp_path, data, values, kill_plan(20, 5))
+
+
 def check(tmp_path, data, values, kills):
     assert train_with_kills(tmp_path / "whole", data, values, []) == [0]
     statuses = train_with_kills(tmp_path / "killed", data, values, kills)

@@ -22,12 +22,14 @@ def encoded(seed: int, format: str = "JPEG", height: int = 24, width: int = 32, 
     return file.getvalue()
 
 
-def class_folders(root: Path, counts: dict[str, int], start: int = 0, suffix: str = ".jpg") -> int:
+def class_folders(
+    root: Path, counts: dict[str, int], start: int = 0, suffix: str = ".jpg", *, size: tuple[int, int] = (24, 32)
+) -> int:
     """Write class folders of different pictures; return the number after the last."""
     for name, count in counts.items():
         (root / name).mkdir(parents=True, exist_ok=True)
         for number in range(count):
-            (root / name / f"{number}{suffix}").write_bytes(encoded(start))
+            (root / name / f"{number}{suffix}").write_bytes(encoded(start, height=size[0], width=size[1]))
             start += 1
     return start
 

@@ -31,10 +31,10 @@ def test_models_table_shows_all_columns(capsys):
 
 
 def test_benchmark_prints_ratios(capsys):
-    flags = ["--model", "sot_7", "--peer", "vit_tiny_patch16_224", "--batch-size", "1", "--img-size", "32"]
+    flags = ["--model", "glnet_nano", "--peer", "resnet10t", "--batch-size", "2", "--img-size", "32"]
     assert main(["benchmark", *flags]) == 0
     out = capsys.readouterr().out
-    assert out.count("| sot_7 |") == 2
+    assert out.count("| glnet_nano |") == 2
     assert "1.00x" in out
 
 

@@ -42,3 +42,10 @@ def test_links_between_documents_lead_somewhere(name):
     path = ROOT / name
     links = re.findall(r"\]\((?!http)([^)#]+)\)", path.read_text())
     assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_files_that_documents_name_are_there(document):
+    named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|yaml|md|js))`", document.read_text(encoding="utf-8"))
+    places = (ROOT, ROOT / "src", ROOT / "src" / "saccade")
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []

@@ -170,6 +170,7 @@ def test_bundles_that_no_export_writes_are_refused(name, value):
         Bundle.from_json(json.dumps(about), source="model.onnx")
 
 
+@pytest.mark.slow
 def test_the_same_weights_are_the_same_bytes_in_every_process(tmp_path):
     code = "import sys; from pathlib import Path; from support.exports import tiny_run; tiny_run(Path(sys.argv[1]))"
     written = set()

@@ -59,9 +59,9 @@ def test_classes_are_found_by_word_and_identifier_and_number():
 @pytest.mark.parametrize(
     ("classes", "told"),
     [
-        (["goldfish", "dragon"], r"does not know dragon, of the data's 2 classes.*n01440764"),
-        (["goldfish", "crane"], "has several classes called crane"),
-        (["goldfish", "Carassius auratus"], "has one class for goldfish, Carassius auratus"),
+        (["goldfish", "dragon"], r"does not know 'dragon', of the data's 2 classes.*n01440764"),
+        (["goldfish", "crane"], "has several classes called 'crane'"),
+        (["goldfish", "Carassius auratus"], "has one class for 'goldfish', 'Carassius auratus'"),
     ],
 )
 def test_classes_that_cannot_be_told_are_refused(classes, told):

@@ -57,6 +57,14 @@ def finished_run(path):
     return run
 
 
+def test_a_run_killed_while_it_wrote_its_settings_can_be_begun_again(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".config.yaml.part").write_text("seed: 0\nrec")
+    run = Run.create(tmp_path / "run", TrainConfig())
+    assert run.config() == TrainConfig()
+    assert everything(run.path) == ["config.yaml"]
+
+
 def test_overwrite_replaces_a_run_whole(tmp_path):
     run = finished_run(tmp_path / "run")
     Run.create(run.path, overlay(TrainConfig(), {"seed": 7}), overwrite=True)

@@ -32,6 +32,14 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--lr", type=float, default=None, help="the highest learning rate")
     parser.add_argument("--img-size", type=int, default=None, help="side of the images")
     parser.add_argument("--budget", default=None, help="time for all of it, such as 30m: seeds and epochs are fitted")
+    parser.add_argument(
+        "--tune",
+        nargs="?",
+        const="10m",
+        default=None,
+        metavar="TIME",
+        help="seek settings for each arm first, so long each (10m if not said), on a part of the training pictures",
+    )
     parser.add_argument("--out", default=None, help="the comparison's folder; one under runs/ named by what is asked")
     parser.add_argument(
         "--metric", default=None, help="one that the task measures; the one that runs are judged by if not given"

@@ -1,47 +1,18 @@
 """How long a comparison takes, and how many seeds and epochs fit into a given time."""
 
 import heapq
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..durations import BudgetError, say_duration
+from ..training.pace import Pace
+
 LEAST_SEEDS = 3  # seeds are given up down to this number before epochs are
 FLOOR = 0.25  # share of the epochs asked that three seeds are to have at least
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 RULE = (
     f"seeds are reduced first, to {LEAST_SEEDS} at least; then epochs, to a quarter of those asked at least; then 2 "
     "seeds with the epochs that fit"
 )
-
-
-class BudgetError(ValueError):
-    """A time that cannot be read, or in which nothing can be compared."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long a run of an arm takes, in seconds.
-
-    Attributes:
-        startup: before the first step and after the last one.
-        step: of training.
-        validation: all validation pictures once.
-        steps: of an epoch.
-        every: epochs between validations.
-        how: where the numbers come from.
-    """
-
-    startup: float
-    step: float
-    validation: float
-    steps: int
-    every: int = 1
-    how: str = ""
-
-    def seconds(self, epochs: int) -> float:
-        """Return how long a run takes; it validates once more at its end."""
-        validations = epochs // self.every + (epochs % self.every > 0) + 1
-        return self.startup + epochs * self.steps * self.step + validations * self.validation
 
 
 @dataclass(frozen=True)
@@ -59,29 +30,6 @@ class Fit:
     epochs: Mapping[str, int]
     seconds: float
     detail: str = ""
-
-
-def parse_duration(text: str | float) -> float:
-    """Return seconds from "90s", "30m", "1h30m", "2.5h" or a number of seconds."""
-    if isinstance(text, int | float) and not isinstance(text, bool):
-        seconds = float(text)
-    else:
-        found = re.findall(r"(\d+(?:\.\d+)?)\s*([smhd])", str(text).lower())
-        if not found or re.sub(r"(\d+(?:\.\d+)?)\s*[smhd]|\s", "", str(text).lower()):
-            raise BudgetError(f"budget={text!r} was given; write it as 90s, 30m, 2h or 1h30m")
-        seconds = sum(float(number) * UNITS[unit] for number, unit in found)
-    if not seconds > 0:
-        raise BudgetError(f"budget={text!r} was given; nothing can be trained in no time")
-    return seconds
-
-
-def say_duration(seconds: float) -> str:
-    """Return seconds in words that are short."""
-    if seconds < 120:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
 
 
 def makespan(seconds: Sequence[float], slots: int) -> float:
@@ -128,5 +76,5 @@ def fit_budget(
     smallest = fit(min(2, seeds), 1)
     raise BudgetError(
         f"a budget of {say_duration(budget)} was given; even {smallest.seeds} seeds of {len(paces)} arms for 1 epoch "
-        f"take about {say_duration(smallest.seconds)}. Give that much, fewer arms, or fewer pictures (data.train_limit)"
+        f"take about {say_duration(smallest.seconds)}. Give that much, fewer arms, or fewer samples (data.train_limit)"
     )

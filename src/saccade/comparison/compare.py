@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,19 @@ import rich.console
 
 from ..data.source import Source
 from ..files import write_text
+from ..runs import Run
 from ..training.loop import Interrupted
 from .conclude import conclude
 from .cross import OUT_OF_FOLD, keep_answers
 from .folder import is_finished
-from .plan import Plan
-from .planning import Planner
+from .plan import Note, Plan
+from .planning import Planner, Ready
 from .report import write_report
 from .request import Request
 from .result import Comparison
-from .schedule import Watch, run_jobs
+from .schedule import Job, Watch, run_jobs
+from .soundness import Probes, warn_of_chance, warn_of_losses
+from .worker import Outcome
 
 
 def compare(
@@ -44,6 +48,7 @@ def compare(
     larger_is_better: bool | None = None,
     margin: float | None = None,
     budget: str | float | None = None,
+    tune: str | float | None = None,
     parallel: int | None = None,
     device: str | None = None,
     seeds_fixed: bool = False,
@@ -81,6 +86,8 @@ def compare(
         larger_is_better: needed for numbers that the task does not describe.
         margin: a difference too small to matter, for the verdict "no difference".
         budget: time that all of it may take, such as "30m": seeds and epochs are reduced to fit.
+        tune: time for each arm, such as "5m", in which its rate, weight decay and strength of augmentation are sought
+            on a part of the training samples before the comparison.
         parallel: runs side by side, each in a process of its own; one a GPU by default, and one on a CPU.
         device: cpu, cuda, cuda:1, ...; all GPUs if there are any.
         seeds_fixed: speak about these very trainings alone, which allows a single seed.
@@ -114,6 +121,7 @@ def compare(
             larger_is_better=larger_is_better,
             margin=margin,
             budget=budget,
+            tune=tune,
             parallel=parallel,
             device=device,
             seeds_fixed=seeds_fixed,
@@ -131,9 +139,11 @@ def compare(
         primary = ready.question.metrics.get(ready.question.primary)
         watch = Watch(total=len(jobs), seconds=ready.plan.seconds, metric=primary, quiet=quiet)
         try:
-            outcomes = run_jobs(jobs, planner.slots, watch)
+            outcomes = run_jobs(jobs, planner.slots, watch, until=planner.until())
         except Interrupted as stopped:  # it is the whole comparison that is resumed
             raise Interrupted(stopped.number, folder.path) from None
+        notes = [*_left_out(jobs, outcomes), *_doubts(planner, ready)]
+        ready = replace(ready, notes=(*ready.notes, *notes))
         result = conclude(ready, outcomes, folder)
         keep_answers(ready, folder.path / OUT_OF_FOLD)
         write_text(folder.result_file, result.to_json())
@@ -141,6 +151,37 @@ def compare(
         _report(result, ready.validation)
     console.print(f"written: {folder.path / 'report.html'}", highlight=False, markup=False)
     return result
+
+
+def _left_out(jobs: Sequence[Job], outcomes: Mapping[tuple[str, int], Outcome]) -> list[Note]:
+    """Return a note on seeds that there was no time for."""
+    seeds = dict.fromkeys(job.seed for job in jobs if (job.arm, job.seed) not in outcomes)
+    if not seeds:
+        return []
+    named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    message = f"there was no time for {named}: runs took longer than planned"
+    return [Note("budget", message, "the same command with a larger --budget adds them")]
+
+
+def _doubts(planner: Planner, ready: Ready) -> list[Note]:
+    """Return warnings of arms that look badly trained; a comparison does not fail for want of them."""
+    runs = {arm.name: ready.finished(arm.name) for arm in ready.plan.arms if arm.identical_to is None}
+    primary = ready.question.primary
+    scores: dict[str, float | None] = {}
+    for name, found in runs.items():
+        ended = [Run(path).summary().get(f"val_{primary}") for path in found.values()]
+        known = [score for score in ended if score is not None]
+        scores[name] = sum(known) / len(known) if known else None
+    notes = [*warn_of_losses(runs), *warn_of_chance(scores, ready.question.metrics.get(primary))]
+    configs = {name: planner.configs[name] for name in runs if runs[name]}
+    try:
+        until = planner.until()
+        notes += Probes(planner.folder.path, planner.cache, until).warn(configs, scores, tuned=ready.tuned is not None)
+    except Interrupted:
+        raise
+    except Exception as error:  # whatever a probe does, the runs are finished
+        warnings.warn(f"whether the arms were trained well could not be probed: {error!r}", stacklevel=3)
+    return notes
 
 
 def _report(result: Comparison, source: Source) -> None:

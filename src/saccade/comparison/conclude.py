@@ -84,6 +84,7 @@ def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: 
         class_metric=measure.class_metric,
         sample_metric=measure.sample_metric,
         look=look,
+        tuned=ready.tuned,
     )
 
 

@@ -229,7 +229,7 @@ def decide(
     unit = f" {result.unit}" if result.unit and not result.share else ""
     numbers = f"{result.span(*(interval or (result.low, result.high)))}{unit}"
     about = "" if result.design != "fixed" else "; said of these trained weights only, not of other trainings"
-    about += "; over seeds on these very pictures: of other pictures it says nothing" if result.samples_fixed else ""
+    about += "; over seeds on these very samples: of other samples it says nothing" if result.samples_fixed else ""
     if result.spread.certain and result.mean == 0:
         return Verdict("no difference", f"no difference at all: both arms score the same everywhere{about}")
     within = margin is not None and -margin < least and most < margin
@@ -260,7 +260,7 @@ def _what_next(result: Difference, margin: float | None, level: float) -> tuple[
         return f"to find {target}, more than {MOST_SEEDS:,} seeds would be needed", None
     if needed is None:
         samples = result.samples_needed(wanted, level=level)
-        return f"more seeds will not find {target}: test on {samples:,} pictures", None
+        return f"more seeds will not find {target}: test on {samples:,} samples", None
     more = max(needed - result.n_seeds, 1)
     if out_of_reach(more, margin):
         return f"{target}, would take {more:,} more seeds: tell a margin, the difference that matters", more

@@ -130,8 +130,8 @@ def same_samples(arms: Mapping[str, Evidence]) -> bool:
         if len(set(found.values())) > 1:
             answered = ", ".join(f"{name} {digest[:12]}" for name, digest in found.items())
             raise RunError(
-                f"the arms validated on different pictures with seed {seed}: {answered}; only answers to the same "
-                "pictures can be compared. The set was changed between runs: begin anew in another folder"
+                f"the arms validated on different samples with seed {seed}: {answered}; only answers to the same "
+                "samples can be compared. The set was changed between runs: begin anew in another folder"
             )
     return len(everywhere) <= 1
 

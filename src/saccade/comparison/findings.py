@@ -13,6 +13,7 @@ from .paired import Ratio
 from .plan import Note, Plan
 from .request import find_metric
 from .stability import Stability
+from .tuned import TunedArms
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ class Findings:
         class_metric: what classes are compared in; None where there is nothing to compare them in.
         sample_metric: what single pictures are compared in; likewise.
         look: how many times one has looked at this comparison, this time included; 0 where it does not matter.
+        tuned: how the arms' settings were found; None where they were not sought.
     """
 
     path: Path
@@ -152,6 +154,7 @@ class Findings:
     class_metric: str | None = None
     sample_metric: str | None = None
     look: int = 0
+    tuned: TunedArms | None = None
 
     def spec(self, name: str | None) -> MetricSpec | None:
         """Return what is known of a number by its name; None for one that no task describes."""

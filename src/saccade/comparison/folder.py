@@ -88,10 +88,9 @@ class Folder:
         if record is None or overwrite:
             return {}
         here = record["request"]
-        asked = {**request, "folds": request.get("folds"), "repeats": request.get("repeats")}
-        other = [name for name in asked if name not in ("arms", "seeds", "budget") and asked[name] != here.get(name)]
-        request = asked
-        differs = [f"{name} = {here.get(name)!r} there, {request[name]!r} asked" for name in other]
+        names = [name for name in {**here, **request} if name not in ("arms", "seeds", "budget")]
+        other = [name for name in names if request.get(name) != here.get(name)]
+        differs = [f"{name} = {here.get(name)!r} there, {request.get(name)!r} asked" for name in other]
         for name, text in request["arms"].items():
             if name in here["arms"] and here["arms"][name] != text:
                 differs.append(f"arm {name} is {here['arms'][name]!r} there, {text!r} asked")

@@ -111,10 +111,10 @@ def macro_difference(
     P = first.shape[1]
     classes, index, counts = np.unique(np.asarray(labels), return_inverse=True, return_counts=True)
     if index.shape != (P,):
-        raise ValueError(f"labels of shape {np.shape(labels)} were given for {P} pictures; give one class a picture")
+        raise ValueError(f"labels of shape {np.shape(labels)} were given for {P} samples; give one class a sample")
     if counts.min() < 2:
         few = ", ".join(str(x) for x in classes[counts < 2][:5])
-        raise ValueError(f"one picture only of class {few}; a class needs 2 to see how it varies. Merge or drop it")
+        raise ValueError(f"one sample only of class {few}; a class needs 2 to see how it varies. Merge or drop it")
     binary = right_or_wrong(first, second)
     terms["share"] = binary if terms.get("share") is None else terms["share"]
     if paired:
@@ -161,8 +161,8 @@ def statistic_difference(
     least = 1 if _one_seed(seeds, terms) else 2
     if (paired and len(arms[0]) != len(arms[1])) or min(map(len, arms)) < least or len(sizes) != 1:
         raise ValueError(
-            f"{len(arms[0])} and {len(arms[1])} seeds with {sorted(sizes)} pictures were given; both arms need the "
-            "same seeds, two at least, each with records of the same pictures"
+            f"{len(arms[0])} and {len(arms[1])} seeds with {sorted(sizes)} samples were given; both arms need the "
+            "same seeds, two at least, each with records of the same samples"
         )
     P = sizes.pop()
     if groups < 2:
@@ -330,16 +330,16 @@ def read_scores(a: Any, b: Any, *, one_seed: bool = False, same_seeds: bool = Tr
     for name, values in (("a", first), ("b", second)):
         if values.ndim != 2:
             raise ValueError(
-                f"{name} has shape {values.shape}; give seeds x pictures. One training's pictures: {name}[None] with "
+                f"{name} has shape {values.shape}; give seeds x samples. One training's samples: {name}[None] with "
                 'seeds="fixed". One number a seed: paired_scores'
             )
     if first.shape[1] != second.shape[1]:
         raise ValueError(
-            f"a has {first.shape[1]} pictures, b has {second.shape[1]}; both arms must answer the same pictures in the "
+            f"a has {first.shape[1]} samples, b has {second.shape[1]}; both arms must answer the same samples in the "
             "same order. Evaluate both on one test set"
         )
     if first.shape[1] < 2:
-        raise ValueError(f"{first.shape[1]} pictures were given; at least 2 are needed")
+        raise ValueError(f"{first.shape[1]} samples were given; at least 2 are needed")
     if same_seeds and first.shape[0] != second.shape[0]:
         raise ValueError(
             f"a has {first.shape[0]} seeds, b has {second.shape[0]}; row s of both must come from the same seed. Run "
@@ -371,9 +371,9 @@ def _numbers(values: Any, name: str) -> np.ndarray:
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise ValueError(f"{name} is ragged; every seed needs a score for every picture") from error
+        raise ValueError(f"{name} is ragged; every seed needs a score for every sample") from error
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name} holds {array.dtype}; give booleans or numbers: right or wrong, or a score a picture")
+        raise TypeError(f"{name} holds {array.dtype}; give booleans or numbers: right or wrong, or a score a sample")
     array = array.astype(np.float64)
     bad = int(np.count_nonzero(~np.isfinite(array)))
     if bad:

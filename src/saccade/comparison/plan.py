@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..durations import say_duration
 from ..tasks.metric import MetricSpec
-from .budget import Pace, say_duration
+from ..training.pace import Pace
 from .difference import plan_detectable, spent
 from .snapshot import Check
 
 ASSUMED_ACCURACY = 0.8
 OWN_SAMPLES = (
     "but other ones for each seed, since they are held out by seed; intervals are over seeds alone. Give validation "
-    "pictures of their own for sharper ones"
+    "samples of their own for sharper ones"
 )
 DETECTABLE = "a true difference of that size is found four times out of five"
 
@@ -22,8 +23,8 @@ class Note:
     """Something to be said beside the numbers.
 
     Attributes:
-        kind: "failure", "diverged", "looks", "reference", "unaffected", "unpaired", "not compared", "timing" or
-            "untimed".
+        kind: "failure", "diverged", "looks", "reference", "unaffected", "unpaired", "not compared", "timing",
+            "untimed", "budget", "tuned", "edge" or "undertrained".
         message: what is so.
         advice: what to do about it; empty for nothing.
         arm: that it is about; None for all.
@@ -143,7 +144,7 @@ class Plan:
                 rows.append((first.what, "equal in the other arms", ""))
             rows += [(check.what, f"differs in {name}", check.detail) for name, check in differing]
         if not self.same_samples:
-            rows.append(("validation pictures", "equal in all arms", OWN_SAMPLES))
+            rows.append(("validation samples", "equal in all arms", OWN_SAMPLES))
         return rows
 
     def __str__(self) -> str:
@@ -166,7 +167,7 @@ class Plan:
             lines.append(f"Expected time: {time} ({self.estimate}).")
         lines += [f"Budget: {self.budget}."] if self.budget else []
         if self.detectable is not None:
-            on = f"on {self.samples:,} validation pictures"
+            on = f"on {self.samples:,} validation samples"
             if self.detectable > 1:
                 lines.append(
                     f"It will probably see nothing: with {_count(len(self.seeds), 'seed')} {on}, even a difference of "

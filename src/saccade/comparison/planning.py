@@ -2,20 +2,26 @@
 
 import os
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import rich.console
 import torch
 
 from ..config import ConfigError, TrainConfig, overlay
 from ..data.open import Data
 from ..data.source import Source
+from ..durations import BudgetError, say_duration
 from ..runs import Run, RunError
 from ..training.loop import Interrupted
+from ..training.pace import Pace
+from ..training.parallel import local_device
+from ..tuning.store import Store
 from .arms import Arm, changed, reference_of
-from .budget import RULE, BudgetError, Pace, fit_budget, makespan, say_duration
+from .budget import RULE, fit_budget, makespan
 from .cut import Cut, Piece, pieces
 from .evidence import Evidence, read_evidence
 from .folder import Folder, config_hash, is_finished
@@ -23,6 +29,7 @@ from .plan import Note, Plan, PlannedArm, estimate_detectable
 from .request import Question, Request, ask
 from .schedule import Job, make_slots, time_probe, visible_gpus
 from .snapshot import ArmSnapshot, DataCache, check_all, inspect_arm
+from .tuned import TunedArms, notes_on_tuning, tune_arms
 from .worker import pace_of
 
 
@@ -37,6 +44,7 @@ class Ready:
         validation: the pictures that the first seed validates on.
         question: what is asked of the runs.
         notes: for the result.
+        tuned: how the arms' settings were found, if they were sought.
     """
 
     plan: Plan
@@ -45,6 +53,7 @@ class Ready:
     validation: Source
     question: Question
     notes: tuple[Note, ...] = ()
+    tuned: TunedArms | None = None
     cut: Cut | None = None
 
     def finished(self, name: str) -> dict[int, Path]:
@@ -76,6 +85,7 @@ class Planner:
     """
 
     def __init__(self, request: Request) -> None:
+        self.begun = time.monotonic()
         self.request, self.folder = request, Folder(request.folder)
         self.arms, self.seeds, shared = request.parsed_arms, request.seed_list, request.shared
         device = request.device or str(shared.get("engine.device", "auto"))
@@ -93,6 +103,12 @@ class Planner:
         self.failed: dict[str, str] = {}
         self.paces: dict[str, Pace] = {}
         self.notes: list[Note] = []
+        self.tuned: TunedArms | None = None
+
+    def until(self) -> float | None:
+        """Return when the budget ends, on the monotonic clock; None without one."""
+        budget = self.request.record["budget"]
+        return None if budget is None else self.begun + budget
 
     def plan(self, *, keep: bool) -> Ready:
         """Make the plan.
@@ -104,6 +120,7 @@ class Planner:
         kept = self.folder.record() or {}  # also where another comparison gives way to this one
         _, data = self.cache.open(self.configs[self.reference])
         twins = self._twins()
+        done = self._tune(twins, kept.get("tuned", [])) if keep and self.request.tune is not None else []
         snapshots = self._inspect(twins)
         base = self._base(snapshots)
         question = ask(self.request, base.metrics, base.primary)
@@ -116,14 +133,17 @@ class Planner:
         if keep:
             arms = {**before.get("request", {}).get("arms", {}), **self.request.record["arms"]}
             looks = {"looks": kept["looks"]} if "looks" in kept else {}
-            self.folder.write({**self.request.record, "arms": arms}, {"fit": fit, "pictures": fingerprints, **looks})
+            tuned = {"tuned": done} if done else {}
+            self.folder.write(
+                {**self.request.record, "arms": arms}, {"fit": fit, "pictures": fingerprints, **looks, **tuned}
+            )
         jobs = self._jobs(twins)
         cut = self._cut(data)
         plan = self._describe(data.name, twins, snapshots, jobs, budget, cut)
         if cut is not None:
             question = replace(question, folds=cut.folds())
         notes = tuple(dict.fromkeys(self.notes))
-        return Ready(plan, jobs, data.outputs, data.whole or data.val, question, notes, cut)
+        return Ready(plan, jobs, data.outputs, data.whole or data.val, question, notes, self.tuned, cut)
 
     def _cut(self, data: Data) -> Cut | None:
         folds, repeats = self.request.folds, self.request.repeats
@@ -136,6 +156,31 @@ class Planner:
         first: dict[str, str] = {}
         order = [self.reference, *(name for name in self.configs if name != self.reference)]
         return {name: first.setdefault(config_hash(self.configs[name]), name) for name in order}
+
+    def _tune(self, twins: Mapping[str, str], done: Sequence[str]) -> list[str]:
+        """Give the arms the settings that fit them; return the arms that were tuned."""
+        names = list(dict.fromkeys(twins.values()))
+        shared = [name for name in self.request.shared if name != "data.path"]
+        store = Store(self.folder.path / "tuning")
+        console = rich.console.Console(stderr=True, quiet=self.request.quiet, soft_wrap=True)
+        try:
+            self.tuned = tune_arms(
+                {name: self.configs[name] for name in names},
+                {arm.name: (*shared, *arm.settings) for arm in self.arms if arm.name in names},
+                self.cache,
+                store,
+                reference=twins[self.reference],
+                seconds=self.request.record["tune"],
+                again=set(done) == set(names),
+                device=local_device(self.configs[self.reference].engine.device),
+                say=lambda line: console.print(line, highlight=False, markup=False),
+            )
+        except Interrupted as stopped:  # it is the whole comparison that is resumed
+            raise Interrupted(stopped.number, self.folder.path) from None
+        for name, twin in twins.items():
+            self.configs[name] = overlay(self.configs[name], self.tuned.settings[twin])
+        self.notes += notes_on_tuning(self.tuned)
+        return names
 
     def _inspect(self, twins: Mapping[str, str]) -> dict[str, ArmSnapshot]:
         """Build every distinct arm; one that cannot be built is noted and left out."""
@@ -153,10 +198,10 @@ class Planner:
             if one.val != base.val:
                 settings = [n for n in changed(base.config, one.config) if n.startswith(("data.", "task"))]
                 raise ConfigError(
-                    f"arm {name!r} validates on other pictures than {self.reference!r} ({one.val.count:,} of "
+                    f"arm {name!r} validates on other samples than {self.reference!r} ({one.val.count:,} of "
                     f"fingerprint {one.val.fingerprint[:12]} against {base.val.count:,} of "
                     f"{base.val.fingerprint[:12]}), because of {', '.join(settings) or 'its data'}; only answers to "
-                    "the same pictures can be compared. Change the training pictures alone, or make two comparisons"
+                    "the same samples can be compared. Change the training samples alone, or make two comparisons"
                 )
         return snapshots
 
@@ -180,12 +225,19 @@ class Planner:
                 done = [pace_of(path, config) for path in paths if is_finished(path)]
                 pace = next((pace for pace in done if pace is not None), None)
                 try:
-                    self.paces[name] = pace or time_probe(config, self.slots, Path(folder))
+                    self.paces[name] = pace or self._time(config, Path(folder))
                 except Interrupted:
                     raise
                 except Exception as error:  # it may well fail in the run itself, which is where that is reported
                     self.notes.append(Note("untimed", f"{name} could not be timed: {error}", arm=name))
         return {name: self.paces[name] for name in names if name in self.paces}
+
+    def _time(self, config: TrainConfig, folder: Path) -> Pace:
+        """Time a few steps; where nothing depends on it, without compiling, which takes longer than planning may."""
+        if self._kind() != "cuda" or self.request.record["budget"] is not None or config.engine.compile is not None:
+            return time_probe(config, self.slots, folder)
+        pace = time_probe(overlay(config, {"engine.compile": False}), self.slots, folder)
+        return replace(pace, how=f"{pace.how}, not compiled: compiling comes first and steps then take less")
 
     def _fit(self, before: Mapping[str, Any], twins: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
         """Reduce seeds and epochs to the budget; once decided, it stays, so that runs can go on."""
@@ -199,7 +251,8 @@ class Planner:
             if not paces:
                 raise BudgetError(f"a budget was given and no arm could be timed: {'; '.join(map(str, self.notes))}")
             epochs = {name: self.asked[name] for name in paces}
-            found = fit_budget(budget, paces, epochs, seeds=len(self.seeds), slots=max(len(self.slots), 1))
+            left = max(budget - (time.monotonic() - self.begun), 1.0)  # what planning took is gone
+            found = fit_budget(left, paces, epochs, seeds=len(self.seeds), slots=max(len(self.slots), 1))
             most, longest = max(found.epochs.values()), max(epochs.values())
             fit = {"seeds": found.seeds, "most": most, "longest": longest, "detail": found.detail}
         self.seeds = self.seeds[: fit["seeds"]]
@@ -217,9 +270,9 @@ class Planner:
             found = {"train": one.train.fingerprint, "val": one.val.fingerprint}
             if fingerprints.setdefault(key, found) != found:
                 raise RunError(
-                    f"the pictures of {one.config.data.path or 'the embedded set'} are others than when the "
+                    f"the samples of {one.config.data.path or 'the embedded set'} are others than when the "
                     f"comparison in {self.folder.path} was begun; its runs cannot be compared with new ones. Name "
-                    "another folder by --out, or put the pictures back"
+                    "another folder by --out, or put the samples back"
                 )
         return fingerprints
 

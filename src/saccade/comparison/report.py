@@ -31,6 +31,7 @@ from .tables import (
     runs,
     settings,
 )
+from .tuned_section import tuning
 from .words import NAME, how_to_read, summary, title, verdicts
 
 PICTURES = 6  # gains and losses of an arm, each
@@ -69,9 +70,10 @@ def render_report(
     found: dict[tuple[str, str], list[Block]] = {
         ("intervals", "The differences"): differences(result),
         ("curves", "Learning curves"): curves(result, records or {}),
+        ("tuning", "How the arms were tuned"): tuning(result.tuned),
         ("costs", "Cost against gain"): [*gain_by_cost(result), costs(result), *at_equal_time(result)],
         ("classes", "Class by class"): classes(result),
-        ("pictures", "Pictures they disagree on"): disagreeing(result, source),
+        ("pictures", "Samples they disagree on"): disagreeing(result, source),
         ("settings", "What differs, what is equal"): settings(result),
         ("failures", "What failed"): failures(result),
         ("repeat", "To repeat it"): repeat(result, request),
@@ -273,6 +275,7 @@ def repeat_command(result: Comparison, request: Mapping[str, Any]) -> str:
     for name, value in request["settings"].items():
         words += ["--task", str(value)] if name == "task" else ["--set", f"{name}={_written(value)}"]
     words += ["--budget", f"{request['budget']:.0f}s"] if request.get("budget") is not None else []
+    words += ["--tune", f"{request['tune']:.0f}s"] if request.get("tune") is not None else []
     words += ["--metric", result.metric] if result.metric != result.primary else []
     differences = [judged.difference for judged in result.differences.values()]
     words += ["--margin", f"{differences[0].margin:g}"] if differences and differences[0].margin is not None else []

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ConfigError, DataConfig
+from ..durations import parse_duration
 from ..ranges import require_number
 from ..runs import require_apart
 from ..tasks.metric import MetricSpec
 from ..training.recipes import SHORT_FLAGS, gather_settings
 from .arms import Arm, parse_arm, parse_arms
-from .budget import parse_duration
 from .folded import Folds
 from .folder import MACHINE, slug
 
@@ -47,6 +47,7 @@ class Request:
     larger_is_better: bool | None = None
     margin: float | None = None
     budget: str | float | None = None
+    tune: str | float | None = None
     parallel: int | None = None
     device: str | None = None
     seeds_fixed: bool = False
@@ -107,6 +108,7 @@ class Request:
         }
         if self.folds is not None:
             found |= {"folds": self.folds, "repeats": self.repeats}
+        found |= {} if self.tune is None else {"tune": parse_duration(self.tune, "tune")}
         return json.loads(json.dumps(found))
 
     @cached_property
@@ -114,7 +116,8 @@ class Request:
         """Where it goes; named by what is asked if not given, so that asking again, for more arms too, resumes it."""
         out = self.out
         if out is None:
-            named = {name: self.record[name] for name in ("data", "recipe", "settings", "folds") if name in self.record}
+            kept = ("data", "recipe", "settings", "tune", "folds")
+            named = {name: self.record[name] for name in kept if name in self.record}
             digest = hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]
             out = Path("runs") / f"compare-{slug(Path(self.record['data']).name or 'embedded')}-{digest}"
         require_apart(out, DataConfig(path=self.data or "", val=self.shared.get("data.val")))

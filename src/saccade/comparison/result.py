@@ -9,6 +9,7 @@ from ..report.notebook import show_table
 from ..report.plain import to_json
 from .findings import Findings
 from .tables import at_equal_time, classes, costs, differences, disagreements, disagreements_text
+from .tuned_section import tuning
 from .words import about, title
 
 PICTURES = 3  # gains and losses of an arm, each
@@ -41,7 +42,8 @@ class Comparison(Findings):
             "The differences": differences(self),
             "Costs": [costs(self), *at_equal_time(self)],
             "Classes": classes(self, brief=True),
-            "Pictures": [disagreements_text(self), *samples] if samples else [],
+            "Samples": [disagreements_text(self), *samples] if samples else [],
+            "Tuning": tuning(self.tuned),
             "Plan": [Text(f"```text\n{self.plan}\n```")] if plan else [],
         }
         parts += [f"## {name}\n\n{to_markdown(blocks)}" for name, blocks in sections.items() if blocks]
@@ -54,8 +56,8 @@ class Comparison(Findings):
         return "\n".join(f"{name}: {verdict}" for name, verdict in self._verdicts())
 
     def __repr__(self) -> str:
-        told = "; ".join(f"{name}: {verdict}" for name, verdict in self._verdicts())
-        return f"<Comparison {self.path}: {told or 'nothing to compare'}>"
+        verdicts = "; ".join(f"{name}: {verdict}" for name, verdict in self._verdicts())
+        return f"<Comparison {self.path}: {verdicts or 'nothing to compare'}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the verdict of every arm."""

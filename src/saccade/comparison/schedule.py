@@ -18,15 +18,17 @@ import rich.console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from ..config import TrainConfig, overlay
+from ..durations import say_duration
 from ..runs import Run
 from ..tasks.metric import MetricSpec
 from ..training.loop import Interrupted
-from .budget import Pace, say_duration
+from ..training.pace import Pace
 from .cut import STRIDE, Piece
 from .worker import Outcome, probe, train_run
 
 TICK = 1.0  # seconds between looks at how far the runs are
 POLL = 0.2  # seconds between looks at the processes
+LEAST_SEEDS = 2  # that are run whatever the time
 GRACE = 60.0  # seconds they get to save their states
 
 
@@ -176,24 +178,59 @@ class Watch:
         }
 
 
-def run_jobs(jobs: Sequence[Job], slots: Sequence[Slot], watch: Watch) -> dict[tuple[str, int], Outcome]:
-    """Run all jobs and say how each ended.
+class Clock:
+    """Tells whether there is time for another seed, from how long runs took.
+
+    Args:
+        jobs: all of them, seed by seed.
+        until: when the time is over, on the monotonic clock; None for never.
+        slots: runs side by side.
+    """
+
+    def __init__(self, jobs: Sequence[Job], until: float | None, slots: int) -> None:
+        self.until, self.slots = until, max(slots, 1)
+        self.seeds = list(dict.fromkeys(job.seed for job in jobs))
+        self.arms = len({job.arm for job in jobs})
+        self.took: list[float] = []
+        self.over = False
+
+    def allows(self, seed: int) -> bool:
+        """Whether a seed may begin: all of its runs fit, by those that ended; the first two always may."""
+        if self.until is None or seed in self.seeds[:LEAST_SEEDS] or not self.took:
+            return True
+        rounds = -(-self.arms // self.slots)
+        self.over = self.over or time.monotonic() + rounds * sum(self.took) / len(self.took) > self.until
+        return not self.over
+
+
+def run_jobs(
+    jobs: Sequence[Job], slots: Sequence[Slot], watch: Watch, *, until: float | None = None
+) -> dict[tuple[str, int], Outcome]:
+    """Run all jobs and say how each ended; seeds for which there is no time are not begun.
 
     Args:
         jobs: in the order in which they are begun.
         slots: where; none is this process.
         watch: shows what happens.
+        until: when the time is over, on the monotonic clock; None for never.
     """
+    clock = Clock(jobs, until, len(slots))
     with watch:
-        return run_side_by_side(jobs, slots, watch) if slots else run_here(jobs, watch)
+        return run_side_by_side(jobs, slots, watch, clock) if slots else run_here(jobs, watch, clock)
 
 
-def run_here(jobs: Sequence[Job], watch: Watch) -> dict[tuple[str, int], Outcome]:
+def run_here(jobs: Sequence[Job], watch: Watch, clock: Clock | None = None) -> dict[tuple[str, int], Outcome]:
     """Run jobs one after another in this process; Ctrl-C leaves the present one resumable."""
     found = {}
+    clock = clock or Clock(jobs, None, 1)
+    seed = None
     for job in jobs:
+        if job.seed != seed and not clock.allows(job.seed):
+            break
+        seed, begun = job.seed, time.monotonic()
         watch.begin(job, job.path, job.config.schedule.epochs)
         found[(job.arm, job.seed)] = outcome = train_run(job.config, job.path)
+        clock.took.append(time.monotonic() - begun)
         watch.end(job, outcome)
     return found
 
@@ -207,15 +244,22 @@ class _Working:
     retried: bool
 
 
-def run_side_by_side(jobs: Sequence[Job], slots: Sequence[Slot], watch: Watch) -> dict[tuple[str, int], Outcome]:
+def run_side_by_side(
+    jobs: Sequence[Job], slots: Sequence[Slot], watch: Watch, clock: Clock | None = None
+) -> dict[tuple[str, int], Outcome]:
     """Run jobs in processes of their own; one that dies is resumed once."""
+    clock = clock or Clock(jobs, None, len(slots))
     waiting = deque((job, False) for job in jobs)
+    seeds: set[int] = set()  # that have begun
     free, working = list(slots), list[_Working]()
     found: dict[tuple[str, int], Outcome] = {}
     try:
         while waiting or working:
             while waiting and free:
                 job, retried = waiting.popleft()
+                if job.seed not in seeds and not clock.allows(job.seed):
+                    continue
+                seeds.add(job.seed)
                 working.append(_start(job, free.pop(0), retried))
                 watch.begin(job, job.path, job.config.schedule.epochs)
             time.sleep(POLL)
@@ -223,6 +267,7 @@ def run_side_by_side(jobs: Sequence[Job], slots: Sequence[Slot], watch: Watch) -
                 working.remove(one)
                 free.append(one.slot)
                 outcome = _read_outcome(one)
+                clock.took.append(time.monotonic() - watch.begun[str(one.job)])
                 if outcome.kind not in ("finished", "refused") and not one.retried:
                     watch.say(f"{one.job}: {outcome.reason}; resuming it once")
                     waiting.append((one.job, True))

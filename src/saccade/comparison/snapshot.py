@@ -208,17 +208,17 @@ def _because(reference: ArmSnapshot, arm: ArmSnapshot, *names: str) -> str:
 
 def _training_samples(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     equal = reference.train == arm.train
-    detail = f"{arm.train.count:,} pictures, fingerprint {arm.train.fingerprint[:12]}"
+    detail = f"{arm.train.count:,} samples, fingerprint {arm.train.fingerprint[:12]}"
     if not equal:
         why = _because(reference, arm, "data.")
-        detail = f"{arm.train.count:,} pictures against {reference.train.count:,}, {why}"
-    return Check("training pictures", equal, detail)
+        detail = f"{arm.train.count:,} samples against {reference.train.count:,}, {why}"
+    return Check("training samples", equal, detail)
 
 
 def _validation_samples(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     equal = reference.val == arm.val
-    detail = f"{arm.val.count:,} pictures, fingerprint {arm.val.fingerprint[:12]}"
-    return Check("validation pictures", equal, detail if equal else _because(reference, arm, "data.", "seed"))
+    detail = f"{arm.val.count:,} samples, fingerprint {arm.val.fingerprint[:12]}"
+    return Check("validation samples", equal, detail if equal else _because(reference, arm, "data.", "seed"))
 
 
 def _same_order(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
@@ -226,16 +226,16 @@ def _same_order(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     if not reference.order or not arm.order:
         equal = reference.train == arm.train and reference.config.data.workers == arm.config.data.workers
         detail = "a stream's is a function of seed, epoch and data.workers"
-        return Check("order of the pictures", equal, detail if equal else _because(reference, arm, *names))
+        return Check("order of the samples", equal, detail if equal else _because(reference, arm, *names))
     pairs = zip(reference.order, arm.order, strict=True)
     equal = all(torch.equal(a[: len(b)], b[: len(a)]) for a, b in pairs)
     detail = f"looked up for {sum(len(x) for x in arm.order):,} places of {len(arm.order)} epochs"
-    return Check("order of the pictures", equal, detail if equal else _because(reference, arm, *names))
+    return Check("order of the samples", equal, detail if equal else _because(reference, arm, *names))
 
 
 def _batches(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     equal = (reference.batch_size, reference.steps) == (arm.batch_size, arm.steps)
-    detail = f"{arm.batch_size} pictures a step, {arm.steps:,} step{'' if arm.steps == 1 else 's'} an epoch"
+    detail = f"{arm.batch_size} samples a step, {arm.steps:,} step{'' if arm.steps == 1 else 's'} an epoch"
     names = ("optim.batch_size", "data.")
     return Check("batches", equal, detail if equal else f"{detail}, {_because(reference, arm, *names)}")
 
@@ -245,9 +245,7 @@ def _draws(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     names = ("seed", "augment.repeats", "data.")
     if not reference.keys or not arm.keys:
         equal = reference.config.seed == arm.config.seed
-        return Check(
-            "augmentation draws", equal, "functions of seed, epoch and picture" if equal else "because of seed"
-        )
+        return Check("augmentation draws", equal, "functions of seed, epoch and sample" if equal else "because of seed")
     equal, shared = True, 0
     for epoch in range(len(arm.keys)):
         first, second = _drawn(reference, epoch), _drawn(arm, epoch)
@@ -256,7 +254,7 @@ def _draws(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
         equal &= all(first[one] == second[one] for one in both) and bool(both)
         if reference.train == arm.train and len(first) == len(second):
             equal &= first.keys() == second.keys()
-    detail = f"looked up for {shared:,} pictures of {len(arm.keys)} epochs"
+    detail = f"looked up for {shared:,} samples of {len(arm.keys)} epochs"
     return Check("augmentation draws", equal, detail if equal else _because(reference, arm, *names))
 
 
@@ -314,7 +312,7 @@ CHECKS: tuple[Callable[[ArmSnapshot, ArmSnapshot], Check], ...] = (
     _batches,
     _draws,
     _same_settings("augmentation", "augment.", "loss.smoothing"),
-    _same_settings("size and normalisation of the images", "data.img_size", "data.mean", "data.std"),
+    _same_settings("size and normalisation of the inputs", "data.img_size", "data.mean", "data.std"),
     _weights,
     _schedule,
     _same_settings("optimizer", "optim.", detail=lambda c: f"{c.optim.name}, learning rate {c.optim.lr:g}"),

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..durations import say_duration
 from ..report.document import TEXT, Block, Code, Name, Span, Table, Text
 from ..report.markup import shorten
-from .budget import say_duration
 from .difference import Difference
 from .findings import ClassDifference, Cost, Disagreement, Findings
 from .words import NAME, capital
@@ -15,7 +15,7 @@ from .words import NAME, capital
 CLASSES = 12  # shown at once
 ENDS = 5  # worst and best shown where there are more
 FOLDED = 300  # classes in a fold
-TOO_FEW = "with so few seeds or pictures it would miss even the largest difference that there can be"
+TOO_FEW = "with so few seeds or samples it would miss even the largest difference that there can be"
 
 
 def differences(result: Findings) -> list[Block]:
@@ -74,7 +74,7 @@ def others(result: Findings) -> list[Table]:
             interval = f"{ends[0]:+.4g} to {ends[1]:+.4g}"
             rows.append((metric, Name(name), f"{d.mean:+.4g}", interval, f"{d.p_value:.2g}"))
     alone = any(d.samples_fixed for arms in result.other.values() for d in arms.values())
-    over = "over seeds alone where no picture has a score of its own, " if alone else ""
+    over = "over seeds alone where no sample has a score of its own, " if alone else ""
     caption = f"Differences of other numbers; intervals {over}not corrected for how many there are"
     columns = ("Number", "Arm", "Difference", "Interval", "p")
     return [Table(caption, columns, tuple(rows), (2, 3, 4), folded="Other numbers")] if rows else []
@@ -84,7 +84,7 @@ def costs(result: Findings) -> Table:
     """Return what every arm costs."""
     columns = ("Arm", "Parameters", "Multiply-adds", "ms a step", "Time of a step against the reference")
     rows = tuple((Name(name), *_cost(cost)) for name, cost in result.costs.items())
-    caption = "What each arm costs; multiply-adds are those of one picture, each two FLOPs"
+    caption = "What each arm costs; multiply-adds are those of one sample, each two FLOPs"
     return Table(caption, (*columns, "Trained for", "GPU memory"), rows, tuple(range(1, 7))).without_empty()
 
 
@@ -185,7 +185,7 @@ def disagreements(result: Findings, most: int) -> list[tuple[Table, list[Disagre
                 )
                 for one in some[:most]
             )
-            columns = ("Picture", "Class" if right else "Right answer", result.reference, name)
+            columns = ("Sample", "Class" if right else "Right answer", result.reference, name)
             caption = f"{shorten(name, NAME)} {way} than {shorten(result.reference, NAME)}"
             found += [(Table(caption, columns, rows), some[:most])] if rows else []
     return found
@@ -196,7 +196,7 @@ def disagreements_text(result: Findings) -> Text:
     right = f"the {result.words(result.sample_metric)} of each, a mean of trainings."
     if result.sample_metric in result.binary:
         right = "how many of the trainings get each right."
-    return Text(f"The validation pictures with the largest differences, and {right}")
+    return Text(f"The validation samples with the largest differences, and {right}")
 
 
 def _answered(result: Findings, name: str, mean: float) -> str:

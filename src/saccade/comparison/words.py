@@ -27,13 +27,13 @@ HOW = (
     ("Points", "One point is one {of} in a hundred: from 90% to 91% is one point."),
     (
         "Interval",
-        "What the true difference may be, given these trainings and these pictures. If it does not hold zero, "
+        "What the true difference may be, given these trainings and these samples. If it does not hold zero, "
         "the difference is not put down to chance.{cut}",
     ),
     (
         "Cannot tell",
         "Not the same as no difference. The experiment is too small to say: more seeds, or more validation "
-        "pictures, make it sharper.",
+        "samples, make it sharper.",
     ),
     (
         "Unstable",
@@ -42,7 +42,7 @@ HOW = (
     ),
     (
         "Not said",
-        "Nothing is said of other pictures than of this kind, of other models, or of longer training; nor of what "
+        "Nothing is said of other samples than of this kind, of other models, or of longer training; nor of what "
         "goes wrong more rarely than it could be seen: of {seeds} trainings none failing, up to {unseen:.0%} may.",
     ),
 )
@@ -82,7 +82,7 @@ def about(result: Findings) -> str:
     """Return what the verdicts are about."""
     seeds = len(result.arm(result.reference).seeds)
     return (
-        f"{result.metric} on {result.plan.samples:,} validation pictures, against {shorten(result.reference, NAME)}, "
+        f"{result.metric} on {result.plan.samples:,} validation samples, against {shorten(result.reference, NAME)}, "
         f"trained {seeds} time{'' if seeds == 1 else 's'}"
     )
 
@@ -91,7 +91,7 @@ def how_to_read(result: Findings) -> list[tuple[str, str]]:
     """Return the words that need explaining, with what they mean."""
     spec = result.spec(result.metric)
     share = spec is not None and spec.share
-    of = "picture" if result.metric in result.binary else "part"
+    of = "sample" if result.metric in result.binary else "part"
     cut = " It is cut at 100 points, all that there can be." if share else ""
     seeds = len(result.arm(result.reference).seeds)
     known = {"of": of, "cut": cut, "seeds": seeds, "unseen": wilson(0, seeds)[1]}
@@ -113,7 +113,7 @@ def in_words(result: Findings, name: str) -> str:
     if judged.difference.design == "fixed":
         about += " This is said of these trained weights only, not of other trainings."
     if judged.difference.samples_fixed:
-        about += " This is said of these very pictures: of others, it says nothing."
+        about += " This is said of these very samples: of others, it says nothing."
     return same + _decided(result, judged) + _unsteady(result, arm) + about
 
 
@@ -162,7 +162,7 @@ def _seen(result: Findings, d: Difference) -> str:
         spec = result.spec(result.metric)
         alike = ", every class counted alike" if spec is not None and spec.by_group else ""
         verb = "is" if d.size(d.mean) == "1.00" else "are"
-        return f"Of 100 pictures{alike}, {_side(result, d, d.mean)} {verb} right"
+        return f"Of 100 samples{alike}, {_side(result, d, d.mean)} {verb} right"
     name = result.words(result.metric)
     if not math.isfinite(d.mean):
         return f"Its {name} is not a number"

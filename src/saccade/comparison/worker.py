@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -16,20 +15,15 @@ from typing import Any, Literal
 import torch
 
 from ..config import TrainConfig, overlay
-from ..data.source import Stream
 from ..files import write_text
 from ..runs import Run
-from ..training.console import Console
-from ..training.loop import Interrupted, Loop, TrainingError
-from ..training.parallel import Alone, local_device
-from ..training.setup import assemble, resolve
+from ..training.loop import Interrupted, TrainingError
+from ..training.pace import Pace, measure_pace
+from ..training.parallel import local_device
 from ..training.train import train_config
-from .budget import Pace
 from .folder import hold, is_finished, resumable
 from .snapshot import DataCache
 
-PROBED = {"cpu": 2, "cuda": 20}  # steps of a probe's epoch, of which it runs two
-PROBED_SAMPLES = 512  # validation pictures of a probe
 GRACE = 30.0  # seconds to save the state after the parent is gone
 COST = "cost.json"
 
@@ -98,36 +92,9 @@ def probe(config: TrainConfig) -> Pace:
         config: of the run.
     """
     begun = time.monotonic()
-    device = local_device(config.engine.device)
     choice, data = DataCache().open(config)
-    few, batch_size = PROBED.get(device.type, 2), config.optim.batch_size
-    settings = {"schedule.epochs": 2, "keep.evaluate_every": 1000, "schedule.patience": None, "data.train_limit": None}
-    every, limit = config.keep.evaluate_every, config.data.train_limit
-    length = data.train.length or batch_size if isinstance(data.train, Stream) else len(data.train)
-    steps = max(min(length, limit or length) // batch_size, 1)
-    config, spec = resolve(overlay(config, settings), choice, data, device)
-    samples = len(data.val)
-    short = replace(data, val=data.val.subset(range(min(samples, PROBED_SAMPLES))))
-    if not isinstance(data.train, Stream):
-        short = replace(short, train=data.train.subset(range(min(length, few * batch_size))))
-    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
-        parts = assemble(config, choice, short, spec, world=Alone(), device=device)
-        parts.feed.steps = min(parts.feed.steps, few)
-        run = Run.create(Path(folder) / "probe", config)
-        loop = Loop(config, run, parts, world=Alone(), device=device, console=Console(quiet=True))
-        try:
-            loop.fit()
-            validating = time.monotonic()
-            loop.evaluate()
-        finally:
-            parts.feed.close()
-        now = time.monotonic()
-        record = run.metrics()[-1]
-    step = record["seconds"] / parts.feed.steps
-    validation = (now - validating) * samples / len(short.val)
-    startup = max(validating - begun - 2 * record["seconds"], 0.0)
-    how = f"timed over {parts.feed.steps} steps of {config.optim.batch_size} pictures after as many to warm up"
-    return Pace(startup, step, validation, steps, every, how)
+    pace = measure_pace(config, choice, data, local_device(config.engine.device))
+    return replace(pace, startup=pace.startup + max(time.monotonic() - begun - pace.took, 0.0))
 
 
 def pace_of(path: Path, config: TrainConfig) -> Pace | None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -38,7 +39,7 @@ class Framing:
     Args:
         img_size: side of the square.
         config: the random crops of training; None takes the middle.
-        shorter: side the shorter one is brought to before the middle is taken.
+        shorter: side the shorter one is brought to before the middle is taken, where that leaves enough pixels.
         channels: 3, or 1 to make images grey.
         fit: show all of an image, the rest of the square grey, and say nothing of it in a mask.
     """
@@ -74,7 +75,7 @@ class Framing:
             return -left * across, -top * down, (self.img_size - left) * across, (self.img_size - top) * down
         if self.config is not None and self.config.crop == "resized":
             return random_box(height, width, word, self.config)
-        return middle_box(height, width, self.img_size / (self.shorter or self.img_size))
+        return middle_box(height, width, self.img_size, self.shorter or self.img_size)
 
     def image(self, picture: np.ndarray, box: Box) -> Tensor:
         """Return a part of an image, H, W, C, as uint8 C, img_size, img_size."""
@@ -83,7 +84,9 @@ class Framing:
         if self.fit:
             image = self._fit(image, Image.Resampling.BICUBIC, GREY if channels == 1 else (GREY,) * 3)
         else:
-            image = image.resize((self.img_size, self.img_size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
+            # Only random crops are made smaller in two steps: the middle is resampled as exported graphs do it.
+            gap = 3.0 if self.config is not None and self.config.crop == "resized" else None
+            image = image.resize((self.img_size, self.img_size), Image.Resampling.BICUBIC, box=box, reducing_gap=gap)
         if self.channels == 1 or channels == 1:
             image = image.convert("L" if self.channels == 1 else "RGB")
         array = np.asarray(image)
@@ -99,8 +102,7 @@ class Framing:
     def _fit(self, image: Image.Image, how: Image.Resampling, around: int | tuple[int, ...]) -> Image.Image:
         left, top, wide, high = fitted(image.height, image.width, self.img_size)
         square = Image.new(image.mode, (self.img_size, self.img_size), around)
-        gap = 3.0 if how is Image.Resampling.BICUBIC else None
-        square.paste(image.resize((wide, high), how, reducing_gap=gap), (left, top))
+        square.paste(image.resize((wide, high), how), (left, top))
         return square
 
     def boxes(self, boxes: np.ndarray, box: Box) -> np.ndarray:
@@ -164,8 +166,21 @@ def random_box(height: int, width: int, word: int, config: AugmentConfig) -> Box
     return left, top, left + w, top + h
 
 
-def middle_box(height: int, width: int, share: float) -> Box:
-    """Return the square in the middle of an image whose side is a share of the shorter one."""
-    side = min(height, width) * share
+def middle_box(height: int, width: int, img_size: int, shorter: int) -> Box:
+    """Return the square in the middle of an image that fills `img_size` pixels where its short side fills `shorter`.
+
+    Only what there is to spare is cut off: an image of the asked size, or a smaller one, is taken to its border, and no
+    larger one is cut to fewer pixels than are asked for.
+    """
+    short = min(height, width)
+    side = max(short * (img_size / shorter), min(short, img_size))
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side
+
+
+def resize_images(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return images, B, C, H, W uint8, at another size."""
+    if tuple(images.shape[-2:]) == size:
+        return images
+    parts = [F.interpolate(part.float(), size, mode="bicubic", antialias=True) for part in images.split(1024)]
+    return torch.cat([part.round_().clamp_(0, 255).to(torch.uint8) for part in parts])

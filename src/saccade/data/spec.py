@@ -60,8 +60,8 @@ class InputSpec:
 
     def brief(self) -> dict[str, Any]:
         """Return it without what only building and asking a model needs, such as a tokenizer."""
-        told = self.to_dict()
-        return told | {"extra": {name: value for name, value in self.extra.items() if not isinstance(value, dict)}}
+        record = self.to_dict()
+        return record | {"extra": {name: value for name, value in self.extra.items() if not isinstance(value, dict)}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "InputSpec":

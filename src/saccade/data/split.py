@@ -60,8 +60,8 @@ def choose_held_out(keys: np.ndarray, labels: np.ndarray, *, share: float) -> np
     held &= ~np.isin(keys, np.intersect1d(keys[held], keys[~held]))
     if not held.any():
         raise ValueError(
-            f"no validation pictures can be held out of {len(labels)}: no class has two; add pictures, or give "
-            "validation pictures of their own"
+            f"no validation samples can be held out of {len(labels)}: no class has two that differ; add samples, or "
+            "give validation samples of their own"
         )
     return held
 
@@ -75,8 +75,8 @@ def held_out_notes(held: np.ndarray, alone: Sequence[str], *, share: float, seed
         share: that was asked for.
         seed: of the choice.
     """
-    note = f"{held.sum()} of {len(held)} pictures are held out for validation (share {share:g}, seed {seed})"
-    return (note, *([f"classes with one picture, which stays in training: {abbreviate(alone)}"] if alone else []))
+    note = f"{held.sum()} of {len(held)} samples are held out for validation (share {share:g}, seed {seed})"
+    return (note, *([f"classes with one sample, which stays in training: {abbreviate(alone)}"] if alone else []))
 
 
 def identity(name: str, seed: int | None = None) -> int:

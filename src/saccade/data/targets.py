@@ -139,7 +139,7 @@ class ClassTargets(Targets):
         unknown = [name for name in used if name not in new]
         if unknown:
             raise ValueError(
-                f"the validation pictures have classes that the training pictures lack: {abbreviate(unknown)}; the "
+                f"the validation samples have classes that the training samples lack: {abbreviate(unknown)}; the "
                 f"training classes are {abbreviate(list(outputs))}. Rename them, or take them out"
             )
         lookup = np.array([new.get(name, -1) for name in self.outputs], dtype=np.int64)
@@ -155,8 +155,8 @@ def require_classes(classes: Sequence[str], where: str) -> None:
     """Refuse fewer than two classes."""
     if len(classes) < 2:
         raise ValueError(
-            f"{where} has {len(classes)} class ({abbreviate(classes)}); a classifier needs two or more. In a folder, "
-            "each class is a folder of its own"
+            f"{where} has {len(classes)} class ({abbreviate(classes)}); a classifier needs two or more. In a folder "
+            "of images, each class is a folder of its own"
         )
 
 

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from .feed import Batch
-from .framing import Encoded, Encoder, Framing
+from .framing import Encoded, Encoder, Framing, resize_images
 from .image import BadSample
 from .loader import init_worker
 from .source import Source
@@ -107,11 +106,7 @@ class Validation:
 def _resize(images: Tensor, framing: Framing) -> Tensor:
     if framing.channels == 3 and images.shape[1] == 1:
         images = images.expand(-1, 3, -1, -1)
-    if images.shape[-2:] == (framing.img_size, framing.img_size):
-        return images
-    size = (framing.img_size, framing.img_size)
-    parts = [F.interpolate(x.float(), size, mode="bicubic", antialias=True) for x in images.split(1024)]
-    return torch.cat([part.round_().clamp_(0, 255).to(torch.uint8) for part in parts])
+    return resize_images(images, (framing.img_size, framing.img_size))
 
 
 class _Reading(Dataset[Any]):

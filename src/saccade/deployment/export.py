@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 from ..data.spec import InputSpec
 from ..files import write_text
 from ..loading import find_target, open_model
+from ..tasks.opening import find_task
 from .bundle import Bundle, ExportError, require_onnxruntime
 from .graph import WithPreprocessing, WithTokens, halved, trace, wrap, write_int8, write_onnx, write_program
 from .judge import Exported, ExportedFile, Judge
@@ -63,8 +64,6 @@ def export(
     target = find_target(target)
     loaded = open_model(target)
     model, spec = loaded.model, loaded.spec
-    if loaded.task.reads not in ("image", "text"):
-        raise ExportError(f"{loaded.name} reads a {loaded.task.reads} with an image; such models are not exported")
     folder = _folder(target, out)
     progress("gathering pictures")
     evidence = gather(target, spec, data=data, val=val, limit=limit)
@@ -176,9 +175,9 @@ def _drafts(folder: Path) -> Iterator[Path]:
 
 def _describe(model: nn.Module, spec: InputSpec, name: str) -> Bundle:
     versions = {"saccade": version("saccade"), "torch": str(torch.__version__), "python": platform.python_version()}
-    return Bundle.of(
-        model, spec, name=name, plugins=plugin_names(model), any_size=True, versions=tuple(versions.items())
-    )
+    any_size = find_task(spec.task).reads != "question"
+    plugins = plugin_names(model)
+    return Bundle.of(model, spec, name=name, plugins=plugins, any_size=any_size, versions=tuple(versions.items()))
 
 
 def _check(formats: Sequence[str], *, half: bool, int8: bool, limit: int) -> None:

@@ -51,14 +51,14 @@ class WithPreprocessing(nn.Module):
         images = (image.float() / 255 - self.mean) / self.std
         return self.task({"image": images.to(self.dtype)})["output"].float()
 
-    def outputs(self, pictures: Tensor) -> np.ndarray:
+    def outputs(self, images: Tensor) -> np.ndarray:
         """Return the raw answers to pictures as a predictor does."""
         with torch.inference_mode():
-            return self(pictures).numpy()
+            return self(images).numpy()
 
 
 class WithTokens(WithPreprocessing):
-    """A model that reads texts and its task; the tokenizer stays outside.
+    """A model that reads texts, perhaps with an image, and its task; the tokenizer stays outside.
 
     Args:
         model: takes rows of tokens by name.
@@ -68,20 +68,32 @@ class WithTokens(WithPreprocessing):
     def __init__(self, model: nn.Module, spec: InputSpec) -> None:
         super().__init__(model, spec)
         self.names = find_task(spec.task).graph_inputs(spec)
+        self.any_width = "image" not in self.names  # a question is in a row of fixed width, as in training
+        self.width = TOKENS if self.any_width else int(spec.extra["tokens"]["limit"])
+
+    def examples(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Return what the graph is traced with, three samples an input; one has padding, so that the mask counts."""
+        made = {name: torch.ones(3, self.width, dtype=torch.int64) for name in self.names}
+        made["attention_mask"][1, self.width - 2 :] = 0
+        return tuple(image[:1].repeat(3, 1, 1, 1) if name == "image" else row for name, row in made.items())
 
     def forward(self, *rows: Tensor) -> Tensor:
-        """Return raw answers, B, ... float32, to rows of tokens, B, N each."""
-        return self.task(dict(zip(self.names, rows, strict=True)))["output"].float()
+        """Return raw answers, B, ... float32, to rows of tokens, B, N each, and images, uint8 B, C, S, S."""
+        asked = dict(zip(self.names, rows, strict=True))
+        if "image" in asked:
+            asked["image"] = (asked["image"].float() / 255 - self.mean) / self.std
+        return self.task(asked)["output"].float()
 
-    def outputs(self, pictures: Tensor) -> np.ndarray:
-        """Return the raw answers to packed texts, B, inputs, N, as a predictor does."""
+    def outputs(self, images: Tensor) -> np.ndarray:
+        """Return the raw answers to packed texts as a predictor does."""
+        assert self.task.spec is not None
         with torch.inference_mode():
-            return self(*pictures.unbind(1)).numpy()
+            return self(*self.task.unpack(images, self.task.spec).values()).numpy()
 
 
 def wrap(model: nn.Module, spec: InputSpec) -> WithPreprocessing:
     """Return a model as its graph is asked."""
-    return (WithTokens if find_task(spec.task).reads == "text" else WithPreprocessing)(model, spec).eval()
+    return (WithPreprocessing if find_task(spec.task).reads == "image" else WithTokens)(model, spec).eval()
 
 
 def trace(wrapped: WithPreprocessing, *, channels: int, img_size: int, any_size: bool) -> ExportedProgram:
@@ -96,12 +108,12 @@ def trace(wrapped: WithPreprocessing, *, channels: int, img_size: int, any_size:
     dynamic: Any = torch.export.Dim.DYNAMIC
     size = TRACED if any_size else (img_size, img_size)
     open_sides = {0: dynamic, 2: dynamic, 3: dynamic} if any_size else {0: dynamic}
-    examples: tuple[Tensor, ...] = (torch.zeros(2, channels, *size, dtype=torch.uint8),)
+    image = torch.zeros(2, channels, *size, dtype=torch.uint8)
+    examples: tuple[Tensor, ...] = (image,)
+    shapes: Any = (open_sides,)
     if isinstance(wrapped, WithTokens):
-        open_sides = {0: dynamic, 1: dynamic}
-        examples = tuple(torch.ones(3, TOKENS, dtype=torch.int64) for _ in wrapped.names)
-        examples[1][1, TOKENS - 2 :] = 0  # some padding, so that the mask is part of the graph
-    shapes: Any = (open_sides,) if not isinstance(wrapped, WithTokens) else ((open_sides,) * len(examples),)
+        examples = wrapped.examples(image)
+        shapes = (tuple({0: dynamic, **({1: dynamic} if wrapped.any_width else {})} for _ in examples),)
     with quietly(), torch.no_grad():
         try:
             program = torch.export.export(wrapped, examples, dynamic_shapes=shapes, strict=False)

@@ -240,6 +240,8 @@ class Judge:
         sizes = sizes_to_try(bundle.img_size, any_size=bundle.any_size)
         if bundle.kind.reads == "text":
             sizes = widths_to_try(self.evidence.pictures)
+        elif bundle.kind.reads == "question":
+            sizes = (tuple(self.evidence.pictures.shape[-2:]),)
         try:
             parity = compare(self.eager, answer, self.evidence.pictures, sizes, self.spec)
         except ExportError:

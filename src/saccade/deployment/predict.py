@@ -17,6 +17,7 @@ from ..data.spec import InputSpec
 from ..tasks import Answer, Task
 from .paths import find_paths
 from .predictor import Predictor, open_predictor
+from .questions import QuestionReader
 from .texts import TextReader
 
 KEPT = 640  # longer side of the pictures that are kept
@@ -93,7 +94,8 @@ def predict(
     Args:
         target: a run's folder, a file that `saccade export` wrote, the name of a timm model, or an open predictor.
         pictures: files, folders, or "-" for a list on standard input; one or several. Of a model that reads texts:
-            the texts themselves, files of lines, tables with the columns it was trained on, or "-" for lines.
+            the texts themselves, files of lines, tables with the columns it was trained on, or "-" for lines. Of one
+            that answers questions about images: tables with image and question, or lines with a tab between them.
         batch_size: pictures asked together.
         top: how many parts of an answer to name, where there are many, such as classes.
         workers: threads that read and decode.
@@ -108,15 +110,19 @@ def predict(
             raise ValueError(f"{name}={value} was given; it is 1 or more")
     given = [pictures] if isinstance(pictures, str | Path) else pictures
     predictor = target if isinstance(target, Predictor) else open_predictor(target, device=device, trust=trust)
-    if predictor.task.reads == "text":
-        if keep:
-            raise ValueError("pictures were asked for and the model reads texts; leave --draw out")
-        texts = TextReader(predictor.spec)
-        stream = _stream(predictor, texts, texts.find(given), batch_size=batch_size, top=top, workers=workers)
-    else:
+    reader: TextReader | QuestionReader | _Reader
+    reads = predictor.task.reads
+    if keep and reads != "image":
+        raise ValueError(f"pictures were asked for and the model reads {reads}s; leave --draw out")
+    if reads == "image":
         reader = _Reader(predictor, keep=keep, max_pixels=max_pixels)
-        paths = find_paths(given, null=null)
-        stream = _stream(predictor, reader, paths, batch_size=batch_size, top=top, workers=workers)
+        items: Iterator[Any] = find_paths(given, null=null)
+    else:
+        reader = (
+            TextReader(predictor.spec) if reads == "text" else QuestionReader(predictor.spec, max_pixels=max_pixels)
+        )
+        items = reader.find(given)
+    stream = _stream(predictor, reader, items, batch_size=batch_size, top=top, workers=workers)
     return Predictions(stream, predictor.task, predictor.spec)
 
 

@@ -51,19 +51,19 @@ class Predictor(ABC):
         return self.spec.outputs
 
     @abstractmethod
-    def outputs(self, pictures: Tensor) -> np.ndarray:
+    def outputs(self, images: Tensor) -> np.ndarray:
         """Return the raw answers, B, ... float32, to framed pictures, uint8 B, C, H, W; from any thread."""
 
-    def rows(self, pictures: Tensor) -> np.ndarray:
+    def rows(self, images: Tensor) -> np.ndarray:
         """Return the answers as people and programs want them, to framed pictures, uint8 B, C, S, S; from any thread.
 
         One row a picture, as `predictor.task.describe` takes it: shares of classes that sum to one, shares of labels,
         numbers in their own units.
         """
-        raw = self.outputs(self.check(pictures) if self.task.reads == "image" else pictures)
+        raw = self.outputs(self.check(images) if self.task.reads == "image" else images)
         try:
-            if raw.shape[:1] != (len(pictures),):
-                raise ValueError(f"it gives an answer of shape {raw.shape} to {len(pictures)} pictures")
+            if raw.shape[:1] != (len(images),):
+                raise ValueError(f"it gives an answer of shape {raw.shape} to {len(images)} pictures")
             return self.task.read_output(raw, self.spec)
         except ValueError as error:
             raise ExportError(f"{self.name}: {error}") from None
@@ -81,16 +81,16 @@ class Predictor(ABC):
             "plugins": list(self.bundle.plugins),
         }
 
-    def check(self, pictures: Tensor) -> Tensor:
+    def check(self, images: Tensor) -> Tensor:
         """Return the pictures if they are what is answered."""
         want = (self.channels, self.img_size, self.img_size)
-        if pictures.dtype is not torch.uint8 or pictures.ndim != 4 or tuple(pictures.shape[1:]) != want:
+        if images.dtype is not torch.uint8 or images.ndim != 4 or tuple(images.shape[1:]) != want:
             raise ValueError(
-                f"pictures of shape {tuple(pictures.shape)} and type {str(pictures.dtype).removeprefix('torch.')} were "
+                f"pictures of shape {tuple(images.shape)} and type {str(images.dtype).removeprefix('torch.')} were "
                 f"given; {self.name} answers uint8 B, {self.channels}, {self.img_size}, {self.img_size}. Frame them "
                 "by `predictor.framing`"
             )
-        return pictures
+        return images
 
 
 class TorchPredictor(Predictor):
@@ -108,10 +108,10 @@ class TorchPredictor(Predictor):
         self._task = self.task.build(loaded.model, loaded.spec).to(self.device).eval()
         self._lock = threading.Lock()  # modules may keep what they computed for a size; one thread at a time
 
-    def outputs(self, pictures: Tensor) -> np.ndarray:
+    def outputs(self, images: Tensor) -> np.ndarray:
         """Return the raw answers to pictures."""
         with self._lock, torch.inference_mode():
-            asked = self.task.unpack(pictures.to(self.device), self.spec)
+            asked = self.task.unpack(images.to(self.device), self.spec)
             if "image" in asked:
                 asked["image"] = self.normalize(asked["image"])
             return self._task(asked)["output"].float().cpu().numpy()
@@ -140,7 +140,7 @@ class OnnxPredictor(Predictor):
             version, reason = self.runtime.__version__, str(error)[:300]
             raise ExportError(f"{path} cannot be opened by onnxruntime {version}: {reason}; export it again") from None
 
-    def outputs(self, pictures: Tensor) -> np.ndarray:
+    def outputs(self, images: Tensor) -> np.ndarray:
         """Return the raw answers to pictures; onnxruntime takes calls from many threads."""
         options = self.runtime.RunOptions()
         options.log_severity_level = 4
@@ -148,16 +148,16 @@ class OnnxPredictor(Predictor):
         late.daemon = True
         late.start()
         try:
-            asked = self.task.unpack(pictures.cpu(), self.spec)
+            asked = self.task.unpack(images.cpu(), self.spec)
             given = {name: part.contiguous().numpy() for name, part in asked.items()}
             (raw,) = self.session.run([self.task.output], given, options)
             found = np.asarray(raw, dtype=np.float32)
-            if found.ndim < 2 or len(found) != len(pictures):
-                raise ValueError(f"its answers to {len(pictures)} pictures have the shape {found.shape}")
+            if found.ndim < 2 or len(found) != len(images):
+                raise ValueError(f"its answers to {len(images)} pictures have the shape {found.shape}")
             return found
         except Exception as error:  # onnxruntime's kinds, and what an odd output raises
             if options.terminate:
-                reason = f"did not answer {len(pictures)} pictures within {RUN_SECONDS:g} seconds"
+                reason = f"did not answer {len(images)} pictures within {RUN_SECONDS:g} seconds"
             else:
                 reason = f"cannot answer: {' '.join(str(error).split())[:300]}"
             raise ExportError(f"{self.path} {reason}; ask with smaller batches, or export the run again") from None
@@ -188,10 +188,10 @@ class ProgramPredictor(Predictor):
         self.program = torch.export.load(str(path)).module()
         self._lock = threading.Lock()
 
-    def outputs(self, pictures: Tensor) -> np.ndarray:
+    def outputs(self, images: Tensor) -> np.ndarray:
         """Return the raw answers to pictures."""
         with self._lock, torch.inference_mode():
-            return self.program(*self.task.unpack(pictures, self.spec).values()).float().numpy()
+            return self.program(*self.task.unpack(images, self.spec).values()).float().numpy()
 
 
 def open_predictor(target: str | Path, *, device: str = "cpu", trust: bool = False) -> Predictor:
@@ -213,13 +213,7 @@ def open_predictor(target: str | Path, *, device: str = "cpu", trust: bool = Fal
             else ProgramPredictor(path, device=device, trust=trust)
         )
     opened = find_target(target, allowed="a run's folder, a .onnx file that `saccade export` wrote")
-    loaded = open_model(opened, device=device)
-    if loaded.task.reads not in ("image", "text"):
-        raise ExportError(
-            f"{loaded.name} reads a {loaded.task.reads} with an image, which is not asked for file by file; measure it "
-            "by saccade evaluate, or ask it from Python: saccade.load_model"
-        )
-    return TorchPredictor(loaded)
+    return TorchPredictor(open_model(opened, device=device))
 
 
 def plugin_names(model: nn.Module) -> tuple[str, ...]:

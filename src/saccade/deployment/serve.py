@@ -163,6 +163,9 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _open(target: str | Path, *, device: str, trust: bool) -> tuple[Predictor, Explainer | None]:
     predictor = open_predictor(target, device=device, trust=trust)
+    if predictor.task.reads not in ("image", "text"):
+        kind = f"a {predictor.task.reads} with an image"
+        raise ValueError(f"{predictor.name} reads {kind}, which is not served; ask it by saccade predict")
     # What is slow the first time, or fails, does so before anyone asks.
     if predictor.task.reads == "text":
         blank = tokens_of(("a",) * len(predictor.spec.extra["columns"]), predictor)

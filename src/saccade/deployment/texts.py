@@ -14,7 +14,7 @@ from ..tasks.text.tables import ENDINGS, read_columns
 from ..tasks.text.tokens import TextError
 
 LINES = (".txt", ".text", ".lines")
-LONGEST = 2**20  # characters of a line
+LONGEST = 2**20  # bytes of a line
 NAME = 80  # characters of a text that is its own name
 
 Item = tuple[str, tuple[str, ...]]  # name, one or two texts
@@ -63,12 +63,8 @@ class TextReader:
                 yield str(item)[:NAME], self._parted(str(item))
 
     def _lines(self, file: BinaryIO, name: str) -> Iterator[Item]:
-        number = 0
-        while line := file.readline(LONGEST):
-            number += 1
-            text = line.decode("utf-8", "replace").rstrip("\r\n")
-            if text.strip():
-                yield f"{name} {number}", self._parted(text)
+        for number, line in read_lines(file, name):
+            yield number, self._parted(line)
 
     def _table(self, path: Path) -> Iterator[Item]:
         columns = read_columns(path)
@@ -85,3 +81,16 @@ class TextReader:
 
     def _parted(self, text: str) -> tuple[str, ...]:
         return tuple(text.split("\t", 1)) if len(self.columns) == 2 else (text,)
+
+
+def read_lines(file: BinaryIO, name: str) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a file that are not blank, each with a name: the file's and its number."""
+    number = 0
+    while line := file.readline(LONGEST):
+        number += 1
+        if len(line) == LONGEST:
+            raise ValueError(f"line {number} of {name} has {LONGEST:,} bytes or more; write one text a line")
+        # Bytes that are no UTF-8 become halves of letters, which are refused with the text's name.
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape").rstrip("\r\n")
+        if text.strip():
+            yield f"{name} {number}", text

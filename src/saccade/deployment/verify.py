@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..config import DataConfig, TrainConfig
 from ..data.feed import Batch
+from ..data.framing import resize_images
 from ..data.image import BadSample
 from ..data.open import open_data
 from ..data.source import Source
@@ -81,11 +82,11 @@ def gather(
     if data is not None:
         text = (config.task if config is not None else None) or spec.task
         opened = open_samples(text, DataConfig(path=data, val=val))[1]
-        return _evidence(opened.val, spec, f"validation pictures of {data}", limit)
+        return _evidence(opened.val, spec, f"validation samples of {data}", limit)
     if config is not None:
         try:
             opened = open_samples(config.task or spec.task, config.data)[1]
-            return _evidence(opened.val, spec, f"validation pictures of the run ({opened.name})", limit)
+            return _evidence(opened.val, spec, f"validation samples of the run ({opened.name})", limit)
         except (OSError, ValueError, ImportError):
             pass  # its data is elsewhere now: parity can be judged by any picture, what is lost cannot
     return _evidence(open_data("").val, spec, "embedded pictures", limit)
@@ -168,12 +169,9 @@ def compare(eager: Raw, exported: Raw, pictures: Tensor, sizes: Sequence[tuple[i
 
 
 def _resize(pictures: Tensor, size: tuple[int, int]) -> Tensor:
-    if tuple(pictures.shape[-2:]) == size:
-        return pictures
     if pictures.dtype != torch.uint8:  # texts: rows of another width, by leaving off or adding padding
         return F.pad(pictures[..., : size[1]], (0, max(size[1] - pictures.shape[-1], 0)))
-    resized = F.interpolate(pictures.float(), size, mode="bicubic", antialias=True)
-    return resized.round_().clamp_(0, 255).to(torch.uint8)
+    return resize_images(pictures, size)
 
 
 def race(answers: Sequence[Raw], pictures: Tensor, *, rounds: int = 5) -> list[float]:

@@ -172,7 +172,7 @@ def expect(seconds: float, *, passes: float, back: float, attacked: bool = True)
     minutes = round(seconds * (passes + 3 * back) / 60)
     text = "less than a minute" if minutes < 1 else f"up to about {minutes} minute{'s' * (minutes > 1)}"
     what = "occlusions, corruptions and attacks" if attacked else "occlusions and corruptions"
-    return f"{text} for {what}; --limit asks about fewer pictures"
+    return f"{text} for {what}; --limit asks about fewer samples"
 
 
 def _ask_clean(judges: Sequence[Judge], images: FramedImages, bars: Bars) -> np.ndarray:
@@ -185,7 +185,7 @@ def _ask_clean(judges: Sequence[Judge], images: FramedImages, bars: Bars) -> np.
             judge.take(CLEAN, batch, batch.get("image"))
             bars.advance(len(rng_keys))
     if not places:
-        raise EvaluationError("no picture can be read; `saccade data check` names them")
+        raise EvaluationError("no sample can be read; `saccade data check` names them")
     return np.concatenate(places)
 
 

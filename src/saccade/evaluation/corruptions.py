@@ -53,11 +53,11 @@ class Corruption:
         return found * side / LARGE if self.length and side > LARGE else found
 
 
-def corrupt(picture: np.ndarray, name: str, severity: int, *, rng_key: int) -> np.ndarray:
+def corrupt(image: np.ndarray, name: str, severity: int, *, rng_key: int) -> np.ndarray:
     """Return a corrupted picture.
 
     Args:
-        picture: uint8 H, W, C.
+        image: uint8 H, W, C.
         name: of a corruption.
         severity: 1 to 5.
         rng_key: what the draws are a function of, with name and severity: stands for the seed and the picture.
@@ -66,8 +66,8 @@ def corrupt(picture: np.ndarray, name: str, severity: int, *, rng_key: int) -> n
         raise ValueError(f"there is no corruption {name!r}; there are {', '.join(CORRUPTIONS)}")
     found = CORRUPTIONS[name]
     random = np.random.default_rng([rng_key, list(CORRUPTIONS).index(name), severity])
-    values = picture.astype(np.float32) / 255
-    changed = found.change(values, found.strength(severity, min(picture.shape[:2])), random)
+    values = image.astype(np.float32) / 255
+    changed = found.change(values, found.strength(severity, min(image.shape[:2])), random)
     return np.clip(np.rint(changed * 255), 0, 255).astype(np.uint8)
 
 

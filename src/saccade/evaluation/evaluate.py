@@ -142,7 +142,7 @@ def plan(
 ) -> list[str]:
     """Return what will be done, in words."""
     named, several = f"{len(models)} model{'s' * (len(models) > 1)}", "s" * (pictures != 1)
-    lines = [f"{named} on {pictures:,} picture{several}: 1 clean pass each"]
+    lines = [f"{named} on {pictures:,} sample{several}: 1 clean pass each"]
     if robust:
         spec = models[0].spec
         covered, spoilt = (
@@ -167,10 +167,10 @@ def _chosen(
     places = kind.answerable(source, options)
     if len(places) < len(source):
         left = len(source) - len(places)
-        notes.append(f"{left} picture{'s' * (left != 1)} without a right answer left out")
+        notes.append(f"{left} sample{'s' * (left != 1)} without a right answer left out")
     chosen = choose(source, places, limit=limit, seed=seed)
     if len(chosen) < len(places):
-        notes.append(f"{len(chosen)} of {len(places)} pictures, {kind.evenly} (seed {seed})")
+        notes.append(f"{len(chosen)} of {len(places)} samples, {kind.evenly} (seed {seed})")
     return replace(samples, places=chosen if len(chosen) < len(source) else None, notes=tuple(notes))
 
 
@@ -232,5 +232,5 @@ def _examples(model: EvaluatedModel, source: Source, seed: int) -> tuple[Example
 
 def _bad_notes(bad: dict[str, str]) -> list[str]:
     count = count_bad(bad)
-    text = "1 picture could not be read and is" if count == 1 else f"{count} pictures could not be read and are"
+    text = "1 sample could not be read and is" if count == 1 else f"{count} samples could not be read and are"
     return [f"{text} not counted: {abbreviate(sorted(bad))}"] if bad else []

@@ -43,9 +43,9 @@ class MaskJudge(Judge):
         """Return how far draws of the noise alone move the number, as Student's interval over them."""
         from scipy.stats import t  # scipy takes a moment to import
 
-        told = []
+        notes = []
         for title, values in getattr(self, "_repeats", {}).items():
             half = float(t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))
             mean = self.primary.show(float(np.mean(values)))
-            told.append(f"{self.model.name}, {title}: {mean}, ±{100 * half:.2f} points over {len(values)} draws")
-        return told
+            notes.append(f"{self.model.name}, {title}: {mean}, ±{100 * half:.2f} points over {len(values)} draws")
+        return notes

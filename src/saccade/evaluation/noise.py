@@ -46,9 +46,9 @@ def perturbations() -> list[Condition]:
 def _change(one: Perturbation, repeat: int) -> Callable[..., np.ndarray]:
     number = [other.name for other in PERTURBATIONS].index(one.name)
 
-    def change(picture: np.ndarray, *, rng_key: int) -> np.ndarray:
+    def change(image: np.ndarray, *, rng_key: int) -> np.ndarray:
         draws = np.random.default_rng([rng_key, number, repeat, 9])
-        return np.clip(np.rint(one.change(picture.astype(np.float32), draws)), 0, 255).astype(np.uint8)
+        return np.clip(np.rint(one.change(image.astype(np.float32), draws)), 0, 255).astype(np.uint8)
 
     return change
 

@@ -147,8 +147,8 @@ def open_set(models: Sequence[EvaluatedModel], data: str | None) -> EvaluatedSet
     for model, found in zip(models[1:], own[1:], strict=True):
         if found.fingerprint != own[0].fingerprint:
             raise EvaluationError(
-                f"{models[0].name} was validated on {len(own[0].source)} pictures of {own[0].name}, {model.name} "
-                f"on {len(found.source)} others of {found.name}; give pictures for all of them by --data"
+                f"{models[0].name} was validated on {len(own[0].source)} samples of {own[0].name}, {model.name} "
+                f"on {len(found.source)} others of {found.name}; give samples for all of them by --data"
             )
     notes = dict.fromkeys(note for found in own for note in found.notes)
     return EvaluatedSet(own[0].source, own[0].name, own[0].fingerprint, tuple(notes))
@@ -157,7 +157,7 @@ def open_set(models: Sequence[EvaluatedModel], data: str | None) -> EvaluatedSet
 def _own_set(model: EvaluatedModel) -> EvaluatedSet:
     if model.run is None:
         raise EvaluationError(
-            f"{model.target} is not a run, so it has no validation pictures of its own; give some by --data"
+            f"{model.target} is not a run, so it has no validation samples of its own; give some by --data"
         )
     config = model.run.config()
     choice, data = open_samples(config.task, config.data)
@@ -169,10 +169,10 @@ def _own_set(model: EvaluatedModel) -> EvaluatedSet:
     fingerprint, notes = data.val.fingerprint(), list(data.notes)
     stored = model.run.summary().get("validation", {}).get("fingerprint") if model.run.finished() else None
     if stored is None:
-        notes.append(f"{model.name} does not say which pictures it was validated on")
+        notes.append(f"{model.name} does not say which samples it was validated on")
     elif stored != fingerprint:
         notes.append(
-            f"{model.name} was validated on other pictures than {data.name} now gives (fingerprint {stored[:12]} "
+            f"{model.name} was validated on other samples than {data.name} now gives (fingerprint {stored[:12]} "
             f"against {fingerprint[:12]}); some of these may have been trained on"
         )
     return EvaluatedSet(data.val, data.name, fingerprint, tuple(notes))
@@ -190,7 +190,7 @@ def choose(source: Source, places: np.ndarray, *, limit: int | None, seed: int) 
     if limit is None or limit >= len(places):
         return places
     if limit < 1:
-        raise EvaluationError(f"limit {limit} was given; give at least 1, or none for all pictures")
+        raise EvaluationError(f"limit {limit} was given; give at least 1, or none for all samples")
     keys = np.array([identity(source.name(int(place)), seed) for place in places], dtype=np.int64)
     strata = source.targets.strata()[places]
     order = np.lexsort((keys, strata))

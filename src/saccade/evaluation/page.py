@@ -58,7 +58,7 @@ def _lead(result: Findings) -> Html:
         table(
             ["Number", *(shorten(name, NAME) for name in names)],
             rows,
-            caption=f"{result.pictures:,} pictures; with each number its 95% interval over pictures of this kind",
+            caption=f"{result.pictures:,} samples; with each number its 95% interval over samples of this kind",
             numeric=range(1, len(names) + 1),
         ),
         tag("ul", *notes, class_="note") if notes else None,
@@ -72,7 +72,7 @@ def _sentence(result: Findings) -> str:
     text = f"{shorten(first.name, NAME)} reaches {spec.words} of {spec.show(found.value)}"
     text += f" ({ends(found, spec)})"
     if mean in first.metrics:
-        text += f", and of {spec.show(first.metrics[mean].value)} on corrupted pictures"
+        text += f", and of {spec.show(first.metrics[mean].value)} on corrupted samples"
     text += f". {'Higher' if spec.larger_is_better else 'Lower'} is better."
     for name in list(result.runs)[1:]:
         text += f" {shorten(name, NAME)}: {_verdict(result.difference(name), result)}."
@@ -92,8 +92,8 @@ def _difference_section(result: Findings) -> Section | None:
         return None
     counted = any(found.p_value is not None for found in result.differences)
     about = (
-        f"Against {shorten(result.reference, NAME)}, over the same pictures. An interval that does not hold zero "
-        "is more than the choice of pictures explains; another training of the same model may still differ."
+        f"Against {shorten(result.reference, NAME)}, over the same samples. An interval that does not hold zero "
+        "is more than the choice of samples explains; another training of the same model may still differ."
     )
     about += " p is McNemar's exact test, not corrected for the number of lines." if counted else ""
     show = _difference_chart if result.primary.share else _difference_table
@@ -140,16 +140,16 @@ def _method_section(result: Findings) -> Section:
     some, least = (fewer(result.pictures, resamples, condition=one) for one in (False, True))
     whole = [spec.words for spec in result.specs.values() if spec.statistic is not None]
     lines = [
-        f"Intervals: 95% percentiles over {resamples:,} resamples of the pictures, the same ones for every run and "
-        "number, so that differences are paired. Where all pictures agree, Wilson's interval.",
-        f"Numbers that are made of all pictures together ({', '.join(whole)}) are computed for the first {some:,} of "
+        f"Intervals: 95% percentiles over {resamples:,} resamples of the samples, the same ones for every run and "
+        "number, so that differences are paired. Where all samples agree, Wilson's interval.",
+        f"Numbers that are made of all samples together ({', '.join(whole)}) are computed for the first {some:,} of "
         f"the resamples, and under conditions for the first {least:,}."
         if whole and least < resamples
         else "",
-        "They speak about other pictures of the same kind, not about other trainings of the same model.",
+        "They speak about other samples of the same kind, not about other trainings of the same model.",
         ABOUT if result.run().reliability else "",
-        "Corruptions are drawn by seed and picture's name, in bytes; the kinds follow ImageNet-C, the code is its own.",
-        f"Pictures: {result.data}, fingerprint {result.fingerprint[:12]}.",
+        "Corruptions are drawn by seed and sample's name, in bytes; the kinds follow ImageNet-C, the code is its own.",
+        f"Samples: {result.data}, fingerprint {result.fingerprint[:12]}.",
     ]
     return Section("method", "How it was measured", tag("ul", *(tag("li", line) for line in lines if line)))
 

@@ -5,14 +5,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..files import free_folder, whole_folder, write_text
+from ..files import free_folder, require_own, whole_folder, write_text
 from ..report.notebook import show_table
 from ..report.plain import to_json
 from ..report.tally import Score
 from ..tasks.metric import MetricSpec
 from .bootstrap import Estimate
 from .findings import Findings
-from .opening import EvaluationError
 from .page import render
 from .robust import mean_name
 
@@ -80,7 +79,7 @@ class Evaluation(Findings):
         """Return the main numbers as a table, conditions but for their mean and the attacks left out."""
         names = [name for name in self.run().metrics if name in self.specs]
         lines = [
-            f"| {self.pictures:,} picture{'s' * (self.pictures != 1)} of {self.data} | " + " | ".join(self.runs) + " |",
+            f"| {self.pictures:,} sample{'s' * (self.pictures != 1)} of {self.data} | " + " | ".join(self.runs) + " |",
             "| --- |" + " --: |" * len(self.runs),
         ]
         for name in names:
@@ -103,7 +102,7 @@ class Evaluation(Findings):
             folder: made if it is not there.
             overwrite: replace an evaluation that is there.
         """
-        path = require_free(folder, overwrite=overwrite)
+        path = _require_free(folder, overwrite=overwrite)
         with whole_folder(path) as draft:
             write_text(draft / FILES[0], self.to_json() + "\n")
             write_text(draft / FILES[1], render(self))
@@ -117,24 +116,15 @@ def choose_folder(folder: str | Path, *, overwrite: bool) -> Path:
         folder: must hold nothing but an evaluation.
         overwrite: the one that is there may be replaced, so no number is needed.
     """
-    return free_folder(require_free(folder, overwrite=True), overwrite=overwrite)
+    return free_folder(_require_free(folder, overwrite=True), overwrite=overwrite)
 
 
-def require_free(folder: str | Path, *, overwrite: bool) -> Path:
-    """Return a folder that an evaluation may be written to, or say why not."""
-    path = Path(folder).expanduser()
-    if path.exists() and not path.is_dir():
-        raise EvaluationError(f"{path} is a file; name a folder for the evaluation")
-    if not path.exists():
-        return path
-    held = {entry.name for entry in path.iterdir()}
-    if held - set(FILES):
-        raise EvaluationError(
-            f"{path} holds {sorted(held - set(FILES))[0]!r}, which is no evaluation; name a new folder"
-        )
-    if held and not overwrite:
-        raise EvaluationError(f"{path} holds an evaluation; replace it by --overwrite, or name another folder by --out")
-    return path
+def _require_free(folder: str | Path, *, overwrite: bool) -> Path:
+    return require_own(folder, kind="evaluation", is_own=_holds_evaluation, overwrite=overwrite)
+
+
+def _holds_evaluation(folder: Path) -> bool:
+    return {entry.name for entry in folder.iterdir()} <= set(FILES)
 
 
 def _meaning(spec: MetricSpec) -> dict[str, Any]:

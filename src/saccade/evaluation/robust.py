@@ -58,18 +58,18 @@ def corruptions(channels: int) -> list[Condition]:
     ]
 
 
-def apply(condition: Condition, pictures: Tensor, rng_keys: Sequence[int], *, pool: Executor | None = None) -> Tensor:
+def apply(condition: Condition, images: Tensor, rng_keys: Sequence[int], *, pool: Executor | None = None) -> Tensor:
     """Return changed pictures, uint8 B, C, H, W; each depends on itself and its key alone.
 
     Args:
         condition: what is done to them.
-        pictures: uint8 B, C, H, W.
+        images: uint8 B, C, H, W.
         rng_keys: one a picture, which its draws are functions of.
         pool: threads to change several pictures at a time, where they are large enough to be worth it.
     """
-    arrays = pictures.permute(0, 2, 3, 1).cpu().numpy()
+    arrays = images.permute(0, 2, 3, 1).cpu().numpy()
     across = map if pool is None or min(arrays.shape[1:3]) < THREADED else pool.map
-    changed = across(lambda picture, rng_key: condition.change(picture, rng_key=rng_key), arrays, rng_keys)
+    changed = across(lambda image, rng_key: condition.change(image, rng_key=rng_key), arrays, rng_keys)
     return torch.from_numpy(np.stack(list(changed))).permute(0, 3, 1, 2)
 
 
@@ -97,56 +97,56 @@ def add_means(numbers: dict[str, Resampled], metric: str) -> dict[str, Resampled
     return found
 
 
-def occlude_centre(picture: np.ndarray, share: float, *, rng_key: int = 0) -> np.ndarray:  # noqa: ARG001
+def occlude_centre(image: np.ndarray, share: float, *, rng_key: int = 0) -> np.ndarray:  # noqa: ARG001
     """Return a picture, uint8 H, W, C, with a black rectangle of its proportions in the middle.
 
     Args:
-        picture: left as it is.
+        image: left as it is.
         share: of the area.
         rng_key: nothing is drawn.
     """
-    found = picture.copy()
-    height, width = picture.shape[:2]
+    found = image.copy()
+    height, width = image.shape[:2]
     h, w = (round(side * math.sqrt(share)) for side in (height, width))
     top, left = (height - h) // 2, (width - w) // 2
     found[top : top + h, left : left + w] = 0
     return found
 
 
-def drop_patches(picture: np.ndarray, share: float, *, rng_key: int) -> np.ndarray:
+def drop_patches(image: np.ndarray, share: float, *, rng_key: int) -> np.ndarray:
     """Return a picture, uint8 H, W, C, with random patches black.
 
     The patches are 1/14 of a side, as a transformer of patch 16 sees 224 pixels; 1/7 where the side is below 112.
 
     Args:
-        picture: left as it is.
+        image: left as it is.
         share: of the patches.
         rng_key: what the draws are a function of.
     """
-    height, width = picture.shape[:2]
+    height, width = image.shape[:2]
     pieces = min(14 if min(height, width) >= 112 else 7, height, width)
     random = np.random.default_rng([rng_key, 1, round(1000 * share)])
     dropped = random.permutation(pieces * pieces).reshape(pieces, pieces) < round(share * pieces * pieces)
     rows, columns = np.arange(height) * pieces // height, np.arange(width) * pieces // width
-    return np.where(dropped[rows[:, None], columns[None], None], np.uint8(0), picture)
+    return np.where(dropped[rows[:, None], columns[None], None], np.uint8(0), image)
 
 
-def shuffle_patches(picture: np.ndarray, pieces: int, *, rng_key: int) -> np.ndarray:
+def shuffle_patches(image: np.ndarray, pieces: int, *, rng_key: int) -> np.ndarray:
     """Return a picture, uint8 H, W, C, cut into pieces x pieces and put together in random order.
 
     Args:
-        picture: left as it is; where its side cannot be divided, the rest at the edges stays in its place.
+        image: left as it is; where its side cannot be divided, the rest at the edges stays in its place.
         pieces: along a side.
         rng_key: what the draws are a function of.
     """
-    height, width, channels = picture.shape
+    height, width, channels = image.shape
     h, w = height // pieces, width // pieces
     if not (h and w):
         raise ValueError(f"{pieces} pieces along a side were asked of a picture of {height} x {width} pixels")
     top, left = (height - h * pieces) // 2, (width - w * pieces) // 2
     inner = slice(top, top + h * pieces), slice(left, left + w * pieces)
-    cells = picture[inner].reshape(pieces, h, pieces, w, channels).swapaxes(1, 2).reshape(-1, h, w, channels)
+    cells = image[inner].reshape(pieces, h, pieces, w, channels).swapaxes(1, 2).reshape(-1, h, w, channels)
     mixed = cells[np.random.default_rng([rng_key, 2, pieces]).permutation(len(cells))]
-    found = picture.copy()
+    found = image.copy()
     found[inner] = mixed.reshape(pieces, pieces, h, w, channels).swapaxes(1, 2).reshape(h * pieces, -1, channels)
     return found

@@ -102,45 +102,40 @@ def upsample(values: np.ndarray, height: int, width: int, *, smooth: bool = True
     return values[rows.astype(np.intp)[:, None], columns.astype(np.intp)[None]]
 
 
-def enlarge(pixels: np.ndarray, *, smallest: int = SMALLEST) -> np.ndarray:
-    """Repeat the pixels of a small picture, so that a map can be seen on it.
-
-    Args:
-        pixels: H, W, 3 uint8.
-        smallest: the longer side is made at least this long, by a whole factor.
-    """
-    factor = -(-smallest // max(pixels.shape[:2]))
+def enlarge(pixels: np.ndarray) -> np.ndarray:
+    """Repeat the pixels of a small image, H, W, 3 uint8, so that a map can be seen on it."""
+    factor = -(-SMALLEST // max(pixels.shape[:2]))
     return pixels.repeat(factor, axis=0).repeat(factor, axis=1) if factor > 1 else pixels
 
 
 def montage(
-    pictures: Sequence[np.ndarray], columns: int | None = None, *, captions: Sequence[str] | None = None
+    images: Sequence[np.ndarray], columns: int | None = None, *, captions: Sequence[str] | None = None
 ) -> np.ndarray:
     """Put pictures of any sizes side by side, on white.
 
     Args:
-        pictures: each H, W, 3 uint8.
+        images: each H, W, 3 uint8.
         columns: how many in a row; all by default.
         captions: a short text above each.
     """
-    if not pictures or (captions is not None and len(captions) != len(pictures)):
+    if not images or (captions is not None and len(captions) != len(images)):
         raise ValueError(
-            f"{len(pictures)} pictures and {len(captions or ())} captions; give one or more, one caption each"
+            f"{len(images)} pictures and {len(captions or ())} captions; give one or more, one caption each"
         )
-    columns = min(columns or len(pictures), len(pictures))
-    rows = -(-len(pictures) // columns)
+    columns = min(columns or len(images), len(images))
+    rows = -(-len(images) // columns)
     head = CAPTION if captions is not None else 0
-    height = max(p.shape[0] for p in pictures) + head
-    width = max(p.shape[1] for p in pictures)
+    height = max(p.shape[0] for p in images) + head
+    width = max(p.shape[1] for p in images)
     page = Image.new("RGB", (columns * (width + GAP) - GAP, rows * (height + GAP) - GAP), "white")
     pen = ImageDraw.Draw(page)
     font = ImageFont.load_default(size=11)
-    for index, picture in enumerate(pictures):
+    for index, image in enumerate(images):
         row, column = divmod(index, columns)
         left, top = column * (width + GAP), row * (height + GAP)
         if captions is not None:
             pen.text((left, top), _fit(captions[index], font, width), fill="black", font=font)
-        page.paste(Image.fromarray(picture), (left, top + head))
+        page.paste(Image.fromarray(image), (left, top + head))
     return np.asarray(page)
 
 

@@ -128,9 +128,9 @@ class Layers:
         batch = 0 if first is None else first.shape[0]
         if listed is not None and first is not None and first.ndim == 3:  # a detector's pictures, each C, H, W
             batch = len(listed)
-        pictures = [x for x in inputs if isinstance(x, Tensor) and x.ndim == 4]
-        pictures += [x for x in listed or () if isinstance(x, Tensor) and x.ndim == 3]
-        size = (pictures[0].shape[-2], pictures[0].shape[-1]) if pictures else None
+        images = [x for x in inputs if isinstance(x, Tensor) and x.ndim == 4]
+        images += [x for x in listed or () if isinstance(x, Tensor) and x.ndim == 3]
+        size = (images[0].shape[-2], images[0].shape[-1]) if images else None
         return cls(host, batch, size, reorders_tokens(model), count_objects(model))
 
     def locate(self, name: str, module: nn.Module, shape: MapShape, *, slots: bool) -> TokenGrid:

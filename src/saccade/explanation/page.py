@@ -35,10 +35,10 @@ def render(explanation: Explained) -> str:
     several = len(explanation.pictures) > 1
     names = _names(explanation.pictures)
     sections: list[Section] = []
-    for place, picture in enumerate(explanation.pictures):
-        shown = [view for view in picture.views if view.absent is None and view.figures]
+    for place, sample in enumerate(explanation.pictures):
+        shown = [view for view in sample.views if view.absent is None and view.figures]
         views = [(view, _render_view(view, f"p{place + 1}")) for view in shown]
-        head, absent = _head(explanation, picture), _absent(picture.views)
+        head, absent = _head(explanation, sample), _absent(sample.views)
         if several:
             bodies = [Html(tag("h3", view.title) + body) for view, body in views]
             sections.append(Section(f"picture-{place + 1}", names[place], Html("".join((head, *bodies, absent)))))
@@ -54,9 +54,9 @@ def render(explanation: Explained) -> str:
     return render_page(title, sections, kind="Explanation", lead=Html("".join(lead)), foot=foot)
 
 
-def _names(pictures: Sequence[ExplainedSample]) -> list[str]:
+def _names(samples: Sequence[ExplainedSample]) -> list[str]:
     """Return the pictures' names, numbered where two are called alike."""
-    names = [picture.name for picture in pictures]
+    names = [sample.name for sample in samples]
     return [name if names.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(names, 1)]
 
 
@@ -66,19 +66,17 @@ def _steps() -> str:
     return f"{','.join(rules)}{{display:block}}"
 
 
-def _head(explanation: Explained, picture: ExplainedSample) -> Html:
+def _head(explanation: Explained, sample: ExplainedSample) -> Html:
     parts = []
-    if picture.pixels is not None:
-        seen = f"{picture.name}, as the model saw it"
-        parts.append(tag("div", encode_picture(picture.pixels, alt=seen, largest=256, smallest=224)))
-    if picture.rows:
-        body = _answer(picture.rows, explanation.model, explanation.outputs, picture.said)
+    if sample.pixels is not None:
+        seen = f"{sample.name}, as the model saw it"
+        parts.append(tag("div", encode_picture(sample.pixels, alt=seen, largest=256, smallest=224)))
+    if sample.rows:
+        body = _answer(sample.rows, explanation.model, explanation.outputs, sample.said)
     else:
         body = paragraph("The model gives no answer for the whole picture; the views are of its features.")
     against = explanation.against or "the other model"
-    other = (
-        _answer(picture.other_rows, against, explanation.outputs, picture.other_said) if picture.other_rows else None
-    )
+    other = _answer(sample.other_rows, against, explanation.outputs, sample.other_said) if sample.other_rows else None
     return tag("div", *parts, tag("div", body, other), class_="answer")
 
 

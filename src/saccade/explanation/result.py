@@ -6,7 +6,7 @@ from typing import Any
 
 from PIL import Image
 
-from ..files import free_folder, whole_folder
+from ..files import free_folder, require_own, whole_folder
 from ..report.notebook import show_page
 from ..tasks import Answer
 from .page import render
@@ -19,7 +19,7 @@ class Explanation(Explained):
     """What a model did with pictures: see `Explained`."""
 
     def __repr__(self) -> str:
-        names = ", ".join(picture.name for picture in self.pictures[:3])
+        names = ", ".join(sample.name for sample in self.pictures[:3])
         more = f" and {len(self.pictures) - 3} more" if len(self.pictures) > 3 else ""
         return f"<Explanation of {self.model}: {names}{more}>"
 
@@ -34,8 +34,7 @@ class Explanation(Explained):
             folder: must not hold anything but an earlier explanation, and that only with `overwrite`.
             overwrite: take the place of an earlier explanation.
         """
-        folder = Path(folder).expanduser()
-        check_free(folder, overwrite=overwrite)
+        folder = _require_free(folder, overwrite=overwrite)
         with whole_folder(folder) as draft:
             files = _write_pictures(self, draft)
             numbers = json.dumps(_numbers(self, files), indent=1, allow_nan=False)
@@ -46,12 +45,12 @@ class Explanation(Explained):
 
 def _write_pictures(explanation: Explained, folder: Path) -> dict[tuple[int, str], str]:
     files = {}
-    for place, picture in enumerate(explanation.pictures):
+    for place, sample in enumerate(explanation.pictures):
         inside = folder / f"picture-{place + 1}"
         inside.mkdir()
-        if picture.pixels is not None:
-            Image.fromarray(picture.pixels).save(inside / "picture.png")
-        for figure in (figure for view in picture.views for figure in view.figures):
+        if sample.pixels is not None:
+            Image.fromarray(sample.pixels).save(inside / "picture.png")
+        for figure in (figure for view in sample.views for figure in view.figures):
             if figure.pixels is None:
                 continue
             path = inside / f"{_safe(figure.key)}.png"
@@ -74,21 +73,21 @@ def _numbers(explanation: Explained, files: dict[tuple[int, str], str]) -> dict[
             return {"absent": one.absent}
         return {"numbers": one.numbers, "figures": {fig.key: figure(place, fig) for fig in one.figures}}
 
-    def said(picture: ExplainedSample) -> dict[str, Answer | None]:
-        return {"said": picture.said, "against_said": picture.other_said}
+    def said(sample: ExplainedSample) -> dict[str, Answer | None]:
+        return {"said": sample.said, "against_said": sample.other_said}
 
-    pictures = [
+    samples = [
         {
-            "name": picture.name,
-            "answer": [{"class": name, "share": share} for name, share in picture.answer],
-            "against": [{"class": name, "share": share} for name, share in picture.other],
-            **{key: answer.record for key, answer in said(picture).items() if answer is not None},
-            "views": {one.key: view(place, one) for one in picture.views},
+            "name": sample.name,
+            "answer": [{"class": name, "share": share} for name, share in sample.answer],
+            "against": [{"class": name, "share": share} for name, share in sample.other],
+            **{key: answer.record for key, answer in said(sample).items() if answer is not None},
+            "views": {one.key: view(place, one) for one in sample.views},
         }
-        for place, picture in enumerate(explanation.pictures)
+        for place, sample in enumerate(explanation.pictures)
     ]
     about = {"kind": KIND, "model": explanation.model, "against": explanation.against}
-    return {**about, "notes": list(explanation.notes), "pictures": pictures}
+    return {**about, "notes": list(explanation.notes), "pictures": samples}
 
 
 def choose_folder(folder: str | Path, *, overwrite: bool) -> Path:
@@ -98,22 +97,15 @@ def choose_folder(folder: str | Path, *, overwrite: bool) -> Path:
         folder: must hold nothing but an explanation.
         overwrite: the one that is there may be replaced, so no number is needed.
     """
-    path = Path(folder).expanduser()
-    check_free(path, overwrite=True)
-    return free_folder(path, overwrite=overwrite)
+    return free_folder(_require_free(folder, overwrite=True), overwrite=overwrite)
 
 
-def check_free(folder: Path, *, overwrite: bool) -> None:
-    """Refuse a folder that holds something, unless it is an explanation that may go."""
-    if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file; name a folder for the explanation")
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
+def _require_free(folder: str | Path, *, overwrite: bool) -> Path:
+    return require_own(folder, kind="explanation", is_own=_holds_explanation, overwrite=overwrite)
+
+
+def _holds_explanation(folder: Path) -> bool:
     try:
-        own = json.loads((folder / "numbers.json").read_text(encoding="utf-8")).get("kind") == KIND
+        return bool(json.loads((folder / "numbers.json").read_text(encoding="utf-8")).get("kind") == KIND)
     except (OSError, ValueError, AttributeError):
-        own = False
-    if not own:
-        raise FileExistsError(f"{folder} holds something that is no explanation; name another folder")
-    if not overwrite:
-        raise FileExistsError(f"{folder} holds an explanation; name another folder, or replace it by --overwrite")
+        return False

@@ -37,26 +37,23 @@ def resize_grid(table: Tensor, size: tuple[int, int]) -> Tensor:
     return grid.permute(0, 2, 3, 1).to(table.dtype)
 
 
-def resize_tokens(
-    table: Tensor, size: tuple[int, int], *, old: tuple[int, int] | None = None, prefix: int = 1
-) -> Tensor:
-    """Resample a table of shape 1, prefix + N, C to another grid; prefix rows are kept.
+def resize_tokens(table: Tensor, size: tuple[int, int], *, old: tuple[int, int] | None = None) -> Tensor:
+    """Resample a table of shape 1, 1 + N, C to another grid; the class token's row is kept.
 
     Args:
         table: the table; its N grid rows are in row-major order.
         size: the grid to resample to.
         old: the grid the table was made for; a square one is assumed if not given.
-        prefix: rows at the front that belong to class or register tokens.
     """
     if old is None:
-        side = math.isqrt(table.shape[1] - prefix)
-        if side * side != table.shape[1] - prefix:
+        side = math.isqrt(table.shape[1] - 1)
+        if side * side != table.shape[1] - 1:
             raise ValueError(
-                f"a position table of {table.shape[1]} rows with {prefix} prefix tokens is not a square grid; "
-                "say which grid it was made for"
+                f"a position table of {table.shape[1]} rows, one of them the class token's, is not a square grid; say "
+                "which grid it was made for"
             )
         old = (side, side)
-    head, grid = table[:, :prefix], table[:, prefix:]
+    head, grid = table[:, :1], table[:, 1:]
     grid = resize_grid(grid.unflatten(1, old), size).flatten(1, 2)
     return torch.cat([head, grid], dim=1)
 

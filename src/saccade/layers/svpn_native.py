@@ -162,11 +162,11 @@ def _processor() -> str:
     """Describe the processor, since a home folder can be shared between machines."""
     lines = [platform.system(), platform.machine(), platform.processor()]
     try:
-        told = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        cpuinfo = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
         return "\n".join(lines)
     names = ("model name", "flags", "Features", "CPU part", "CPU variant")
-    return "\n".join([*lines, *sorted({line for line in told if line.startswith(names)})])
+    return "\n".join([*lines, *sorted({line for line in cpuinfo if line.startswith(names)})])
 
 
 def _folder() -> Path:

@@ -18,17 +18,21 @@ class Backbone(nn.Module):
     """Base of every family: timm's method set, and loading of the published code's checkpoints.
 
     A family sets `num_classes`, `num_features`, `feature_info` and implements `forward_features`, `forward_head`,
-    `forward_intermediates`, `prune_intermediate_layers`, `reset_classifier`, `group_matcher` and `convert`.
+    `forward_intermediates`, `group_matcher` and `convert`.
     """
 
     default_out_indices: ClassVar[int | tuple[int, ...]] = (0, 1, 2, 3)
     official_prefix: ClassVar[str]  # a key that starts so is the published code's, never ours
     classifier: ClassVar[tuple[str, ...]] = ("head",)  # modules whose first axis is the number of classes
+    pools: ClassVar[tuple[str, ...]] = ("avg",)  # what `global_pool` may be, and "" without a classifier
+    levels: ClassVar[str]  # the modules that `feature_info` counts
 
     num_classes: int
     num_features: int
+    norm: nn.Module
     feature_info: list[dict[str, Any]]
     head: nn.Module
+    global_pool: str
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,6 +71,35 @@ class Backbone(nn.Module):
         """Return the layer that makes the logits."""
         return self.head
 
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Replace the classifier; zero classes makes it an identity."""
+        pool = self.global_pool if global_pool is None else global_pool
+        if pool not in (*self.pools, ""):
+            allowed = ", ".join(map(repr, self.pools))
+            raise ValueError(f"global_pool={pool!r} was given; allowed are {allowed} and ''")
+        if pool == "" and num_classes > 0:
+            classifying = " or ".join(map(repr, self.pools))
+            raise ValueError(f"global_pool='' was given with num_classes={num_classes}; pool {classifying} to classify")
+        self.global_pool, self.num_classes = pool, num_classes
+        self.head = self.new_classifier() if num_classes > 0 else nn.Identity()
+
+    def new_classifier(self) -> nn.Linear:
+        """Return a linear layer for `num_classes` logits."""
+        return self.like_self(nn.Linear(self.head_hidden_size, self.num_classes))
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Drop the levels, norm and head that the chosen outputs do not need; return the outputs' indices."""
+        levels = getattr(self, self.levels)
+        take, last = feature_take_indices(len(levels), indices)
+        setattr(self, self.levels, levels[: last + 1])
+        if prune_norm:
+            self.norm = nn.Identity()
+        if prune_head:
+            self.reset_classifier(0)
+        return take
+
     def no_weight_decay(self) -> set[str]:
         """Return names of parameters that weight decay would harm."""
         return set()
@@ -104,9 +137,9 @@ class Pyramid(Backbone):
     `stem`, `stages` and `norm` are modules; a family whose last stage returns more than a map overrides `as_map`.
     """
 
+    levels: ClassVar[str] = "stages"
     stem: nn.Module
     stages: nn.ModuleList
-    norm: nn.Module
 
     def as_map(self, x: Any, norm: bool) -> Tensor:
         """Return a stage's output as B, C, H, W, normalised if asked, which only the last stage's is."""
@@ -156,22 +189,6 @@ class Pyramid(Backbone):
         for stage in self.stages:
             x = stage(x)
         return self.finish(x)
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        """Drop the stages, norm and head that the chosen maps do not need; return the maps' indices."""
-        take, last = feature_take_indices(len(self.stages), indices)
-        self.stages = self.stages[: last + 1]
-        if prune_norm:
-            self.norm = nn.Identity()
-        if prune_head:
-            self.reset_classifier(0)
-        return take
-
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the classifier; zero classes makes it an identity."""
-        raise NotImplementedError
 
 
 def run_blocks(blocks: Iterable[nn.Module], x: Tensor, *args: Any, recompute: bool) -> Tensor:

@@ -37,6 +37,7 @@ class Columnar(Backbone):
     """
 
     default_out_indices: ClassVar[int | tuple[int, ...]] = 3  # the last ones, as timm's columnar models give
+    levels: ClassVar[str] = "blocks"
     num_prefix_tokens: int = 1
     pos_embed: Tensor
 
@@ -123,22 +124,6 @@ class Columnar(Backbone):
         if intermediates_only:
             return outputs
         return self.norm(x), outputs
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        """Drop the blocks, norm and head that the chosen outputs do not need; return the outputs' indices."""
-        take, last = feature_take_indices(len(self.blocks), indices)
-        self.blocks = self.blocks[: last + 1]
-        if prune_norm:
-            self.norm = nn.Identity()
-        if prune_head:
-            self.reset_classifier(0)
-        return take
-
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the classifier; zero classes makes it an identity."""
-        raise NotImplementedError
 
     def set_input_size(self, img_size: int | tuple[int, int] | None = None, **_: Any) -> None:
         """Resample the position table for another image size, once, instead of in every forward."""

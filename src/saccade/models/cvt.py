@@ -38,8 +38,6 @@ class CvT(Pyramid):
     default_out_indices: ClassVar[tuple[int, ...]] = (0, 1, 2)
     official_prefix: ClassVar[str] = "layers.0.0."
 
-    global_pool: str
-
     def __init__(
         self,
         *,
@@ -93,18 +91,6 @@ class CvT(Pyramid):
         if self.global_pool == "avg":
             x = x.mean((2, 3))
         return x if pre_logits else self.head(x)
-
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the classifier; zero classes makes it an identity."""
-        pool = self.global_pool if global_pool is None else global_pool
-        if pool not in ("avg", ""):
-            raise ValueError(f"global_pool={pool!r} was given; allowed are 'avg' and ''")
-        if pool == "" and num_classes > 0:
-            raise ValueError(
-                f"global_pool='' was given with num_classes={num_classes}; a map needs 'avg' to be classified"
-            )
-        self.global_pool, self.num_classes = pool, num_classes
-        self.head = self.like_self(nn.Linear(self.num_features, num_classes)) if num_classes > 0 else nn.Identity()
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return timm's map from parameter names to layers, for layer-wise learning rates."""

@@ -56,8 +56,8 @@ class GLNet(Pyramid):
 
     official_prefix: ClassVar[str] = "downsample_layers."
     classifier: ClassVar[tuple[str, ...]] = ("head", "aux_head")
+    pools: ClassVar[tuple[str, ...]] = ("avg", "max")
     aux_head: nn.Module | None
-    global_pool: str
 
     def __init__(
         self,
@@ -208,21 +208,14 @@ class GLNet(Pyramid):
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """Replace the classifiers; zero classes leaves none."""
-        pool = self.global_pool if global_pool is None else global_pool
-        if pool not in ("avg", "max", ""):
-            raise ValueError(f"global_pool={pool!r} was given; allowed are 'avg', 'max' and ''")
-        if pool == "" and num_classes > 0:
-            raise ValueError(
-                f"global_pool='' leaves a map, which {num_classes} classes cannot be read from; pool 'avg'"
-            )
-        self.global_pool, self.num_classes = pool, num_classes
-        self.head = self._new_classifier() if num_classes > 0 else nn.Identity()
-        self.aux_head = self._new_classifier() if num_classes > 0 and self.token_label else None
+        super().reset_classifier(num_classes, global_pool)
+        self.aux_head = self.new_classifier() if num_classes > 0 and self.token_label else None
 
-    def _new_classifier(self) -> nn.Linear:
-        layer = nn.Linear(self.num_features, self.num_classes)
+    def new_classifier(self) -> nn.Linear:
+        """Return a linear layer for `num_classes` logits."""
+        layer = super().new_classifier()
         init_linear(layer)
-        return self.like_self(layer)
+        return layer
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return timm's map from parameter names to layers, for layer-wise learning rates."""

@@ -18,7 +18,6 @@ from ._backbone import Pyramid, run_blocks
 from ._builder import build, default_cfg
 from ._published import NOMMER_CONSTANTS, NOMMER_NAMES
 
-POOLS = ("token", "avg", "")
 STAGES = 4
 
 T = TypeVar("T")
@@ -53,6 +52,7 @@ class NomMer(Pyramid):
     """
 
     official_prefix: ClassVar[str] = "transformer1."
+    pools: ClassVar[tuple[str, ...]] = ("token", "avg")
     num_prefix_tokens: int = 1
     prefix_in_channels: ClassVar[bool] = True  # of what `forward_features` returns
 
@@ -169,22 +169,18 @@ class NomMer(Pyramid):
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """Replace the classifier; zero classes makes it an identity."""
-        if global_pool is not None:
-            if global_pool not in POOLS:
-                raise ValueError(f"global_pool={global_pool!r} was given; allowed are {', '.join(map(repr, POOLS))}")
-            if global_pool == "token" and not self.reads_token:
-                raise ValueError(
-                    "global_pool='token' was asked of a synergistic last stage without a 'global' candidate, where the "
-                    "class token never sees the image; add 'global' or choose global_pool='avg'"
-                )
-            self.global_pool = global_pool
-        if num_classes and not self.global_pool:
+        if global_pool == "token" and not self.reads_token:
             raise ValueError(
-                f"global_pool='' was given with num_classes={num_classes}; pool 'token' or 'avg' to classify"
+                "global_pool='token' was asked of a synergistic last stage without a 'global' candidate, where the "
+                "class token never sees the image; add 'global' or choose global_pool='avg'"
             )
-        self.num_classes = num_classes
-        self.head = self.like_self(nn.Linear(self.width, num_classes)) if num_classes else nn.Identity()
-        init_weights(self.head)
+        super().reset_classifier(num_classes, global_pool)
+
+    def new_classifier(self) -> nn.Linear:
+        """Return a linear layer for `num_classes` logits."""
+        layer = super().new_classifier()
+        init_weights(layer)
+        return layer
 
     def set_input_size(
         self, img_size: int | tuple[int, int] | None = None, window_size: int | None = None, **_: Any

@@ -111,15 +111,6 @@ class SoT(Columnar):
         """Classify normalised tokens, or return the representation: class token, then pooled words."""
         return self.head(x, pre_logits=pre_logits) if isinstance(self.head, SecondOrder) and self.pooled else x
 
-    def forward_late(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits of class token and words apart, from the output of `forward_features`.
-
-        With fusion="late" a training loss is the sum of the losses of both; `forward` returns their sum.
-        """
-        if not isinstance(self.head, SecondOrder):
-            raise ValueError("the head was removed by prune_intermediate_layers; build the model again to classify")
-        return self.head.logits_pair(x)
-
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """Replace the linear classifiers of the head.
 

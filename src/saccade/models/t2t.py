@@ -37,8 +37,7 @@ class T2TViT(Columnar):
     """
 
     official_prefix: ClassVar[str] = "tokens_to_token."
-
-    global_pool: str
+    pools: ClassVar[tuple[str, ...]] = ("token", "avg")
 
     def __init__(
         self,
@@ -91,18 +90,11 @@ class T2TViT(Columnar):
             x = x[:, 1:].mean(1)
         return x if pre_logits else self.head(x)
 
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the classifier; zero classes makes it an identity."""
-        pool = self.global_pool if global_pool is None else global_pool
-        if pool not in ("token", "avg", ""):
-            raise ValueError(f"global_pool={pool!r} was given; allowed are 'token', 'avg' and ''")
-        if pool == "" and num_classes > 0:
-            raise ValueError(
-                f"global_pool='' was given with num_classes={num_classes}; pool 'token' or 'avg' to classify"
-            )
-        self.global_pool, self.num_classes = pool, num_classes
-        self.head = self.like_self(nn.Linear(self.num_features, num_classes)) if num_classes > 0 else nn.Identity()
-        _init(self.head)
+    def new_classifier(self) -> nn.Linear:
+        """Return a linear layer for `num_classes` logits."""
+        layer = super().new_classifier()
+        _init(layer)
+        return layer
 
     def convert(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename a published state dict to ours, without the localization head it may have been trained with."""

@@ -117,8 +117,8 @@ class Handle:
         handles.remove(self)
         if not handles:
             delattr(self.model, RECORD)
-        for told in CHANGED:
-            told(self.model)
+        for notify in CHANGED:
+            notify(self.model)
 
     def _restore(self, parent: nn.Module, name: str, value: Any) -> None:
         if value is _ABSENT:
@@ -177,8 +177,8 @@ def attach(
     except BaseException:
         handle.detach()
         raise
-    for told in CHANGED:
-        told(model)
+    for notify in CHANGED:
+        notify(model)
     return handle
 
 

@@ -82,7 +82,7 @@ class OnTokens:
                 skip = 0 if self.class_token else block.prefix_tokens
                 parent = host.model.get_submodule(block.path)
                 free = handle.add(parent, name, self.build(place, skip=skip, causal=causal))
-                handle.listen(place, _Masked(parent.get_submodule(free), members))
+                handle.listen(place, WithMask(parent.get_submodule(free), members))
 
     def _check(self, host: Host, title: str) -> None:
         require_blocks(host, title)
@@ -181,6 +181,16 @@ class Members:
         if host.joint is not None:
             module, call = host.model.get_submodule(host.joint.path), _Call(self, host.joint)
             handle.hook(module.register_forward_hook(call.join, with_kwargs=True))
+            words: nn.Module = module.get_submodule("text_embeddings")
+            handle.hook(words.register_forward_pre_hook(self._place, with_kwargs=True))
+
+    def _place(
+        self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Forward pre-hook of a text's embedding beside an image's: as `_Places`."""
+        if self.valid is None or kwargs.get("position_ids") is not None:
+            return None
+        return args, {**kwargs, "position_ids": count_places(self.valid)}
 
     def final(self, x: Tensor) -> Tensor | None:
         """Return what counts of the final tokens, B, N, C: of text and picture where they were joined on the way."""
@@ -206,7 +216,7 @@ class Members:
         return part.expand(x.shape[:2]) if mask is None else mask & part
 
 
-class _Masked:
+class WithMask:
     """Calls a module with features and with the mask of the running call."""
 
     def __init__(self, module: nn.Module, members: Members) -> None:
@@ -214,6 +224,7 @@ class _Masked:
         self.members = members
 
     def __call__(self, x: Tensor) -> Tensor:
+        """Return what the module makes of features."""
         return self.module(x, self.members.mask(x))
 
 
@@ -264,11 +275,16 @@ class _Places:
         self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         mask = self.taker.pick(args, kwargs)
-        told = len(args) > self.taker.position + 1 or kwargs.get("position_ids") is not None
-        if told or not isinstance(mask, Tensor) or mask.ndim != 2 or kwargs.get("past_key_values") is not None:
+        placed = len(args) > self.taker.position + 1 or kwargs.get("position_ids") is not None
+        if placed or not isinstance(mask, Tensor) or mask.ndim != 2 or kwargs.get("past_key_values") is not None:
             return None
-        place = torch.arange(mask.shape[1], device=mask.device)
-        return args, {**kwargs, "position_ids": (place - mask.int().argmax(1, keepdim=True)).clamp_min(0)}
+        return args, {**kwargs, "position_ids": count_places(mask)}
+
+
+def count_places(mask: Tensor) -> Tensor:
+    """Return the places of tokens, B, N, counted from the first that is no padding."""
+    place = torch.arange(mask.shape[1], device=mask.device)
+    return (place - mask.int().argmax(1, keepdim=True)).clamp_min(0)
 
 
 def read_mask(mask: Any, *, padding_is_true: bool = False) -> Tensor | None:

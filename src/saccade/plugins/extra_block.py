@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .attach import Handle
-from .context import Members, choose_blocks
+from .context import Members, WithMask, choose_blocks
 from .registry import register_plugin
 from .tokens import Block, HookPoint, Host, HostError, require_blocks
 
@@ -56,7 +56,7 @@ class ExtraBlock:
         members = Members(host, "all")
         members.install(host, handle)
         name = handle.add(parent, self.name, self.build(host, block))
-        handle.listen(HookPoint(block.path, "output", block.end.dim), _WithMask(parent.get_submodule(name), members))
+        handle.listen(HookPoint(block.path, "output", block.end.dim), WithMask(parent.get_submodule(name), members))
 
     def build(self, host: Host, block: Block) -> nn.Module:
         """Make the layer for tokens of the block's width."""
@@ -110,17 +110,6 @@ class ExtraMlp(nn.Module):
         """Add what each token makes of itself."""
         _check_tokens(x)
         return x + self.fc2(F.gelu(self.fc1(self.norm(x))))
-
-
-class _WithMask:
-    """Calls a module with tokens and with the mask of the running call."""
-
-    def __init__(self, module: nn.Module, members: Members) -> None:
-        self.module = module
-        self.members = members
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.module(x, self.members.mask(x))
 
 
 def _check(host: Host, block: Block) -> None:

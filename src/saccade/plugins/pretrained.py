@@ -13,6 +13,7 @@ from .registry import PLUGINS
 RECORD = "saccade_plugins"  # in config.json
 PLAIN = (str, int, float, bool, type(None))
 MOST = 32  # plug-ins of one model
+SAFE = {"local_files_only": True, "trust_remote_code": False}  # without it, transformers asks whether to run their code
 
 
 def from_pretrained(folder: str | Path, **options: Any) -> nn.Module:
@@ -26,16 +27,16 @@ def from_pretrained(folder: str | Path, **options: Any) -> nn.Module:
     path = Path(folder).expanduser()
     if not (path / "config.json").is_file():
         raise FileNotFoundError(f"{path} holds no config.json; give the folder that model.save_pretrained wrote")
-    config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+    config = transformers.AutoConfig.from_pretrained(path, **SAFE)
     name = (getattr(config, "architectures", None) or [""])[0]
     made: Any = getattr(transformers, name, None)
     known = isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)
     if not known:
         raise ValueError(f"{path / 'config.json'} names the architecture {name!r}, which transformers does not have")
-    told = getattr(config, RECORD, None)
-    if not told:
-        return made.from_pretrained(path, local_files_only=True, **options).eval()
-    plugins = _read(told, path)
+    record = getattr(config, RECORD, None)
+    if not record:
+        return made.from_pretrained(path, **SAFE, **{"use_safetensors": True, **options}).eval()
+    plugins = _read(record, path)
     delattr(config, RECORD)
     model: nn.Module = made(config)
     for plugin in plugins:
@@ -49,9 +50,9 @@ def record_plugins(model: nn.Module) -> None:
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "save_pretrained"):
         return
-    told = [_describe(handle.plugin) for handle in attached(model)]
-    if told and all(told):
-        setattr(config, RECORD, told)
+    record = [_describe(handle.plugin) for handle in attached(model)]
+    if record and all(record):
+        setattr(config, RECORD, record)
     elif hasattr(config, RECORD):
         delattr(config, RECORD)
 
@@ -83,23 +84,23 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(part, PLAIN) for part in value)
 
 
-def _read(told: Any, path: Path) -> list[Any]:
+def _read(record: Any, path: Path) -> list[Any]:
     """Return the plug-ins that a configuration names; the file may be a stranger's."""
     wrong = ValueError(f"{path / 'config.json'}: {RECORD} is no list of plug-ins with options; save the model again")
-    if not isinstance(told, list) or len(told) > MOST:
+    if not isinstance(record, list) or len(record) > MOST:
         raise wrong
     found = []
-    for entry in told:
+    for entry in record:
         if not isinstance(entry, dict) or set(entry) != {"name", "options"} or not isinstance(entry["options"], dict):
             raise wrong
         if not all(isinstance(value, PLAIN) or _is_list(value) for value in entry["options"].values()):
             raise wrong
-        made = PLUGINS.find(str(entry["name"]))
-        if not hasattr(made, "install"):
-            raise ValueError(f"{path / 'config.json'}: the plug-in {entry['name']!r} is none that goes onto a model")
         try:
+            made = PLUGINS.find(str(entry["name"]))
+            if not hasattr(made, "install"):
+                raise ValueError("it is none that goes onto a model")
             found.append(made(**entry["options"]))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{path / 'config.json'}: the plug-in {entry['name']!r}: {error}") from None
     return found
 

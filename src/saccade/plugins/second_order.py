@@ -62,6 +62,11 @@ class SecondOrderHead:
         if isinstance(head_dim, str) and head_dim != "width":
             raise ValueError(f"head_dim={head_dim!r} was given; give a whole number, 'width', or None")
         tried = head_dim if isinstance(head_dim, int) else 14
+        if num_heads < 1 or tried < 1 or not 0 <= drop_rate < 1:
+            raise ValueError(
+                f"num_heads={num_heads}, head_dim={head_dim} and drop_rate={drop_rate} were given; the first two are 1 "
+                "or more, the last is a share from 0 to below 1"
+            )
         SecondOrder(32, 2, fusion=fusion, pooling=pooling, num_heads=num_heads, head_dim=tried, **options)
         self.num_classes = num_classes
         self.fusion: Fusion = fusion

@@ -72,24 +72,20 @@ def table(
     *,
     caption: str,
     numeric: Sequence[int] = (),
-    named: bool = True,
-    class_: str | None = None,
 ) -> Html:
     """Return a table that scrolls by itself where it is wider than the window.
 
     Args:
         header: the columns' names; nothing for one that explains itself.
-        rows: cells, plain text or Html.
+        rows: cells, plain text or Html; the first names its row.
         caption: what the table shows.
         numeric: columns to align right.
-        named: the first cell of a row is its name.
-        class_: of the table.
     """
     right = set(numeric)
 
     def cell(column: int, child: Child) -> Html:
         style = "num" if column in right else None
-        if named and column == 0:
+        if column == 0:
             return tag("th", child, scope="row", class_=style)
         return tag("td", child, class_=style)
 
@@ -99,7 +95,7 @@ def table(
         for i, name in enumerate(header)
     ]
     body = [tag("tr", *(cell(i, child) for i, child in enumerate(row))) for row in rows]
-    whole = tag("table", tag("caption", caption), tag("thead", tag("tr", *head)), tag("tbody", *body), class_=class_)
+    whole = tag("table", tag("caption", caption), tag("thead", tag("tr", *head)), tag("tbody", *body))
     return tag("div", whole, class_="scroll", tabindex="0", role="group", aria_label=caption)
 
 

@@ -12,9 +12,7 @@ LARGEST = 128
 SMALLEST = 96
 
 
-def encode_picture(
-    pixels: np.ndarray, *, alt: str, largest: int = LARGEST, smallest: int = SMALLEST, class_: str | None = None
-) -> Html:
+def encode_picture(pixels: np.ndarray, *, alt: str, largest: int = LARGEST, smallest: int = SMALLEST) -> Html:
     """Return an image element that holds its picture.
 
     Args:
@@ -22,10 +20,9 @@ def encode_picture(
         alt: what it shows, in words.
         largest: see `png_uri`.
         smallest: see `png_uri`.
-        class_: of the element.
     """
     image = _fit(_open(pixels), largest=largest, smallest=smallest)
-    return tag("img", src=_uri(image), alt=alt, width=image.width, height=image.height, class_=class_)
+    return tag("img", src=_uri(image), alt=alt, width=image.width, height=image.height)
 
 
 def png_uri(pixels: np.ndarray, *, largest: int = LARGEST, smallest: int = SMALLEST) -> str:

@@ -103,7 +103,7 @@ class Metrics(ABC):
         """Bring the samples of all processes together, in the order of their places."""
         found = [state for state in states if state]
         if not found:
-            raise ValueError("no validation picture can be read; `saccade data check` names them")
+            raise ValueError("no validation sample can be read; `saccade data check` names them")
         whole = {name: torch.cat([state[name] for state in found]) for name in found[0]}
         order = whole[PLACE].argsort()
         self.joined = {name: value[order] for name, value in whole.items()}

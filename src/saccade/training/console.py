@@ -85,7 +85,7 @@ class Console:
             spec = self.metrics.get(name)
             shown = f"{value / count:.1%}" if spec is not None and spec.share else f"{value / count:.4g}"
             message.append(f"{spec.words if spec is not None else name} {shown}")
-        message.append(f"{rate:,.0f} images/s")
+        message.append(f"{rate:,.0f} samples/s")
         self.progress.update(self.bar, completed=self.done, message="  ".join(message))
 
     def end_epoch(self, record: dict[str, Any]) -> None:
@@ -96,9 +96,9 @@ class Console:
         spec = self.metrics.get(self.primary)
         if spec is not None and f"val_{spec.name}" in record:
             parts += [f"val {spec.words} {spec.show(record[f'val_{spec.name}'])}"]
-        parts += [f"{record['images_per_second']:,.0f} images/s"]
+        parts += [f"{record['images_per_second']:,.0f} samples/s"]
         if record["bad_pictures"]:
-            parts += [f"{record['bad_pictures']} pictures left out"]
+            parts += [f"{record['bad_pictures']} samples left out"]
         self.say("  ".join(parts))
 
     def close(self, title: str, facts: dict[str, str]) -> None:

@@ -94,17 +94,17 @@ def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, sa
     if random and side is not None and side > SMALL_SIDE and samples is not None and samples <= FEW:
         notes.append(FROM_SCRATCH.format(samples=samples))
     if config.data.img_size is None and side not in (None, size):
-        notes.append(f"pictures of about {side} pixels are trained at {size}; --img-size chooses another size")
+        notes.append(f"images of about {side} pixels are trained at {size}; --img-size chooses another size")
     if resolved.optim.batch_size != config.optim.batch_size:
         now, before = resolved.optim, config.optim
         notes.append(
-            f"{samples} training pictures: batches of {now.batch_size} in place of {before.batch_size} and a learning "
+            f"{samples} training samples: batches of {now.batch_size} in place of {before.batch_size} and a learning "
             f"rate of {now.lr:g}, for more steps in an epoch; --batch-size and --lr set your own"
         )
     elif samples is not None and samples < 4 * resolved.optim.batch_size:
         steps = max(samples // resolved.optim.batch_size, 1)
         notes.append(
-            f"{samples} training pictures in batches of {resolved.optim.batch_size} are only {steps} "
+            f"{samples} training samples in batches of {resolved.optim.batch_size} are only {steps} "
             f"step{'s' * (steps > 1)} an epoch; a smaller --batch-size or more --epochs may help"
         )
     return notes

@@ -276,7 +276,7 @@ class Loop(Step):
         changes = differences(begun, self.parts.identity)
         if changes:
             raise StateError(
-                f"the pictures are not those that {self.run.path} was begun with: {'; '.join(changes)}. Put them back "
+                f"the samples are not those that {self.run.path} was begun with: {'; '.join(changes)}. Put them back "
                 "as they were (--set data.path=... if they lie elsewhere now), or begin another run; it can start from "
                 f"this one's weights: --checkpoint {self.run.path}"
             )

@@ -1,7 +1,7 @@
 """From a recipe and what a user types to all settings of a run."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from importlib import resources
 from pathlib import Path
@@ -61,8 +61,11 @@ def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
     config = overlay(TrainConfig(), values, source=f"recipe {name}")
     model, task = given.get("model.name"), asked or config.task
     find_model = choose_task(task).kind.find_model if task else resolve_name
-    for more in choose_variants(variants, find_model(model or config.model.name)):
-        config = overlay(config, more, source=f"recipe {name}")
+    full = find_model(model or config.model.name)
+    if (family := family_of(name, full)) is not None:
+        config = overlay(config, family.settings, source=f"the family {family.name}")
+    for more in choose_variants(variants, full):
+        config = overlay(config, {key: value for key, value in more.items() if key != "grid"}, source=f"recipe {name}")
     if model is not None and find_model(model) != find_model(config.model.name):
         config = replace(config, model=replace(config.model, options={}))  # they were meant for the recipe's model
     if {"optim.batch_size", "optim.lr"} & given.keys():  # then they are what was asked for, however few the pictures
@@ -82,6 +85,79 @@ def default_recipe(given: Mapping[str, Any]) -> str:
     kind = choose_task(given["task"]).kind if given.get("task") else Task
     trained = given.get("model.checkpoint") or given.get("model.pretrained")
     return FINETUNE if trained and kind.recipe == Task.recipe else kind.recipe
+
+
+def grid_of(config: TrainConfig) -> Any:
+    """Return the `grid` of the recipe that settings began from, its variants' for the model included; None without.
+
+    It is what `saccade tune` tries instead of values of its own; training leaves it aside.
+    """
+    if config.recipe is None:
+        return None
+    values = read_recipe(config.recipe)
+    _, variants = split_variants(values, source=f"recipe {config.recipe}")
+    grids = [values.get("grid"), *(more.get("grid") for more in choose_variants(variants, config.model.name))]
+    found = [grid for grid in grids if grid is not None]
+    if not all(isinstance(grid, Mapping) for grid in found):
+        return found[-1]  # whoever reads it says what is wrong
+    return {name: values for grid in found for name, values in grid.items()} or None
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models that are trained alike.
+
+    Attributes:
+        name: of the family.
+        settings: laid over a recipe's.
+        measured: what they come from.
+        patches: along a side of small images; None leaves the model's own.
+        options: of the model's constructor, for small images.
+        only: pattern of the names that patches and options are for.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    measured: str
+    patches: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    only: str = "*"
+
+
+def family_of(recipe: str | None, model: str) -> Family | None:
+    """Return the family of a model that a recipe has settings for; None if it has none.
+
+    Args:
+        recipe: its name or file.
+        model: full name.
+    """
+    for name, about in _families(recipe).items():
+        if any(fnmatchcase(model.split(".")[0], pattern) for pattern in about["models"]):
+            small = about.get("small_images", {})
+            more = {key: small[key] for key in ("patches", "options", "only") if key in small}
+            return Family(name, about["settings"], about["measured"], **more)
+    return None
+
+
+def has_families(recipe: str | None) -> bool:
+    """Tell whether a recipe's numbers depend on the family of models."""
+    return bool(_families(recipe))
+
+
+def _families(recipe: str | None) -> dict[str, Any]:
+    if recipe is None:
+        return {}
+    try:
+        name = read_recipe(recipe).get("families")
+    except (ConfigError, OSError):  # the recipe of a run from elsewhere
+        return {}
+    if name is None:
+        return {}
+    home = resources.files("saccade.recipes") / "families"
+    known = sorted(file.name[:-5] for file in home.iterdir() if file.name.endswith(".yaml"))
+    if name not in known:
+        raise ConfigError(f"recipe {recipe}: families = {name!r} was given; there are {', '.join(known)}")
+    return read_yaml((home / f"{name}.yaml").read_text(encoding="utf-8"), source=f"families {name}")
 
 
 def list_recipes() -> list[str]:
@@ -105,7 +181,9 @@ def read_recipe(name: str) -> dict[str, Any]:
 
 
 def split_variants(values: Mapping[str, Any], *, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a recipe's settings without its variants, and the variants: patterns of names with settings.
+    """Return a recipe's settings without its variants, families and grid, and the variants.
+
+    Variants are patterns of names with settings; families name a file of more, and a grid is what `tune` tries.
 
     Args:
         values: a recipe as read.
@@ -113,6 +191,8 @@ def split_variants(values: Mapping[str, Any], *, source: str) -> tuple[dict[str,
     """
     plain = dict(values)
     variants = plain.pop("variants", None) or {}
+    plain.pop("families", None)
+    plain.pop("grid", None)
     if not isinstance(variants, Mapping) or not all(isinstance(v, Mapping) for v in variants.values()):
         raise ConfigError(
             f"{source}: variants = {variants!r} was given; it takes patterns of model names, each with settings, as in "

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ..config import ConfigError, TrainConfig, flatten
+from ..config import AugmentConfig, ConfigError, TrainConfig, flatten
 from ..data.open import Data
 from ..data.spec import InputSpec
 from ..files import write_text
@@ -112,7 +112,7 @@ def _facts(config: TrainConfig, shown: Shown) -> list[tuple[str, str, str]]:
         found.append(("Epochs", f"{records[-1]['epoch']} of {config.schedule.epochs}", steps))
         speeds = [record["images_per_second"] for record in records if record.get("images_per_second")]
         if speeds:
-            found.append(("Speed", f"{statistics.median(speeds):,.0f}", "images/s in training, median epoch"))
+            found.append(("Speed", f"{statistics.median(speeds):,.0f}", "samples/s in training, median epoch"))
     return found
 
 
@@ -136,15 +136,16 @@ def _curves(config: TrainConfig, shown: Shown) -> Section:
             charts.append(chart(spec.words[:1].upper() + spec.words[1:], unit, names, percent=spec.share))
     charts += [
         chart("Learning rate", "at the end of the epoch", {"learning rate": "lr"}, zero=True),
-        chart("Speed", "images a second, in training", {"speed": "images_per_second"}, zero=True),
+        chart("Speed", "samples a second, in training", {"speed": "images_per_second"}, zero=True),
     ]
     augment = config.augment
     mixed = augment.mixup > 0 or augment.cutmix > 0
-    about = "Training values are means over an epoch, while the weights change" + (
-        ", on pictures that are mixed: they cannot be held against the validation values."
-        if mixed
-        else ", on augmented pictures: they can be worse than the validation values."
-    )
+    how = ", on augmented samples: they can be worse than the validation values."
+    if mixed:
+        how = ", on samples that are mixed: they cannot be held against the validation values."
+    elif augment == AugmentConfig(crop="none", flip=0.0):  # nothing is left to chance
+        how = "."
+    about = f"Training values are means over an epoch, while the weights change{how}"
     return Section("curves", "Curves", join(paragraph(about), grid(*charts), _epochs(records)))
 
 
@@ -162,12 +163,12 @@ def _left_out(run: Run, summary: Mapping[str, Any]) -> Section:
     if bad is None and run.bad_file.exists():
         bad = json.loads(run.bad_file.read_text(encoding="utf-8"))
     if not bad:
-        detail = "None: every picture could be read." if bad is not None else "The run does not tell."
-        return Section("left-out", "Pictures left out", paragraph(detail))
+        detail = "None: every sample could be read." if bad is not None else "The run does not tell."
+        return Section("left-out", "Samples left out", paragraph(detail))
     rows = [[shorten(str(name), 200), shorten(str(reason), 400)] for name, reason in list(bad.items())[:LISTED]]
-    caption = f"{len(bad):,} picture{'s' if len(bad) > 1 else ''} that could not be read"
+    caption = f"{len(bad):,} sample{'s' if len(bad) > 1 else ''} that could not be read"
     caption += f"; the first {LISTED}, all are in bad_pictures.json" if len(bad) > LISTED else ""
-    return Section("left-out", "Pictures left out", table(["Picture", "Why"], rows, caption=caption))
+    return Section("left-out", "Samples left out", table(["Sample", "Why"], rows, caption=caption))
 
 
 def _settings(run: Run, config: TrainConfig) -> Section:

@@ -25,6 +25,7 @@ from ..tasks import MetricSpec, Task
 from ..tasks.opening import TaskChoice
 from .defaults import batch_for, epochs_for, notes_on, options_for, side_for, typical_side
 from .engine import use_fast_gelu
+from .families import family_notes, small_options
 from .parallel import World
 
 RESIDENT_SHARE = 0.4  # of the device's free memory a set may take
@@ -74,12 +75,13 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     batch, rate = batch_for(config, samples)
     epochs = epochs_for(config, samples, batch)
     options = config.model.options if known is None else {**known.options, **config.model.options}
+    patches = small_options(config, name, size) if known is None else {}
     resolved = overlay(
         config,
         {
             "task": config.task or choice.kind.name,
             "data": {"img_size": size, "mean": mean, "std": std, "workers": _workers(config, data)},
-            "model": {"name": name, "options": options_for(name, options, size)},
+            "model": {"name": name, "options": options_for(name, options, size) | patches},
             "optim": {"batch_size": batch, "lr": rate, "least_steps": None},
             "schedule": {"epochs": epochs, "steps": None},
             "engine.precision": ("bfloat16" if gpu else "float32") if precision == "auto" else precision,
@@ -91,7 +93,7 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     choice.kind.complete_spec(spec, data)
     choice.kind.note_options(spec, choice.options)
     choice.kind.complete_model(spec, resolved.model, data)
-    spec.notes += [*left, *notes_on(config, resolved, side=side, samples=samples)]
+    spec.notes += [*left, *family_notes(config, patches), *notes_on(config, resolved, side=side, samples=samples)]
     return resolved, spec
 
 
@@ -184,9 +186,9 @@ def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
     for role in ("training", "validation"):
         (before, was), (count, is_now) = begun[role], now[role]
         if before != count:
-            changes.append(f"there were {before} {role} pictures and are {count}")
+            changes.append(f"there were {before} {role} samples and are {count}")
         elif was != is_now:
-            changes.append(f"the {count} {role} pictures have other names, labels or pixels")
+            changes.append(f"the {count} {role} samples have other names, labels or contents")
     if not changes and begun["steps"] != now["steps"]:
         changes.append(f"an epoch had {begun['steps']} steps and has {now['steps']}")
     return changes

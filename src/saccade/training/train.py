@@ -27,6 +27,7 @@ from ..tasks.opening import choose_task, open_samples
 from ..weights import save_model, save_tensors
 from .console import Console
 from .engine import torch_settings
+from .fitting import find_rate
 from .lifecycle import begun_before, held_alone, mark
 from .loop import Loop, TrainingError
 from .parallel import World, join_world, local_device
@@ -158,11 +159,11 @@ def train(
         raise ConfigError(f"out={out} was given with resume={resume}; a resumed run stays in its folder")
     resume = resume or begun_before(out)
     if resume is None:
-        config, run = configure(recipe, given), None
+        (config, notes), run = find_rate(configure(recipe, given), given), None
     else:
         run = Run.open(resume)
-        config = _resumed_config(run, recipe, given)
-    return train_config(config, run=run, out=out, overwrite=overwrite, quiet=quiet)
+        config, notes = _resumed_config(run, recipe, given), []
+    return train_config(config, run=run, out=out, overwrite=overwrite, quiet=quiet, notes=notes)
 
 
 def train_config(
@@ -172,6 +173,7 @@ def train_config(
     out: str | Path | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    notes: Sequence[str] = (),
 ) -> Trained:
     """Train by complete settings.
 
@@ -181,6 +183,7 @@ def train_config(
         out: the folder of a new one.
         overwrite: replace the run that `out` names.
         quiet: print nothing.
+        notes: to be said first.
     """
     device = local_device(config.engine.device)
     with torch_settings(config, device), join_world(device) as world:
@@ -197,7 +200,7 @@ def train_config(
         held = parts.validation.source
         check_bad(parts.validation.bad, config.data.bad_limit * len(held), of=len(held))
         run = run or _new_run(config, out, world, overwrite=overwrite)
-        for note in (*data.notes, *spec.notes, *parts.feed.notes):
+        for note in (*notes, *data.notes, *spec.notes, *parts.feed.notes):
             console.say(note)
         with held_alone(run, world):
             loop = Loop(config, run, parts, world=world, device=device, console=console)
@@ -227,7 +230,7 @@ def _fit(loop: Loop) -> dict[str, Any]:
             with suppress(RuntimeError):
                 time.sleep(0.05)
         raise TrainingError(
-            f"a process that reads pictures was ended from outside at step {loop.step}: {error}. Mostly the machine's "
+            f"a process that reads samples was ended from outside at step {loop.step}: {error}. Mostly the machine's "
             f"memory is full; saccade train --resume {loop.run.path} --workers {(loop.config.data.workers or 0) // 2}"
         ) from error
     finally:
@@ -302,10 +305,10 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
         loop.console.close(
             f"{loop.config.model.name} on {parts.data.name}",
             {
-                primary.words: f"{primary.show(trained.score)} on {len(measured)} validation pictures",
+                primary.words: f"{primary.show(trained.score)} on {len(measured)} validation samples",
                 "trained": f"{epochs}, {count_of(loop.step, 'step')}, {summary['seconds']:.0f} s",
                 "parameters": f"{summary['parameters']:,}",
-                "pictures left out": str(count_bad(summary["bad_pictures"])),
+                "samples left out": str(count_bad(summary["bad_pictures"])),
                 "run": str(run.path),
                 **({"report": str(report)} if report else {}),
             },

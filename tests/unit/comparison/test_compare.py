@@ -143,9 +143,9 @@ def test_a_result_is_written_whole_as_json_and_markdown(whole):
     assert len(found["classes"][CHANGED]) == 10
     assert found["costs"]["base"]["parameters"] == whole.costs["base"].parameters
     assert found["plan"]["arms"][1]["checks"][0] == {
-        "what": "training pictures",
+        "what": "training samples",
         "equal": True,
-        "detail": whole.plan.arm(CHANGED).check("training pictures").detail,
+        "detail": whole.plan.arm(CHANGED).check("training samples").detail,
     }
     text = (whole.path / "result.md").read_text()
     for part in ("# Which arm helps", f"| `{CHANGED}` |", "## Costs", "## Classes", "Held equal", "val_loss"):
@@ -178,7 +178,7 @@ def test_any_metric_that_pictures_have_scores_of_is_compared_over_pictures(whole
     assert set(result.binary) == {"top1", "top5", "macro_top1"}
     words = (whole.path / "report.html").read_text(encoding="utf-8")
     assert "Its top-5 accuracy is " in words
-    assert "Of 100 pictures" not in words
+    assert "Of 100 samples" not in words
 
 
 def test_plan_and_verdicts_are_told_once(whole, capsys):

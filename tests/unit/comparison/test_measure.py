@@ -93,7 +93,7 @@ def test_seeds_with_their_own_pictures_are_compared_over_seeds_alone(tmp_path):
 def test_arms_that_validated_on_other_pictures_are_refused(tmp_path):
     arms = {"base": evidence(tmp_path, "base", BASE)}
     arms["other"] = evidence(tmp_path, "other", BETTER, fingerprint="another")
-    with pytest.raises(ValueError, match="different pictures with seed 0"):
+    with pytest.raises(ValueError, match="different samples with seed 0"):
         same_samples(arms)
 
 
@@ -161,7 +161,7 @@ def test_other_numbers_of_a_run_are_compared_over_samples_where_these_have_score
     odd = Measure(arms, asked("oddity", larger_is_better=True)).difference("base", "other")
     assert odd.mean == pytest.approx(1.0)
     assert (odd.n_samples, odd.samples_fixed) == (0, True)
-    assert "of other pictures it says nothing" in str(odd)
+    assert "of other samples it says nothing" in str(odd)
 
 
 def test_metrics_by_picture_and_by_class(pair):

@@ -69,18 +69,18 @@ def test_another_batch_size_is_caught_and_explained(tmp_path):
     differing = {check.what: check.detail for check in found.checks if not check.equal}
     assert set(differing) == {"batches", "schedule", "optimizer"}
     assert "because optim.batch_size = 48, not 32" in differing["batches"]
-    assert found.check("order of the pictures").equal  # the same permutation, cut elsewhere
+    assert found.check("order of the samples").equal  # the same permutation, cut elsewhere
     assert found.check("augmentation draws").equal
 
 
 def test_fewer_training_pictures_and_repeats_are_caught(tmp_path):
     found = plan("few:=data.train_limit=64", "twice:=augment.repeats=2", out=tmp_path / "c")
     few, twice = found.arm("few"), found.arm("twice")
-    assert "64 pictures against 96, because data.train_limit = 64" in few.check("training pictures").detail
-    assert not few.check("order of the pictures").equal
-    assert "augment.repeats = 2, not 1" in twice.check("order of the pictures").detail
+    assert "64 samples against 96, because data.train_limit = 64" in few.check("training samples").detail
+    assert not few.check("order of the samples").equal
+    assert "augment.repeats = 2, not 1" in twice.check("order of the samples").detail
     assert not twice.check("augmentation draws").equal
-    assert twice.check("training pictures").equal
+    assert twice.check("training samples").equal
 
 
 def test_another_order_is_caught_even_if_no_setting_explains_it(cache):
@@ -91,14 +91,14 @@ def test_another_order_is_caught_even_if_no_setting_explains_it(cache):
     other = replace(other, order=(swapped, *other.order[1:]))
     caught = {check.what: check.detail for check in check_all(reference, other) if not check.equal}
     assert caught == {
-        "order of the pictures": "and no setting explains it",
+        "order of the samples": "and no setting explains it",
         "augmentation draws": "and no setting explains it",
     }
 
 
 def test_another_seed_is_caught_in_order_draws_and_weights(cache):
     caught = {c.what for c in check_all(look("base", cache), look("base", cache, seed=1)) if not c.equal}
-    assert caught == {"order of the pictures", "augmentation draws", "initial weights"}
+    assert caught == {"order of the samples", "augmentation draws", "initial weights"}
 
 
 def test_one_changed_weight_is_caught(cache):
@@ -137,7 +137,7 @@ def test_a_budget_reduces_seeds_then_epochs_and_says_so(tmp_path):
 
 def test_a_plan_that_can_see_nothing_says_so_instead_of_a_size_there_is_not(tmp_path):
     found = replace(plan("broadcast", out=tmp_path / "c"), detectable=1.53, seeds=(0, 1), samples=20)
-    assert "It will probably see nothing: with 2 seeds on 20 validation pictures" in str(found)
+    assert "It will probably see nothing: with 2 seeds on 20 validation samples" in str(found)
     assert "153" not in str(found)
 
 
@@ -160,7 +160,7 @@ def test_other_validation_pictures_are_refused(tmp_path):
     others = png_folder(tmp_path / "b", train=24, val=6)
     settings = {"model.options": TINY, "optim.batch_size": 8, "data.img_size": 16, "data.workers": 0}
     options = {"out": tmp_path / "c", "settings": settings, "data": str(samples)}
-    with pytest.raises(ConfigError, match=r"validates on other pictures than 'base' \(6 of .*because of data.path"):
+    with pytest.raises(ConfigError, match=r"validates on other samples than 'base' \(6 of .*because of data.path"):
         plan(f"x:=data.path={others}", **options)
 
 
@@ -172,7 +172,7 @@ def test_validation_pictures_held_out_by_seed_are_noticed(tmp_path):
     if not hasattr(config.data, "split_seed"):
         assert not found.same_samples
         assert "other ones for each seed" in str(found)
-    assert found.arm("broadcast").check("validation pictures").equal
+    assert found.arm("broadcast").check("validation samples").equal
 
 
 def test_arms_may_have_other_image_sizes(cache):
@@ -214,13 +214,13 @@ def batches(found):
 def test_size_batches_and_rate_may_be_given_by_their_short_names(tmp_path):
     few = {"data.train_limit": 96, "model.options": TINY}
     found = plan("broadcast", out=tmp_path / "c", batch_size=24, lr=0.004, img_size=16, settings=few)
-    assert batches(found) == {"24 pictures a step, 4 steps an epoch"}
+    assert batches(found) == {"24 samples a step, 4 steps an epoch"}
 
 
 def test_a_rate_of_one_arm_leaves_the_batches_of_all_as_the_recipe_has_them(tmp_path):
     few = {"data.train_limit": 96, "model.options": TINY}
-    assert batches(plan("broadcast", out=tmp_path / "a", settings=few)) == {"16 pictures a step, 6 steps an epoch"}
-    assert batches(plan("lr=0.004", out=tmp_path / "b", settings=few)) == {"256 pictures a step, 1 step an epoch"}
+    assert batches(plan("broadcast", out=tmp_path / "a", settings=few)) == {"16 samples a step, 6 steps an epoch"}
+    assert batches(plan("lr=0.004", out=tmp_path / "b", settings=few)) == {"256 samples a step, 1 step an epoch"}
 
 
 def test_only_of_a_share_of_right_answers_the_smallest_difference_is_known_before_runs():

@@ -62,7 +62,7 @@ def made(path=Path("nowhere"), **more):
     costs = {"base": replace(cost, step_ratio=None), "better": replace(cost, at_equal_time=equal)}
     costs["broken"] = Cost(None, None, None, None, None, None, None, None)
     samples = (Disagreement(0, "test[0]", "cat", 0.0, 1.0), Disagreement(1, "test[1]", EVIL, 2 / 3, 1 / 3))
-    checks = (Check("batches", True, "32 pictures a step"), Check("optimizer", False, "because optim.lr = 0.003"))
+    checks = (Check("batches", True, "32 samples a step"), Check("optimizer", False, "because optim.lr = 0.003"))
     planned = (
         PlannedArm("base", "base", {}, notes=("a note",)),
         PlannedArm("better", "lr=0.003", {"optim.lr": (0.002, 0.003)}, checks=checks, notes=("a note",)),
@@ -167,7 +167,7 @@ def test_settings_checks_and_failures_are_told(page):
     assert ["broken", "cannot be run: cannot be built", "", ""] in changed
     held = page.rows("What is held equal")
     assert held == [
-        ["batches", "equal", "32 pictures a step"],
+        ["batches", "equal", "32 samples a step"],
         ["optimizer", "equal in the other arms", ""],
         ["optimizer", "differs in better", made().plan.arm("better").check("optimizer").detail],
     ]
@@ -251,7 +251,7 @@ def test_intervals_of_accuracy_end_at_a_hundred_points():
     page = parse(render_report(made(differences=judge({"better": d}))))
     assert numbers(page.rows("Difference in top1")[0][2]) == [0, -100, 100]
     assert page.rows("Difference in top1")[0][3] == "nothing"
-    assert "For better it is nothing: with so few seeds or pictures" in page.all("main")[0].text
+    assert "For better it is nothing: with so few seeds or samples" in page.all("main")[0].text
     assert "from 100 fewer to 100 more" in page.rows("top1 on 400")[0][2]
 
 
@@ -264,7 +264,7 @@ def test_markdown_of_accuracy_ends_at_a_hundred_points_too():
     result = made(differences=judge({"better": d}), classes={"better": (row,)}, other={"val_top5": {"better": d}})
     text = result.to_markdown()
     assert "| `better` | +0.00 [-100.00, +100.00] | nothing |" in text
-    assert "For better it is nothing: with so few seeds or pictures" in text
+    assert "For better it is nothing: with so few seeds or samples" in text
     assert "| +0.0 [-100.0, +100.0] |" in text  # the class
     assert "| +0 | -1 to +1 |" in text  # the share
     assert "it is nothing" not in made().to_markdown()
@@ -304,7 +304,7 @@ def test_shares_that_are_no_right_answers_are_told_in_points_of_their_metric():
     assert "Mean average precision at equal time" in text
     assert "--metric" not in repeat_command(result, REQUEST)
     markdown = result.to_markdown()
-    assert "| Picture | Right answer | base | better |" in markdown
+    assert "| Sample | Right answer | base | better |" in markdown
     assert "| test[0] | red, blue | 0.7 | 0.5 |" in markdown
     assert "the loss of each, a mean of trainings." in markdown
 

@@ -79,10 +79,10 @@ def test_an_arm_that_never_learns_is_worse_not_unstable():
 def test_a_verdict_over_seeds_alone_says_that_it_is_of_these_very_pictures():
     a, b = [0.5, 0.51, 0.52], [0.6, 0.612, 0.62]
     assert paired_scores(a, b).verdict.text.endswith(
-        "over seeds on these very pictures: of other pictures it says nothing"
+        "over seeds on these very samples: of other samples it says nothing"
     )
     own = paired_scores(a, b, samples_fixed=False)  # every seed has pictures of its own
-    assert "these very pictures" not in own.verdict.text
+    assert "these very samples" not in own.verdict.text
 
 
 def test_all_looks_together_spend_the_chance_of_a_false_alarm_once():

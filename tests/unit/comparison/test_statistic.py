@@ -66,11 +66,11 @@ def test_left_out_single_pictures_of_a_mean_give_the_plain_result():
 
 def test_classes_of_one_picture_and_wrong_labels_are_refused():
     a, b, labels = arms(1, np.random.default_rng(5))
-    with pytest.raises(ValueError, match="one class a picture"):
+    with pytest.raises(ValueError, match="one class a sample"):
         macro_difference(a[0], b[0], labels[:-1])
     lonely = labels.copy()
     lonely[0] = 7
-    with pytest.raises(ValueError, match="one picture only of class 7"):
+    with pytest.raises(ValueError, match="one sample only of class 7"):
         macro_difference(a[0], b[0], lonely)
 
 

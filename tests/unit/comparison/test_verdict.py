@@ -60,7 +60,7 @@ def test_undecided_for_want_of_pictures_asks_for_pictures():
     assert verdict.kind == "cannot tell"
     assert verdict.more_seeds is None
     assert "more seeds will not" in verdict.text
-    assert "pictures" in verdict.text
+    assert "samples" in verdict.text
 
 
 def test_differences_of_right_and_wrong_are_told_in_points():

@@ -124,7 +124,7 @@ def test_page_stands_alone_and_says_what_the_json_says(place, robust):
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert {"Differences", "Corruptions", "Attacks", "Calibration"} <= {e.text for e in page.all("h2")}
     top = robust.run("one").metrics["top1"].value
-    assert f"{top:.1%}" in page.rows("12 pictures")[0][1]
+    assert f"{top:.1%}" in page.rows("12 samples")[0][1]
     stored = json.loads((place / "out" / "evaluation.json").read_text())
     assert stored["runs"][0]["metrics"]["top1"]["value"] == pytest.approx(top)
 
@@ -140,11 +140,11 @@ def test_evaluation_is_replaced_only_when_asked(place, tmp_path):
     third = evaluate(place / "one", quiet=True, out=tmp_path / "e", seed=1, overwrite=True)
     assert third.page == found.page
     assert (tmp_path / "e" / "evaluation.json").read_bytes() != before
-    with pytest.raises(EvaluationError, match="--overwrite"):
+    with pytest.raises(FileExistsError, match="--overwrite"):
         found.save(tmp_path / "e")
     found.save(tmp_path / "e", overwrite=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["e", "e-2"]
-    with pytest.raises(EvaluationError, match="no evaluation"):
+    with pytest.raises(FileExistsError, match="no evaluation"):
         found.save(place / "one", overwrite=True)
     assert (place / "one" / "model.safetensors").exists()
 
@@ -193,7 +193,7 @@ def test_files_that_are_no_pictures_are_named_and_not_counted(place, tmp_path):
         file.write_text("nor is this")
     with (
         pytest.warns(UserWarning, match="cannot be read"),
-        pytest.raises(EvaluationError, match="no picture can be read"),
+        pytest.raises(EvaluationError, match="no sample can be read"),
     ):
         evaluate(place / "one", tmp_path / "set", quiet=True)
 
@@ -201,7 +201,7 @@ def test_files_that_are_no_pictures_are_named_and_not_counted(place, tmp_path):
 def test_changed_validation_pictures_are_told(place, tmp_path):
     make_run(tmp_path / "old", place / "set", fingerprint="0" * 64)
     found = evaluate(tmp_path / "old", quiet=True)
-    assert any("validated on other pictures" in note for note in found.notes)
+    assert any("validated on other samples" in note for note in found.notes)
 
 
 def test_weights_alone_need_pictures(place, tmp_path):
@@ -214,7 +214,7 @@ def test_weights_alone_need_pictures(place, tmp_path):
 def test_runs_validated_on_different_pictures_are_refused(place, tmp_path):
     png_folder(tmp_path / "set", train=6, val=9)
     make_run(tmp_path / "three", tmp_path / "set")
-    with pytest.raises(EvaluationError, match=r"12 pictures of set, three on 9 others.*--data"):
+    with pytest.raises(EvaluationError, match=r"12 samples of set, three on 9 others.*--data"):
         evaluate([place / "one", tmp_path / "three"], quiet=True)
 
 

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 import timm
+from benchmarks.size import model_size
 
 import saccade
-from saccade.evaluation.size import model_size
 from saccade.sizes import COUNTED, PUBLISHED
 from support.golden import cases
 

@@ -161,4 +161,4 @@ def test_run_written_before_tasks_is_evaluated_as_it_was(tmp_path):
     assert found.metrics()["nll"] == pytest.approx(kept["loss"].double().mean().item(), rel=1e-4)
     assert sum(score.correct for score in found.run().classes) == int(kept["correct"].sum())
     assert torch.bincount(kept["label"]).tolist() == [score.pictures for score in found.run().classes]
-    assert not any("other pictures" in note for note in found.notes)
+    assert not any("other samples" in note for note in found.notes)

@@ -289,6 +289,7 @@ def test_half_precision_is_close_to_single(dtype):
         assert relative_error(model.to(dtype)(x.to(dtype)), want) < 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("training", [False, True])
 def test_compiles_as_one_graph(backend, training):
@@ -299,6 +300,7 @@ def test_compiles_as_one_graph(backend, training):
     compiled(x).sum().backward()
 
 
+@pytest.mark.slow
 def test_exported_program_serves_other_sizes():
     model = tiny(depths=(1, 1, 1)).eval()
     sides = {2: Dim("h", min=33, max=2048), 3: Dim("w", min=33, max=2048)}

@@ -390,6 +390,7 @@ def test_compiles_whole(backend, training):
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_one_exported_program_serves_every_batch_and_size():
     model = small(depths=(1, 0, 0, 1)).eval()  # one block of each kind
     sizes = {0: Dim("b", min=1, max=16), 2: Dim("h", min=64, max=1024), 3: Dim("w", min=64, max=1024)}

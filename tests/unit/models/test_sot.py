@@ -294,7 +294,7 @@ class TestOptions:
         model = small(fusion="late").eval()
         x = images(64, 64)
         tokens = model.forward_features(x)
-        token, words = model.forward_late(tokens)
+        token, words = model.head.logits_pair(tokens)
         assert torch.allclose(model(x), token + words)
         (token.logsumexp(-1) + words.logsumexp(-1)).sum().backward()
         assert model.head.class_fc.weight.grad.any()
@@ -347,7 +347,7 @@ class TestOptions:
         with pytest.raises(ValueError, match="SoT pools in its head"):
             small().reset_classifier(5, "avg")
         with pytest.raises(ValueError, match="no two classifiers"):
-            small(fusion="concat").forward_late(torch.zeros(1, 5, 16))
+            small(fusion="concat").head.logits_pair(torch.zeros(1, 5, 16))
 
 
 class TestConvert:

@@ -267,6 +267,7 @@ def test_run_learns_its_labels_and_keeps_thresholds_scores_and_a_page(tmp_path):
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["primary"] == "map"
 
 
+@pytest.mark.slow
 def test_killed_run_ends_as_one_that_was_not(tmp_path):
     data = labels_list(tmp_path)
     assert train_with_kills(tmp_path / "whole", data, run_settings(), []) == [0]

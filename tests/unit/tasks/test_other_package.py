@@ -78,6 +78,7 @@ def test_killed_run_of_another_task_ends_as_one_that_was_not(trained, tmp_path):
     assert "relative error" in (trained / "report.html").read_text().lower()
 
 
+@pytest.mark.slow
 def test_arms_of_another_task_are_compared_with_an_interval(tmp_path):
     arms = ["--arm", "base", "--arm", "dim:weight=0.5", "--seeds", "3", "--epochs", "2"]
     words = ["compare", "halves:five", *arms, *sets(), "--out", tmp_path / "comparison", "--device", "cpu", "--json"]
@@ -91,6 +92,7 @@ def test_arms_of_another_task_are_compared_with_an_interval(tmp_path):
     assert (tmp_path / "comparison" / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_answers_of_another_task_are_written_and_served(trained, tmp_path):
     (tmp_path / "a.png").write_bytes(image(200, 20))
     table = saccade("predict", trained, tmp_path / "a.png").stdout.splitlines()

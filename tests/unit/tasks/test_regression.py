@@ -163,6 +163,7 @@ def test_run_learns_its_numbers_and_shows_them(tmp_path):
     assert sum(p.numel() for p in model.get_classifier().parameters()) < 100
 
 
+@pytest.mark.slow
 def test_killed_run_ends_as_one_that_was_not(tmp_path):
     data, values = numbers_list(tmp_path), plain(schedule__epochs=2)
     assert train_with_kills(tmp_path / "whole", data, values, []) == [0]

@@ -17,6 +17,7 @@ from saccade.tasks.segmentation.heads import AveragePool, Segmenter
 from saccade.tasks.segmentation.losses import cross_entropy, dice, focal, hard_examples, mask_loss
 from saccade.tasks.segmentation.metrics import SegmentationMetrics, borders, metric_specs
 from saccade.tasks.segmentation.pyramid import any_size_options
+from saccade.training.recipes import configure
 
 SMALL = {"upernet": "upernet:width=16,aux=8", "fpn": "fpn:width=16,inner=32"}
 HOSTS = ["glnet_nano", "sot_7", "t2t_vit_7", "vit_tiny_patch16_224", "tf_efficientnet_lite0", "resnet18", "pvt_v2_b0"]
@@ -55,6 +56,27 @@ def check_any_size(name, head):
 @pytest.mark.parametrize("name", HOSTS)
 def test_host_takes_head_at_an_odd_size(name, head):
     check_any_size(name, head)
+
+
+# Millions of parameters, 150 classes: Context Broadcasting's Table 6, GLMix's Table 5.
+WEIGHTS = [
+    ("vit_tiny_patch16_224", "segment_cb", 34.1),
+    ("vit_small_patch16_224", "segment_cb", 53.5),
+    ("vit_base_patch16_224", "segment_cb", 127.0),
+    ("glnet_4g", "segment_glnet_fpn", 30.7),
+    ("glnet_9g", "segment_glnet_fpn", 63.6),
+    ("swin_tiny_patch4_window7_224", "segment_glnet_fpn", 31.9),
+    ("glnet_4g", "segment_glnet_upernet", 56.8),
+    ("glnet_9g", "segment_glnet_upernet", 91.7),
+    ("swin_tiny_patch4_window7_224", "segment_swin", 59.9),
+]
+
+
+@pytest.mark.parametrize(("name", "recipe", "millions"), WEIGHTS)
+def test_segmenters_of_the_recipes_weigh_what_the_papers_tables_say(name, recipe, millions):
+    with torch.device("meta"):
+        model = segmenter(name, configure(recipe, {"model.name": name}).model.head, side=512, classes=150)
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, rel=0.01)
 
 
 @pytest.mark.slow

@@ -233,6 +233,15 @@ def test_maps_of_context_are_shown_inside_a_segmenter(name, view):
     assert any(figure.pixels is not None for figure in found.figures)
 
 
+def test_attention_inside_a_segmenter_is_shown_by_head():
+    spec, options = make_spec(side=64), {"depth": 4, "num_heads": 2, "embed_dim": 16}
+    model = build_model(ModelConfig(name="vit_tiny_patch16_224", head=HEAD, options=options), spec, seed=0).eval()
+    image = np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8)
+    view = saccade.explain(model, [image], views=["attention"], heads="all", shape=spec).pictures[0].views[0]
+    assert [figure.layer for figure in view.figures] == [f"backbone.blocks.{n}.attn" for n in range(4)]
+    assert all([one["head"] for one in figure.numbers["heads"]] == [0, 1] for figure in view.figures)
+
+
 def test_recipe_alone_trains_a_segmenter(trained, tmp_path):
     data, _ = trained
     more = {"data.workers": 0, "model.options": {"depths": [1, 1, 1]}, "model.head": HEAD, "optim.batch_size": 3}

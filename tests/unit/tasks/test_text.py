@@ -1,5 +1,8 @@
 """Training on texts: tokens counted once, batches by length, exact resume, three heads, and what is refused."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -96,7 +99,7 @@ def test_texts_that_changed_are_not_resumed(bert, tmp_path):
     train(data, bert, tmp_path / "run", epochs=1)
     file = data / "dev.tsv"
     file.write_text(file.read_text().replace("film", "song"))
-    with pytest.raises(ValueError, match="validation pictures have other names, labels or pixels"):
+    with pytest.raises(ValueError, match="validation samples have other names, labels or contents"):
         saccade.train(resume=tmp_path / "run", quiet=True)
 
 
@@ -164,6 +167,13 @@ def test_long_texts_are_refused_or_cut_and_told(bert, tmp_path, capsys):
         saccade.train(str(tmp_path / "a.tsv"), task="text:max_length=64", model=str(bert), quiet=True)
 
 
+def test_half_a_letter_is_refused(bert, tmp_path):
+    rows = [json.dumps({"text": text, "label": label}) for text, label in [*sentences(20), ("\ud800 film", "good")]]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    with pytest.raises(TextError, match="half a letter"):
+        train(tmp_path / "a.jsonl", bert, tmp_path / "run")
+
+
 def test_a_tokenizer_of_another_model_is_refused(cola, tmp_path):
     model = make_model(tmp_path / "model", vocab_size=9)
     with pytest.raises(ConfigError, match="they do not belong together"):
@@ -178,6 +188,43 @@ def test_a_folder_without_tokenizer_or_model_is_refused(cola, bert, tmp_path):
         train(cola, alone, tmp_path / "run")
     with pytest.raises(ConfigError, match="cannot be opened"):
         train(cola, tmp_path / "nothing", tmp_path / "run")
+
+
+@pytest.fixture
+def stranger(bert, tmp_path):
+    folder = tmp_path / "stranger"
+    shutil.copytree(bert, folder)
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["bert", "unheard_of"])
+def test_code_in_a_strangers_folder_is_neither_run_nor_asked_about(cola, stranger, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("somebody was asked"))
+    for name in ("config.json", "tokenizer_config.json"):
+        told = json.loads((stranger / name).read_text())
+        told |= {"model_type": kind, "auto_map": {f"Auto{part}": "evil.Evil" for part in ("Config", "Model")}}
+        told["auto_map"] |= {"AutoModelForSequenceClassification": "evil.Evil", "AutoTokenizer": ["evil.T", "evil.T"]}
+        (stranger / name).write_text(json.dumps(told))
+    if kind == "bert":
+        train(cola, stranger, tmp_path / "run", epochs=1)
+    else:
+        with pytest.raises(ConfigError, match="cannot be opened"):
+            train(cola, stranger, tmp_path / "run")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pickled_and_damaged_weights_are_refused(cola, stranger, tmp_path):
+    weights = stranger / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match="cannot be opened"):
+        train(cola, stranger, tmp_path / "run")
+    weights.unlink()
+    torch.save({"a": torch.zeros(1)}, stranger / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match="are a pickle"):
+        train(cola, stranger, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_weights_of_another_kind_are_refused(cola, bert, gpt, tmp_path):

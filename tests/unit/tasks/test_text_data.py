@@ -132,6 +132,12 @@ GOOD = [["a film", "good"], ["a song", "bad"], ["the film", "good"], ["the song"
         ("a.parquet", "no parquet", "not a Parquet file"),
         ("a.xlsx", "x", "unknown kind"),
         ("a.csv", b"sentence,label\n\xff\xfe,good\n", "not text in UTF-8"),
+        ("a.csv", "sentence;label\na film;good\n", "parted by ';'"),
+        ("a.csv", "sentence,label\na film,good\na song,bad\n", "no class has two that differ"),
+        ("a.csv", "sentence,label\n" + "a film,good\n" * 4 + "a song,bad\n", "no class has two that differ"),
+        ("a.jsonl", '{"text": "a", "label": "b"}\n{"text": ["c"], "label": "d"}\n', "row 2 has a list"),
+        ("a.jsonl", '{"text": {}, "label": "b"}\n', "texts are found under"),
+        ("a.json", '[{"text": "a", "label": "b"}]', "one object a line"),
     ],
 )
 def test_bad_files_are_refused(tmp_path, name, content, told):
@@ -140,6 +146,50 @@ def test_bad_files_are_refused(tmp_path, name, content, told):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=told):
         opened(tmp_path / name)
+
+
+def test_a_column_that_is_not_there_or_is_both_is_refused(tmp_path):
+    file = write_tsv(tmp_path / "a.tsv", ["sentence", "label"], GOOD)
+    for task, told in (
+        ("text:label=mood", "'mood' was asked for"),
+        ("text:text=review", "'review' was asked for"),
+        ("text:label=sentence", "both text and class"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            opened(file, task)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+def test_line_ends_and_a_byte_order_mark_are_no_part_of_texts_and_classes(tmp_path, kind, end):
+    mark = {"csv": ",", "tsv": "\t"}[kind]
+    whole = end.join(mark.join(row) for row in (["Sentence", "LABEL"], *GOOD)) + end
+    (tmp_path / f"a.{kind}").write_bytes(b"\xef\xbb\xbf" + whole.encode())
+    data = opened(tmp_path / f"a.{kind}", val_share=0.5)
+    assert data.outputs == ("bad", "good")
+    assert sorted(data.train.texts + data.val.texts) == sorted((text,) for text, _ in GOOD)
+
+
+def test_what_is_quoted_in_csv_may_hold_anything(tmp_path):
+    odd = 'a \t film,\n"so" \U0001f600'
+    with (tmp_path / "a.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("sentence", "label"), (odd, "good"), *GOOD])
+    data = opened(tmp_path / "a.csv")
+    assert (odd,) in data.train.texts + data.val.texts
+
+
+@pytest.mark.parametrize(("given", "classes"), [([0, 1], ("0", "1")), ([True, False], ("False", "True"))])
+def test_classes_may_be_numbers(tmp_path, given, classes):
+    lines = [json.dumps({"text": text, "label": given[n % 2]}) for n, (text, _) in enumerate(GOOD)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    assert opened(tmp_path / "a.jsonl", val_share=0.5).outputs == classes
+
+
+def test_rows_that_are_not_used_are_told(tmp_path):
+    rows = [[f"{text} {n}", label, part] for part in ("train", "dev", "test") for n, (text, label) in enumerate(GOOD)]
+    data = opened(write_tsv(tmp_path / "a.tsv", ["sentence", "label", "split"], rows))
+    assert (len(data.train), len(data.val)) == (4, 4)
+    assert "not used: 4 rows of 'test'" in data.notes
 
 
 def test_unknown_names_of_classes_in_validation_are_refused(tmp_path):

@@ -1,17 +1,22 @@
 """Questions about images over ViLT, with Context Broadcasting on image, text or both."""
 
 import csv
+import io
+import sys
 
 import numpy as np
 import pytest
+import torch
 import transformers
 from PIL import Image
 
 import saccade
 from saccade.building import load_model
-from saccade.config import DataConfig
+from saccade.config import ConfigError, DataConfig
+from saccade.runs import Run
 from saccade.tasks.opening import open_samples
 from saccade.tasks.vqa.data import read_answers
+from saccade.tasks.vqa.task import AnswerQuestions
 from support.texts import WORDS, make_tokenizer
 
 SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -62,8 +67,98 @@ def test_vilt_with_broadcast_trains_and_comes_back(vilt, table, tmp_path, tokens
     model, spec = load_model(tmp_path / "run")
     assert spec.outputs == ("no", "yes")
     assert any("broadcast" in name for name, _ in model.named_modules())
-    with pytest.raises(ValueError, match="saccade evaluate"):
-        saccade.predict(tmp_path / "run", ["x"])
+
+
+@pytest.fixture(scope="module")
+def run(vilt, table, tmp_path_factory):
+    options = {"epochs": 1, "batch_size": 8, "img_size": 32, "lr": 1e-3, "device": "cpu", "workers": 0, "quiet": True}
+    plugins = ["broadcast:scale=true,tokens=image"]
+    out = tmp_path_factory.mktemp("run") / "run"
+    return saccade.train(str(table), task="vqa", model=str(vilt), plugins=plugins, out=out, **options).path
+
+
+def shares(target, given):
+    return [dict(one.answers) for one in saccade.predict(target, given)]
+
+
+def test_tables_lines_and_standard_input_are_asked_alike(run, table, tmp_path, monkeypatch):
+    folder = table.parent
+    (folder / "asked.csv").write_text("image,question\nbright.png,is the film bright\ndark.png,is it\n")
+    want = shares(run, folder / "asked.csv")
+    assert want[0] != want[1]
+    lines = [f"{folder / 'bright.png'}\tis the film bright", f"{folder / 'dark.png'}\tis it"]
+    assert shares(run, lines) == want
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+    assert shares(run, tmp_path / "lines.txt") == want
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
+    assert shares(run, "-") == want
+
+
+def test_answers_of_predict_are_those_of_validation(run, table):
+    given = Run.open(run).predictions()
+    outputs = load_model(run)[1].outputs
+    data = open_samples("vqa", DataConfig(path=str(table)))[1]
+    lines = [f"{table.parent / data.val.name(n)}\t{data.val.questions[n]}" for n in given["place"]]
+    assert [one.answer.text.split(" ")[0] for one in saccade.predict(run, lines)] == [
+        outputs[n] for n in given["answer"]
+    ]
+
+
+def test_questions_that_cannot_be_asked_are_named(run, table, tmp_path):
+    folder = table.parent
+    found = list(
+        saccade.predict(
+            run, [f"{folder / 'gone.png'}\tis it", f"{table}\tis it", f"{folder / 'dark.png'}\t{'film ' * 60}"]
+        )
+    )
+    assert [one.answer for one in found] == [None] * 3
+    assert "more tokens than the 32" in found[2].problem
+    for wrong in ("dark.png", "dark.png\t ", "\tis it"):
+        with pytest.raises(ValueError, match="no image with a question"):
+            list(saccade.predict(run, [wrong]))
+    (tmp_path / "a.csv").write_text("image,words\na,b\n")
+    with pytest.raises(ValueError, match="it needs question or text"):
+        list(saccade.predict(run, tmp_path / "a.csv"))
+    with pytest.raises(ValueError, match="not served"):
+        saccade.serve(run)
+
+
+def test_whole_images_are_embedded_as_vilt_does(vilt):
+    model = transformers.ViltForQuestionAnswering.from_pretrained(vilt).eval()
+    torch.nn.init.normal_(model.vilt.embeddings.position_embeddings)
+    batch = {"input_ids": torch.tensor([[2, 5, 6, 3]] * 2), "attention_mask": torch.ones(2, 4, dtype=torch.long)}
+    for size in ((32, 32), (24, 40)):
+        batch["image"] = torch.randn(2, 3, *size)
+        inputs = {name: part for name, part in batch.items() if name != "image"}
+        with torch.no_grad():
+            want = model(**inputs, pixel_values=batch["image"]).logits
+            got = AnswerQuestions(model).ask(batch).logits
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_exported_graph_answers_as_the_run(run, table, tmp_path):
+    done = saccade.export(run, out=tmp_path)
+    assert done.files[0].parity.same == 1
+    assert (tmp_path / "tokenizer.json").is_file()
+    lines = [f"{table.parent / name}\tis the film bright" for name in ("bright.png", "dark.png")]
+    for got, want in zip(shares(tmp_path / "model.onnx", lines), shares(run, lines), strict=True):
+        assert got == pytest.approx(want, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_broadcasting_on_image_and_text_is_compared(vilt, table, tmp_path):
+    options = {"epochs": 1, "batch_size": 8, "img_size": 32, "device": "cpu", "seeds": 2}
+    arms = ["base", "image:=broadcast:scale=true,tokens=image", "text:=broadcast:scale=true,tokens=text"]
+    result = saccade.compare(str(table), task="vqa", model=str(vilt), arms=arms, out=tmp_path / "out", **options)
+    assert result.metric == "score"
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_models_that_write_their_answers_are_refused(table, tmp_path):
+    transformers.BlipConfig().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="it takes vilt"):
+        saccade.train(str(table), task="vqa", model=str(tmp_path), quiet=True)
 
 
 def test_answers_are_worth_what_people_agree_on(tmp_path):

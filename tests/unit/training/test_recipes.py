@@ -1,4 +1,6 @@
-"""Recipes: the numbers of the papers' tables for every variant, and three steps of each on the embedded set."""
+"""Recipes: the numbers of the papers' tables for every variant, and three steps of each."""
+
+import re
 
 import pytest
 
@@ -6,6 +8,8 @@ import saccade
 from saccade.config import ConfigError, TrainConfig, flatten, overlay
 from saccade.training.optim import rate_at
 from saccade.training.recipes import choose_variants, configure, list_recipes, read_recipe, split_variants
+from support.masks import make_masks
+from support.texts import make_model, write_cola
 
 STRONG = {
     "augment.rand_ops": 2,
@@ -36,7 +40,14 @@ GLMIX_CODE = GLMIX_TABLE_8 | {
     "augment.erase_kind": "pixel",
     "keep.ema": 0.9999,
 }
-SOT_S3 = STRONG | {"schedule.warmup": 5, "augment.erase": 0.25, "augment.erase_kind": "pixel"}
+SOT_S3 = STRONG | {
+    "schedule.epochs": 310,
+    "schedule.warmup": 5,
+    "schedule.min_lr": 1e-5,
+    "augment.erase": 0.25,
+    "augment.erase_kind": "pixel",
+    "augment.jitter": 0.4,
+}
 NOMMER = STRONG | {"schedule.epochs": 320, "schedule.warmup": 20, "optim.batch_size": 1024, "optim.weight_decay": 0.05}
 NOMMER_C = STRONG | {"schedule.epochs": 30, "optim.batch_size": 1024, "optim.lr": 1e-5, "optim.weight_decay": 1e-8}
 NOMMER_21K = STRONG | {
@@ -55,6 +66,7 @@ CB_42 = STRONG | {
     "augment.repeats": 3,
     "augment.erase": 0.25,
     "augment.erase_kind": "pixel",
+    "augment.jitter": 0,
 }
 T2T = STRONG | {
     "schedule.epochs": 310,
@@ -64,6 +76,27 @@ T2T = STRONG | {
     "optim.weight_decay": 0.05,
     "model.drop_path": 0.1,
     "keep.ema": 0.99996,
+}
+SOT_S4 = {"optim.name": "adam", "schedule.epochs": 10, "schedule.min_lr": 0.0, "schedule.curve": "poly"}
+UPERNET = {
+    "task": "segment",
+    "data.img_size": 512,
+    "optim.name": "adamw",
+    "optim.lr": 6e-5,
+    "optim.batch_size": 16,
+    "optim.weight_decay": 0.01,
+    "schedule.steps": 160_000,
+    "schedule.curve": "poly",
+    "schedule.warmup_steps": 1500,
+    "augment.flip": 0.5,
+}
+GLMIX_B = {
+    "optim.lr": 2e-4,
+    "optim.batch_size": 32,
+    "optim.weight_decay": 1e-4,
+    "schedule.steps": 80_000,
+    "schedule.curve": "cosine",
+    "schedule.warmup_steps": 1000,
 }
 TABLES = [
     *(("glnet_paper", name, GLMIX_TABLE_8 | {"model.drop_path": rate}) for name, rate in
@@ -87,6 +120,16 @@ TABLES = [
     ("deit", "vit_small_patch16_224", CB_42 | {"schedule.warmup": 5}),
     ("deit", "vit_base", CB_42 | {"schedule.warmup": 20}),
     ("t2t", "t2t_vit_14", T2T),
+    *(("text", name, SOT_S4 | {"optim.lr": lr, "optim.batch_size": batch, "optim.betas": betas, "optim.eps": eps,
+                               "optim.weight_decay": decay})
+      for name, lr, batch, betas, eps, decay in (("openai-gpt", 6.25e-5, 32, [0.9, 0.999], 1e-8, 0.01),
+                                                 ("bert-base-uncased", 2e-5, 24, [0.9, 0.999], 1e-8, 0.0),
+                                                 ("spanbert-base-cased", 2e-5, 32, [0.9, 0.999], 1e-6, 0.01),
+                                                 ("roberta-base", 2e-5, 32, [0.9, 0.98], 1e-6, 0.1))),
+    ("segment_swin", "swin_tiny", UPERNET | {"model.drop_path": 0.2}),
+    ("segment_cb", "vit_tiny", UPERNET),
+    ("segment_glnet_upernet", "glnet_4g", UPERNET | {"optim.lr": 6e-4, "optim.batch_size": 32}),
+    ("segment_glnet_fpn", "glnet_4g", UPERNET | GLMIX_B),
 ]  # fmt: skip
 
 
@@ -171,13 +214,21 @@ TINY = {
     "drloc_finetune": SWIN,
     **dict.fromkeys(("glnet", "glnet_paper", "token_label", "token_label_paper", "quick", "small", "finetune"), GLNET),
     **dict.fromkeys(("nommer", "nommer_21k", "nommer_finetune"), NOMMER_SMALL),
+    **dict.fromkeys(("segment", "segment_glnet_fpn", "segment_glnet_upernet"), GLNET),
+    "segment_cb": COLUMN | {"depth": 4},
+    "segment_swin": SWIN | {"patch_size": 4},
     "sot": COLUMN,
     "t2t": COLUMN,
+    "text": {},
 }
 BEGINS_WITH = {"finetune": "quick", "drloc_finetune": "drloc", "nommer_finetune": "nommer_21k"}
 
 
-@pytest.mark.parametrize("recipe", [name for name in list_recipes() if not name.startswith(("segment", "text"))])
+def test_every_recipe_is_run():
+    assert sorted(TINY) == list_recipes()
+
+
+@pytest.mark.parametrize("recipe", [name for name in TINY if not name.startswith(("segment", "text"))])
 def test_three_steps_on_the_embedded_set(recipe, tmp_path):
     checkpoint = {}
     if recipe in BEGINS_WITH:
@@ -188,7 +239,23 @@ def test_three_steps_on_the_embedded_set(recipe, tmp_path):
     assert 0 <= run.top1 <= 1
 
 
-def three_steps(recipe, out, options, more):
+@pytest.mark.parametrize("recipe", [name for name in TINY if name.startswith("segment")])
+def test_three_steps_on_masks(recipe, tmp_path):
+    data = make_masks(tmp_path / "set", train=30)
+    head = re.sub("(width|aux|inner)=[0-9]+", r"\1=32", configure(recipe, {}).model.head)
+    run = three_steps(recipe, tmp_path / "run", TINY[recipe], {"model.head": head, "data.workers": 0}, data=str(data))
+    assert run.metrics["step"] == 3
+    assert 0 <= run.score <= 1
+
+
+def test_three_steps_on_texts(tmp_path):
+    data, model = write_cola(tmp_path / "set", train=30), make_model(tmp_path / "bert-tiny")
+    run = three_steps("text", tmp_path / "run", {}, {}, data=str(data), model=str(model))
+    assert run.metrics["step"] == 3
+    assert -1 <= run.score <= 1
+
+
+def three_steps(recipe, out, options, more, **given):
     settings = {
         "data.train_limit": 30,
         "optim.batch_size": 10,
@@ -197,4 +264,6 @@ def three_steps(recipe, out, options, more):
         "engine.device": "cpu",
         **more,
     }
-    return saccade.train(recipe=recipe, epochs=1, img_size=32, out=out, settings=settings, quiet=True)
+    if recipe != "text":
+        given["img_size"] = 32
+    return saccade.train(recipe=recipe, epochs=1, out=out, settings=settings, quiet=True, **given)

@@ -128,7 +128,7 @@ def test_names_cannot_break_out_of_the_page(tmp_path):
     assert not any(name.startswith("on") for element in page.elements for name in element.attrs)
     assert all(image.attrs["src"].startswith("data:image/png;base64,") for image in page.all("img"))
     assert len(page.all("img")) == 6
-    assert [EVIL_FILE, "<b>broken</b>"] in page.rows("1 picture that")
+    assert [EVIL_FILE, "<b>broken</b>"] in page.rows("1 sample that")
     assert EVIL in page.all("h1")[0].text
     assert EVIL not in text
 

@@ -72,14 +72,14 @@ def test_a_new_picture_is_refused(stopped, data, split):
     file = next((data / split / "class1").iterdir())
     shutil.copy(file, file.with_name("new.png"))
     role = {"train": "training", "val": "validation"}[split]
-    with pytest.raises(StateError, match=rf"there were \d+ {role} pictures and are \d+"):
+    with pytest.raises(StateError, match=rf"there were \d+ {role} samples and are \d+"):
         train(resume=stopped, quiet=True)
 
 
 def test_another_picture_in_the_place_of_one_is_refused(stopped, data):
     file = next((data / "train" / "class1").iterdir())
     file.rename(file.with_name("new.png"))
-    with pytest.raises(StateError, match="the 50 training pictures have other names, labels or pixels"):
+    with pytest.raises(StateError, match="the 50 training samples have other names, labels or contents"):
         train(resume=stopped, quiet=True)
 
 

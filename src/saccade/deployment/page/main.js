@@ -67,12 +67,12 @@ async function answer() {
 async function explain(asking, answers) {
   const able = asking.filter((model) => model.explain);
   if (!able.length) return;
-  const told = byId("status").textContent;
-  say(`${told} Reading what the model did with it.`);
+  const status = byId("status").textContent;
+  say(`${status} Reading what the model did with it.`);
   const explained = await Promise.all(able.map((model) => askJson("/explain", form(model))));
   showAnswers(answers, explained);
   showViews(byId("views"), explained);
-  say(`${told} The views are below.`);
+  say(`${status} The views are below.`);
 }
 
 let address = null;

@@ -117,8 +117,8 @@ def attention_view(captured: Captured, pixels: Sequence[np.ndarray], *, heads: H
             "their tokens have no fixed place on the whole picture."
         )
     return [
-        View("attention", title, about, figures=[_map_figure(layer, index, picture, heads) for layer in drawn])
-        for index, picture in enumerate(pixels)
+        View("attention", title, about, figures=[_map_figure(layer, index, image, heads) for layer in drawn])
+        for index, image in enumerate(pixels)
     ]
 
 
@@ -146,15 +146,15 @@ def threshold(weights: np.ndarray, share: float = KEPT) -> tuple[np.ndarray, flo
     return kept.reshape(weights.shape), count / len(flat)
 
 
-def _map_figure(layer: AttentionMap, index: int, picture: np.ndarray, heads: Heads) -> Figure:
+def _map_figure(layer: AttentionMap, index: int, image: np.ndarray, heads: Heads) -> Figure:
     rows: Tensor = layer.received if layer.first is None else layer.first
     words = rows[index, 0, :, layer.grid.prefix[1] :].nan_to_num()  # heads, places
     assert layer.grid.key_grid is not None
-    picture = enlarge(picture)
-    tile, places = _map_tile(words.mean(0), layer, picture)
-    tiles, captions, by_head = [picture, tile], ["picture", "mean of the heads"], []
+    image = enlarge(image)
+    tile, places = _map_tile(words.mean(0), layer, image)
+    tiles, captions, by_head = [image, tile], ["picture", "mean of the heads"], []
     for head in _chosen(heads, layer):
-        tile, share = _map_tile(words[head], layer, picture)
+        tile, share = _map_tile(words[head], layer, image)
         tiles.append(tile)
         captions.append(f"head {head}")
         by_head.append({"head": head, "places": share})
@@ -181,12 +181,12 @@ def _map_figure(layer: AttentionMap, index: int, picture: np.ndarray, heads: Hea
     )
 
 
-def _map_tile(words: Tensor, layer: AttentionMap, picture: np.ndarray) -> tuple[np.ndarray, float]:
+def _map_tile(words: Tensor, layer: AttentionMap, image: np.ndarray) -> tuple[np.ndarray, float]:
     """Return a thresholded map over a picture, and the share of places in it."""
     assert layer.grid.key_grid is not None
     heat, places = threshold(words.reshape(layer.grid.key_grid).numpy())
-    bare = upsample(heat, *picture.shape[:2], smooth=False)[..., None] > 0
-    return np.where(bare, heat_overlay(picture, heat, smooth=False), picture // 3), places
+    bare = upsample(heat, *image.shape[:2], smooth=False)[..., None] > 0
+    return np.where(bare, heat_overlay(image, heat, smooth=False), image // 3), places
 
 
 def _chosen(heads: Heads, layer: AttentionMap) -> Sequence[int]:

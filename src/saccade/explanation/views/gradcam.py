@@ -103,7 +103,7 @@ def gradcam_view(
         cams = compute_gradcam(model, images, targets=targets)
     except HostError as error:
         return [View("gradcam", TITLE, ABOUT, absent=f"No Grad-CAM: {error.message}.") for _ in pixels]
-    return [_view(cams, index, picture, classes, numbers=numbers) for index, picture in enumerate(pixels)]
+    return [_view(cams, index, image, classes, numbers=numbers) for index, image in enumerate(pixels)]
 
 
 def compute_gradcam(model: nn.Module, images: Tensor, *, targets: int | Sequence[int] | None = None) -> Cams:
@@ -181,10 +181,10 @@ def _choose(
     return max(options, key=lambda option: len(option[1]))  # the first of those with most parts
 
 
-def _view(cams: Cams, index: int, picture: np.ndarray, classes: Sequence[str] | None, *, numbers: bool) -> View:
+def _view(cams: Cams, index: int, image: np.ndarray, classes: Sequence[str] | None, *, numbers: bool) -> View:
     target = int(cams.targets[index])
     name = name_class(target, classes)
-    picture = enlarge(picture)
+    image = enlarge(image)
     figures = []
     for part in cams.heat:
         logit, peak = float(cams.logits[part][index]), float(cams.peak[part][index])
@@ -193,7 +193,7 @@ def _view(cams: Cams, index: int, picture: np.ndarray, classes: Sequence[str] | 
             caption = f"Places that raise {name!r} in {PARTS[part]}, {_which(target, classes)}."
         if peak == 0:
             caption += " None was found: the weighted features are negative everywhere."
-        drawn = montage([picture, heat_overlay(picture, cams.heat[part][index])])
+        drawn = montage([image, heat_overlay(image, cams.heat[part][index])])
         key = "gradcam" if part == "both" else f"gradcam-{part}"
         measured = {"score": logit, "peak": peak, "grid": list(cams.heat[part].shape[1:])}
         figures.append(Figure(key, caption, pixels=drawn, numbers=measured, layer=cams.layer))

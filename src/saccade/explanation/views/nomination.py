@@ -63,7 +63,7 @@ def nomination_view(
             "models do, such as nommer_tiny."
         )
         return [View("nomination", TITLE, ABOUT, absent=absent) for _ in pixels]
-    return [_view(layers, index, picture) for index, picture in enumerate(pixels)]
+    return [_view(layers, index, image) for index, image in enumerate(pixels)]
 
 
 def nomination_taps(model: nn.Module) -> list[nn.Module]:
@@ -104,8 +104,8 @@ def _names(model: nn.Module, path: str, count: int) -> tuple[str, ...]:
     return CANDIDATES if count == len(CANDIDATES) else tuple(f"candidate {i + 1}" for i in range(count))
 
 
-def _view(layers: Sequence[Nomination], index: int, picture: np.ndarray) -> View:
-    figures = [_figure(layer, index, depth, picture) for depth, layer in enumerate(layers)]
+def _view(layers: Sequence[Nomination], index: int, image: np.ndarray) -> View:
+    figures = [_figure(layer, index, depth, image) for depth, layer in enumerate(layers)]
     rows = [{"layer": figure.layer, **figure.numbers} for figure in figures]
     charts = grid(_chart(rows, "hard"), _chart(rows, "soft"))
     caption = (
@@ -116,10 +116,10 @@ def _view(layers: Sequence[Nomination], index: int, picture: np.ndarray) -> View
     return View("nomination", TITLE, ABOUT, figures=(*figures, summary), numbers={"layers": rows})
 
 
-def _figure(layer: Nomination, index: int, depth: int, picture: np.ndarray) -> Figure:
+def _figure(layer: Nomination, index: int, depth: int, image: np.ndarray) -> Figure:
     hard, soft = layer.hard[index], layer.soft[index]
-    picture = enlarge(picture)
-    drawn = [_draw(picture, shares, layer.names) for shares in (hard, soft)]
+    image = enlarge(image)
+    drawn = [_draw(image, shares, layer.names) for shares in (hard, soft)]
     numbers = {
         "grid": list(hard.shape[:2]),
         "network": layer.used,
@@ -135,19 +135,19 @@ def _figure(layer: Nomination, index: int, depth: int, picture: np.ndarray) -> F
     return Figure(
         f"nomination-{depth}",
         caption,
-        pixels=montage([picture, *drawn], captions=["picture", "hard nomination", "soft nomination"]),
+        pixels=montage([image, *drawn], captions=["picture", "hard nomination", "soft nomination"]),
         numbers=numbers,
         layer=layer.layer,
         depth=depth,
     )
 
 
-def _draw(picture: np.ndarray, shares: np.ndarray, names: Sequence[str]) -> np.ndarray:
+def _draw(image: np.ndarray, shares: np.ndarray, names: Sequence[str]) -> np.ndarray:
     """Colour each place by its shares; candidates of unknown kind take the colours in order."""
     mixed = np.zeros((*shares.shape[:2], 3))
     for number, name in enumerate(names):
         mixed[..., COLOURS.get(name, number % 3)] += shares[..., number]
-    return overlay(to_grey(picture), upsample(share_colours(mixed), *picture.shape[:2], smooth=False), alpha=0.6)
+    return overlay(to_grey(image), upsample(share_colours(mixed), *image.shape[:2], smooth=False), alpha=0.6)
 
 
 def _shares(shares: np.ndarray, names: Sequence[str]) -> dict[str, float]:

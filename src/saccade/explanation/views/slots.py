@@ -62,8 +62,8 @@ def slots_view(
     if not blocks:
         return [View("slots", TITLE, ABOUT, absent=ABSENT) for _ in pixels]
     views = []
-    for index, picture in enumerate(pixels):
-        figures = [_figure(block, index, depth, picture) for depth, block in enumerate(blocks)]
+    for index, image in enumerate(pixels):
+        figures = [_figure(block, index, depth, image) for depth, block in enumerate(blocks)]
         rows = [{"layer": figure.layer, **figure.numbers} for figure in figures]
         views.append(View("slots", TITLE, ABOUT, figures=figures, numbers={"layers": rows}))
     return views
@@ -99,7 +99,7 @@ def slots_over_checkpoints(
     if any(not blocks for _, blocks in stages):
         return [View(key, title, about, absent=ABSENT) for _ in pixels]
     rows = [(name, blocks[0]) for name, blocks in stages]
-    return [View(key, title, about, figures=[_over_time(rows, i, picture)]) for i, picture in enumerate(pixels)]
+    return [View(key, title, about, figures=[_over_time(rows, i, image)]) for i, image in enumerate(pixels)]
 
 
 def slot_taps(model: nn.Module) -> list[nn.Module]:
@@ -181,12 +181,12 @@ def pick_slots(weights: np.ndarray, count: int = SHOWN) -> tuple[np.ndarray, np.
     return chosen, assign(distances, chosen)
 
 
-def _figure(block: Slots, index: int, depth: int, picture: np.ndarray) -> Figure:
+def _figure(block: Slots, index: int, depth: int, image: np.ndarray) -> Figure:
     weights, labels = block.weights[index], block.labels[index]
     chosen, nearest = pick_slots(weights)
-    picture = enlarge(picture)
-    tiles = [picture, label_overlay(picture, labels, len(weights)), draw_all(weights)]
-    tiles += [heat_overlay(picture, _stretch(weights[slot])) for slot in chosen]
+    image = enlarge(image)
+    tiles = [image, label_overlay(image, labels, len(weights)), draw_all(weights)]
+    tiles += [heat_overlay(image, _stretch(weights[slot])) for slot in chosen]
     captions = ["picture", f"{len(weights)} slots, one colour each", "the map of every slot"]
     captions += [f"slot {slot}" for slot in chosen]
     sizes = np.bincount(nearest, minlength=len(chosen))
@@ -207,15 +207,15 @@ def _figure(block: Slots, index: int, depth: int, picture: np.ndarray) -> Figure
     return Figure(f"slots-{depth}", caption, pixels=pixels, numbers=numbers, layer=block.layer, depth=depth)
 
 
-def _over_time(rows: Sequence[tuple[str, Slots]], index: int, picture: np.ndarray) -> Figure:
+def _over_time(rows: Sequence[tuple[str, Slots]], index: int, image: np.ndarray) -> Figure:
     chosen, nearest = pick_slots(rows[-1][1].weights[index])
     sizes = np.bincount(nearest, minlength=len(chosen))
-    picture = enlarge(picture)
+    image = enlarge(image)
     tiles, captions, numbers = [], [], []
     for name, block in rows:
         weights, labels = block.weights[index], block.labels[index]
-        tiles += [label_overlay(picture, labels, len(weights)), draw_all(weights)]
-        tiles += [heat_overlay(picture, _stretch(weights[slot])) for slot in chosen]
+        tiles += [label_overlay(image, labels, len(weights)), draw_all(weights)]
+        tiles += [heat_overlay(image, _stretch(weights[slot])) for slot in chosen]
         captions += [f"{name}: all slots", f"{name}: every slot", *(f"{name}: slot {slot}" for slot in chosen)]
         numbers.append(
             {

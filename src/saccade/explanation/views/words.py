@@ -235,5 +235,5 @@ def word_colour(score: float, strength: float) -> str:
 
 @register_view("words", rank=5, reads=("texts",))
 def _words(request: ViewRequest) -> list[View]:
-    told: Any = {"tokenizer": request.tokenizer, "classes": request.classes, "method": request.options.method}
-    return [words_view(request.model, request.inputs, **told)]
+    options: Any = {"tokenizer": request.tokenizer, "classes": request.classes, "method": request.options.method}
+    return [words_view(request.model, request.inputs, **options)]

@@ -116,9 +116,9 @@ class GridReader:
 
     def _token_grid(self, count: int, stride: int | None, size: tuple[int, int]) -> tuple[Grid, int]:
         """Return the grid of a sequence, and how many tokens stand before it."""
-        host, told = self.host, self.prefix_tokens
+        host, given = self.host, self.prefix_tokens
         # A class token may come in late, hence fewer tokens in some places than in others.
-        prefixes = [host.prefix_tokens, host.output_prefix, 0] if told is None else [told]
+        prefixes = [host.prefix_tokens, host.output_prefix, 0] if given is None else [given]
         grids: list[Grid] = [host.grid] if host.grid else []
         if stride and not grids:
             rows, columns = ((side // stride, -(-side // stride)) for side in size)  # hosts round down or up

@@ -44,12 +44,12 @@ class Teacher:
         self.size = (size, size) if isinstance(size, int) else size
         self.rescale = _rescale(model, images_norm, teacher_norm)  # 2, C, 1, 1
         self.classes = None if classes is None else torch.tensor(classes)
-        told = count_classes(model)
-        if classes is not None and told is not None and not all(0 <= label < told for label in classes):
+        count = count_classes(model)
+        if classes is not None and count is not None and not all(0 <= label < count for label in classes):
             raise ValueError(
-                f"classes= names the teacher's class {max(classes, key=abs)}; its classes are 0 to {told - 1}"
+                f"classes= names the teacher's class {max(classes, key=abs)}; its classes are 0 to {count - 1}"
             )
-        self.num_classes = told if classes is None else len(classes)
+        self.num_classes = count if classes is None else len(classes)
 
     @torch.no_grad()
     def ask(self, images: Tensor) -> Tensor:

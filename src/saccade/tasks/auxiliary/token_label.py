@@ -312,9 +312,9 @@ def _has_norm(model: nn.Module) -> bool:
 
 
 def _require_classes(model: nn.Module, given: int | None) -> int:
-    told = count_classes(model)
-    if given is not None and told is not None and given != told:
-        raise ValueError(f"num_classes={given} was given; the model has {told}")
-    if (count := given or told) is None:
+    known = count_classes(model)
+    if given is not None and known is not None and given != known:
+        raise ValueError(f"num_classes={given} was given; the model has {known}")
+    if (count := given or known) is None:
         raise ValueError(f"{type(model).__name__} does not tell how many classes it has; pass num_classes=")
     return count

@@ -6,7 +6,7 @@ import numpy as np
 
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph, table
-from ...report.rows import Interval, interval_chart
+from ...report.rows import Interval, share_chart
 from ..page import Page, Shown, bootstrap, worst_section
 from .metrics import average_precision
 
@@ -19,11 +19,11 @@ class MultilabelPage(Page):
     @classmethod
     def about(cls, shown: Shown) -> Html | None:
         """Return how labels are decided."""
-        told = (
+        about = (
             "A label is said from a threshold on that is its own. F1 is told for thresholds that were chosen on the "
             "other half of the validation samples; what answers use from now on was chosen on all of them."
         )
-        return paragraph(told, class_="note") if shown.summary else None
+        return paragraph(about, class_="note") if shown.summary else None
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:
@@ -31,7 +31,7 @@ class MultilabelPage(Page):
         kept = shown.predictions
         if "share" not in kept:
             return []
-        return [_label_section(shown), worst_section(shown, kept["loss"], _told)]
+        return [_label_section(shown), worst_section(shown, kept["loss"], _caption)]
 
 
 def _label_section(shown: Shown) -> Section:
@@ -60,17 +60,12 @@ def _label_section(shown: Shown) -> Section:
         rows.append((precision, [*cells, right, f"{hits / positives:.1%}"]))
         chart.append(Interval(name, low, precision, high, f"{positives:,} samples"))
     chart.sort(key=lambda row: row.mean)
-    drawn = interval_chart(
+    drawn = share_chart(
         chart[:MANY],
         title="Average precision by label, worst first",
-        x_label="Average precision",
         name_label="Label",
-        value_label="Average precision, 95% interval",
         remark_label="Validation samples that have it",
-        zero=None,
-        bars=True,
-        percent=True,
-        x_range=(0, 1),
+        measure="Average precision",
     )
     head = ["Label", "There", "Average precision", "Threshold", "Said", "Of these right", "Of those there found"]
     numbers = table(
@@ -87,7 +82,7 @@ def _precision_of(share: np.ndarray, label: np.ndarray, keep: np.ndarray) -> flo
     return average_precision(share[keep], label[keep])
 
 
-def _told(shown: Shown, index: int) -> list[Html]:
+def _caption(shown: Shown, index: int) -> list[Html]:
     """Return what a sample has and what was said of it."""
     shares, labels, limits = (shown.predictions[name] for name in ("share", "label", "threshold"))
     has = [name for name, there in zip(shown.outputs, labels[index], strict=True) if there]

@@ -23,7 +23,7 @@ class RegressionPage(Page):
         """Return answers against truth, the columns, and the images that are farthest off."""
         if "answer" not in shown.predictions:
             return []
-        return [_plot_section(shown), _column_section(shown), worst_section(shown, shown.predictions["mae"], _told)]
+        return [_plot_section(shown), _column_section(shown), worst_section(shown, shown.predictions["mae"], _caption)]
 
 
 def _plot_section(shown: Shown) -> Section:
@@ -44,8 +44,8 @@ def _plot_section(shown: Shown) -> Section:
         for c, name in enumerate(shown.outputs[:PLOTS])
     ]
     shown_all = "every validation sample" if every == 1 else f"every {every}th validation sample"
-    told = f"A dot is {shown_all}; on the dashed line the answer is exact."
-    return Section("answers", "Answers against truth", join(paragraph(told), grid(*plots)))
+    about = f"A dot is {shown_all}; on the dashed line the answer is exact."
+    return Section("answers", "Answers against truth", join(paragraph(about), grid(*plots)))
 
 
 def _diagonal(truth: np.ndarray, answer: np.ndarray) -> list[tuple[float, float]]:
@@ -83,11 +83,11 @@ def _mean_of(values: np.ndarray, keep: np.ndarray) -> float:
     return float(values[keep].mean())
 
 
-def _told(shown: Shown, index: int) -> list[Html]:
+def _caption(shown: Shown, index: int) -> list[Html]:
     """Return what a sample has and what was answered."""
     answer, truth = shown.predictions["answer"][index], shown.predictions["truth"][index]
     lines = []
     for name, a, t in list(zip(shown.outputs, answer, truth, strict=True))[:4]:
-        told = f"{number(float(a))} instead of {number(float(t))}"
-        lines.append(paragraph(f"{shorten(name, 60)}: ", tag("strong", told)))
+        words = f"{number(float(a))} instead of {number(float(t))}"
+        lines.append(paragraph(f"{shorten(name, 60)}: ", tag("strong", words)))
     return lines

@@ -227,13 +227,32 @@ def upernet(channels: Sequence[int], width: int = 256, dropout: float = 0.1, aux
 
 
 @register_head("fpn")
-def fpn(channels: Sequence[int], width: int = 256, inner: int = 128, dropout: float = 0.1, aux: int = 0) -> Head:
-    """Semantic FPN: a pyramid from top to bottom, every scale brought to the finest and added."""
+def fpn(
+    channels: Sequence[int],
+    width: int = 256,
+    inner: int = 128,
+    smooth: bool = False,
+    dropout: float = 0.1,
+    aux: int = 0,
+) -> Head:
+    """Semantic FPN: a pyramid from top to bottom, every scale brought to the finest and added.
+
+    Args:
+        channels: of the four maps, finest first.
+        width: of the pyramid.
+        inner: of the maps that are added.
+        smooth: whether a 3 x 3 convolution follows each sum of the pyramid, as the papers' has it.
+        dropout: before the classifier.
+        aux: width of the FCN on the third map; 0 for none.
+    """
     if inner % 32:
         raise ConfigError(f"fpn:inner={inner} was given; its norm works in 32 groups, so give a multiple of 32")
     decoder = _smp("fpn", "FPNDecoder")(
         _wide(channels), 5, pyramid_channels=width, segmentation_channels=inner, dropout=0
     )
+    if smooth:
+        for level, block in enumerate(decoder.seg_blocks):
+            decoder.seg_blocks[level] = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), block)
     return Head(FromFinest(decoder), inner, dropout=dropout, aux=aux)
 
 

@@ -10,7 +10,7 @@ from ...report.heat import heat_map
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph, table
 from ...report.picture import encode_picture
-from ...report.rows import Interval, interval_chart
+from ...report.rows import Interval, share_chart
 from ..page import NAME, Page, Shown, bootstrap, no_pictures
 from .data import MaskTargets
 from .drawing import overlay, palette, resize_mask
@@ -132,17 +132,12 @@ def _class_section(shown: Shown) -> Section:
         rows.append((value, cells))
         chart.append(Interval(name, low, value, high, f"{true[place] / total:.2%} of the pixels"))
     chart.sort(key=lambda row: row.mean)
-    drawn = interval_chart(
+    drawn = share_chart(
         chart[:MANY],
         title="IoU by class, worst first",
-        x_label="IoU",
         name_label="Class",
-        value_label="IoU, 95% interval",
         remark_label="Share of the pixels",
-        zero=None,
-        bars=True,
-        percent=True,
-        x_range=(0, 1),
+        measure="IoU",
     )
     head = ["Class", "Of all pixels", "IoU", "Of its pixels found", "Of what was said right"]
     numbers = table(

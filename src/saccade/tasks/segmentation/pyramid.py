@@ -1,5 +1,6 @@
 """Four maps of a backbone, each of half the side of the one before, whatever the backbone is."""
 
+import math
 from typing import Any
 
 import torch
@@ -115,7 +116,7 @@ def _quarters(depth: int) -> list[int]:
 
 def _column_scales(stride: int) -> list[float]:
     """Return by how much each map of a column is enlarged: 4, 2, 1 and a half for patches of 16 pixels."""
-    doublings = max(round(torch.tensor(stride / FINEST).log2().item()), 0)
+    doublings = max(round(math.log2(stride / FINEST)), 0)
     return [2.0 ** (doublings - number) for number in range(MAPS)]
 
 

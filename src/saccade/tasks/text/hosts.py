@@ -42,10 +42,11 @@ def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str
     """
     transformers = import_transformers()
     with _explained(name), _quietly():
-        config = transformers.AutoConfig.from_pretrained(name, local_files_only=_is_folder(name))
+        config = transformers.AutoConfig.from_pretrained(name, **_safe(name))
     if config.model_type not in known_kinds(kind):
+        allowed = f"; it takes {', '.join(sorted(known_kinds(kind)))}" if len(known_kinds(kind)) < 9 else ""
         raise ConfigError(
-            f"{name} is a model of the kind {config.model_type!r}, which transformers cannot sort texts by"
+            f"{name} is a model of the kind {config.model_type!r}, which transformers has no classifier for{allowed}"
         )
     told = {key: value for key, value in config.to_dict().items() if key not in DROPPED}
     told |= {"id2label": dict(enumerate(outputs)), "label2id": {output: n for n, output in enumerate(outputs)}}
@@ -67,11 +68,13 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
     with _quietly():
         if weights is None:
             return made.from_config(config)
+        _refuse_pickles(Path(weights).expanduser())
         with _explained(weights):
             model, told = made.from_pretrained(
                 weights,
                 config=config,
-                local_files_only=_is_folder(weights),
+                use_safetensors=True,
+                **_safe(weights),
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
                 **{"dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype": torch.float32},
@@ -97,6 +100,8 @@ def known_kinds(kind: str) -> set[str]:
     """Return the model types that transformers has a classifier for."""
     from transformers.models.auto import modeling_auto
 
+    if kind == "VISUAL_QUESTION_ANSWERING":
+        return {"vilt"}  # the others write their answers word by word
     return set(getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES"))
 
 
@@ -135,7 +140,7 @@ def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
     if folder.is_dir() and not any((folder / file).is_file() for file in VOCABULARIES):
         raise ConfigError(f"the tokenizer of {name!r} is not there: no {' or '.join(VOCABULARIES[:3])}; put it beside")
     with _explained(name, what="tokenizer"), _quietly():
-        made = transformers.AutoTokenizer.from_pretrained(name, local_files_only=_is_folder(name))
+        made = transformers.AutoTokenizer.from_pretrained(name, **_safe(name))
     backend = getattr(made, "backend_tokenizer", None)
     if backend is None:
         raise ConfigError(f"the tokenizer of {name} is none of the library `tokenizers`; save one with tokenizer.json")
@@ -164,15 +169,24 @@ def _limit(tokenizer: Any, config: dict[str, Any]) -> int:
     return int(min(places, known if known < LONGEST else places))
 
 
-def _is_folder(name: str) -> bool:
-    return Path(name).expanduser().is_dir()
+def _safe(name: str) -> dict[str, bool]:
+    """Return what keeps a folder to its own files, and anyone's code from being run, or asked about."""
+    return {"local_files_only": Path(name).expanduser().is_dir(), "trust_remote_code": False}
+
+
+def _refuse_pickles(folder: Path) -> None:
+    if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
+        raise ConfigError(
+            f"the weights in {folder} are a pickle (.bin), which may run code and is not opened; write them as "
+            "safetensors: open the model where you trust it, by transformers, and call its save_pretrained"
+        )
 
 
 @contextlib.contextmanager
 def _explained(name: str, what: str = "model") -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, KeyError, ImportError, TypeError) as error:
+    except Exception as error:  # of transformers, safetensors and tokenizers, each with kinds of its own
         if isinstance(error, ConfigError):
             raise
         detail = " ".join(str(error).split())[:300]

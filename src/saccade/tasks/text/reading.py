@@ -9,7 +9,7 @@ import numpy as np
 
 from ...config import DataConfig
 from ...data.open import Data
-from ...data.split import TEST, TRAIN, VAL, abbreviate
+from ...data.split import TRAIN, VAL, abbreviate
 from ...data.table import SPLITS, ordered
 from .data import TextSource, TextTargets
 from .tables import COLA, ENDINGS, Columns, open_hub, open_saved, read_columns
@@ -81,7 +81,7 @@ def open_texts(config: DataConfig, options: TextOptions) -> Data:
     source.targets.require(config.path)
     if val is None:
         kept, held_out, told_of = source.hold_out(share=config.val_share, seed=config.split_seed)
-        notes += [note.replace("pictures", "texts") for note in told_of]
+        notes += [note.replace("sample", "text") for note in told_of]
         return Data(kept, held_out, _name(config.path), tuple(notes))
     told = _source(val, options, where=config.val or config.path, prefix="dev")
     if any(len(text) != len(source.text(0)) for text in told.texts):
@@ -165,8 +165,9 @@ def _chosen(
     parts: Mapping[str, Columns], options: TextOptions, where: str
 ) -> tuple[Columns, Columns | None, list[str]]:
     roles = _roles(list(parts), options, where)
-    left = [name for name in parts if name not in roles and name.lower() not in TEST]
-    notes = [f"not used: {abbreviate(left)}"] if left else []
+    left = {name: part for name, part in parts.items() if name not in roles}
+    rows = sum(len(next(iter(part.values()), [])) for part in left.values())
+    notes = [f"not used: {rows} rows of {abbreviate(list(left))}"] if left else []
     notes += [f"validated on {roles[1]!r}"] if len(roles) > 1 and roles[1].lower() not in VAL else []
     return parts[roles[0]], parts[roles[1]] if len(roles) > 1 else None, notes
 
@@ -174,6 +175,8 @@ def _chosen(
 def _source(columns: Columns, options: TextOptions, *, where: str, prefix: str) -> TextSource:
     names = find_columns(columns, options, where=where)
     label = _label(columns, options, where)
+    if label in names:
+        raise ValueError(f"{where}: the column {label!r} is to be both text and class; name two columns")
     texts = list(zip(*(columns[name] for name in names), strict=True))
     labels = columns[label]
     for row, (one, told) in enumerate(zip(texts, labels, strict=True), 1):
@@ -197,10 +200,9 @@ def _label(columns: Columns, options: TextOptions, where: str) -> str:
     wanted = [options.label.lower()] if options.label is not None else LABELS
     found = next((known[name] for name in wanted if name in known), None)
     if found is None:
-        raise ValueError(
-            f"{where} has the columns {abbreviate([*columns], most=20)}; classes are found under "
-            f"{' or '.join(wanted)}. Name the column by --task text:label=COLUMN"
-        )
+        looked = f"classes are found under {' or '.join(LABELS)}. Name the column by --task text:label=COLUMN"
+        asked = f"{options.label!r} was asked for as the classes'" if options.label is not None else looked
+        raise ValueError(f"{where} has the columns {abbreviate([*columns], most=20)}; {asked}")
     return found
 
 

@@ -10,7 +10,7 @@ from ...data.table import import_extra
 
 ENDINGS = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 COLA = ("source", "label", "mark", "sentence")  # of CoLA's files, which name no columns
-MOST = 2**20  # characters of a cell
+MOST = 2**24  # characters of a cell
 
 Columns = dict[str, list[str]]
 
@@ -100,10 +100,15 @@ def _jsonl(path: Path) -> Columns:
                 '{"text": "...", "label": "..."}'
             ) from None
         if not isinstance(row, dict):
-            raise ValueError(f"{path}: line {number} is no JSON object; write names with values")
+            raise ValueError(f"{path}: line {number} is no JSON object; write one object a line: names with values")
         rows.append(row)
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [_text(row.get(name)) for row in rows] for name in names}
+    found = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
+    # Lists and objects are no texts; a column of nothing else is none that could be asked for.
+    nested = {name: [isinstance(value, list | dict) for value in values] for name, values in found.items()}
+    for name in (name for name, rows_of in nested.items() if any(rows_of) and not all(rows_of)):
+        number = nested[name].index(True) + 1
+        raise ValueError(f"{path}: row {number} has a list or an object under {name!r}, where others have a text")
+    return {name: [_text(value) for value in values] for name, values in found.items() if not all(nested[name])}
 
 
 def _parquet(path: Path) -> Columns:
@@ -136,6 +141,8 @@ def _not_utf8(path: Path, error: UnicodeDecodeError) -> ValueError:
 
 def _by_name(path: Path, rows: Sequence[Sequence[str]]) -> Columns:
     head = [name.strip() for name in rows[0]]
+    if len(head) == 1 and (mark := next((mark for mark in ";\t" if mark in head[0]), None)):
+        raise ValueError(f"{path} has one column, {head[0]!r}; its cells seem to be parted by {mark!r}: write commas")
     twice = sorted({name for name in head if head.count(name) > 1})
     if twice:
         raise ValueError(f"{path} has two columns called {twice[0]!r}; give each a name of its own")

@@ -113,6 +113,8 @@ class Reading:
         if wrong is not None:
             asked = "two texts, a pair" if self.pair else "one text"
             raise TextError(f"{called[wrong]} has {len(texts[wrong])} texts; the model was trained on {asked} a sample")
+        for name, one in zip(called, texts, strict=True):
+            _require_letters(name, one)
         made = open_tokenizer(self.tokenizer)
         added = made.num_special_tokens_to_add(self.pair)
         if self.pair and not added:  # a tokenizer that has nothing to set between two texts
@@ -156,6 +158,14 @@ class Reading:
                 "the tokenizer has no token for that: the model would take the text to end before it. Give it "
                 "a pad token, or change the text"
             )
+
+
+def _require_letters(name: str, texts: tuple[str, ...]) -> None:
+    """Refuse halves of letters, which JSON can write, or which stand for bytes that are no UTF-8."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError as error:
+        raise TextError(f"{name} holds half a letter ({error.object[error.start]!r}); save it as UTF-8") from None
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,15 @@ def open_questions(config: DataConfig, options: VqaOptions) -> Data:
     return Data(train, held, path.name, (*notes, *more))
 
 
+def read_questions(columns: Columns, path: Path) -> list[tuple[str, str]]:
+    """Return image and question of every row of a table, or say which has none."""
+    images, questions = ([cell for _, cell in _cells(columns, names, path)] for names in (PATHS, QUESTIONS))
+    for row, (image, question) in enumerate(zip(images, questions, strict=True), 1):
+        if not image or not question:
+            raise ValueError(f"{path}: row {row} has an empty image or question; fill it in, or take the row out")
+    return list(zip(images, questions, strict=True))
+
+
 def read_answers(cell: str, path: Path, row: int) -> dict[str, float]:
     """Return the answers of a cell with how right each is.
 
@@ -199,10 +208,7 @@ def _source(
     path: Path,
     how: tuple[tuple[str, object], ...],
 ) -> QuestionSource:
-    images, questions = ([cell for _, cell in _cells(columns, names, path)] for names in (PATHS, QUESTIONS))
-    for row, (image, question) in enumerate(zip(images, questions, strict=True), 1):
-        if not image or not question:
-            raise ValueError(f"{path}: row {row} has an empty image or question; fill it in, or take the row out")
+    images, questions = map(list, zip(*read_questions(columns, path), strict=True))
     missing = [name for name in dict.fromkeys(images) if not (path.parent / name).is_file()]
     if missing:
         raise FileNotFoundError(

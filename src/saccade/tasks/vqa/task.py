@@ -1,7 +1,7 @@
 """Questions about images, answered with one of the answers that training knows."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig
 from ...data.augment import Normalize
 from ...data.feed import Batch, Expand
-from ...data.framing import Encoded, Encoder, Framing
+from ...data.framing import Encoder
 from ...data.open import Data
 from ...data.source import Sample
 from ...data.spec import InputSpec
@@ -24,6 +24,7 @@ from ..task import Task, register_task
 from ..text.hosts import build_host, describe_host, describe_tokenizer, read_config
 from ..text.tokens import INPUTS, Reading
 from .data import AnswerTargets, VqaOptions, open_questions
+from .encoding import NormalizeImages, QuestionEncoder, embed_whole, input_names, pack, unpack
 
 KIND = "VISUAL_QUESTION_ANSWERING"
 
@@ -58,7 +59,7 @@ class AnswerQuestions(Task):
 
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
-        """Leave images whole, and steps uncompiled: ViLT chooses its patches while it runs."""
+        """Leave images whole, and steps uncompiled: questions are read with their images, file by file."""
         if config.model.checkpoint is not None:
             raise ConfigError("model.checkpoint was given; the model begins with the weights in its own folder")
         if config.loss.class_weights != "none" or config.loss.smoothing:
@@ -113,12 +114,38 @@ class AnswerQuestions(Task):
         """Return what normalises images."""
         return NormalizeImages(Normalize(spec.mean, spec.std, device=device))
 
+    @classmethod
+    def graph_inputs(cls, spec: InputSpec) -> tuple[str, ...]:
+        """Return tokens, which of them count, perhaps their kinds, and the image."""
+        return input_names(Reading.of(spec))
+
+    @classmethod
+    def pack(cls, batch: Batch, spec: InputSpec) -> Tensor:
+        """Take questions and images out of a batch, B, 1, all of them."""
+        return pack(batch, spec)
+
+    @classmethod
+    def unpack(cls, packed: Tensor, spec: InputSpec) -> Batch:
+        """Return questions and images by name."""
+        return unpack(packed, spec)
+
+    @classmethod
+    def pack_sample(cls, sample: Sample, spec: InputSpec) -> Tensor:
+        """Return an image and a question as one tensor, 1, all of them; refuses what cannot be asked by TextError."""
+        encode = cls.encoder(spec)
+        return cls.pack(encode.collate([encode(sample)]), spec)[0]
+
     # In training
 
     def ask(self, batch: Batch) -> Any:
         """Return what the model answers."""
         given = {name: batch[name] for name in INPUTS if name in batch}
-        return self.model(**given, pixel_values=batch["image"])
+        base: Any = getattr(self.model, "base_model", self.model)
+        whole = embed_whole(base.embeddings, batch["image"])
+        if whole is None:
+            return self.model(**given, pixel_values=batch["image"])
+        everywhere = torch.ones(whole.shape[:2], dtype=torch.long, device=whole.device)
+        return self.model(**given, image_embeds=whole, pixel_mask=everywhere)
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
         """Answer and compare: binary cross-entropy, summed over answers, as ViLT is trained."""
@@ -197,52 +224,3 @@ class QuestionMetrics(Metrics):
 def worth(logits: Tensor, shares: Tensor) -> Tensor:
     """Return how right the likeliest answers are, B."""
     return shares.gather(1, logits.argmax(1, keepdim=True)).squeeze(1)
-
-
-@dataclass(frozen=True)
-class QuestionEncoder:
-    """Makes tensors of an image and a question: the whole image made square, the question in a row of fixed width.
-
-    Args:
-        framing: of the images.
-        reading: how questions become tokens.
-    """
-
-    framing: Framing
-    reading: Reading
-
-    def __call__(self, sample: Sample, word: int = 0) -> Encoded:  # noqa: ARG002
-        """Return a sample as tensors."""
-        picture, reading = sample.inputs["image"], self.reading
-        tokens = reading.encode([(sample.inputs["text"],)], names=[f"the question on {sample.name}"])
-        row = tokens.rows(torch.tensor([0]), reading.limit, pad=reading.pad, kinds=reading.kinds)
-        height, width = picture.shape[:2]
-        found: Encoded = {"image": self.framing.image(picture, (0.0, 0.0, float(width), float(height)))}
-        found |= {name: part[0] for name, part in row.items()}
-        if sample.target is not None:
-            found["target"] = torch.as_tensor(np.asarray(sample.target))
-        return found
-
-    def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
-        """Return samples as a batch."""
-        return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
-
-
-@dataclass(frozen=True)
-class NormalizeImages:
-    """Makes training batches of bytes and tokens: nothing is left to chance."""
-
-    normalize: Normalize
-
-    def __call__(self, batch: Batch, *, strong: bool = True) -> Batch:  # noqa: ARG002
-        """Return the batch that is trained on."""
-        kept = {name: part for name, part in batch.items() if name != "key"}
-        return {**kept, "image": self.normalize(batch["image"]), "truth": batch["target"]}
-
-    def plain(self, batch: Batch) -> Batch:
-        """Return the batch as a model is asked about it."""
-        return {**batch, "image": self.normalize(batch["image"])}
-
-    def after_framing(self) -> "NormalizeImages":
-        """Return the same."""
-        return self

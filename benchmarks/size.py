@@ -1,29 +1,15 @@
 """Parameters and multiply-adds of a model, counted without computing anything."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import timm
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-
-@dataclass(frozen=True)
-class Size:
-    """What a model costs to keep and to run on one image.
-
-    Attributes:
-        params: trainable numbers.
-        macs: multiply-adds of one forward pass, attention's included.
-        img_size: the image side they were counted at.
-    """
-
-    params: int
-    macs: int
-    img_size: int
+from saccade.sizes import Count
 
 
-def model_size(name: str, img_size: int | None = None, **kwargs: Any) -> Size:
+def model_size(name: str, img_size: int | None = None, **kwargs: Any) -> Count:
     """Count a registered model's parameters and multiply-adds.
 
     Args:
@@ -41,4 +27,4 @@ def model_size(name: str, img_size: int | None = None, **kwargs: Any) -> Size:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(image)
     params = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return Size(params=params, macs=counter.get_total_flops() // 2, img_size=side)
+    return Count(params=params, macs=counter.get_total_flops() // 2, img_size=side)

@@ -1,0 +1,58 @@
+"""`saccade tune`."""
+
+import time
+from argparse import ArgumentParser
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from . import Args
+
+BEGUN = time.monotonic()  # what is imported after this belongs to the budget, too
+
+
+def flags(parser: ArgumentParser) -> None:
+    """Find rate, weight decay and strength of augmentation for a model on your pictures, in a given time."""
+    parser.add_argument("data", nargs="?", default=None, help="as for train; nothing: a set inside")
+    parser.add_argument("--model", default=None, help="a model's name, ours or timm's")
+    parser.add_argument("--budget", default="10m", help="time for all of it, such as 90s, 10m or 1h30m")
+    parser.add_argument("--task", default=None, help="as for train; by the data's layout if not given")
+    parser.add_argument("--plugin", action="append", default=None, help="as for train; repeatable")
+    parser.add_argument(
+        "--recipe", default=None, help="to begin from, by name or file; its `grid` says what is tried, if it has one"
+    )
+    parser.add_argument("--epochs", type=int, default=None, help="of the run that settings are sought for")
+    parser.add_argument("--batch-size", type=int, default=None, help="pictures a step")
+    parser.add_argument("--lr", type=float, default=None, help="then the rate is not sought")
+    parser.add_argument("--img-size", type=int, default=None, help="side of the images; by the pictures if not given")
+    parser.add_argument("--out", default=None, help="the search's folder; one under runs/ named by what is asked")
+    parser.add_argument("--device", default=None, help="cpu, cuda, cuda:1, ...; a GPU if there is one")
+    parser.add_argument("--workers", type=int, default=None, help="processes that read files")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=None,
+        metavar="NAME=VALUE",
+        help="any other setting, kept as given; repeatable",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace another search in --out")
+    parser.add_argument("--quiet", action="store_true", help="print nothing")
+
+
+def run(args: Args) -> int:
+    """Search, and write a recipe and a page."""
+    from ..config import parse_settings
+    from ..training.loop import Interrupted
+    from ..tuning.tune import tune as run_search
+
+    names = ("data", "budget", "task", "model", "recipe", "epochs", "batch_size", "lr", "img_size", "out", "device")
+    given: dict[str, Any] = {name: args[name] for name in (*names, "workers", "overwrite", "quiet")}
+    given["plugins"] = [part for text in args.plugin or [] for part in text.split("+")]
+    try:
+        run_search(**given, settings=parse_settings(args["set"] or []), since=BEGUN)
+    except Interrupted as stop:
+        console = Console(stderr=True, soft_wrap=True)
+        console.print(f"stopped by {stop}; the same command resumes {escape(str(stop.run))}", highlight=False)
+        return 128 + stop.number
+    return 0

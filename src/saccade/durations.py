@@ -1,0 +1,32 @@
+"""Times as people write them."""
+
+import re
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class BudgetError(ValueError):
+    """A time that cannot be read, or in which nothing can be compared."""
+
+
+def parse_duration(text: str | float, name: str = "budget") -> float:
+    """Return seconds from "90s", "30m", "1h30m", "2.5h" or a number of seconds; errors call it by its name."""
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        seconds = float(text)
+    else:
+        found = re.findall(r"(\d+(?:\.\d+)?)\s*([smhd])", str(text).lower())
+        if not found or re.sub(r"(\d+(?:\.\d+)?)\s*[smhd]|\s", "", str(text).lower()):
+            raise BudgetError(f"{name}={text!r} was given; write it as 90s, 30m, 2h or 1h30m")
+        seconds = sum(float(number) * UNITS[unit] for number, unit in found)
+    if not seconds > 0:
+        raise BudgetError(f"{name}={text!r} was given; nothing can be trained in no time")
+    return seconds
+
+
+def say_duration(seconds: float) -> str:
+    """Return seconds in words that are short."""
+    if seconds < 120:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

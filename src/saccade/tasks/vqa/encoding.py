@@ -1,0 +1,111 @@
+"""Images and questions as tensors: of samples, of batches, and packed as one tensor for those who ask a model."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...data.augment import Normalize
+from ...data.feed import Batch
+from ...data.framing import Encoded, Framing
+from ...data.source import Sample
+from ...data.spec import InputSpec
+from ..text.tokens import INPUTS, Reading
+
+
+@dataclass(frozen=True)
+class QuestionEncoder:
+    """Makes tensors of an image and a question: the whole image made square, the question in a row of fixed width.
+
+    Args:
+        framing: of the images.
+        reading: how questions become tokens.
+    """
+
+    framing: Framing
+    reading: Reading
+
+    def __call__(self, sample: Sample, word: int = 0) -> Encoded:  # noqa: ARG002
+        """Return a sample as tensors."""
+        image, reading = sample.inputs["image"], self.reading
+        tokens = reading.encode([(sample.inputs["text"],)], names=[f"the question on {sample.name}"])
+        row = tokens.rows(torch.tensor([0]), reading.limit, pad=reading.pad, kinds=reading.kinds)
+        height, width = image.shape[:2]
+        found: Encoded = {"image": self.framing.image(image, (0.0, 0.0, float(width), float(height)))}
+        found |= {name: part[0] for name, part in row.items()}
+        if sample.target is not None:
+            found["target"] = torch.as_tensor(np.asarray(sample.target))
+        return found
+
+    def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
+        """Return samples as a batch."""
+        return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+
+
+@dataclass(frozen=True)
+class NormalizeImages:
+    """Makes training batches of bytes and tokens: nothing is left to chance."""
+
+    normalize: Normalize
+
+    def __call__(self, batch: Batch, *, strong: bool = True) -> Batch:  # noqa: ARG002
+        """Return the batch that is trained on."""
+        kept = {name: part for name, part in batch.items() if name != "key"}
+        return {**kept, "image": self.normalize(batch["image"]), "truth": batch["target"]}
+
+    def plain(self, batch: Batch) -> Batch:
+        """Return the batch as a model is asked about it."""
+        return {**batch, "image": self.normalize(batch["image"])}
+
+    def after_framing(self) -> "NormalizeImages":
+        """Return the same."""
+        return self
+
+
+def input_names(reading: Reading) -> tuple[str, ...]:
+    """Return what a model is asked with: tokens, which of them count, perhaps their kinds, and the image."""
+    return (*(INPUTS if reading.kinds else INPUTS[:2]), "image")
+
+
+def pack(batch: Batch, spec: InputSpec) -> Tensor:
+    """Take questions and images out of a batch, as one tensor of whole numbers, B, 1, all of them."""
+    parts = [batch.pop(name) for name in input_names(Reading.of(spec))]
+    return torch.cat([part.flatten(1).int() for part in parts], dim=1)[:, None]
+
+
+def unpack(packed: Tensor, spec: InputSpec) -> Batch:
+    """Return what `pack` took, by name: rows of tokens, B, N, and images, uint8 B, C, S, S."""
+    reading = Reading.of(spec)
+    *names, image = input_names(reading)
+    side, width = spec.img_size, reading.limit
+    *rows, pixels = packed[:, 0].split([width] * len(names) + [spec.in_chans * side * side], dim=1)
+    found = {name: row.long() for name, row in zip(names, rows, strict=True)}
+    return {**found, image: pixels.to(torch.uint8).unflatten(1, (spec.in_chans, side, side))}
+
+
+def embed_whole(embeddings: Any, images: Tensor) -> Tensor | None:
+    """Return ViLT's embeddings of whole images, B, 1 + N, C, in the order of rows and columns.
+
+    ViLT itself draws the order of patches anew each time, which changes no answer and can be neither traced nor
+    compiled. None where its configuration asks for some of the patches only, which is left to it.
+
+    Args:
+        embeddings: of a ViLT.
+        images: normalised, all of one size, B, 3, H, W.
+    """
+    patches: Tensor = embeddings.patch_embeddings(images)  # B, C, h, w
+    height, width = patches.shape[2:]
+    most = embeddings.config.max_image_length
+    if isinstance(most, int) and 0 <= most < height * width:
+        return None
+    place: nn.Parameter = embeddings.position_embeddings
+    side = embeddings.config.image_size // embeddings.config.patch_size
+    grid = place[:, 1:].mT.unflatten(2, (side, side))
+    grid = F.interpolate(grid, size=(height, width), mode="bilinear", align_corners=True)
+    first = (embeddings.cls_token + place[:, :1]).expand(
+        images.shape[0], -1, -1
+    )  # not len(), which a traced graph would take for a constant
+    return embeddings.dropout(torch.cat([first, (patches + grid).flatten(2).mT], dim=1))

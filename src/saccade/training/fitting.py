@@ -1,0 +1,74 @@
+"""A learning rate for models that no recipe has settings for: a few are tried out before the run."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..config import TrainConfig, overlay
+from ..data.source import Stream
+from ..tasks.opening import open_samples
+from .parallel import local_device
+from .recipes import family_of, has_families
+from .trial import SEED, SHARE, prepare_ground, run_trial
+
+RATES = (1 / 8, 1 / 4, 1 / 2, 1, 2)  # times the recipe's
+SHARE_OF_RUN = 0.01  # of a run's steps that one rate is tried for
+LEAST_STEPS = 20  # below which nothing is learned of a rate
+EPOCHS = 2  # of a trial
+
+
+def find_rate(config: TrainConfig, given: Mapping[str, Any]) -> tuple[TrainConfig, list[str]]:
+    """Return settings with a rate that was tried out, and a line on it, where the model's family has not been measured.
+
+    Five rates are tried on a part of the training samples and judged on another; together they take about a twentieth
+    of the run. A rate that the user gave stays, and so does that of a run too short for it.
+
+    Args:
+        config: of the run.
+        given: what the user gave, by dotted name.
+    """
+    known = not has_families(config.recipe) or family_of(config.recipe, config.model.name) is not None
+    if known or "optim.lr" in given or config.model.checkpoint or config.model.pretrained:
+        return config, []
+    device = local_device(config.engine.device)
+    choice, data = open_samples(config.task, config.data)
+    if choice.kind.own_models or isinstance(data.train, Stream) or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return config, [_untried(config)]
+    resolved, ground = prepare_ground(config, choice, data, device)
+    batch = resolved.optim.batch_size
+    samples = min(len(data.train), config.data.train_limit or len(data.train))
+    steps = int(SHARE_OF_RUN * resolved.schedule.epochs * max(samples // batch, 1))
+    if steps < LEAST_STEPS:
+        return config, [_untried(config)]
+    limit = min(max(steps // EPOCHS, 1) * batch, int((1 - SHARE) * samples))
+    resolved, ground = prepare_ground(config, choice, data, device, limit=limit)
+    scores: dict[float, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for factor in RATES:
+            rate = float(f"{resolved.optim.lr * factor:.3g}")
+            tried = {"optim.lr": rate, "seed": SEED, "schedule.epochs": EPOCHS, "keep.evaluate_every": EPOCHS}
+            trial_config = overlay(resolved, {**tried, "engine.compile": False, "schedule.patience": None})
+            trial = run_trial(trial_config, ground, Path(folder) / "trial", device=device)
+            if trial.score is not None:
+                scores[rate] = trial.score
+    if not scores:
+        return config, [_untried(config)]
+    better = max if ground.metric.larger_is_better else min
+    best = better(scores, key=lambda rate: scores[rate])
+    found = replace(config.optim, lr=best, batch_size=batch, least_steps=None)
+    edge = "; it is at the edge of them" if best in (min(scores), max(scores)) else ""
+    return replace(config, optim=found), [
+        f"no settings are known for models like {config.model.name}: of {len(scores)} learning rates tried for "
+        f"{EPOCHS} epochs on {limit:,} training samples, {best:g} did best{edge}; `saccade tune` seeks longer, --lr "
+        "gives your own"
+    ]
+
+
+def _untried(config: TrainConfig) -> str:
+    return (
+        f"no settings are known for models like {config.model.name}, and none were tried in so short a run: the "
+        f"learning rate {config.optim.lr:g} is the recipe's; `saccade tune` finds one"
+    )

@@ -1,0 +1,159 @@
+"""A short training on a part of the training samples, judged on another part: what settings are tried by."""
+
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..config import TrainConfig, overlay
+from ..data.open import Data
+from ..runs import Run
+from ..state import list_states, load_state
+from ..tasks.metric import MetricSpec
+from ..tasks.opening import TaskChoice
+from .console import Console
+from .engine import torch_settings
+from .loop import Loop, TrainingError
+from .parallel import Alone
+from .setup import assemble, limit_samples, resolve
+
+SHARE = 0.2  # of the training samples that trials are judged on
+SEED = 1_000_003  # of which samples those are, and of the trials' own draws: no run's
+
+
+class OutOfTime(Exception):  # noqa: N818
+    """The time of a trial is over; what it had trained is kept."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How a short training ended.
+
+    Attributes:
+        score: in the metric that counts, on samples held out of the training set; None where it failed.
+        losses: of training, epoch by epoch.
+        scores: epoch and score of every validation.
+        seconds: it took, building and validating included.
+        failed: why there is no score.
+    """
+
+    score: float | None
+    losses: tuple[float, ...] = ()
+    scores: tuple[tuple[int, float], ...] = ()
+    seconds: float = 0.0
+    failed: str = ""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What trials of one set have in common.
+
+    Attributes:
+        choice: the task.
+        data: parts of the training samples, to train and to judge; the validation samples are not among them.
+        metric: that counts.
+    """
+
+    choice: TaskChoice
+    data: Data
+    metric: MetricSpec
+
+
+def prepare_ground(
+    config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device, *, limit: int | None = None
+) -> tuple[TrainConfig, Ground]:
+    """Return settings resolved for a whole set, and parts of its training samples to try others on.
+
+    Args:
+        config: of the run that settings are sought for.
+        choice: its task.
+        data: its samples.
+        device: that it is meant for.
+        limit: samples to train with at most; None for all that are not held out.
+    """
+    resolved, spec = resolve(config, choice, data, device)
+    train = limit_samples(data.train, config.data.train_limit)
+    kept, held, _ = train.hold_out(share=SHARE, seed=SEED)
+    if limit is not None:
+        kept = limit_samples(kept, limit)
+        held = limit_samples(held, max(limit // 4, 1))  # type: ignore[assignment]
+    primary = choice.kind.primary_of(spec)
+    metric = next(one for one in choice.kind.metric_specs(spec) if one.name == primary)
+    part = replace(data, train=kept, val=held, notes=())
+    return overlay(resolved, {"data.train_limit": None}), Ground(choice, part, metric)
+
+
+class Deadline(Console):
+    """A silent console that ends a trial when its time is over.
+
+    Args:
+        until: on the monotonic clock; None for never.
+    """
+
+    def __init__(self, until: float | None) -> None:
+        super().__init__(quiet=True)
+        self.until = until
+
+    def advance(self, totals: Tensor) -> None:
+        """Raise `OutOfTime` after a step that ended too late."""
+        super().advance(totals)
+        if self.until is not None and time.monotonic() > self.until:
+            raise OutOfTime
+
+
+def run_trial(
+    config: TrainConfig,
+    ground: Ground,
+    folder: Path,
+    *,
+    device: torch.device,
+    until: float | None = None,
+) -> Trial:
+    """Train by settings, or resume a trial that was stopped; a failure of training is an answer as well.
+
+    Args:
+        config: resolved, as `prepare_ground` returned it, with what is tried laid over it.
+        ground: the samples.
+        folder: of the trial's own, which holds its state until it ends.
+        device: to train on.
+        until: when to stop, on the monotonic clock: raises `OutOfTime`.
+    """
+    begun = time.monotonic()
+    config = overlay(config, {"keep.every_seconds": 10.0, "keep.states": 1, "keep.tensorboard": False})
+    with torch_settings(config, device):
+        config, spec = resolve(config, ground.choice, ground.data, device)
+        parts = assemble(config, ground.choice, ground.data, spec, world=Alone(), device=device)
+        run = Run(folder)
+        resumed = run.settings.exists() and bool(list_states(run.states)) and run.config() == config
+        if not resumed:
+            shutil.rmtree(folder, ignore_errors=True)
+            run = Run.create(folder, config)
+        loop = Loop(config, run, parts, world=Alone(), device=device, console=Deadline(until))
+        try:
+            if resumed:
+                loop.restore(load_state(run.states))
+            loop.fit()
+        except TrainingError as error:
+            return _ended(run, ground.metric, begun, failed=str(error).split(". ")[0])
+        finally:
+            loop.feed.close()
+            parts.validation.close()
+            del loop, parts
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+    return _ended(run, ground.metric, begun)
+
+
+def _ended(run: Run, metric: MetricSpec, begun: float, *, failed: str = "") -> Trial:
+    records: list[dict[str, Any]] = run.metrics()
+    name = f"val_{metric.name}"
+    scores = tuple((record["epoch"], float(record[name])) for record in records if name in record)
+    losses = tuple(float(record["train_loss"]) for record in records)
+    score = None if failed or not scores else scores[-1][1]
+    if score is not None and score != score:
+        score, failed = None, f"its {metric.words} is not a number"
+    return Trial(score, losses, scores, time.monotonic() - begun, failed)

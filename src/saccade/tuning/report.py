@@ -1,0 +1,177 @@
+"""The page of a search: what was found, how the score runs with each setting, and every trial."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..durations import say_duration
+from ..report.chart import line_chart
+from ..report.document import Block, Table, Text, to_html
+from ..report.markup import Html
+from ..report.page import Section, grid, render_page
+from ..tasks.metric import MetricSpec
+from .halving import Rung
+from .result import Tuned
+from .search import Attempt, Subject
+from .space import STRENGTH, Axis
+
+CURVES = 6  # of the trials that went furthest
+
+
+def render_report(
+    found: Tuned,
+    subject: Subject,
+    axes: Sequence[Axis],
+    rungs: Sequence[Rung],
+    attempts: Sequence[Attempt],
+    best: Attempt,
+) -> str:
+    """Return the page.
+
+    Args:
+        found: what was found.
+        subject: what settings were sought for.
+        axes: what was tried.
+        rungs: the rounds.
+        attempts: all trials.
+        best: the one that the settings are from.
+    """
+    metric, data = subject.ground.metric, subject.ground.data
+    sections: dict[tuple[str, str], list[Block]] = {
+        ("settings", "What was found"): [_found(found, axes, best)],
+        ("curves", "Score against each setting"): _against(axes, attempts, metric),
+        ("learning", "How the best ones learned"): [_learning(attempts, metric)],
+        ("trials", "Every trial"): [_trials(axes, attempts, metric)],
+    }
+    own = "" if found.own_score is None else f" The settings it began from: {metric.show(found.own_score)}."
+    lead = [
+        Text(
+            f"{metric.words.capitalize()} {metric.show(found.score)} after {best.epochs} epochs on samples held out of "
+            f"the training set.{own}",
+            "lead",
+        ),
+        *(Text(f"{text}.", "note") for text in edges(axes, best, found.edges)),
+        Text(
+            f"{found.trials} trials by successive halving in {say_duration(found.seconds)}: "
+            f"{', '.join(f'{rung.count} for {rung.epochs} epochs' for rung in rungs)}. The validation samples were "
+            "not looked at. Each trial is one training with one seed: neighbours that differ by little are not told "
+            "apart, and the best score of many flatters itself; a run by the recipe tells what it is worth."
+        ),
+        Text(f"Train by it: saccade train DATA --recipe {found.recipe}"),
+    ]
+    return render_page(
+        f"{subject.name} on {data.name}",
+        [Section(key, name, to_html(blocks)) for (key, name), blocks in sections.items()],
+        kind="Settings that fit",
+        lead=to_html(lead),
+        foot=f"Written by saccade from the files in {found.path}.",
+    )
+
+
+def edges(axes: Sequence[Axis], best: Attempt, found: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each setting whose best value lies at the end of what was tried."""
+    return [
+        f"The best {axis.words} is the {found[axis.name]} that was tried ({_shown(best.values[axis.name])}); a better "
+        "one may lie beyond: go on from the recipe that was found"
+        for axis in axes
+        if axis.name in found
+    ]
+
+
+def _found(found: Tuned, axes: Sequence[Axis], best: Attempt) -> Table:
+    rows = tuple(
+        (
+            axis.words,
+            _shown(best.values[axis.name]),
+            _shown(axis.own),
+            ", ".join(_shown(value) for value in axis.values),
+            found.edges.get(axis.name, ""),
+        )
+        for axis in axes
+    )
+    columns = ("Setting", "Found", "Before", "Tried", "At the edge")
+    return Table("What was sought", columns, rows).without_empty()
+
+
+def _against(axes: Sequence[Axis], attempts: Sequence[Attempt], metric: MetricSpec) -> list[Block]:
+    """Return a chart for each setting: the best score of each of its values, a line a round."""
+    charts: list[Html] = []
+    for axis in axes:
+        if axis.ordered:
+            lines = {}
+            for rung in sorted({one.rung for one in attempts}):
+                ended = [one for one in attempts if one.rung == rung and one.trial.score is not None]
+                points = best_by_value(axis, ended, larger=metric.larger_is_better)
+                if points and ended:
+                    lines[f"{ended[0].epochs} epochs"] = [(place(axis, value), score) for value, score in points]
+            charts.append(
+                line_chart(
+                    lines,
+                    title=f"{metric.words.capitalize()} against {axis.words}",
+                    x_label=axis_label(axis),
+                    y_label=metric.words,
+                    percent=metric.share,
+                )
+            )
+    about = "A dot is the best of the trials that had that value, whatever their other settings; lines are the rounds."
+    return [Text(about), grid(*charts)] if charts else []
+
+
+def best_by_value(axis: Axis, ended: Sequence[Attempt], *, larger: bool) -> list[tuple[Any, float]]:
+    """Return the best score of each value of a setting, in order."""
+    found: dict[Any, float] = {}
+    for one in ended:
+        value, score = one.values[axis.name], one.trial.score
+        if score is not None and (value not in found or (score > found[value] if larger else score < found[value])):
+            found[value] = score
+    return sorted(found.items())
+
+
+def place(axis: Axis, value: float) -> float:
+    """Return where a value stands on a chart: doublings of a rate or a decay, the value itself of others."""
+    scaled = axis.name != STRENGTH and axis.own and axis.own > 0 and min(axis.values) > 0
+    return math.log2(value / axis.own) if scaled else float(value)
+
+
+def axis_label(axis: Axis) -> str:
+    """Return what the axis of such a chart shows."""
+    if axis.name == STRENGTH:
+        return "times the recipe's"
+    scaled = axis.own and axis.own > 0 and min(axis.values) > 0
+    return f"doublings of {_shown(axis.own)}" if scaled else axis.words
+
+
+def _learning(attempts: Sequence[Attempt], metric: MetricSpec) -> Html:
+    scored = [one for one in attempts if one.trial.score is not None]
+    sign = -1 if metric.larger_is_better else 1
+    furthest = sorted(scored, key=lambda one: (-one.rung, sign * (one.trial.score or 0.0)))[:CURVES]
+    lines = {
+        f"{_values(one)} ({one.epochs} epochs)": [(float(epoch), score) for epoch, score in one.trial.scores]
+        for one in furthest
+    }
+    title = f"{metric.words.capitalize()} of the trials that went furthest"
+    return line_chart(lines, title=title, x_label="epoch", y_label=metric.words, percent=metric.share)
+
+
+def _trials(axes: Sequence[Axis], attempts: Sequence[Attempt], metric: MetricSpec) -> Table:
+    rows = tuple(
+        (
+            str(number),
+            str(one.epochs),
+            *(_shown(one.values[axis.name]) for axis in axes),
+            metric.show(one.trial.score) if one.trial.score is not None else f"failed: {one.trial.failed}",
+            say_duration(one.trial.seconds),
+        )
+        for number, one in enumerate(attempts, 1)
+    )
+    columns = ("Trial", "Epochs", *(axis.words for axis in axes), metric.words, "Took")
+    numeric = tuple(range(1, len(columns)))
+    return Table("In the order they were run", columns, rows, numeric)
+
+
+def _values(attempt: Attempt) -> str:
+    return ", ".join(f"{name.split('.')[-1]} {_shown(value)}" for name, value in attempt.values.items())
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

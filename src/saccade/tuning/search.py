@@ -1,0 +1,196 @@
+"""Run a search: every arm the same candidates for the same time, the better ones longer, until the time is over."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..config import TrainConfig, overlay
+from ..durations import BudgetError, say_duration
+from ..tasks.metric import MetricSpec
+from ..training.pace import Pace
+from ..training.trial import SEED, Ground, OutOfTime, Trial, run_trial
+from .halving import Rung, survivors
+from .space import Axis, Values, settings_of
+from .store import Store, key_of
+
+LOOKS = 4  # validations of a trial
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What settings are sought for.
+
+    Attributes:
+        name: of the arm.
+        config: resolved for the whole set.
+        ground: parts of the training samples.
+        fixed: settings that are the arm's own, which no candidate changes.
+    """
+
+    name: str
+    config: TrainConfig
+    ground: Ground
+    fixed: tuple[str, ...] = ()
+
+    def trial_config(self, values: Values, epochs: int) -> TrainConfig:
+        """Return the settings of a trial."""
+        tried = {name: value for name, value in settings_of(values, self.config).items() if name not in self.fixed}
+        own: dict[str, Any] = {
+            "seed": SEED,
+            "engine.compile": False,  # a trial is over before that is repaid
+            "schedule.epochs": epochs,
+            "schedule.patience": None,
+            "keep.evaluate_every": max(epochs // LOOKS, 1),
+        }
+        return overlay(self.config, {**tried, **own})
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A candidate as it was tried.
+
+    Attributes:
+        arm: that it was tried in.
+        number: of the candidate.
+        values: of the candidate, one an axis.
+        rung: in which round, from 0.
+        epochs: it was trained for.
+        trial: how it ended.
+    """
+
+    arm: str
+    number: int
+    values: dict[str, Any]
+    rung: int
+    epochs: int
+    trial: Trial
+
+
+def run_search(
+    subjects: Sequence[Subject],
+    chosen: Sequence[Values],
+    rungs: Sequence[Rung],
+    store: Store,
+    *,
+    device: torch.device,
+    until: float | None,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[Attempt]:
+    """Try candidates round by round; what has ended before is not trained again.
+
+    Args:
+        subjects: the arms; each is given every trial that another one is given.
+        chosen: the candidates, of which the first round takes as many as it has room for.
+        rungs: the rounds.
+        store: keeps trials.
+        device: to train on.
+        until: when to stop, on the monotonic clock.
+        say: called with a line for each trial.
+    """
+    attempts: list[Attempt] = []
+    going = list(range(min(len(chosen), rungs[0].count)))
+    larger = subjects[0].ground.metric.larger_is_better
+    for place, rung in enumerate(rungs):
+        for number in going:
+            found = _try_all(subjects, chosen[number], rung, store, device=device, until=until)
+            if found is None:
+                say(f"the time is over in round {place + 1} of {len(rungs)}")
+                return attempts
+            for subject, trial in zip(subjects, found, strict=True):
+                attempts.append(Attempt(subject.name, number, dict(chosen[number]), place, rung.epochs, trial))
+                say(_line(attempts[-1], subject.ground.metric, of=len(subjects)))
+        if place + 1 < len(rungs):
+            going = _going_on(attempts, subjects, place, rungs[place + 1].count, larger=larger)
+        if not going:
+            break
+    return attempts
+
+
+def _going_on(
+    attempts: Sequence[Attempt], subjects: Sequence[Subject], rung: int, count: int, *, larger: bool
+) -> list[int]:
+    """Return the candidates of the next round: the best of every arm in turn, the same ones for all arms."""
+    ranked = []
+    for subject in subjects:
+        scores = [(one.number, one.trial.score) for one in attempts if one.rung == rung and one.arm == subject.name]
+        ranked.append(survivors(scores, len(scores), larger=larger))
+    in_turn = [order[place] for place in range(max(map(len, ranked))) for order in ranked if place < len(order)]
+    return list(dict.fromkeys(in_turn))[:count]
+
+
+def _try_all(
+    subjects: Sequence[Subject],
+    values: Values,
+    rung: Rung,
+    store: Store,
+    *,
+    device: torch.device,
+    until: float | None,
+) -> list[Trial] | None:
+    """Try a candidate in every arm; None if there is no time for it."""
+    found = []
+    for subject in subjects:
+        config = subject.trial_config(values, rung.epochs)
+        key = key_of(config)
+        if key not in store.trials:
+            if until is not None and time.monotonic() + _expected(store, rung.epochs) > until:
+                return None
+            try:
+                trial = run_trial(config, subject.ground, store.folder(key), device=device, until=until)
+            except OutOfTime:
+                return None
+            store.add(key, trial, {"arm": subject.name, "values": dict(values), "epochs": rung.epochs})
+        found.append(store.trials[key])
+    return found
+
+
+def _expected(store: Store, epochs: int) -> float:
+    """Return how long a trial will take at least, from those that ended."""
+    paces = [one.seconds / len(one.losses) for one in store.trials.values() if one.losses and not one.failed]
+    return 0.8 * min(paces) * epochs if paces else 0.0
+
+
+def _line(attempt: Attempt, metric: MetricSpec, *, of: int) -> str:
+    values = ", ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in attempt.values.items()
+    )
+    shown = f"failed: {attempt.trial.failed}" if attempt.trial.score is None else metric.show(attempt.trial.score)
+    arm = f"{attempt.arm}: " if of > 1 else ""
+    return f"round {attempt.rung + 1}, {attempt.epochs} epochs, {arm}{values}: {shown}"
+
+
+def require_rungs(rungs: Sequence[Rung], budget: float, pace: Pace, subjects: int) -> None:
+    """Refuse a time in which nothing can be told apart."""
+    if not rungs:
+        needed = 2 * subjects * pace.seconds(1) + pace.took
+        raise BudgetError(
+            f"a budget of {say_duration(budget)} was given; two candidates for one epoch take about "
+            f"{say_duration(needed)}. Give more, or fewer samples (--set data.train_limit=N)"
+        )
+
+
+def best_of(attempts: Sequence[Attempt], arm: str, *, larger: bool) -> Attempt | None:
+    """Return an arm's best candidate: of the longest trainings that were compared; None if none ended.
+
+    A round of which one alone ended compares nothing, but goes on with the best of the one before.
+    """
+    sound = [one for one in attempts if one.arm == arm and one.trial.score is not None]
+    if not sound:
+        return None
+    last = max(one.rung for one in sound)
+    final = [one for one in sound if one.rung == last]
+    return max(final, key=lambda one: (one.trial.score or 0.0) * (1 if larger else -1))
+
+
+def edges_of(axes: Sequence[Axis], attempts: Sequence[Attempt], values: Values) -> dict[str, str]:
+    """Return which of a candidate's values are the lowest or the highest of those that were tried, by setting."""
+    found = {}
+    for axis in axes:
+        ended = {one.values[axis.name] for one in attempts if one.trial.score is not None}
+        tried = replace(axis, values=tuple(value for value in axis.values if value in ended))
+        if edge := tried.edge(values[axis.name]):
+            found[axis.name] = edge
+    return found

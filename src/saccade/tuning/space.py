@@ -1,0 +1,175 @@
+"""What is tried: a list of values for each of a few settings, around a recipe's own or as its `grid` says."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+from ..config import AugmentConfig, ConfigError, TrainConfig, flatten, overlay
+from ..training.recipes import SHORT_FLAGS
+
+RATE, DECAY, STRENGTH = "optim.lr", "optim.weight_decay", "augment"  # the last stands for several settings
+RATES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)  # times a recipe's own
+DECAYS = (0.2, 1, 4)
+DECAYS_FROM_NONE = (0.0, 0.01, 0.1)
+STRENGTHS = (0.0, 0.5, 1, 1.5)
+HIGHEST = {"rand_magnitude": 10.0, "mix_prob": 1.0, "erase": 1.0, "jitter": 1.0}  # that augmentation can be made
+MOST = 4096  # combinations that are listed
+WORDS = {RATE: "learning rate", DECAY: "weight decay", STRENGTH: "strength of augmentation"}
+
+Values = Mapping[str, Any]  # of a candidate, one an axis
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A setting and the values of it that are tried.
+
+    Attributes:
+        name: dotted, or `augment` for the strength of augmentation, in multiples of the recipe's own.
+        values: in order where they are numbers.
+        own: the recipe's.
+    """
+
+    name: str
+    values: tuple[Any, ...]
+    own: Any
+
+    @property
+    def words(self) -> str:
+        """What people call it."""
+        return WORDS.get(self.name, self.name)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether there is a lowest value and a highest one."""
+        return len(self.values) > 1 and all(isinstance(v, int | float) and type(v) is not bool for v in self.values)
+
+    def edge(self, value: Any) -> str:
+        """Return at which end of what is tried a value lies: "lowest", "highest", or nothing."""
+        if not self.ordered or (self.name == STRENGTH and value == 0):  # there is nothing below none
+            return ""
+        return "lowest" if value == self.values[0] else "highest" if value == self.values[-1] else ""
+
+
+def own_space(config: TrainConfig, fixed: Sequence[str] = ()) -> tuple[Axis, ...]:
+    """Return rates, weight decays and strengths of augmentation around those of settings.
+
+    Args:
+        config: resolved settings.
+        fixed: settings that the user gave, which stay as they are.
+    """
+    rate, decay = config.optim.lr, config.optim.weight_decay
+    axes = [Axis(RATE, tuple(_round(rate * factor) for factor in RATES), rate)]
+    decays = tuple(_round(decay * factor) for factor in DECAYS) if decay else DECAYS_FROM_NONE
+    axes.append(Axis(DECAY, decays, decay))
+    if strength_settings(config.augment, 0.0) and not any(name.startswith("augment.") for name in fixed):
+        axes.append(Axis(STRENGTH, STRENGTHS, 1))
+    return tuple(axis for axis in axes if axis.name not in fixed)
+
+
+def read_grid(grid: Any, config: TrainConfig, *, source: str, fixed: Sequence[str] = ()) -> tuple[Axis, ...]:
+    """Return the axes of a recipe's `grid`: lists of values by the settings' dotted or short names.
+
+    Args:
+        grid: as read.
+        config: resolved settings, which every value is checked against.
+        source: what an error calls the recipe.
+        fixed: settings that the user gave, which stay as they are.
+    """
+    if not isinstance(grid, Mapping) or not grid:
+        raise ConfigError(f"{source}: grid = {grid!r} was given; it takes lists, as in grid: {{lr: [1e-4, 1e-3]}}")
+    axes, known = [], flatten(config)
+    for given, values in _flat(grid).items():
+        name = SHORT_FLAGS.get(given, given)
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"{source}: grid.{given} = {values!r} was given; it takes a list of values to try")
+        read = tuple(_read(value) for value in values)
+        if name != STRENGTH:
+            for value in read:
+                overlay(config, {name: value}, source=f"{source}, grid")
+        elif not all(isinstance(v, int | float) and v >= 0 for v in read):
+            raise ConfigError(f"{source}: grid.augment = {values!r} was given; strengths are 0 or more, 1 the recipe's")
+        ordered = sorted(read) if all(isinstance(v, int | float) for v in read) else read
+        if name not in fixed:
+            axes.append(Axis(name, tuple(dict.fromkeys(ordered)), 1 if name == STRENGTH else known.get(name)))
+    return tuple(axes)
+
+
+def strength_settings(augment: AugmentConfig, strength: float) -> dict[str, Any]:
+    """Return the settings that make augmentation so many times as strong as a recipe has it; empty if it has none."""
+    found: dict[str, Any] = {}
+    if augment.rand_ops:
+        found["augment.rand_magnitude"] = min(augment.rand_magnitude * strength, HIGHEST["rand_magnitude"])
+        found |= {"augment.rand_ops": 0} if strength == 0 else {}
+    if augment.mixup or augment.cutmix:
+        found["augment.mix_prob"] = min(augment.mix_prob * strength, 1.0)
+    for name in ("erase", "jitter"):
+        if value := getattr(augment, name):
+            found[f"augment.{name}"] = min(value * strength, HIGHEST[name])
+    return {name: _round(value) if isinstance(value, float) else value for name, value in found.items()}
+
+
+def settings_of(values: Values, config: TrainConfig) -> dict[str, Any]:
+    """Return a candidate's settings by dotted name."""
+    found = {name: value for name, value in values.items() if name != STRENGTH}
+    if STRENGTH in values:
+        found |= strength_settings(config.augment, values[STRENGTH])
+    return found
+
+
+def candidates(axes: Sequence[Axis], count: int, *, seed: int = 0) -> list[dict[str, Any]]:
+    """Return combinations to try: the recipe's own, then each rate with all else as the recipe has it, then others.
+
+    Args:
+        axes: what is tried.
+        count: combinations at most.
+        seed: of the choice among the others.
+    """
+    own = {axis.name: axis.own for axis in axes}
+    chosen = [own] if all(axis.own in axis.values for axis in axes) else []
+    centre = {axis.name: axis.own if axis.own in axis.values else axis.values[len(axis.values) // 2] for axis in axes}
+    first = axes[0]
+    chosen += [{**centre, first.name: value} for value in _from_middle(first)]
+    chosen = [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in chosen)]
+    if prod(len(axis.values) for axis in axes) <= MOST:
+        rest = [dict(zip(own, values, strict=True)) for values in product(*(axis.values for axis in axes))]
+        rest = [one for one in rest if one not in chosen]
+        random.Random(seed).shuffle(rest)
+    else:
+        draw = random.Random(seed)
+        rest = [{axis.name: draw.choice(axis.values) for axis in axes} for _ in range(count)]
+    return [*chosen, *rest][:count]
+
+
+def _from_middle(axis: Axis) -> list[Any]:
+    """Return an axis' values, those near the recipe's own first."""
+    middle = axis.values.index(axis.own) if axis.own in axis.values else len(axis.values) // 2
+    return sorted(axis.values, key=lambda value: abs(axis.values.index(value) - middle))
+
+
+def _flat(grid: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in grid.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def _read(value: Any) -> Any:
+    """Return a value as it can be looked up and counted: to YAML 1e-4 is a text, and a list is no key."""
+    if isinstance(value, list):
+        return tuple(value)
+    return float(value) if isinstance(value, str) and _is_number(value) else value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.3g}")

@@ -1,0 +1,310 @@
+"""Find rate, weight decay and strength of augmentation for a model on a set, within a given time."""
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import rich.console
+import torch
+from filelock import FileLock, Timeout
+
+from ..config import ConfigError, TrainConfig
+from ..data.open import Data
+from ..data.source import Stream
+from ..durations import parse_duration, say_duration
+from ..files import write_text
+from ..runs import RunError, require_apart
+from ..tasks.opening import TaskChoice, open_samples
+from ..training.engine import torch_settings
+from ..training.loop import Interrupted
+from ..training.pace import Pace, measure_pace
+from ..training.parallel import local_device
+from ..training.recipes import configure, gather_settings, grid_of
+from ..training.trial import prepare_ground
+from .halving import MOST, Rung, plan_rungs
+from .report import render_report
+from .result import Tuned
+from .search import Attempt, Subject, best_of, edges_of, require_rungs, run_search
+from .space import Axis, Values, candidates, own_space, read_grid, settings_of
+from .store import Store
+from .writing import recipe_text
+
+RESERVE = 0.02  # of the budget that writing what was found may take
+EPOCHS = 30  # over all trials, that there is to be time for: of larger sets a part is taken
+AGAIN = 0.1  # share of the time that timing a second time may take
+BATCHES = 8  # of such a part, at least
+
+
+def tune(
+    data: str | None = None,
+    *,
+    budget: str | float = "10m",
+    task: str | None = None,
+    model: str | None = None,
+    plugins: Sequence[str] = (),
+    recipe: str | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    img_size: int | None = None,
+    out: str | Path | None = None,
+    device: str | None = None,
+    workers: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    since: float | None = None,
+) -> Tuned:
+    """Find settings that fit a model and a set by successive halving on a part of the training samples.
+
+    The validation samples are not looked at. What the user gives stays as it is given. Can be stopped at any point and
+    called again: trials that ended are kept, and one that was stopped is resumed.
+
+    Args:
+        data: as for `train`.
+        budget: time for all of it, such as "10m", start-up included.
+        task: as for `train`.
+        model: as for `train`.
+        plugins: as for `train`.
+        recipe: that the search begins from; its `grid`, if it has one, says what is tried.
+        epochs: of the run that settings are sought for; trials are shorter.
+        batch_size: of that run.
+        lr: of that run: then it is not sought.
+        img_size: side of the images.
+        out: the search's folder; one under `runs` named by what is asked if not given.
+        device: cpu, cuda, cuda:1, ...; a GPU if there is one.
+        workers: processes that read files.
+        settings: any other settings by dotted name, which stay as given.
+        overwrite: replace another search in the folder.
+        quiet: print nothing.
+        since: when the time began, on the monotonic clock; now if not given.
+
+    Returns:
+        What was found; also written to the folder as tuned.yaml, result.json and report.html.
+    """
+    since = time.monotonic() if since is None else since
+    seconds = parse_duration(budget)
+    given = gather_settings(
+        data=data,
+        task=task,
+        model=model,
+        plugins=plugins,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        img_size=img_size,
+        device=device,
+        workers=workers,
+    ) | dict(settings or {})
+    config = configure(recipe, given)
+    request = _request(config, given, seconds)
+    path = Path(out or Path("runs") / f"tune-{Path(config.model.name).name}-{_digest(request)}").expanduser()
+    require_apart(path, config.data)
+    console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True)
+    store = Store(path)
+    store.make()
+    try:
+        with FileLock(path / ".lock", timeout=0):
+            known = store.begin(request, overwrite=overwrite)
+            search = _Search(config, given, store, known, request, since=since, seconds=seconds, console=console)
+            return search.run()
+    except Timeout:
+        raise RunError(f"{path} is being worked on by another process; wait for it or stop it") from None
+    except Interrupted as stopped:  # it is the whole search that is resumed
+        raise Interrupted(stopped.number, path) from None
+
+
+class _Search:
+    """A search under way; arguments as `tune` makes them."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        given: Mapping[str, Any],
+        store: Store,
+        known: Mapping[str, Any],
+        request: Mapping[str, Any],
+        *,
+        since: float,
+        seconds: float,
+        console: rich.console.Console,
+    ) -> None:
+        self.config, self.given, self.store, self.request, self.console = config, given, store, request, console
+        self.since, self.seconds, self.before = since, seconds, float(known.get("spent", 0.0))
+        spent = max(self.before, store.spent()) if known else 0.0
+        self.until = since + seconds * (1 - RESERVE) - spent
+        self.known = known
+        self.device = local_device(config.engine.device)
+
+    def run(self) -> Tuned:
+        """Search, and write what was found."""
+        choice, data = open_samples(self.config.task, self.config.data)
+        subject, axes = self._subject(choice, data, limit=self.known.get("limit"))
+        if self.known:
+            limit, rungs = self.known.get("limit"), [Rung(*one) for one in self.known["rungs"]]
+        else:
+            limit, rungs, subject = self._plan(choice, data, subject, axes)
+            self.store.decide(self.request, limit=limit, rungs=[[rung.count, rung.epochs] for rung in rungs])
+        chosen = candidates(axes, rungs[0].count)
+        self._say_plan(rungs, axes, subject)
+        say = lambda line: self.console.print(line, highlight=False, markup=False)  # noqa: E731
+        attempts = run_search([subject], chosen, rungs, self.store, device=self.device, until=self.until, say=say)
+        best = best_of(attempts, subject.name, larger=subject.ground.metric.larger_is_better)
+        if best is None:
+            raise ConfigError(_nothing(attempts, self.seconds))
+        return self._write(subject, axes, rungs, attempts, best)
+
+    def _subject(self, choice: TaskChoice, data: Data, *, limit: int | None) -> tuple[Subject, tuple[Axis, ...]]:
+        resolved, ground = prepare_ground(self.config, choice, data, self.device, limit=limit)
+        grid = grid_of(self.config)
+        fixed = tuple(self.given)
+        if grid is not None:
+            axes = read_grid(grid, resolved, source=f"recipe {self.config.recipe}", fixed=fixed)
+        else:
+            axes = own_space(resolved, fixed)
+        if not axes:
+            raise ConfigError(
+                "nothing is left to be tried: rate, weight decay and augmentation were given, or are not the recipe's; "
+                "leave one of them out, or give a recipe with a grid (docs/tuning.md)"
+            )
+        return Subject(resolved.model.name, resolved, ground), axes
+
+    def _plan(
+        self, choice: TaskChoice, data: Data, subject: Subject, axes: Sequence[Axis]
+    ) -> tuple[int | None, list[Rung], Subject]:
+        """Return how many samples are trained with, the rounds, and what they are run on."""
+        pace = self._pace(subject)
+        left, limit = self.until - time.monotonic(), None
+        epoch = pace.seconds(2) - pace.seconds(1)
+        size = subject.config.optim.batch_size
+        if EPOCHS * epoch > left and not isinstance(subject.ground.data.train, Stream):
+            samples = len(subject.ground.data.train)
+            limit = min(max(int(samples * left / (EPOCHS * epoch)), BATCHES * size), samples)
+            if limit < samples:
+                subject, _ = self._subject(choice, data, limit=limit)
+                share = limit / samples
+                steps = max(round(pace.steps * share), 1)
+                pace = Pace(pace.startup, pace.step, pace.validation * share, steps, pace.every, pace.how, pace.took)
+        most = subject.config.schedule.epochs
+        count = min(len(candidates(axes, MOST)), MOST)
+        rungs = plan_rungs(left, pace, candidates=count, most=most)
+        require_rungs(rungs, self.seconds, pace, 1)
+        return limit, rungs, subject
+
+    def _pace(self, subject: Subject) -> Pace:
+        own: Values = {}
+        config = subject.trial_config(own, subject.config.schedule.epochs)
+        timed = config, subject.ground.choice, subject.ground.data, self.device
+        with torch_settings(config, self.device):
+            found = measure_pace(*timed)
+            if found.took < AGAIN * (self.until - time.monotonic()):  # the first time, libraries are loaded as well
+                found = measure_pace(*timed)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return found
+
+    def _say_plan(self, rungs: Sequence[Rung], axes: Sequence[Axis], subject: Subject) -> None:
+        train, held = subject.ground.data.train, subject.ground.data.val
+        count = "a stream of" if isinstance(train, Stream) else f"{len(train):,}"
+        rounds = ", ".join(f"{rung.count} for {rung.epochs} epochs" for rung in rungs)
+        self.console.print(
+            f"{subject.name}: {', '.join(axis.words for axis in axes)} on {count} training samples, judged on "
+            f"{len(held):,} others of them; the validation samples are not looked at. Candidates: {rounds}.",
+            highlight=False,
+            markup=False,
+        )
+
+    def _write(
+        self,
+        subject: Subject,
+        axes: Sequence[Axis],
+        rungs: Sequence[Rung],
+        attempts: Sequence[Attempt],
+        best: Attempt,
+    ) -> Tuned:
+        metric = subject.ground.metric
+        own = [one.trial.score for one in attempts if one.rung == best.rung and _is_own(one, axes)]
+        edges = edges_of(axes, attempts, best.values)
+        found = settings_of(best.values, subject.config)
+        seconds = time.monotonic() - self.since + max(self.before, 0.0)
+        assert best.trial.score is not None
+        tuned = Tuned(
+            path=self.store.path,
+            recipe=self.store.recipe,
+            settings=found,
+            score=best.trial.score,
+            own_score=next((score for score in own if score is not None), None),
+            metric=metric.name,
+            edges=edges,
+            trials=len(attempts),
+            seconds=seconds,
+        )
+        write_text(self.store.recipe, recipe_text(self.config, subject.config, tuned, best, metric))
+        write_text(self.store.result, json.dumps(_as_json(tuned, axes, rungs, attempts), indent=1, ensure_ascii=False))
+        write_text(self.store.report, render_report(tuned, subject, axes, rungs, attempts, best))
+        self._say_found(tuned, axes, best, subject)
+        return tuned
+
+    def _say_found(self, tuned: Tuned, axes: Sequence[Axis], best: Attempt, subject: Subject) -> None:
+        metric = subject.ground.metric
+        values = ", ".join(f"{axis.words} {_shown(best.values[axis.name])}" for axis in axes)
+        own = "" if tuned.own_score is None else f", the recipe's own settings {metric.show(tuned.own_score)}"
+        lines = [
+            f"best of {tuned.trials} trials: {values}; {metric.words} {metric.show(tuned.score)} after {best.epochs} "
+            f"epochs{own}"
+        ]
+        lines += [edge_text(axis, best.values[axis.name], tuned) for axis in axes if axis.name in tuned.edges]
+        lines += [
+            f"{say_duration(tuned.seconds)} in all; written: {tuned.recipe} and {self.store.report}",
+            f"train by it: saccade train {self.config.data.path or ''} --recipe {tuned.recipe}".replace("  ", " "),
+        ]
+        for line in lines:
+            self.console.print(line, highlight=False, markup=False)
+
+
+def edge_text(axis: Axis, value: Any, tuned: Tuned) -> str:
+    """Return what follows from a best value at the end of what was tried."""
+    return (
+        f"the best {axis.words}, {_shown(value)}, is the {tuned.edges[axis.name]} that was tried: a better one may lie "
+        f"beyond; go on from there: saccade tune ... --recipe {tuned.recipe}"
+    )
+
+
+def _is_own(attempt: Attempt, axes: Sequence[Axis]) -> bool:
+    return all(attempt.values[axis.name] == axis.own for axis in axes)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _nothing(attempts: Sequence[Attempt], seconds: float) -> str:
+    reasons = "; ".join(dict.fromkeys(one.trial.failed for one in attempts))
+    if reasons:
+        return f"no trial came to an end with a score: {reasons}"
+    return f"no trial came to its end within {say_duration(seconds)}; call again with a larger budget, it goes on"
+
+
+def _request(config: TrainConfig, given: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """Return what is asked, as JSON holds it, without what depends on the machine."""
+    kept = {name: value for name, value in given.items() if not name.startswith("engine.") and name != "data.workers"}
+    return json.loads(json.dumps({"recipe": config.recipe, "settings": kept, "budget": seconds}))
+
+
+def _digest(request: Mapping[str, Any]) -> str:
+    named = {name: value for name, value in request.items() if name != "budget"}
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _as_json(tuned: Tuned, axes: Sequence[Axis], rungs: Sequence[Rung], attempts: Sequence[Attempt]) -> dict[str, Any]:
+    return {
+        "format": 1,
+        **{name: str(value) if isinstance(value, Path) else value for name, value in asdict(tuned).items()},
+        "axes": [asdict(axis) for axis in axes],
+        "rungs": [asdict(rung) for rung in rungs],
+        "attempts": [asdict(attempt) for attempt in attempts],
+    }

@@ -1,0 +1,135 @@
+import json
+
+import pytest
+import yaml
+from filelock import FileLock
+
+import saccade
+from saccade.cli import main
+from saccade.config import ConfigError
+from saccade.durations import BudgetError
+from saccade.runs import RunError
+from saccade.tasks.opening import open_samples
+from saccade.training.pace import Pace
+from saccade.training.parallel import local_device
+from saccade.training.recipes import configure
+from saccade.training.trial import prepare_ground
+from saccade.tuning import search, tune
+from saccade.tuning.halving import Rung
+from support.training import TINY
+
+RUNGS = [Rung(3, 1), Rung(2, 2)]
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """Rounds that do not depend on how fast this machine is."""
+    monkeypatch.setattr(tune, "measure_pace", lambda *_: Pace(0.0, 0.0, 0.0, 1))
+    monkeypatch.setattr(tune, "plan_rungs", lambda *_, **__: RUNGS)
+
+
+def run_tune(out, **more):
+    given = {"budget": "1h", "epochs": 2, "settings": TINY, "quiet": True}
+    return saccade.tune(out=out, **given | more)
+
+
+def test_a_search_ends_with_a_recipe_that_trains_and_a_page(planned, tmp_path):
+    found = run_tune(tmp_path / "tune")
+    assert found.trials == 5
+    settings = yaml.safe_load(found.recipe.read_text())
+    assert settings["optim"]["lr"] == found.settings["optim.lr"]
+    assert settings["optim"]["batch_size"] == 16
+    page = (tmp_path / "tune" / "report.html").read_text()
+    assert "against learning rate" in page
+    assert "validation pictures were not looked at" in " ".join(page.split())
+    trained = saccade.train(
+        recipe=str(found.recipe), out=tmp_path / "run", quiet=True, settings={"data.train_limit": 64}
+    )
+    config = yaml.safe_load((trained.path / "config.yaml").read_text())
+    assert config["optim"]["lr"] == found.settings["optim.lr"]
+    assert config["schedule"]["epochs"] == 2
+
+
+def test_trials_are_judged_on_training_samples_alone():
+    config = configure("small", TINY | {"data.train_limit": None})
+    choice, data = open_samples(None, config.data)
+    _, ground = prepare_ground(config, choice, data, local_device("cpu"))
+    names = [{source.name(index) for index in range(len(source))} for source in (ground.data.train, ground.data.val)]
+    everything = {data.train.name(index) for index in range(len(data.train))}
+    assert not names[0] & names[1]
+    assert names[0] | names[1] == everything
+    assert not everything & {data.val.name(index) for index in range(len(data.val))}
+
+
+def test_a_search_that_was_killed_goes_on_without_loss(planned, tmp_path, monkeypatch):
+    whole = run_tune(tmp_path / "whole")
+    count, run_trial = [], search.run_trial
+
+    def dying(*args, **kwargs):
+        count.append(1)
+        if len(count) == 3:
+            raise KeyboardInterrupt
+        return run_trial(*args, **kwargs)
+
+    monkeypatch.setattr(search, "run_trial", dying)
+    with pytest.raises(KeyboardInterrupt):
+        run_tune(tmp_path / "killed")
+    with open(tmp_path / "killed" / "trials.jsonl", "a") as file:
+        file.write('{"key": "torn')  # by a kill in the middle of a line
+    again = run_tune(tmp_path / "killed")
+    assert len(count) == 3 + 3  # two had ended, one was not begun
+    assert (again.settings, again.score) == (whole.settings, whole.score)
+    assert not list((tmp_path / "killed" / "trials").iterdir())
+
+
+def test_another_search_in_the_folder_is_refused_unless_it_may_be_replaced(planned, tmp_path):
+    run_tune(tmp_path / "tune")
+    with pytest.raises(RunError, match=r"holds another search: settings.*--overwrite"):
+        run_tune(tmp_path / "tune", epochs=3)
+    assert run_tune(tmp_path / "tune", epochs=3, overwrite=True).trials == 5
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    with pytest.raises(RunError, match=r"no tune\.json"):
+        run_tune(tmp_path / "mine", overwrite=True)
+    assert (tmp_path / "mine" / "letter.txt").read_text() == "dear"
+
+
+def test_what_the_user_gives_is_not_sought(planned, tmp_path):
+    found = run_tune(tmp_path / "tune", lr=1e-3)
+    assert "optim.lr" not in found.settings
+    assert yaml.safe_load(found.recipe.read_text())["optim"]["lr"] == 1e-3
+    with pytest.raises(ConfigError, match="nothing is left to be tried"):
+        run_tune(tmp_path / "none", recipe="quick", lr=1e-3, settings=TINY | {"optim.weight_decay": 0.1})
+
+
+def test_a_rate_that_diverges_is_a_failed_trial_and_no_best(planned, tmp_path):
+    (tmp_path / "wild.yaml").write_text("optim: {lr: 1.0e-3}\ngrid: {lr: [1.0e-3, 1.0e+30]}\n")
+    found = run_tune(tmp_path / "tune", recipe=str(tmp_path / "wild.yaml"))
+    assert found.settings["optim.lr"] == 1e-3
+    lines = [json.loads(line) for line in (tmp_path / "tune" / "trials.jsonl").read_text().splitlines()]
+    assert any(line["score"] is None and "finite" in line["failed"] for line in lines)
+
+
+def test_a_time_too_short_for_anything_is_refused_with_what_it_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr(tune, "measure_pace", lambda *_: Pace(100.0, 100.0, 0.0, 10))
+    with pytest.raises(BudgetError, match="two candidates for one epoch take about"):
+        run_tune(tmp_path / "tune", budget="60s")
+
+
+def test_the_best_at_the_end_of_what_was_tried_is_said(planned, tmp_path, capfd):
+    (tmp_path / "two.yaml").write_text("optim: {lr: 1.0e-3}\ngrid: {lr: [1.0e-9, 1.0e-3]}\n")
+    found = run_tune(tmp_path / "tune", recipe=str(tmp_path / "two.yaml"), quiet=False)
+    assert set(found.edges.values()) <= {"lowest", "highest"}
+    assert found.edges
+    assert "a better one may lie beyond" in " ".join(capfd.readouterr().err.split())
+
+
+def test_a_mistyped_time_is_answered_in_a_line(capsys, tmp_path):
+    assert main(["tune", "--budget", "soon", "--out", str(tmp_path / "tune")]) == 2
+    assert "write it as 90s" in " ".join(capsys.readouterr().err.split())
+
+
+def test_two_searches_do_not_share_a_folder_at_once(planned, tmp_path):
+    (tmp_path / "tune").mkdir()
+    with FileLock(tmp_path / "tune" / ".lock"), pytest.raises(RunError, match="worked on by another process"):
+        run_tune(tmp_path / "tune")
