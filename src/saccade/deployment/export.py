@@ -116,17 +116,7 @@ class _Export:
         self.notes: list[str] = []
 
     def plain(self, form: str) -> None:
-        """Write the float32 version, for any size if the model takes any."""
-        if self.bundle.any_size:
-            try:
-                self._write(form, f"model.{form}", self.bundle)
-                return
-            except ExportError as error:
-                if self.files:  # another format was written for any size: this is another matter
-                    raise
-                self.traced.clear()
-                self.bundle = replace(self.bundle, any_size=False)
-                self.notes.append(f"pictures of {self.spec.img_size} x {self.spec.img_size} only: {error}")
+        """Write the float32 version."""
         self._write(form, f"model.{form}", self.bundle)
 
     def half(self) -> None:
@@ -142,9 +132,7 @@ class _Export:
         if bundle.precision not in self.traced:
             self.progress(f"tracing {bundle.name} in {bundle.precision}")
             wrapped = halved(self.wrapped.model, self.spec) if bundle.precision == "float16" else self.wrapped
-            self.traced[bundle.precision] = trace(
-                wrapped, channels=bundle.channels, img_size=bundle.img_size, any_size=bundle.any_size
-            )
+            self.traced[bundle.precision] = trace(wrapped)
         program, write = self.traced[bundle.precision], write_onnx if form == "onnx" else write_program
         self._publish(form, name, bundle, lambda draft: write(program, draft, bundle))
 
@@ -174,10 +162,10 @@ def _drafts(folder: Path) -> Iterator[Path]:
 
 
 def _describe(model: nn.Module, spec: InputSpec, name: str) -> Bundle:
+    kind = find_task(spec.task)
     versions = {"saccade": version("saccade"), "torch": str(torch.__version__), "python": platform.python_version()}
-    any_size = find_task(spec.task).reads != "question"
-    plugins = plugin_names(model)
-    return Bundle.of(model, spec, name=name, plugins=plugins, any_size=any_size, versions=tuple(versions.items()))
+    shown = {"plugins": plugin_names(model), "versions": tuple(versions.items())}
+    return Bundle.of(model, spec, name=name, any_size=kind.reads != "question", raw=kind.reads == "image", **shown)
 
 
 def _check(formats: Sequence[str], *, half: bool, int8: bool, limit: int) -> None:

@@ -132,19 +132,17 @@ def widths_to_try(packed: Tensor) -> tuple[tuple[int, int], ...]:
     return (inputs, width), (inputs, max(width // 2, 3)), (inputs, width - 1), (inputs, 2 if width < 4 else 5)
 
 
-def sizes_to_try(img_size: int, *, any_size: bool) -> tuple[tuple[int, int], ...]:
-    """Return the sizes a graph is compared at: the model's, and where it takes others a wide and an odd one."""
-    if not any_size:
-        return ((img_size, img_size),)
-    return (img_size, img_size), (max(32, img_size * 3 // 4), max(48, img_size)), (img_size + 13, img_size + 32)
+def sizes_to_try(img_size: int) -> tuple[tuple[int, int], ...]:
+    """Return the sizes of images a graph is compared at: the model's, a smaller one and an odd larger one."""
+    return (img_size, img_size), (max(1, img_size * 3 // 4), img_size), (3 * img_size + 13, 2 * img_size + 5)
 
 
 def compare(eager: Raw, exported: Raw, pictures: Tensor, sizes: Sequence[tuple[int, int]], spec: InputSpec) -> Parity:
     """Ask both the same, at every size, one picture at a time and five, and return how they differ.
 
     Args:
-        eager: the original.
-        exported: what is compared with it.
+        eager: the original, which is asked about images framed as `predict` frames them.
+        exported: what is compared with it, which is given the images as they are.
         pictures: uint8 N, C, S, S; the first few are asked about.
         sizes: height and width of each.
         spec: of the model, whose task says which answers are the same.
@@ -156,7 +154,7 @@ def compare(eager: Raw, exported: Raw, pictures: Tensor, sizes: Sequence[tuple[i
         for batch in BATCHES:
             parts = resized.split(batch) if batch > 1 else resized[:3].split(1)
             for part in parts:
-                want, got = eager(part), exported(part)
+                want, got = eager(_framed(part, spec)), exported(part)
                 if want.shape != got.shape:
                     raise ExportError(f"an answer of shape {got.shape} came back where {want.shape} was due")
                 difference = float(np.abs(want - got).max())
@@ -166,6 +164,13 @@ def compare(eager: Raw, exported: Raw, pictures: Tensor, sizes: Sequence[tuple[i
                 if math.isnan(worst):
                     return Parity(worst, scale, equal / asked, tuple(sizes))
     return Parity(worst, scale, equal / asked, tuple(sizes))
+
+
+def _framed(pictures: Tensor, spec: InputSpec) -> Tensor:
+    """Return images as the model is asked; texts as they are."""
+    if find_task(spec.task).reads != "image":
+        return pictures
+    return torch.stack([spec.framing(picture.permute(1, 2, 0).numpy()) for picture in pictures])
 
 
 def _resize(pictures: Tensor, size: tuple[int, int]) -> Tensor:
