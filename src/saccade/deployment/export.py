@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from ..data.spec import InputSpec
@@ -20,10 +20,11 @@ from ..files import write_text
 from ..loading import find_target, open_model
 from ..tasks.opening import find_task
 from .bundle import Bundle, ExportError, require_onnxruntime
-from .graph import WithPreprocessing, WithTokens, halved, trace, wrap, write_int8, write_onnx, write_program
+from .graph import WithPreprocessing, WithTokens, halved, trace, wrap, write_onnx, write_program
 from .judge import Exported, ExportedFile, Judge
 from .predictor import plugin_names
-from .verify import TOLERANCE, gather
+from .quantizing import tell_little, write_int8
+from .verify import CALIBRATION, TOLERANCE, gather, gather_training
 
 FORMATS = ("onnx", "pt2")
 CARD = "export.json"
@@ -80,7 +81,7 @@ def export(
         if half:
             work.half()
         if int8:
-            work.int8()
+            work.int8(gather_training(target, spec, data=data, val=val))
     done = Exported(
         folder=folder,
         bundle=work.bundle,
@@ -123,10 +124,20 @@ class _Export:
         """Write the float16 version."""
         self._write("onnx", "model.half.onnx", replace(self.bundle, precision="float16"))
 
-    def int8(self) -> None:
-        """Write the version with 8-bit weights, made of the float32 file."""
+    def int8(self, training: Tensor | None) -> None:
+        """Write the version with 8-bit weights, made of the float32 file.
+
+        Args:
+            training: framed training images to find the ranges of activations by; None where there are none to be had.
+        """
         bundle = replace(self.bundle, precision="int8")
-        self._publish("onnx", "model.int8.onnx", bundle, lambda d: write_int8(self.folder / "model.onnx", d, bundle))
+        if training is None:
+            training = self.judge.evidence.pictures[:CALIBRATION]
+            self.notes.append("int8: ranges are those of the judging images, since training images are not at hand")
+        source = self.folder / "model.onnx"
+        self._publish("onnx", "model.int8.onnx", bundle, lambda draft: write_int8(source, draft, bundle, training))
+        if told := tell_little(self.files[-1].mib, source.stat().st_size / 2**20):
+            self.notes.append(told)
 
     def _write(self, form: str, name: str, bundle: Bundle) -> None:
         if bundle.precision not in self.traced:

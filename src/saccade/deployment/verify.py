@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -17,7 +18,7 @@ from ..data.feed import Batch
 from ..data.framing import resize_images
 from ..data.image import BadSample
 from ..data.open import open_data
-from ..data.source import Source
+from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..runs import Run, RunError
 from ..tasks.opening import find_task, open_samples
@@ -26,6 +27,7 @@ from .bundle import ExportError
 Raw = Callable[[Tensor], np.ndarray]  # uint8 B, C, H, W to raw answers B, ...
 TOLERANCE = 1e-4
 BATCHES = (1, 5)
+CALIBRATION = 64  # training images that show the ranges of activations
 SEVERAL = 10  # pictures whose raw answers are compared at every size
 
 
@@ -90,6 +92,29 @@ def gather(
         except (OSError, ValueError, ImportError):
             pass  # its data is elsewhere now: parity can be judged by any picture, what is lost cannot
     return _evidence(open_data("").val, spec, "embedded pictures", limit)
+
+
+def gather_training(
+    target: str | Path, spec: InputSpec, *, data: str | None = None, val: str | None = None
+) -> Tensor | None:
+    """Return some training images, framed, uint8 N, C, S, S: of the set named, else of the run; None without any."""
+    config = _config(target)
+    try:
+        if data is not None:
+            opened = open_samples((config and config.task) or spec.task, DataConfig(path=data, val=val))[1]
+        elif config is not None:
+            opened = open_samples(config.task or spec.task, config.data)[1]
+        else:
+            return None
+    except (OSError, ValueError, ImportError):
+        return None
+    train, found = opened.train, []
+    if isinstance(train, Stream):
+        return None
+    for index in np.unique(np.linspace(0, len(train) - 1, min(CALIBRATION, len(train))).round().astype(int)):
+        with suppress(BadSample):
+            found.append(spec.framing(train.read(int(index))))
+    return torch.stack(found) if found else None
 
 
 def _config(target: str | Path) -> TrainConfig | None:

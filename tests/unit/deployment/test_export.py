@@ -17,6 +17,7 @@ from saccade.deployment.export import export
 from saccade.deployment.graph import WithPreprocessing, trace, write_onnx
 from saccade.deployment.predict import predict
 from saccade.deployment.predictor import open_predictor
+from saccade.deployment.quantizing import tell_little
 from saccade.deployment.verify import Parity
 from support.exports import BUNDLE, CLASSES, tiny_onnx, tiny_run
 from support.pictures import class_folders, pixels
@@ -70,6 +71,20 @@ def test_smaller_versions_are_smaller_and_near(run, exported):
     for name in ("half", "int8"):
         got = open_predictor(run / "export" / f"model.{name}.onnx").outputs(x)
         assert 0 < np.abs(got - want).max() < 0.2
+
+
+def test_convolutions_are_quantized_too(pictures, tmp_path):
+    run = tiny_run(tmp_path / "run", name="test_resnet", img_size=32)
+    done = export(run, int8=True, data=str(pictures))
+    plain, small = done.files
+    assert small.mib < 0.4 * plain.mib
+    assert 0 < small.parity.difference < 0.1 * max(1, small.parity.scale)
+    assert done.notes == ()
+
+
+def test_an_8_bit_file_that_saves_nothing_is_said_to_be_of_no_help():
+    assert "do not help here: 42.7 of 42.8 MiB" in tell_little(42.7, 42.8)
+    assert tell_little(10.8, 42.8) is None
 
 
 def test_the_graph_frames_images_of_any_size_as_predict_does(run, exported, tmp_path):
