@@ -55,6 +55,7 @@ def run(args: Args) -> int:
     """Measure models and print what was found."""
     from ..evaluation.evaluate import EPSILONS
     from ..evaluation.evaluate import evaluate as run_evaluation
+    from ..report.terminal import to_terminal
 
     names = (
         "data",
@@ -74,5 +75,5 @@ def run(args: Args) -> int:
     first = Path(args.runs[0]).expanduser()
     out = args.out or (first if first.is_dir() else Path()) / "evaluation"
     result = run_evaluation(args.runs, out=out, epsilons=args.epsilon or EPSILONS, **given)
-    print(result.to_json() if args.json else result.to_markdown())
+    print(result.to_json() if args.json else to_terminal(result.to_markdown()))
     return 0

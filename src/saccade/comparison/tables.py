@@ -34,7 +34,7 @@ def differences(result: Findings) -> list[Block]:
         f"the number of arms and of looks); the dashed line is no difference. {side} of it is better."
     )
     text = (
-        "Beside it: the smallest true difference that an experiment like this one finds four times out of five."
+        "The last column is the smallest true difference that an experiment like this one finds four times out of five."
         + (f" What was seen is smaller than that for {', '.join(below)}." if below else "")
         + (f" For {', '.join(lost)} it is nothing: {TOO_FEW}." if lost else "")
     )

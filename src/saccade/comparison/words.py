@@ -21,6 +21,11 @@ EFFECTS = {  # of one arm and of several
 }
 HOW = (
     (
+        "Arm",
+        "One way to train: the reference as it is, or with something changed, such as a plug-in added. All else is held "
+        "equal.",
+    ),
+    (
         "Seed",
         "Training begins from chance: two trainings of the very same arm end differently. So each is trained several "
         "times, each time from another seed, and arms are compared seed by seed.",

@@ -26,6 +26,7 @@ from .recipes import configure
 
 # Filled in from the data and the device where they are not given.
 AUTOMATIC = {"data.img_size", "data.mean", "data.std", "data.workers", "engine.compile", "engine.graphs"}
+UNREAD = "Samples that could not be read"
 LISTED = 200  # rows of a list that may be long
 SETTINGS = 200_000  # characters of config.yaml
 
@@ -164,11 +165,11 @@ def _left_out(run: Run, summary: Mapping[str, Any]) -> Section:
         bad = json.loads(run.bad_file.read_text(encoding="utf-8"))
     if not bad:
         detail = "None: every sample could be read." if bad is not None else "The run does not tell."
-        return Section("left-out", "Samples left out", paragraph(detail))
+        return Section("left-out", UNREAD, paragraph(detail))
     rows = [[shorten(str(name), 200), shorten(str(reason), 400)] for name, reason in list(bad.items())[:LISTED]]
     caption = f"{len(bad):,} sample{'s' if len(bad) > 1 else ''} that could not be read"
     caption += f"; the first {LISTED}, all are in bad_pictures.json" if len(bad) > LISTED else ""
-    return Section("left-out", "Samples left out", table(["Sample", "Why"], rows, caption=caption))
+    return Section("left-out", UNREAD, table(["Sample", "Why"], rows, caption=caption))
 
 
 def _settings(run: Run, config: TrainConfig) -> Section:
