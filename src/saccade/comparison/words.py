@@ -22,8 +22,8 @@ EFFECTS = {  # of one arm and of several
 HOW = (
     (
         "Arm",
-        "One way to train: the reference as it is, or with something changed, such as a plug-in added. All else is held "
-        "equal.",
+        "One way to train: the reference as it is, or with something changed, such as a plug-in added. All else is "
+        "held equal.",
     ),
     (
         "Seed",
