@@ -18,7 +18,7 @@ from ..files import write_text
 from ..report.axes import number
 from ..report.chart import line_chart
 from ..report.markup import Html, join, shorten, tag
-from ..report.page import Section, facts, fold, grid, paragraph, render_page, table
+from ..report.page import Section, facts, fold, grid, next_section, paragraph, render_page, table
 from ..runs import Run, RunError
 from ..tasks.opening import choose_task, open_samples
 from ..tasks.page import Page, Shown
@@ -61,12 +61,26 @@ def _render(run: Run, data: Data | None) -> str:
     if (about := page.about(shown)) is not None:
         lead.append(about)
     sections = [_curves(config, shown), *page.sections(shown), _left_out(run, shown.summary), _settings(run, config)]
+    sections.append(_next(run))
     return render_page(
         f"{shorten(config.model.name, 120)} on {shorten(shown.data, 120)}",
         sections,
         kind="Training report",
         lead=join(*lead),
         foot=f"Written by saccade from the files in {run.path}.",
+    )
+
+
+def _next(run: Run) -> Section:
+    place, image = shlex.quote(str(run.path)), "IMAGE.jpg"
+    return next_section(
+        {
+            f"saccade evaluate {place} --robust": "calibration, noise and attacks, with intervals",
+            f"saccade explain {place} {image}": "where it looked",
+            f"saccade predict {place} FOLDER --out answers.csv": "answers to many files",
+            f"saccade export {place}": "an ONNX file for other programs",
+            f"saccade serve {place}": "a page and an HTTP service",
+        }
     )
 
 
