@@ -42,7 +42,7 @@ def test_exported_segmenter_takes_any_size(tmp_path):
         out=tmp_path / "run", device="cpu", settings=more, quiet=True,
     )  # fmt: skip
     found = saccade.export(run.path)
-    assert found.bundle.any_size
+    assert found.bundle.raw
     assert not found.notes
     assert len(found.files[0].parity.sizes) == 3
     assert found.files[0].parity.difference < 1e-4

@@ -52,7 +52,7 @@ def flags(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--seeds-fixed", action="store_true", help="speak about these very trainings only")
     parser.add_argument("--plan", action="store_true", help="print the plan and stop")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of Markdown")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of tables")
     parser.add_argument("--overwrite", action="store_true", help="take the place of another comparison in --out")
     parser.add_argument("--quiet", action="store_true", help="print the result alone")
 
@@ -64,6 +64,7 @@ def run(args: Args) -> int:
     from ..comparison.request import Request
     from ..config import ConfigError, parse_settings
     from ..ranges import require_number
+    from ..report.terminal import to_terminal
     from ..training.loop import Interrupted
 
     given: dict[str, Any] = {name: args[name] for name in Request.__dataclass_fields__ if name in args}
@@ -85,5 +86,5 @@ def run(args: Args) -> int:
         console = Console(stderr=True, soft_wrap=True)
         console.print(f"stopped by {stop}; the same command resumes {escape(str(stop.run))}", highlight=False)
         return 128 + stop.number
-    print(result.to_json() if args.json else result.to_markdown())
+    print(result.to_json() if args.json else to_terminal(result.to_markdown()))
     return int(any(arm.status != "finished" for arm in result.arms))

@@ -106,7 +106,7 @@ def _labels(args: Args) -> int:
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     for picture in bad:
-        print(f"left out: {picture}")
+        print(f"cannot be used: {picture}")
     print(f"{len(maps)} label maps of {maps.num_classes} classes are in {maps.path}")
     print(f"train on them: saccade train {args.data} --recipe token_label --plugin token_label:maps={maps.path}")
     return 0

@@ -67,6 +67,7 @@ def run(args: Args) -> int:
         return _over_folds(args)
     from ..evaluation.evaluate import EPSILONS
     from ..evaluation.evaluate import evaluate as run_evaluation
+    from ..report.terminal import to_terminal
 
     names = (
         "data",
@@ -90,7 +91,7 @@ def run(args: Args) -> int:
 
         args.runs.append(str(average_weights(args.runs, Path(out).with_name("averaged.safetensors"))))
     result = run_evaluation(args.runs, out=out, epsilons=args.epsilon or EPSILONS, **given)
-    print(result.to_json() if args.json else result.to_markdown())
+    print(result.to_json() if args.json else to_terminal(result.to_markdown()))
     return 0
 
 

@@ -98,15 +98,17 @@ class Console:
             parts += [f"val {spec.words} {spec.show(record[f'val_{spec.name}'])}"]
         parts += [f"{record['images_per_second']:,.0f} samples/s"]
         if record["bad_pictures"]:
-            parts += [f"{record['bad_pictures']} samples left out"]
+            parts += [f"{record['bad_pictures']} unreadable samples skipped"]
         self.say("  ".join(parts))
 
     def close(self, title: str, facts: dict[str, str]) -> None:
         """Print what a run ended with."""
-        table = Table(title=title, show_header=False, title_justify="left")
+        table = Table(title=title, show_header=False, title_justify="left", box=None, pad_edge=False)
         for name, value in facts.items():
             table.add_row(name, value)
-        self.out.print(table)
+        if not self.out.is_terminal:
+            self.out.width = 1000  # in a file or a pipe nothing is cut
+        self.out.print(table, soft_wrap=True)
 
 
 class Board:

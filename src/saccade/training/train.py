@@ -301,14 +301,14 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
         }
         write_text(run.path / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False))
         report = _report(run, parts)
-        epochs = count_of(loop.epoch, "epoch")
+        epochs, bad = count_of(loop.epoch, "epoch"), count_bad(summary["bad_pictures"])
         loop.console.close(
             f"{loop.config.model.name} on {parts.data.name}",
             {
                 primary.words: f"{primary.show(trained.score)} on {len(measured)} validation samples",
                 "trained": f"{epochs}, {count_of(loop.step, 'step')}, {summary['seconds']:.0f} s",
                 "parameters": f"{summary['parameters']:,}",
-                "samples left out": str(count_bad(summary["bad_pictures"])),
+                **({"unreadable samples": f"{bad}, skipped"} if bad else {}),
                 "run": str(run.path),
                 **({"report": str(report)} if report else {}),
             },
