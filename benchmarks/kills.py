@@ -37,7 +37,7 @@ SWIN = ("swin_tiny_patch4_window7_224", {"embed_dim": 8, "depths": [1, 1], "num_
 FAMILIES = {
     "glnet_nano": GLNET,
     "nommer_tiny": {"embed_dim": 8, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2], "cnn_reduction": 2},
-    "sot_7": {"depth": 2},
+    "sot_7": {"depth": 1},
     "cvt_13": {"depths": [1, 1, 1]},
     "t2t_vit_7": {"depth": 1},
     "resnet10t": {},

@@ -394,7 +394,7 @@ def _print_load(args, port, pid, **options):
     print(f"- good: {len(tally.seconds)} answers, p50 and p99 {_latencies(tally)} ms, failed: {len(tally.wrong)}")
     for kind, outcomes in tally.outcomes.items():
         print(f"- {kind}: {dict(outcomes)}")
-    parts = np.array_split(np.array(resident), 4)
+    parts = [part for part in np.array_split(np.array(resident), 4) if part.size]
     print(
         "- memory, MiB, by quarters of the time: "
         + ", ".join(f"{part.mean():.0f} (max {part.max():.0f})" for part in parts)
