@@ -42,13 +42,7 @@ def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str
     """
     transformers = import_transformers()
     with _explained(name), _quietly():
-<<<<<<< HEAD
         config = transformers.AutoConfig.from_pretrained(name, **_safe(name))
-=======
-        config = transformers.AutoConfig.from_pretrained(
-            name, local_files_only=_is_folder(name), trust_remote_code=False
-        )
->>>>>>> 5f90d29 (Refuse a stranger's tokenizers, label maps, masks and lists in words; fuzz what single tasks read)
     if config.model_type not in known_kinds(kind):
         allowed = f"; it takes {', '.join(sorted(known_kinds(kind)))}" if len(known_kinds(kind)) < 9 else ""
         raise ConfigError(
@@ -73,25 +67,15 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
     made = getattr(transformers, f"AutoModelFor{AUTO[kind]}")
     with _quietly():
         if weights is None:
-<<<<<<< HEAD
-            return made.from_config(config)
-        _refuse_pickles(Path(weights).expanduser())
-=======
             with _explained(config.model_type):
                 return made.from_config(config)
->>>>>>> 5f90d29 (Refuse a stranger's tokenizers, label maps, masks and lists in words; fuzz what single tasks read)
+        _refuse_pickles(Path(weights).expanduser())
         with _explained(weights):
             model, told = made.from_pretrained(
                 weights,
                 config=config,
-<<<<<<< HEAD
                 use_safetensors=True,
                 **_safe(weights),
-=======
-                local_files_only=_is_folder(weights),
-                trust_remote_code=False,
-                weights_only=True,
->>>>>>> 5f90d29 (Refuse a stranger's tokenizers, label maps, masks and lists in words; fuzz what single tasks read)
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
                 **{"dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype": torch.float32},
@@ -157,13 +141,7 @@ def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
     if folder.is_dir() and not any((folder / file).is_file() for file in VOCABULARIES):
         raise ConfigError(f"the tokenizer of {name!r} is not there: no {' or '.join(VOCABULARIES[:3])}; put it beside")
     with _explained(name, what="tokenizer"), _quietly():
-<<<<<<< HEAD
         made = transformers.AutoTokenizer.from_pretrained(name, **_safe(name))
-=======
-        made = transformers.AutoTokenizer.from_pretrained(
-            name, local_files_only=_is_folder(name), trust_remote_code=False
-        )
->>>>>>> 5f90d29 (Refuse a stranger's tokenizers, label maps, masks and lists in words; fuzz what single tasks read)
     backend = getattr(made, "backend_tokenizer", None)
     if backend is None:
         raise ConfigError(f"the tokenizer of {name} is none of the library `tokenizers`; save one with tokenizer.json")
@@ -209,15 +187,9 @@ def _refuse_pickles(folder: Path) -> None:
 def _explained(name: str, what: str = "model") -> Iterator[None]:
     try:
         yield
-<<<<<<< HEAD
     except Exception as error:  # of transformers, safetensors and tokenizers, each with kinds of its own
         if isinstance(error, ConfigError):
             raise
-=======
-    except ConfigError:
-        raise
-    except Exception as error:  # what a stranger's folder holds fails in many ways
->>>>>>> 5f90d29 (Refuse a stranger's tokenizers, label maps, masks and lists in words; fuzz what single tasks read)
         detail = " ".join(str(error).split())[:300]
         raise ConfigError(
             f"the {what} of {name!r} cannot be opened ({detail}); give a folder that save_pretrained wrote, with its "

@@ -209,16 +209,8 @@ def _source(
     path: Path,
     how: tuple[tuple[str, object], ...],
 ) -> QuestionSource:
-<<<<<<< HEAD
     images, questions = map(list, zip(*read_questions(columns, path), strict=True))
-    missing = [name for name in dict.fromkeys(images) if not (path.parent / name).is_file()]
-=======
-    images, questions = ([cell for _, cell in _cells(columns, names, path)] for names in (PATHS, QUESTIONS))
-    for row, (image, question) in enumerate(zip(images, questions, strict=True), 1):
-        if not image or not question:
-            raise ValueError(f"{path}: row {row} has an empty image or question; fill it in, or take the row out")
     missing = [name for name in dict.fromkeys(images) if not os.path.isfile(path.parent / name)]
->>>>>>> 5f90d29 (Refuse a stranger's tokenizers, label maps, masks and lists in words; fuzz what single tasks read)
     if missing:
         raise FileNotFoundError(
             f"{path} names {len(missing)} images that are not there: {abbreviate(missing)}; paths are relative to it"
