@@ -105,7 +105,7 @@ def _roles(
 
 def _missing(path: Path, names: list[str], bad_limit: float) -> tuple[str, ...]:
     """Return a remark on the images that are not there, or refuse the list if it is its folder that must be wrong."""
-    missing = [name for name in names if not (path.parent / name).exists()]
+    missing = [name for name in names if not os.path.exists(path.parent / name)]
     if not missing:
         return ()
     if len(missing) > max(bad_limit * len(names), 1) or 2 * len(missing) >= len(names):

@@ -123,11 +123,11 @@ def _parquet_columns(path: Path) -> dict[str, list[str]] | None:
             return None
         wanted = [name for name, kind in kinds.items() if not kind.startswith(("struct", "binary", "map"))]
         table = parquet.read_table(path, columns=wanted)
+        return {name: [_text(value) for value in table.column(name).to_pylist()] for name in wanted}
     except Exception as error:  # pyarrow's own kinds, which it derives differently from version to version
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk, not of the file's content
         raise ValueError(f"{path} is not a Parquet file, or is damaged ({error})") from error
-    return {name: [_text(value) for value in table.column(name).to_pylist()] for name in wanted}
 
 
 def _text(value: Any) -> str:

@@ -236,6 +236,10 @@ def _trimaps(root: Path) -> Path:
     return root / "annotations" / "trimaps"
 
 
+# What wrong values raise where they are used, numbers without end and names without end among them.
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError, OSError)
+
+
 @dataclass(frozen=True)
 class _Panoptic:
     pairs: Pairs
@@ -246,7 +250,7 @@ def _panoptic_lists(root: Path) -> dict[str, Path]:
     found = {}
     for part in ("train", "val"):
         file = next(iter(sorted((root / "annotations").glob(f"panoptic_{part}*.json"))), None)
-        if file is not None:
+        if file is not None and file.is_file():
             found[part] = file
     return found
 
@@ -257,11 +261,13 @@ def _read_panoptic(root: Path) -> _Panoptic:
     names: list[str] = []
     segments: list[dict[int, int]] = []
     categories: list[dict[str, Any]] = []
+    outputs: tuple[str, ...] = ()
     for part, file in _panoptic_lists(root).items():
         try:
             told = json.loads(file.read_text(encoding="utf-8"))
             own = sorted(told["categories"], key=lambda one: int(one["id"]))
             categories = categories or own
+            outputs = tuple(str(one["name"]) for one in categories)
             place = {int(one["id"]): number for number, one in enumerate(categories)}
             images = {one["id"]: str(one["file_name"]) for one in told["images"]}
             masks = root / "annotations" / file.stem
@@ -273,9 +279,8 @@ def _read_panoptic(root: Path) -> _Panoptic:
                 pairs[part].append((image, mask if (root / mask).is_file() else ""))
                 names.append(mask)
                 segments.append({int(s["id"]): place[int(s["category_id"])] for s in entry["segments_info"]})
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise ValueError(f"{file} is not a list of panoptic masks as COCO has it ({error!r})") from None
-    outputs = tuple(str(one["name"]) for one in categories)
+        except _MALFORMED as error:
+            raise ValueError(f"{file} is not a list of panoptic masks as COCO has it ({repr(error)[:300]})") from None
     classes = ClassMap(outputs, tuple(range(len(outputs))))
     rows = np.arange(len(names))
     return _Panoptic(pairs, MaskTargets(rows, outputs, (), root, Names(names), classes, segments))
