@@ -42,12 +42,12 @@ def flags(parser: ArgumentParser) -> None:
 def run(args: Args) -> None:
     """Write the page and print where it is."""
     from ..explanation.explain import explain as make
-    from ..explanation.result import choose_folder
+    from ..explanation.result import FOLDER
 
     names = {name: args[name].split(",") if args[name] else None for name in ("views", "layers")}
     home = Path(args.run).expanduser()
     named = args.out or (home if home.is_dir() else Path()) / "explanation"
-    out = choose_folder(named, overwrite=args.overwrite)
+    out = FOLDER.choose(named, overwrite=args.overwrite)
     console = Console(stderr=True)
     with console.status("explaining") as line:
         explanation = make(

@@ -18,7 +18,7 @@ from .findings import Evaluated, Example
 from .judge import Judge
 from .masks import MaskJudge
 from .opening import EvaluatedModel, EvaluatedSet, EvaluationError, choose, open_models, open_set
-from .result import Evaluation, choose_folder
+from .result import FOLDER, Evaluation
 from .robust import Condition, corruptions, occlusions
 
 EPSILONS = (1.0, 4.0)
@@ -86,7 +86,7 @@ def evaluate(
         )
     kind.check(models, options)
     if out is not None:
-        choose_folder(out, overwrite=overwrite)  # what it refuses is better known before the work than after
+        FOLDER.choose(out, overwrite=overwrite)  # what it refuses is better known before the work than after
     samples = kind.align(open_set(models, None if data is None else str(data)), models)
     samples = _chosen(samples, kind, options, limit=limit, seed=seed)
     judges = kind.prepare(models, samples, options)
@@ -127,7 +127,7 @@ def evaluate(
         examples=_examples(first.model, source.subset(places[:1]), seed) if robust else (),
     )
     if out is not None:
-        result = replace(result, page=result.save(choose_folder(out, overwrite=overwrite), overwrite=overwrite))
+        result = replace(result, page=result.save(FOLDER.choose(out, overwrite=overwrite), overwrite=overwrite))
         bars.say(f"written: {result.page}")
     return result
 
