@@ -37,7 +37,7 @@ def test_there_are_examples_to_run():
     assert {name for name, _, _ in EXAMPLES} == set(DOCUMENTS)
 
 
-@pytest.mark.parametrize("name", [*DOCUMENTS, "CONTRIBUTING.md", "docs/compare.md", "docs/serve.md"])
+@pytest.mark.parametrize("name", [*DOCUMENTS, "CONTRIBUTING.md", "docs/compare.md", "docs/serve.md", "docs/tuning.md"])
 def test_links_between_documents_lead_somewhere(name):
     path = ROOT / name
     links = re.findall(r"\]\((?!http)([^)#]+)\)", path.read_text())
