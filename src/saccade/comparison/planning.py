@@ -105,6 +105,10 @@ class Planner:
         self.notes: list[Note] = []
         self.tuned: TunedArms | None = None
 
+    def spent(self) -> float:
+        """Return the seconds that planning has taken so far; they belong to the budget."""
+        return time.monotonic() - self.begun
+
     def until(self) -> float | None:
         """Return when the budget ends, on the monotonic clock; None without one."""
         budget = self.request.record["budget"]
@@ -251,7 +255,7 @@ class Planner:
             if not paces:
                 raise BudgetError(f"a budget was given and no arm could be timed: {'; '.join(map(str, self.notes))}")
             epochs = {name: self.asked[name] for name in paces}
-            left = max(budget - (time.monotonic() - self.begun), 1.0)  # what planning took is gone
+            left = max(budget - self.spent(), 1.0)
             found = fit_budget(left, paces, epochs, seeds=len(self.seeds), slots=max(len(self.slots), 1))
             most, longest = max(found.epochs.values()), max(epochs.values())
             fit = {"seeds": found.seeds, "most": most, "longest": longest, "detail": found.detail}

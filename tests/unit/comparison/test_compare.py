@@ -315,6 +315,8 @@ def test_wrong_requests_are_refused_before_anything_is_trained(samples, tmp_path
 
 
 def test_a_budget_that_was_fitted_stays_when_called_again(samples, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning.Planner, "spent", lambda _: 0.0)
+    monkeypatch.setattr(planning.Planner, "until", lambda _: None)  # whatever the machine does
     budget = 2 * 3 * (1 + 2 * 0.3 + 3) + 0.1
     given = small(tmp_path / "c", arms=["base", "lr=0.01"], seeds=4, epochs=4, budget=budget)
     first = compare(samples, **given)
