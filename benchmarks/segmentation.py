@@ -28,6 +28,7 @@ from torch import nn
 from saccade import compare
 from saccade.tasks.opening import choose_task, open_samples
 from saccade.training.console import Console
+from saccade.training.engine import torch_settings
 from saccade.training.loop import Loop
 from saccade.training.parallel import Alone
 from saccade.training.recipes import configure
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=None, help="of the images, instead of each stage's own")
     parser.add_argument("--head", default="upernet:width=128,aux=64")
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, a setting of every run")
+    parser.add_argument("--gate", type=Path, help="speed: warm up, then wait for this file before timing")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     for stage in args.stage or [name for name in STAGES if name != "tune"]:
@@ -162,6 +164,9 @@ def speed(args: argparse.Namespace) -> dict[str, Any]:
                     torch.cuda.synchronize()
                 if number:  # the first warms up
                     speeds[name].append(images / (time.perf_counter() - begun))
+                print(name, number, round(time.perf_counter() - begun, 2), "s", flush=True)
+            while number == 0 and args.gate and not args.gate.exists():
+                time.sleep(0.2)
     return {
         "images_per_second": {name: round(statistics.median(values), 1) for name, values in speeds.items()},
         "rounds": {name: [round(value, 1) for value in values] for name, values in speeds.items()},
@@ -214,7 +219,8 @@ class Ours:
 
     def epoch(self, number: int) -> int:
         self.loop.epoch, self.loop.step = number, number * self.loop.feed.steps
-        self.loop._train_epoch()
+        with torch_settings(self.loop.config, self.loop.device):
+            self.loop._train_epoch()
         return self.loop.feed.steps * self.loop.config.optim.batch_size
 
 
