@@ -190,7 +190,7 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
         fitted["patch_size"] = 4
         spec.notes.append(f"{name} reads patches of 4 pixels, since the pictures have {spec.img_size}")
     try:
-        return timm.create_model(name, pretrained=config.pretrained, **options, **{**more, **fitted, **config.options})
+        return timm.create_model(name, pretrained=config.pretrained, **options, **{**fitted, **more, **config.options})
     except TypeError as error:
         if "img_size" not in str(error):  # networks of convolutions take any size and no such argument
             raise ConfigError(f"model.options = {config.options} was given for {name}: {error}") from None
@@ -208,6 +208,7 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
             f"the pretrained weights of {name} could not be fetched ({str(error).splitlines()[0]}); where there is no "
             "network, name a file of weights by --set model.checkpoint=FILE"
         ) from error
+    more = {option: value for option, value in more.items() if option != "img_size"}
     return timm.create_model(name, pretrained=config.pretrained, **options, **{**more, **config.options})
 
 
