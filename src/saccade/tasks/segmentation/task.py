@@ -139,12 +139,10 @@ class Segment(Task):
             return
         pixels = data.train.targets.pixels()
         spec.extra["pixels"] = [int(count) for count in pixels]
-        absent = [name for name, count in zip(spec.outputs, pixels, strict=True) if not count]
-        if absent:
-            among = "" if len(data.train) <= LOOKED else f" of {LOOKED} that were looked at"
-            spec.notes.append(
-                f"no pixel of the training masks{among} is of {abbreviate(absent)}; nothing is learned of it"
-            )
+        _note_absent(spec, pixels, "training", len(data.train), "nothing is learned of it")
+        if isinstance(data.val.targets, MaskTargets):
+            found = np.where(pixels > 0, data.val.targets.pixels(), 1)
+            _note_absent(spec, found, "validation", len(data.val), "it counts in no mean unless it is answered")
 
     @classmethod
     def note_options(cls, spec: InputSpec, options: Any) -> None:
@@ -347,6 +345,14 @@ class Segment(Task):
         mask = answer.mask[::step, ::step]
         drawn = {"png": base64.b64encode(encode_places(mask)).decode(), "height": mask.shape[0], "width": mask.shape[1]}
         return answer.record | {"mask": drawn | {"colours": palette(len(answer.record["outputs"]))}}
+
+
+def _note_absent(spec: InputSpec, pixels: np.ndarray, part: str, samples: int, so: str) -> None:
+    """Tell of classes without a pixel."""
+    absent = [name for name, count in zip(spec.outputs, pixels, strict=True) if not count]
+    if absent:
+        among = "" if samples <= LOOKED else f" of {LOOKED} that were looked at"
+        spec.notes.append(f"no pixel of the {part} masks{among} is of {abbreviate(absent)}; {so}")
 
 
 def _try_once(model: nn.Module, images: Tensor, name: str) -> None:
