@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from one_process import share_process
 from PIL import Image
 from torch import nn
 
-from one_process import share_process
 from saccade import compare
 from saccade.tasks.opening import choose_task, open_samples
 from saccade.training.console import Console

@@ -13,10 +13,9 @@ from saccade.config import ConfigError, ModelConfig
 from saccade.data.spec import InputSpec
 from saccade.tasks import Segment
 from saccade.tasks.opening import choose_task
-from saccade.tasks.segmentation.heads import AveragePool, Segmenter
+from saccade.tasks.segmentation.heads import AveragePool
 from saccade.tasks.segmentation.losses import cross_entropy, dice, focal, hard_examples, mask_loss
 from saccade.tasks.segmentation.metrics import SegmentationMetrics, borders, metric_specs
-from saccade.tasks.segmentation.pyramid import any_size_options
 from saccade.training.recipes import configure
 
 SMALL = {"upernet": "upernet:width=16,aux=8", "fpn": "fpn:width=16,inner=32"}

@@ -261,7 +261,14 @@ def test_voc_is_read_by_its_lists(tmp_path):
         image, mask = make_pair(number)
         (tmp_path / "JPEGImages").mkdir(exist_ok=True)
         Image.fromarray(image).save(tmp_path / "JPEGImages" / f"2007_{number}.jpg")
-        save_mask(tmp_path / "SegmentationClass" / f"2007_{number}.png", np.array([0, 12, 255], np.uint8)[mask])
+        for folder in ("SegmentationClass", "SegmentationObject"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            drawn = Image.fromarray(np.array([0, 12, 255], np.uint8)[mask])
+            drawn.putpalette([number % 256 for number in range(768)])
+            drawn.save(tmp_path / folder / f"2007_{number}.png")
+    Image.fromarray(image).save(tmp_path / "JPEGImages" / "2008_9.jpg")  # most have boxes alone
+    (tmp_path / "Annotations").mkdir()
+    (tmp_path / "Annotations" / "2007_0.xml").write_text("<annotation/>")
     lists = tmp_path / "ImageSets" / "Segmentation"
     lists.mkdir(parents=True)
     (lists / "train.txt").write_text("2007_0\n2007_2\n")
@@ -278,6 +285,8 @@ def test_ade20k_ignores_zero_and_counts_from_one(tmp_path):
             (tmp_path / folder / part).mkdir(parents=True)
         Image.fromarray(image).save(tmp_path / "images" / part / "ADE_0.jpg")
         save_mask(tmp_path / "annotations" / part / "ADE_0.png", np.array([0, 1, 150], np.uint8)[mask])
+    (tmp_path / "objectInfo150.txt").write_text("Idx\tRatio\tTrain\tVal\tStuff\tName\n")
+    (tmp_path / "sceneCategories.txt").write_text("ADE_0 airport\n")
     data = opened(tmp_path)
     assert (data.outputs[0], data.outputs[149]) == ("wall", "flag")
     assert (mask_of(data.train) == np.array([-1, 0, 149])[make_pair(0)[1]]).all()
@@ -292,6 +301,11 @@ def test_cityscapes_ids_become_nineteen_classes(tmp_path):
         save_mask(
             tmp_path / "gtFine" / part / "ulm" / "ulm_0_gtFine_labelIds.png", np.array([7, 33, 4], np.uint8)[mask]
         )
+        save_mask(tmp_path / "gtFine" / part / "ulm" / "ulm_0_gtFine_color.png", COLOURS[mask])
+        save_mask(tmp_path / "gtFine" / part / "ulm" / "ulm_0_gtFine_instanceIds.png", mask.astype(np.uint16) * 7000)
+        (tmp_path / "gtFine" / part / "ulm" / "ulm_0_gtFine_polygons.json").write_text("{}")
+    (tmp_path / "leftImg8bit" / "test" / "bonn").mkdir(parents=True)
+    Image.fromarray(image).save(tmp_path / "leftImg8bit" / "test" / "bonn" / "bonn_0_leftImg8bit.png")
     data = opened(tmp_path)
     assert len(data.outputs) == 19
     assert (mask_of(data.train) == np.array([0, 18, -1])[make_pair(0)[1]]).all()
@@ -314,6 +328,8 @@ def test_panoptic_segments_become_their_categories(tmp_path):
             ],
         }  # fmt: skip
         (tmp_path / "annotations" / f"panoptic_{part}2017.json").write_text(json.dumps(told))
+        boxes = {"images": told["images"], "annotations": [], "categories": told["categories"]}
+        (tmp_path / "annotations" / f"instances_{part}2017.json").write_text(json.dumps(boxes))
     data = opened(tmp_path)
     assert data.outputs == ("sky", "cat")
     assert (mask_of(data.train) == np.array([-1, 1, 0])[mask]).all()
