@@ -1,7 +1,7 @@
-"""Comparisons whose runs take turns in this process: CUDA, its libraries and decoded files are loaded once, not once a run.
+"""Comparisons whose runs take turns in this process: CUDA, its libraries and decoded files are loaded once.
 
-Runs are seconds long on a large GPU, and a process needs half a minute before its first step. What is trained is the same: a run
-depends on its settings alone.
+Runs are seconds long on a large GPU, and a process needs half a minute before its first step. What is trained is the
+same: a run depends on its settings alone.
 """
 
 import gc

@@ -190,8 +190,8 @@ def _listed(file: Path, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     missing = [stem for stem in stems if stem not in by_stem]
     if missing:
         raise FileNotFoundError(
-            f"{file} names {len(missing)} of {len(stems)} images that are not there: {abbreviate(missing)}; add them, or "
-            "take them out of the list"
+            f"{file} names {len(missing)} of {len(stems)} images that are not there: {abbreviate(missing)}; add them, "
+            "or take them out of the list"
         )
     return [by_stem[stem] for stem in stems]
 
