@@ -302,8 +302,8 @@ SIZES = [
     ("vit_small_patch16_224", UPERNET),
     ("vit_base_patch16_224", UPERNET),
 ]
-# Millions of parameters, and thousands of millions of multiply-adds at 512 x 2048: GLMix, table 5; Context Broadcasting,
-# table 6.
+# Millions of parameters, and thousands of millions of multiply-adds at 512 x 2048: GLMix, table 5, and Context
+# Broadcasting, table 6.
 PAPERS: dict[tuple[str, str], tuple[float, int | None]] = {
     ("glnet_4g", FPN): (30.7, 150),
     ("glnet_4g", UPERNET): (56.8, 907),
