@@ -89,6 +89,8 @@ class MaskTargets(Targets):
             return
         if mask.shape != tuple(size):
             yield other_size(self.files[int(self.rows[index])], mask.shape, tuple(size))
+        elif (mask < 0).all():
+            yield BadSample(self.files[int(self.rows[index])], "no pixel of its mask counts; all are ignored", "mask")
 
     def balance(self) -> np.ndarray:
         """Return how many pixels each class has in all masks that can be read."""

@@ -19,6 +19,7 @@ IGNORED = 255  # what masks have where nothing is said, unless a class has it
 UNKNOWN = -2
 MOST = 4096  # classes
 FILE_BYTES = 2**22  # of a file that names them
+GUESSED = 64  # values that are taken for classes where no file names them
 FILES = (
     "classes.json",
     "colormap.json",
@@ -165,9 +166,10 @@ def guess_map(found: Iterable[int], *, ignore: int | None = IGNORED) -> tuple[Cl
         note = "masks have the values 0 and 255: two classes, background and foreground; a file of classes says more"
         return ClassMap(("background", "foreground"), (0, 255), ignore=()), (note,)
     kept = [value for value in values if value != ignore]
-    if len(kept) > 256:
+    if len(kept) > GUESSED:
         raise ValueError(
-            f"masks have {len(kept)} different values from {kept[0]} to {kept[-1]}, too many to be classes; add {FORMS}"
+            f"masks have {len(kept)} different values from {kept[0]} to {kept[-1]}, too many to be taken for classes "
+            f"unnamed (edges that were smoothed when masks were resized look so); mend them, or add {FORMS}"
         )
     names = tuple(f"class {value}" for value in kept)
     seen = abbreviate([str(value) for value in kept], 20)
