@@ -44,7 +44,7 @@ ELSEWHERE = {
 
 def commands(name):
     """Yield the commands of a document's console blocks."""
-    for block in re.findall(r"```console\n(.*?)```", (ROOT / name).read_text(), re.DOTALL):
+    for block in re.findall(r"```(?:console|sh)\n(.*?)```", (ROOT / name).read_text(), re.DOTALL):
         for line in block.splitlines():
             parts = re.split(r"\s{2,}(?=saccade )|&&", re.sub(r"\s#\s.*", "", line))
             yield from (part.strip() for part in parts if part.strip())

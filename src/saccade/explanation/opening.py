@@ -123,7 +123,8 @@ def _read_folder(folder: Path) -> list[tuple[str, np.ndarray]]:
     """Read the pictures of a folder and of those in it, some of many; bad ones are told of."""
     found_here = (path for path in folder.rglob("*.*") if path.suffix.lower() in EXTENSIONS and path.is_file())
     files = sorted(path for path in found_here if not any(p.startswith(".") for p in path.relative_to(folder).parts))
-    places = np.unique(np.linspace(0, len(files) - 1, min(len(files), MOST)).round().astype(int)) if files else []
+    spread = np.linspace(0, max(len(files) - 1, 0), min(len(files), MOST))
+    places = np.unique(spread.round().astype(int)).tolist()
     if len(files) > MOST:
         warnings.warn(f"{folder} has {len(files)} pictures; {MOST} of them, evenly spread, are explained", stacklevel=2)
     found = []

@@ -103,7 +103,7 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
     if isinstance(made.feed, KeptFeed):  # all of it is read before the first step
         startup += found.reading * length / max(taken, 1)
     steps = max(length * config.augment.repeats // parts // batch_size, 1)
-    how = f"timed over {count_of(found.count, 'step')} of {count_of(found.size, 'sample')} after as many to warm up"
+    how = f"timed over {count_of(found.times, 'step')} of {count_of(found.size, 'sample')} after as many to warm up"
     return Pace(startup, found.step, validation, steps, config.keep.evaluate_every, how, took=time.monotonic() - begun)
 
 
@@ -113,7 +113,7 @@ class _Timed(NamedTuple):
     reading: float
     step: float
     size: int
-    count: int
+    times: int
     whole: bool
 
 
