@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..wording import count_are, count_of
+from ..wording import count_of
 from .image import EXTENSIONS
 from .reader import ReadOptions, register_reader
 from .source import FileSource, Splits
@@ -107,8 +107,8 @@ class Others:
             most = sorted(self.kinds, key=lambda kind: (-self.kinds[kind], kind))[:5]
             kinds = ", ".join(f"{kind or 'no extension'} {self.kinds[kind]}" for kind in most)
             rest = f" and {len(self.kinds) - 5} more kinds" if len(self.kinds) > 5 else ""
-            files = count_are(self.kinds.total(), "file")
-            notes.append(f"{files} no picture by name in {folder.name}: {kinds}{rest}")
+            files = f"{count_of(self.kinds.total(), 'file')} in {folder.name}"
+            notes.append(f"{files} of other kinds than pictures, left out: {kinds}{rest}")
         if self.odd:
             places = ", ".join(f"{count} in {os.path.relpath(name, folder)}" for name, count in self.odd.items())
             notes.append(f"not read: {places} are pipes, devices or sockets named like pictures")
