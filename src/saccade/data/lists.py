@@ -48,6 +48,7 @@ def open_list(path: Path, options: ReadOptions) -> Splits:
         from .hub import open_parquet
 
         return open_parquet(path)
+    everything = Table(path, columns, np.ones(len(next(iter(columns.values()), [])), dtype=bool))
     columns = rename_columns(path, columns, options.columns)
     names, roles, parts, notes = name_rows(path, columns)
     chosen = np.flatnonzero([role is not None for role in roles])
