@@ -32,7 +32,6 @@ def flags(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--task", default=None, help="as for train; by the data's layout if not given")
     parser.add_argument("--columns", default=None, help="of a list, which are what: image=name,label=breed")
-    parser.add_argument("--fix", default=None, metavar="OUT", help="check: write a clean copy; the set stays as it is")
     parser.add_argument("--val", default=None, help="the validation pictures, if the set has none of its own")
     parser.add_argument("--min-side", type=int, default=16, help="a shorter side is tiny")
     parser.add_argument("--max-pixels", type=int, default=120_000_000, help="more pixels are huge")
@@ -48,8 +47,9 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--fix",
         default=None,
-        metavar="FILE",
-        help="check --answers: write the set's list with labels as in OUT/suspects.csv; the set is not touched",
+        metavar="OUT",
+        help="check: write a clean copy to this folder; with --answers write the set's list with labels as in "
+        "OUT/suspects.csv to this file; the set is not touched",
     )
     parser.add_argument("--teacher", default=None, help="labels: a run, timm:NAME, or timm:NAME@FILE.safetensors")
     parser.add_argument("--out", default=None, help="labels: the folder to write")
@@ -73,8 +73,6 @@ def run(args: Args) -> int:
 
 def _suspects(args: Args) -> int:
     """List labels that are probably wrong, or write a list without them."""
-    from pathlib import Path
-
     from ..evaluation.suspect_files import fix_labels, write_suspects
     from ..evaluation.suspects import find_suspects
 
