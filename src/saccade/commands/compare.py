@@ -23,6 +23,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--folds", type=int, default=None, help="validate on each of so many parts in turn, such as 5")
     parser.add_argument("--repeats", type=int, default=1, help="ways to cut the folds")
     parser.add_argument("--seeds", default="5", help="how many, or which: 3 or 0,1,7")
+    parser.add_argument("--columns", default=None, help="of a list, which are what: image=name,label=breed")
     parser.add_argument("--task", default=None, help="as for train; by the data's layout if not given")
     parser.add_argument("--model", default=None, help="of all arms that do not name another")
     add_weights(parser)
@@ -31,7 +32,12 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=None, help="pictures a step")
     parser.add_argument("--lr", type=float, default=None, help="the highest learning rate")
     parser.add_argument("--img-size", type=int, default=None, help="side of the images")
-    parser.add_argument("--budget", default=None, help="time for all of it, such as 30m: seeds and epochs are fitted")
+    parser.add_argument(
+        *("--time", "--budget"),
+        dest="budget",
+        default=None,
+        help="for all of it, such as 30m: seeds and epochs are fitted",
+    )
     parser.add_argument(
         "--tune",
         nargs="?",

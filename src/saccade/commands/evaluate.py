@@ -17,6 +17,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--data", default=None, help="pictures to ask about; the runs' own validation pictures if not given"
     )
+    parser.add_argument("--columns", default=None, help="of a list as --data, which are what: image=name,label=breed")
     parser.add_argument("--task", default=None, help="other options of the models' task, as in segment:flip=true")
     parser.add_argument(
         "--robust",
@@ -71,6 +72,7 @@ def run(args: Args) -> int:
 
     names = (
         "data",
+        "columns",
         "task",
         "robust",
         "limit",

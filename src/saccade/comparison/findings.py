@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..tasks.metric import MetricSpec
+from ..wording import count_of
 from .difference import Difference, Judgement, Verdict
 from .evidence import Unaffected
 from .paired import Ratio
@@ -211,5 +212,5 @@ class Findings:
             return self.verdict(arm.identical_to)
         if arm.failures:
             reasons = "; ".join(dict.fromkeys(arm.failures.values()))
-            return Verdict("cannot tell", f"{len(arm.seeds)} seeds finished, the others failed: {reasons}")
+            return Verdict("cannot tell", f"{count_of(len(arm.seeds), 'seed')} finished, the others failed: {reasons}")
         return Verdict("cannot tell", "there is nothing to compare it with")

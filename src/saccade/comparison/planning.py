@@ -1,6 +1,5 @@
 """Make the plan of a comparison: build every arm once, look at what it stands on, time it, and fit it to the budget."""
 
-import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from ..data.open import Data
 from ..data.source import Source
 from ..durations import BudgetError, say_duration
 from ..runs import Run, RunError
+from ..training.defaults import cores
 from ..training.loop import Interrupted
 from ..training.pace import Pace
 from ..training.parallel import local_device
@@ -89,8 +89,7 @@ class Planner:
         self.request, self.folder = request, Folder(request.folder)
         self.arms, self.seeds, shared = request.parsed_arms, request.seed_list, request.shared
         device = request.device or str(shared.get("engine.device", "auto"))
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.slots = make_slots(request.parallel, device, gpus=visible_gpus(), cores=cores)
+        self.slots = make_slots(request.parallel, device, gpus=visible_gpus(), cores=cores())
         if any("optim.lr" in arm.settings for arm in self.arms):  # then no arm's batches or rate are fitted to the set
             shared = {"optim.least_steps": None, **shared}
         if request.folds is not None:

@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 
 from ..data.spec import InputSpec
 from ..files import write_text
-from ..loading import find_target, open_model
+from ..loading import UNFINISHED, find_target, open_model
 from ..tasks.opening import find_task
 from .bundle import Bundle, ExportError, require_onnxruntime
 from .graph import WithPreprocessing, WithTokens, halved, trace, wrap, write_onnx, write_program
@@ -75,7 +75,14 @@ def export(
         )
     judge = Judge(wrapped.outputs, evidence, spec, tolerance=tolerance)
     with _drafts(folder) as drafts:
-        work = _Export(wrapped, spec, _describe(model, spec, _name(target)), (folder, drafts), judge, progress)
+        work = _Export(
+            wrapped,
+            spec,
+            _describe(model, spec, _name(target) + UNFINISHED * loaded.unfinished),
+            (folder, drafts),
+            judge,
+            progress,
+        )
         for form in dict.fromkeys(formats):
             work.plain(form)
         if half:

@@ -32,6 +32,7 @@ def evaluate(
     targets: str | Path | Sequence[str | Path],
     data: str | Path | None = None,
     *,
+    columns: str | Mapping[str, str] | None = None,
     task: str | None = None,
     robust: bool = False,
     limit: int | None = None,
@@ -55,6 +56,7 @@ def evaluate(
         targets: one or several of a run's folder, its `model.safetensors`, a timm model's name; the first is what the
             others are compared with.
         data: pictures, as for `train`; by default those the runs were validated on.
+        columns: of a list as `data`, which are read as what, as for `train`.
         task: the models' task with options that change how they are asked, as in "segment:flip=true"; by default those
             they were trained with.
         robust: occlude and corrupt the pictures as well, and attack them where the models answer with a class.
@@ -87,7 +89,7 @@ def evaluate(
     kind.check(models, options)
     if out is not None:
         FOLDER.choose(out, overwrite=overwrite)  # what it refuses is better known before the work than after
-    samples = kind.align(open_set(models, None if data is None else str(data)), models)
+    samples = kind.align(open_set(models, None if data is None else str(data), columns), models)
     samples = _chosen(samples, kind, options, limit=limit, seed=seed)
     judges = kind.prepare(models, samples, options)
     source, bars = samples.chosen(), Bars(quiet=quiet)

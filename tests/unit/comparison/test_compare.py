@@ -11,11 +11,11 @@ import pytest
 from safetensors.torch import load_file
 
 from saccade.comparison import planning
-from saccade.comparison.budget import Pace
 from saccade.comparison.compare import compare
 from saccade.config import ConfigError
 from saccade.runs import Run, RunError
 from saccade.training import loop
+from saccade.training.pace import Pace
 from saccade.training.train import train_config
 from support.comparisons import SETTINGS
 

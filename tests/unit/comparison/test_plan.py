@@ -6,12 +6,12 @@ import torch
 
 from saccade.comparison import planning
 from saccade.comparison.arms import parse_arm
-from saccade.comparison.budget import Pace
 from saccade.comparison.compare import plan_comparison
 from saccade.comparison.plan import estimate_detectable
 from saccade.comparison.snapshot import DataCache, check_all, inspect_arm
 from saccade.config import ConfigError, overlay
 from saccade.tasks import MetricSpec
+from saccade.training.pace import Pace
 from support.comparisons import SETTINGS, TINY
 from support.trainings import png_folder
 
