@@ -242,7 +242,7 @@ class Judge:
         if bundle.kind.reads == "text":
             sizes = widths_to_try(self.evidence.pictures)
         elif bundle.kind.reads == "question":
-            sizes = (tuple(self.evidence.pictures.shape[-2:]),)
+            sizes = ((1, self.evidence.pictures.shape[-1]),)
         try:
             parity = compare(self.eager, answer, self.evidence.pictures, sizes, self.spec)
         except ExportError:
