@@ -18,7 +18,7 @@ from .parallel import Alone
 from .setup import assemble, resolve
 
 PROBED = {"cpu": 2, "cuda": 20}  # steps of an epoch that is timed, of which two are run
-PROBED_SAMPLES = 512  # validation pictures
+PROBED_SAMPLES = 512  # validation samples
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Pace:
     Attributes:
         startup: before the first step and after the last one.
         step: of training.
-        validation: all validation pictures once.
+        validation: all validation samples once.
         steps: of an epoch.
         every: epochs between validations.
         how: where the numbers come from.
@@ -50,7 +50,7 @@ class Pace:
 
 
 def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device) -> Pace:
-    """Time a few steps and some validation pictures of a run, without keeping anything.
+    """Time a few steps and some validation samples of a run, without keeping anything.
 
     Args:
         config: of the run.
