@@ -108,3 +108,12 @@ def test_the_recipe_of_texts_carries_the_papers_grid(model, rates, batches, dims
 def test_a_grid_that_makes_no_sense_is_refused(grid, message):
     with pytest.raises(ConfigError, match=message):
         read_grid(grid, configure("small", {}), source="mine")
+
+
+def test_the_grid_of_texts_can_be_tried_with_lists_among_its_values():
+    config = configure("text", {"model.name": "prajjwal1/bert-tiny", "task": "text"})
+    axes = read_grid(grid_of(config), config, source="text")
+    found = candidates(axes, 12)
+    assert len({repr(one) for one in found}) == 12
+    for one in found:
+        configure("text", {"task": "text", **settings_of(one, config)})
