@@ -25,7 +25,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _recipes_as_they_were(monkeypatch):
-    """What was written is read; a recipe of today has other numbers for its model's family, so that it would be repeated."""
+    """Read what was written by the numbers of then: those of a family would make it another comparison."""
     monkeypatch.setattr(recipes, "_families", lambda _: {})
 
 
