@@ -12,7 +12,7 @@ from ...data.image import EXTENSIONS, BadSample
 from ...data.reader import ReadOptions, register_reader
 from ...data.source import FileSource, Names, Splits
 from ...data.split import TRAIN, VAL, abbreviate
-from ...report.plain import count_of
+from ...wording import count_of
 from .data import MaskTargets, make_targets
 from .known import ADE20K, CITYSCAPES, CITYSCAPES_IDS, PETS, VOC
 from .values import IGNORED, ClassMap, find_map, make_map
