@@ -338,7 +338,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise OSError(f"{path / MANIFEST} is not of format {FORMAT}, which this version reads; make the maps again")
     count, shards, classes = manifest.get("num_classes"), manifest.get("shards"), manifest.get("classes")
     named = classes is None or (isinstance(classes, list) and all(isinstance(name, str) for name in classes))
-    beside = isinstance(shards, list) and all(isinstance(name, str) and Path(name).name == name for name in shards)
+    beside = isinstance(shards, list) and all(
+        isinstance(name, str) and Path(name).name == name[:255] for name in shards
+    )
     known = manifest.get("values") in ("probabilities", "logits") and type(manifest.get("pictures")) is int
     if type(count) is not int or not 0 < count <= MOST_CLASSES or not (named and beside and known):
         raise OSError(
