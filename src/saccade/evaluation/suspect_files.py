@@ -119,7 +119,8 @@ def fix_labels(found: Suspects, table: Path, out: Path) -> int:
         return changed
     if out.suffix != ".csv" or not isinstance(source, FileSource):
         raise ConfigError(f"{out} was given; a corrected list is a .csv file, of images that are files")
-    data, parts = found.data, [(source, "train", labels)]
+    data = found.data
+    parts: list[tuple[Source, str, np.ndarray]] = [(source, "train", labels)]
     if data.whole is None and isinstance(data.train, Source):  # it was the held-out part that was asked about
         parts = [(data.train, "train", data.train.labels), (source, "val", labels)]
     if data.unused is not None:
