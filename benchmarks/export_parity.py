@@ -122,13 +122,13 @@ def measure(name: str) -> dict[str, Any]:
 def at_sizes(model: nn.Module, side: int, sizes: tuple[tuple[int, int], ...]) -> dict[str, Any]:
     """Export a model both ways and compare at every size."""
     spec = InputSpec(tuple(map(str, range(1000))), 3, side, MEAN, STD)
-    asked, any_size = WithPreprocessing(model, spec).eval(), len(sizes) > 1
-    bundle = Bundle.of(model, spec, name="model", any_size=any_size)
-    program = trace(asked, channels=3, img_size=side, any_size=any_size)
+    asked = WithPreprocessing(model, spec).eval()
+    bundle = Bundle.of(model, spec, name="model", any_size=True, raw=True)
+    program = trace(asked)
     found: dict[str, Any] = {"parameters": bundle.parameters, "same": 1.0, "scale": 0.0}
     with tempfile.TemporaryDirectory() as folder:
         for form, write, opener in (
-            ("onnx", write_onnx, OnnxPredictor),
+            ("onnx", write_onnx, partial(OnnxPredictor, framed=False)),
             ("pt2", write_program, partial(ProgramPredictor, trust=True)),
         ):
             path = Path(folder) / f"model.{form}"

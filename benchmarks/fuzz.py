@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import multiprocessing
+import os
 import random
 import resource
 import sys
@@ -30,80 +31,12 @@ import numpy as np
 from PIL import Image
 
 SECONDS, MEMORY = 10.0, 1024  # of a case; MiB
+PATIENCE = 120.0  # seconds for a case that waits rather than computes; the first has five times that to begin
 ROOT = Path(__file__).parents[1]
-NUMBERS = (0, 1, -1, 2, 255, 256, 2**15, 2**16, 2**31 - 1, 2**31, -(2**31), 2**32 - 1, 2**63 - 1, -(2**63))
-WORDS = ("", "x", "..", "/etc/passwd", "../../x.jpg", "a\0b", "\udcff", "1e999", "nan", "*", "{0..9}", "x" * 5000, "👁")
-VALUES = (None, True, False, *NUMBERS, 0.5, 1e308, float("inf"), float("nan"), *WORDS, [], {}, [[]], [0.5], ["x"])
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-
-def mutate(data: bytes, draw: random.Random) -> bytes:
-    """Return bytes with a few changes: bits, numbers, pieces cut, doubled, moved or filled."""
-    data = bytearray(data)
-    for _ in range(draw.choice((1, 1, 2, 4, 16))):
-        if not data:
-            return bytes(draw.randbytes(draw.randrange(64)))
-        place = draw.randrange(min(len(data), draw.choice((64, 512, 10**9))))
-        size = draw.choice((1, 4, 16, 512, 4096))
-        match draw.randrange(8):
-            case 0:
-                data[place] ^= 1 << draw.randrange(8)
-            case 1:
-                width, order = draw.choice((2, 4, 8)), draw.choice(("big", "little"))
-                number = draw.choice(NUMBERS) % 2 ** (8 * width)
-                data[place : place + width] = number.to_bytes(width, order)
-            case 2:
-                del data[place:]
-            case 3:
-                del data[place : place + size]
-            case 4:
-                data[place:place] = data[place : place + size] * draw.choice((1, 2, 50))
-            case 5:
-                data[place : place + size] = draw.randbytes(size)
-            case 6:
-                data[place : place + size] = draw.choice((b"\0", b"\xff", b"9", b"[", b" ")) * size
-            case 7:
-                other = draw.randrange(len(data))
-                data[place : place + size] = data[other : other + size]
-    return bytes(data)
-
-
-def twist(value, draw: random.Random):
-    """Return plain values with one or more changed, removed, renamed, doubled or nested."""
-    for _ in range(draw.choice((1, 1, 2, 5))):
-        value = _twist(value, draw)
-    return value
-
-
-def _twist(value, draw):
-    if isinstance(value, dict) and value and draw.random() < 0.85:
-        key, kept = draw.choice(list(value)), dict(value)
-        chance = draw.random()
-        if chance < 0.1:
-            del kept[key]
-        elif chance < 0.2:
-            kept[draw.choice(WORDS)] = kept.pop(key)
-        else:
-            kept[key] = _twist(kept[key], draw)
-        return kept
-    if isinstance(value, list) and value and draw.random() < 0.8:
-        place, kept = draw.randrange(len(value)), list(value)
-        kept[place : place + 1] = draw.choice(([_twist(kept[place], draw)], [], [kept[place]] * 3))
-        return kept
-    if draw.random() < 0.03:
-        return _nest(draw.choice((50, 2000)))
-    return draw.choice(VALUES)
-
-
-def _nest(depth):
-    value = 1
-    for _ in range(min(depth, 900)):  # deeper than json writes, see `_text`
-        value = [value]
-    return value
-
-
-def _text(value, draw):
-    """Return JSON, now and then nested deeper than Python can follow."""
-    return "[" * 100_000 if draw.random() < 0.01 else json.dumps(value)
+from benchmarks.fuzz_tasks import Labels, Masks, Texts, read_all  # noqa: E402
+from benchmarks.mutate import as_text, mutate, twist  # noqa: E402
 
 
 class Images:
@@ -149,7 +82,7 @@ class Shards:
             for number in range(8):
                 stem = f"{'deep/' * draw.choice((0, 0, 30))}{number}"
                 label = draw.choice(("cls", "json"))
-                text = _text(twist({"label": number % 2}, draw), draw) if draw.random() < 0.1 else str(number % 2)
+                text = as_text(twist({"label": number % 2}, draw), draw) if draw.random() < 0.1 else str(number % 2)
                 for name, data in ((f"{stem}.jpg", self.picture), (f"{stem}.{label}", text.encode())):
                     info = tarfile.TarInfo(name)
                     info.size = len(data)
@@ -269,9 +202,9 @@ class States:
         place = save_state(folder, 1, tensors, {"epoch": 1, "rng": [1, 2, 3]})
         record = place / "state.json"
         if draw.random() < 0.6:
-            text = _text(twist(json.loads(json.loads(record.read_text())["body"]), draw), draw)
+            text = as_text(twist(json.loads(json.loads(record.readas_text())["body"]), draw), draw)
             digest = hashlib.sha256(text.encode()).hexdigest()
-            record.write_text(json.dumps({"sha256": digest, "body": text}))
+            record.writeas_text(json.dumps({"sha256": digest, "body": text}))
         else:
             victim = draw.choice(sorted(place.iterdir()))
             victim.write_bytes(mutate(victim.read_bytes(), draw))
@@ -284,7 +217,6 @@ class Bundles:
     """Weights with their description, exported graphs and packages, opened and asked."""
 
     def __init__(self, folder):
-        sys.path.insert(0, str(ROOT / "tests"))
         from support.exports import tiny_onnx, tiny_run
 
         self.folder = folder
@@ -315,7 +247,7 @@ class Bundles:
         length = int.from_bytes(self.weights[:8], "little")
         header = json.loads(self.weights[8 : 8 + length])
         about = header["__metadata__"]["saccade"]
-        header["__metadata__"]["saccade"] = _text(twist(json.loads(about), draw), draw)
+        header["__metadata__"]["saccade"] = as_text(twist(json.loads(about), draw), draw)
         text = json.dumps(header if draw.random() < 0.9 else twist(header, draw)).encode()
         return len(text).to_bytes(8, "little") + text + self.weights[8 + length :]
 
@@ -326,7 +258,7 @@ class Bundles:
             return mutate(self.graph, draw)
         model = onnx.load_from_string(self.graph)
         entry = model.metadata_props[0]
-        entry.value = _text(twist(json.loads(entry.value), draw), draw)
+        entry.value = as_text(twist(json.loads(entry.value), draw), draw)
         for node in model.graph.node:
             if draw.random() < 0.2:
                 node.op_type = draw.choice(("Loop", "Expand", "Range", "Tile", "Reshape", "If", "Abs", "Nothing"))
@@ -339,29 +271,14 @@ class Bundles:
 
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w") as archive:
-            archive.writestr("model/extra/saccade.json", _text(twist(json.loads(BUNDLE.to_json()), draw), draw))
+            archive.writestr("model/extra/saccade.json", as_text(twist(json.loads(BUNDLE.to_json()), draw), draw))
         return mutate(file.getvalue(), draw) if draw.random() < 0.5 else file.getvalue()
 
 
 KINDS = {
     "images": Images, "shards": Shards, "lists": Lists, "configurations": Configurations, "states": States,
-    "bundles": Bundles,
+    "bundles": Bundles, "masks": Masks, "texts": Texts, "labels": Labels,
 }  # fmt: skip
-
-
-def read_all(data):
-    """Read every picture of a set; bad ones are what is expected of some."""
-    from saccade.data.image import BadSample
-    from saccade.data.source import Stream
-
-    for part in (data.train, data.val):
-        if isinstance(part, Stream):
-            for _ in part.samples(seed=0, epoch=0, rank=0, world=1, worker=0, workers=1):
-                pass
-            continue
-        for index in range(min(len(part), 20)):
-            with contextlib.suppress(BadSample):
-                part.read(index)
 
 
 def is_clear(error):
@@ -409,6 +326,14 @@ def _told(error):
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]} ({' > '.join(places)})"
 
 
+def _busy(pid):
+    """Return the seconds that a process has computed."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
 def run_kind(kind, *, seed, first, cases):
     """Run the cases of a kind; return outcomes with their counts, and what is to be mended."""
     counts, faults, number, last = Counter(), [], first, first + cases
@@ -420,10 +345,16 @@ def run_kind(kind, *, seed, first, cases):
         waiting = False
         while True:
             try:
-                if not mine.poll(SECONDS if waiting else 120):
-                    outcome, told = "HANG", f"more than {SECONDS:g} seconds"
-                    break
+                busy, since = _busy(process.pid), time.monotonic()
+                while not mine.poll(SECONDS):
+                    # On a machine with other work a case may have had little of its time.
+                    computed, limit = _busy(process.pid) - busy, PATIENCE if waiting else 5 * PATIENCE
+                    if (waiting and computed > SECONDS) or time.monotonic() - since > limit:
+                        raise TimeoutError
                 number, outcome, told = mine.recv()
+            except TimeoutError:
+                outcome, told = "HANG", f"more than {SECONDS:g} seconds"
+                break
             except EOFError:
                 process.join(10)
                 outcome, told = "CRASH", f"the process ended with {process.exitcode}"
@@ -436,6 +367,8 @@ def run_kind(kind, *, seed, first, cases):
                 counts[outcome] += 1
                 faults += [(number, outcome, told)] if outcome.isupper() else []
                 number += 1
+        if outcome in ("HANG", "CRASH") and not waiting:
+            sys.exit(f"the cases of {kind} cannot be made; see above")
         if outcome in ("HANG", "CRASH"):
             counts[outcome] += 1
             faults.append((number, outcome, told))

@@ -83,7 +83,9 @@ def make_published(made, whole):
     for folder in ("parquet", "published"):
         (made / folder).mkdir()
         for name, part in sets.items():
-            part.to_parquet(str(made / folder / f"{name}-00000-of-00001.parquet"))
+            for shard in range(3):
+                file = made / folder / f"{name}-{shard:05d}-of-00003.parquet"
+                part.shard(3, shard, contiguous=True).to_parquet(str(file))
 
 
 def make_models(made):

@@ -22,12 +22,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from one_process import share_process
 from PIL import Image
 from torch import nn
 
 from saccade import compare
 from saccade.tasks.opening import choose_task, open_samples
 from saccade.training.console import Console
+from saccade.training.engine import torch_settings
 from saccade.training.loop import Loop
 from saccade.training.parallel import Alone
 from saccade.training.recipes import configure
@@ -53,12 +55,16 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--parallel", type=int, default=None, help="runs side by side")
+    parser.add_argument("--here", action="store_true", help="all runs one after another in this process")
     parser.add_argument("--epochs", type=int, default=None, help="instead of each stage's own")
     parser.add_argument("--side", type=int, default=None, help="of the images, instead of each stage's own")
     parser.add_argument("--head", default="upernet:width=128,aux=64")
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, a setting of every run")
+    parser.add_argument("--gate", type=Path, help="speed: warm up, then wait for this file before timing")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.here:
+        share_process()
     for stage in args.stage or [name for name in STAGES if name != "tune"]:
         begun = time.perf_counter()
         found = STAGES[stage](args)
@@ -162,6 +168,9 @@ def speed(args: argparse.Namespace) -> dict[str, Any]:
                     torch.cuda.synchronize()
                 if number:  # the first warms up
                     speeds[name].append(images / (time.perf_counter() - begun))
+                print(name, number, round(time.perf_counter() - begun, 2), "s", flush=True)
+            while number == 0 and args.gate and not args.gate.exists():
+                time.sleep(0.2)
     return {
         "images_per_second": {name: round(statistics.median(values), 1) for name, values in speeds.items()},
         "rounds": {name: [round(value, 1) for value in values] for name, values in speeds.items()},
@@ -214,7 +223,8 @@ class Ours:
 
     def epoch(self, number: int) -> int:
         self.loop.epoch, self.loop.step = number, number * self.loop.feed.steps
-        self.loop._train_epoch()
+        with torch_settings(self.loop.config, self.loop.device):
+            self.loop._train_epoch()
         return self.loop.feed.steps * self.loop.config.optim.batch_size
 
 
@@ -267,23 +277,46 @@ def size(args: argparse.Namespace) -> dict[str, Any]:  # noqa: ARG001
                 model(torch.empty(1, 3, height, width, device="meta"))
             row["parameters_m"] = round(sum(p.numel() for p in model.parameters()) / 1e6, 1)
             row[f"gflops_{height}x{width}"] = round(counted.get_total_flops() / 2e9, 1)
+            products = counted.get_flop_counts()["Global"].get(torch.ops.aten.bmm, 0)
+            row[f"of_attention_{height}x{width}"] = round(products / 2e9, 1)
+        row["paper_parameters_m"], row["paper_gflops_512x2048"] = PAPERS.get((name, head), (None, None))
         table.append(row)
         print(row, flush=True)
     return {"table": table}
 
 
+FPN, UPERNET = "fpn:width=256,inner=128,smooth=true", "upernet:width=512,aux=256"
 SIZES = [
-    ("glnet_stl", "fpn:width=256,inner=128"),
-    ("glnet_stl", "upernet:width=512,aux=256"),
-    ("glnet_4g", "fpn:width=256,inner=128,smooth=true"),
-    ("glnet_4g", "upernet:width=512,aux=256"),
-    ("nommer_tiny", "upernet:width=512,aux=256"),
-    ("swin_tiny_patch4_window7_224", "fpn:width=256,inner=128,smooth=true"),
-    ("swin_tiny_patch4_window7_224", "upernet:width=512,aux=256"),
-    ("vit_tiny_patch16_224", "upernet:width=512,aux=256"),
-    ("vit_small_patch16_224", "upernet:width=512,aux=256"),
-    ("vit_base_patch16_224", "upernet:width=512,aux=256"),
+    ("glnet_stl", FPN),
+    ("glnet_stl", UPERNET),
+    ("glnet_4g", FPN),
+    ("glnet_4g", UPERNET),
+    ("glnet_9g", FPN),
+    ("glnet_9g", UPERNET),
+    ("nommer_tiny", UPERNET),
+    ("swin_tiny_patch4_window7_224", FPN),
+    ("swin_tiny_patch4_window7_224", UPERNET),
+    ("swin_small_patch4_window7_224", FPN),
+    ("swin_small_patch4_window7_224", UPERNET),
+    ("vit_tiny_patch16_224", UPERNET),
+    ("vit_small_patch16_224", UPERNET),
+    ("vit_base_patch16_224", UPERNET),
 ]
+# Millions of parameters, and thousands of millions of multiply-adds at 512 x 2048: GLMix, table 5, and Context
+# Broadcasting, table 6.
+PAPERS: dict[tuple[str, str], tuple[float, int | None]] = {
+    ("glnet_4g", FPN): (30.7, 150),
+    ("glnet_4g", UPERNET): (56.8, 907),
+    ("glnet_9g", FPN): (63.6, 230),
+    ("glnet_9g", UPERNET): (91.7, 988),
+    ("swin_tiny_patch4_window7_224", FPN): (31.9, 182),
+    ("swin_tiny_patch4_window7_224", UPERNET): (59.9, 945),
+    ("swin_small_patch4_window7_224", FPN): (53.2, 274),
+    ("swin_small_patch4_window7_224", UPERNET): (81.3, 1038),
+    ("vit_tiny_patch16_224", UPERNET): (34.1, None),
+    ("vit_small_patch16_224", UPERNET): (53.5, None),
+    ("vit_base_patch16_224", UPERNET): (127.0, None),
+}
 STAGES = {"tune": tune, "weights": weights, "scratch": scratch, "speed": speed, "size": size}
 
 if __name__ == "__main__":

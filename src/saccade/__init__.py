@@ -5,8 +5,8 @@ when timm itself is imported, at once if it has been.
 """
 
 import sys
-from importlib import import_module, util
-from importlib.abc import MetaPathFinder
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -122,29 +122,41 @@ def __dir__() -> list[str]:
 class _RegisterWithTimm(MetaPathFinder):
     """Lets the import of timm end with that of the backbones, which register themselves there."""
 
-    searching = False
-
-    def find_spec(self, fullname: str, *_: Any) -> ModuleSpec | None:
-        """Return timm's own spec, whose module registers the backbones when it has run."""
-        if fullname != "timm" or self.searching:
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return what the other finders say of timm, with a loader that registers the backbones at the end."""
+        if name != "timm" or name in sys.modules:  # it is there when it is loaded anew: its registry stays as it is
             return None
-        self.searching = True
-        try:
-            spec = util.find_spec(fullname)
-        finally:
-            self.searching = False
+        others = [finder for finder in sys.meta_path if finder is not self]
+        spec = next((spec for finder in others if (spec := finder.find_spec(name, path, target)) is not None), None)
         if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
-
-            def run_and_register(module: ModuleType) -> None:
-                run(module)
-                import_module(f"{__name__}.models")
-
-            spec.loader.exec_module = run_and_register  # type: ignore[method-assign]
+            spec.loader = _ThenBackbones(spec.loader)
         return spec
 
 
-if "timm" in sys.modules:
+class _ThenBackbones(Loader):
+    """Loads timm by its own loader, which may be shared with other modules and stays as it is."""
+
+    def __init__(self, own: Any) -> None:
+        self.own = own
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "own":  # not yet set, in a copy
+            raise AttributeError(name)
+        return getattr(self.own, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Return what timm's own loader makes."""
+        return self.own.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run timm, as if nobody stood between, then register the backbones."""
+        if module.__spec__ is not None:
+            module.__spec__.loader = module.__loader__ = self.own
+        self.own.exec_module(module)
+        import_module(f"{__name__}.models")
+
+
+if sys.modules.get("timm") is not None:
     import_module(f"{__name__}.models")
-else:
+elif not any(type(finder).__name__ == _RegisterWithTimm.__name__ for finder in sys.meta_path):
     sys.meta_path.insert(0, _RegisterWithTimm())

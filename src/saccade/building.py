@@ -204,10 +204,11 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
         fitted["patch_size"] = 4
         spec.notes.append(f"{name} reads patches of 4 pixels, since the pictures have {spec.img_size}")
     try:
-        return timm.create_model(name, **options, **{**more, **fitted, **config.options})
+        return timm.create_model(name, **options, **{**fitted, **more, **config.options})
     except TypeError as error:
         if "img_size" not in str(error):  # networks of convolutions take any size and no such argument
             raise ConfigError(f"model.options = {config.options} was given for {name}: {error}") from None
+    more = {option: value for option, value in more.items() if option != "img_size"}
     return timm.create_model(name, **options, **{**more, **config.options})
 
 

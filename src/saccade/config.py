@@ -36,6 +36,7 @@ class DataConfig:
     resident: Literal["auto", "always", "never"] = "auto"  # keep pictures decoded: auto what fits, of files up to 2 GiB
     buffer: int = 4096  # undecoded pictures a stream shuffles among
     bad_limit: float = 0.05  # share of unreadable pictures at which training stops
+    columns: dict[str, str] = field(default_factory=dict)  # of a list: what is read as image, label, ... if named so
     train_limit: int | None = None  # use only this many training pictures, balanced over classes
     group: str | None = None  # column of a list: samples of one patient, video, ... are never on both sides of a split
     folds: int | None = None  # cut the training samples into so many parts, and validate on one of them

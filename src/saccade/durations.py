@@ -6,7 +6,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class BudgetError(ValueError):
-    """A time that cannot be read, or in which nothing can be compared."""
+    """A time that cannot be read, or in which nothing can be trained."""
 
 
 def parse_duration(text: str | float, name: str = "budget") -> float:
@@ -18,8 +18,8 @@ def parse_duration(text: str | float, name: str = "budget") -> float:
         if not found or re.sub(r"(\d+(?:\.\d+)?)\s*[smhd]|\s", "", str(text).lower()):
             raise BudgetError(f"{name}={text!r} was given; write it as 90s, 30m, 2h or 1h30m")
         seconds = sum(float(number) * UNITS[unit] for number, unit in found)
-    if not seconds > 0:
-        raise BudgetError(f"{name}={text!r} was given; nothing can be trained in no time")
+    if not 0 < seconds < float("inf"):
+        raise BudgetError(f"{name}={text!r} was given; nothing can be trained in no time, or in one without an end")
     return seconds
 
 

@@ -6,6 +6,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 
@@ -147,24 +148,35 @@ def free_name(folder: Path, name: str) -> Path:
     return path
 
 
-def require_own(folder: str | Path, *, kind: str, is_own: Callable[[Path], bool], overwrite: bool) -> Path:
-    """Return a folder that holds nothing, or what was written there before and may go; say why any other is not taken.
+@dataclass(frozen=True)
+class OwnFolder:
+    """A folder that holds nothing, or one thing of a kind that may be replaced.
 
     Args:
-        folder: need not be there.
-        kind: what is to be written, in a word.
+        kind: what is written there, in a word.
         is_own: tells whether a folder holds nothing but that.
-        overwrite: whether it may be replaced.
     """
-    path = Path(folder).expanduser()
-    if path.exists() and not path.is_dir():
-        raise FileExistsError(f"{path} is a file; name a folder for the {kind}")
-    if path.is_dir() and any(path.iterdir()):
-        if not is_own(path):
-            raise FileExistsError(f"{path} holds something that is no {kind}; name another folder")
-        if not overwrite:
-            raise FileExistsError(f"{path} holds an {kind}; replace it by --overwrite, or name another folder by --out")
-    return path
+
+    kind: str
+    is_own: Callable[[Path], bool]
+
+    def require(self, folder: str | Path, *, overwrite: bool) -> Path:
+        """Return a folder that may be written, or say why not; `overwrite` lets what was written before go."""
+        path = Path(folder).expanduser()
+        if path.exists() and not path.is_dir():
+            raise FileExistsError(f"{path} is a file; name a folder for the {self.kind}")
+        if path.is_dir() and any(path.iterdir()):
+            if not self.is_own(path):
+                raise FileExistsError(f"{path} holds something that is no {self.kind}; name another folder")
+            if not overwrite:
+                raise FileExistsError(
+                    f"{path} holds an {self.kind}; replace it by --overwrite, or name another folder by --out"
+                )
+        return path
+
+    def choose(self, folder: str | Path, *, overwrite: bool) -> Path:
+        """Return the folder, or one with a number if it holds something of the kind that is not to be replaced."""
+        return free_folder(self.require(folder, overwrite=True), overwrite=overwrite)
 
 
 def free_folder(path: Path, *, overwrite: bool) -> Path:

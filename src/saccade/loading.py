@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from .building import load_model, resolve_name
 from .data.augment import Normalize
 from .data.spec import InputSpec
+from .metadata import read_about
 from .models import CheckpointError
 from .pretrained import PREFIX, open_timm
 from .tasks import Task
 from .tasks.opening import find_task
 from .weights import find_weights
 
+UNFINISHED = " (unfinished)"  # at the end of a name
 ALLOWED = "a run's folder, its model.safetensors"
 Origin = Literal["run", "timm", "module"]
 
@@ -34,6 +36,7 @@ class LoadedModel:
         origin: "run" (or the weights of one), "timm" or "module".
         folder: of the run it is from; None where it is of no run.
         notes: what the reader should know.
+        unfinished: its training has not come to its end; its name says so, on pages and in answers.
     """
 
     model: nn.Module
@@ -42,6 +45,7 @@ class LoadedModel:
     origin: Origin = "module"
     folder: Path | None = None
     notes: tuple[str, ...] = field(default=())
+    unfinished: bool = False
 
     @property
     def task(self) -> type[Task]:
@@ -78,6 +82,8 @@ def open_model(target: str | Path, *, device: str | None = None) -> LoadedModel:
         folder = path if path.is_dir() else path.parent
         run = folder if (folder / "config.yaml").is_file() else None
         found = LoadedModel(model, spec, (folder.resolve().name or str(target)), "run", run, tuple(spec.notes))
+        if "unfinished" in read_about(find_weights(target)):
+            found.name, found.unfinished = f"{found.name}{UNFINISHED}", True
     else:
         found = LoadedModel(*open_timm(name), name.partition("@")[0], "timm")
     if device is not None:

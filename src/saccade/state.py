@@ -76,7 +76,7 @@ def save_state(
         world: the processes that write together; all of them call this.
     """
     world = world or Processes()
-    writing = _AllOrNone(world, f"the state at step {step} could not be written to {folder}")
+    writing = _AllOrNone(world, folder, f"the state at step {step} could not be written to {folder}")
     with writing:
         if world.is_main:
             writing.result = _begin(folder, step)
@@ -102,8 +102,8 @@ def save_state(
 class _AllOrNone:
     """A part of the writing that all processes come through, or none: one's failure is everyone's."""
 
-    def __init__(self, world: Processes, failed: str) -> None:
-        self.world, self.failed = world, failed
+    def __init__(self, world: Processes, folder: Path, failed: str) -> None:
+        self.world, self.folder, self.failed = world, folder, failed
         self.result: Any = None
 
     def __enter__(self) -> None:
@@ -114,10 +114,10 @@ class _AllOrNone:
             return
         errors = [text for text in self.world.gather(None if error is None else str(error)) if text is not None]
         if errors:
-            raise StateError(
-                f"{self.failed}: {errors[0]}. States written before are intact; make room or choose another disk, "
-                "then resume"
-            ) from error
+            then = "States written before are intact; make room or choose another disk, then resume"
+            if not list_states(self.folder):
+                then = "There is none to resume from: make room, or choose another disk by --out, and begin anew"
+            raise StateError(f"{self.failed}: {errors[0]}. {then}") from error
 
 
 def _begin(folder: Path, step: int) -> tuple[Path, Path]:

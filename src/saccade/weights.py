@@ -16,6 +16,7 @@ from .metadata import constructor_options
 from .models import CheckpointError
 from .models._identify import resolve_name
 from .tasks.opening import find_task
+from .wording import count_of
 
 FINAL, LAST, BEST = "model.safetensors", "last.safetensors", "best.safetensors"  # in a run's folder
 
@@ -76,5 +77,5 @@ def unfinished_note(file: Path, about: Mapping[str, Any]) -> str | None:
     if at is None:
         return None
     known = isinstance(at, dict) and all(type(at.get(name)) is int for name in ("epoch", "epochs", "step"))
-    when = f"after {at['epoch']} of {at['epochs']} epochs (step {at['step']}), " if known else ""
+    when = f"after {at['epoch']} of {count_of(at['epochs'], 'epoch')} (step {at['step']}), " if known else ""
     return f"the weights in {file} are unfinished: they were written {when}before the training came to its end"

@@ -9,6 +9,7 @@ from saccade.deployment.app import create_app
 from saccade.deployment.browse import RunIndex
 from saccade.deployment.serve import _open
 from support.exports import COLUMNS, colourful, trained_run
+from support.page import Page
 from support.serving import BAD_NAME, Brightness, make_app, picture, running
 
 pytest.importorskip("selenium")
@@ -22,9 +23,9 @@ def test_a_picture_that_is_dropped_or_pasted_is_answered_with_every_view(page, w
     assert "level 3" in answer
     assert "86.0%" in answer
     assert "first: level 3, 86.0%" in page.text("#status")
-    assert [one.text for one in page.all(".view h3")] == ["Attention", "Entropy", "Slots"]
+    assert [one.text for one in page.all(".view h3")] == ["Attention", "Entropy"]
     assert page.all(".view[data-view=entropy] svg.chart")
-    assert "no slots" in page.text(".view[data-view=slots]")
+    assert page.text("[data-view=absent] summary") == "Views that do not apply here: Slots"
 
 
 def test_a_file_can_be_chosen(page, tmp_path):
@@ -47,6 +48,14 @@ def test_the_slider_shows_one_layer_at_a_time(page):
     assert slider.get_attribute("aria-valuetext") == "5 of 6: blocks.4"
     slider.send_keys("\ue011")  # home
     assert shown() == ["Where layer 0 looks"]
+
+
+def test_two_models_are_both_asked_from_the_start(browser, address):
+    page = Page(browser, address)
+    page.open()
+    page.give(picture(2))
+    page.until(lambda: len(page.all(".answer")) == 2)
+    assert [one.split()[0] for one in page.answered()] == ["first", "second"]
 
 
 def test_two_models_stand_side_by_side_and_their_sliders_move_together(page):

@@ -38,7 +38,7 @@ def test_there_are_examples_to_run():
 
 
 @pytest.mark.parametrize(
-    "name", [*DOCUMENTS, "CONTRIBUTING.md", "docs/compare.md", "docs/serve.md", "docs/finetuning.md"]
+    "name", [*DOCUMENTS, "CONTRIBUTING.md", "docs/compare.md", "docs/serve.md", "docs/finetuning.md", "docs/tuning.md"]
 )
 def test_links_between_documents_lead_somewhere(name):
     path = ROOT / name

@@ -7,7 +7,7 @@ from benchmarks.fuzz import KINDS, is_clear
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["images", "shards", "configurations", "states", "bundles"])
+@pytest.mark.parametrize("kind", ["images", "shards", "configurations", "states", "bundles", "masks", "labels"])
 def test_damaged_files_are_read_or_refused_in_words(tmp_path, kind):
     case, refused = KINDS[kind](tmp_path), 0
     for number in range(40):

@@ -102,3 +102,53 @@ def test_every_name_that_is_listed_is_there():
     assert [name for name in dir(saccade) if not hasattr(saccade, name)] == []
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         _ = saccade.trian
+
+
+HOWEVER = """
+import copy, importlib, importlib.util, sys
+from importlib.machinery import PathFinder
+import saccade
+
+class Shared:  # one loader for many modules, as pytest's is for those that it rewrites
+    def find_spec(self, name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path, target) if name in ("timm", "colorsys") else None
+        if spec is not None:
+            self.own, spec.loader = spec.loader, self
+        return spec
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        self.own.exec_module(module)
+
+importlib.reload(saccade)
+assert sum("Timm" in type(finder).__name__ for finder in sys.meta_path) == 1
+found = importlib.util.find_spec("timm")  # whether it is installed, as other libraries ask
+assert found.loader.get_source("timm") and copy.deepcopy(found).loader.path == found.origin
+shared = Shared()
+sys.meta_path.insert(1, shared)
+import timm
+assert timm.is_model("glnet_nano") and timm.__loader__ is timm.__spec__.loader is shared
+assert "exec_module" not in vars(shared)
+import colorsys
+importlib.reload(saccade)
+importlib.reload(timm)
+assert timm.is_model("glnet_nano")
+"""
+
+
+def test_backbones_are_registered_however_timm_is_found_and_loaded_anew():
+    done = run(HOWEVER)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_backbones_are_registered_in_processes_that_inherit_nothing(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import multiprocessing\nimport saccade\nimport timm\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+        "        assert pool.apply(timm.is_model, ['glnet_nano'])\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

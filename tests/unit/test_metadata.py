@@ -160,6 +160,7 @@ def test_models_of_every_family_come_back(tmp_path, name):
         ("channels", 2),
         ("precision", 8),
         ("any_size", "yes"),
+        ("raw", 1),
         ("versions", [1, 2]),
         ("classes", []),
     ],

@@ -23,6 +23,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--folds", type=int, default=None, help="validate on each of so many parts in turn, such as 5")
     parser.add_argument("--repeats", type=int, default=1, help="ways to cut the folds")
     parser.add_argument("--seeds", default="5", help="how many, or which: 3 or 0,1,7")
+    parser.add_argument("--columns", default=None, help="of a list, which are what: image=name,label=breed")
     parser.add_argument("--task", default=None, help="as for train; by the data's layout if not given")
     parser.add_argument("--model", default=None, help="of all arms that do not name another")
     add_weights(parser)
@@ -31,7 +32,12 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=None, help="pictures a step")
     parser.add_argument("--lr", type=float, default=None, help="the highest learning rate")
     parser.add_argument("--img-size", type=int, default=None, help="side of the images")
-    parser.add_argument("--budget", default=None, help="time for all of it, such as 30m: seeds and epochs are fitted")
+    parser.add_argument(
+        *("--time", "--budget"),
+        dest="budget",
+        default=None,
+        help="for all of it, such as 30m: seeds and epochs are fitted",
+    )
     parser.add_argument(
         "--tune",
         nargs="?",
@@ -52,7 +58,7 @@ def flags(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--seeds-fixed", action="store_true", help="speak about these very trainings only")
     parser.add_argument("--plan", action="store_true", help="print the plan and stop")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of Markdown")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON instead of tables")
     parser.add_argument("--overwrite", action="store_true", help="take the place of another comparison in --out")
     parser.add_argument("--quiet", action="store_true", help="print the result alone")
 
@@ -64,6 +70,7 @@ def run(args: Args) -> int:
     from ..comparison.request import Request
     from ..config import ConfigError, parse_settings
     from ..ranges import require_number
+    from ..report.terminal import to_terminal
     from ..training.loop import Interrupted
 
     given: dict[str, Any] = {name: args[name] for name in Request.__dataclass_fields__ if name in args}
@@ -85,5 +92,5 @@ def run(args: Args) -> int:
         console = Console(stderr=True, soft_wrap=True)
         console.print(f"stopped by {stop}; the same command resumes {escape(str(stop.run))}", highlight=False)
         return 128 + stop.number
-    print(result.to_json() if args.json else result.to_markdown())
+    print(result.to_json() if args.json else to_terminal(result.to_markdown()))
     return int(any(arm.status != "finished" for arm in result.arms))

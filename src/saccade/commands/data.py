@@ -2,13 +2,21 @@
 
 import json
 from argparse import ArgumentParser
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from ..wording import count_of
 from . import Args
+
+if TYPE_CHECKING:
+    from ..data.fix import Fixed
+
+SHOWN = 20  # pictures left out that are named
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -23,6 +31,7 @@ def flags(parser: ArgumentParser) -> None:
         "data", nargs="?", default="", help="folder, list, archive or shards; nothing: the embedded set"
     )
     parser.add_argument("--task", default=None, help="as for train; by the data's layout if not given")
+    parser.add_argument("--columns", default=None, help="of a list, which are what: image=name,label=breed")
     parser.add_argument("--val", default=None, help="the validation pictures, if the set has none of its own")
     parser.add_argument("--min-side", type=int, default=16, help="a shorter side is tiny")
     parser.add_argument("--max-pixels", type=int, default=120_000_000, help="more pixels are huge")
@@ -38,8 +47,9 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--fix",
         default=None,
-        metavar="FILE",
-        help="check --answers: write the set's list with labels as in OUT/suspects.csv; the set is not touched",
+        metavar="OUT",
+        help="check: write a clean copy to this folder; with --answers write the set's list with labels as in "
+        "OUT/suspects.csv to this file; the set is not touched",
     )
     parser.add_argument("--teacher", default=None, help="labels: a run, timm:NAME, or timm:NAME@FILE.safetensors")
     parser.add_argument("--out", default=None, help="labels: the folder to write")
@@ -63,8 +73,6 @@ def run(args: Args) -> int:
 
 def _suspects(args: Args) -> int:
     """List labels that are probably wrong, or write a list without them."""
-    from pathlib import Path
-
     from ..evaluation.suspect_files import fix_labels, write_suspects
     from ..evaluation.suspects import find_suspects
 
@@ -106,7 +114,7 @@ def _labels(args: Args) -> int:
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     for picture in bad:
-        print(f"left out: {picture}")
+        print(f"cannot be used: {picture}")
     print(f"{len(maps)} label maps of {maps.num_classes} classes are in {maps.path}")
     print(f"train on them: saccade train {args.data} --recipe token_label --plugin token_label:maps={maps.path}")
     return 0
@@ -116,16 +124,24 @@ def _check(args: Args) -> int:
     """Print the report on a set; the exit status is 1 if something serious was found."""
     from functools import partial
 
-    from ..data.check import check_data
+    from ..config import ConfigError
+    from ..data.check import look_through
+    from ..data.fix import write_clean
+    from ..data.table import parse_columns
     from ..tasks.opening import choose_task, read_by_layout
 
     read_targets = read_by_layout
     if args.task is not None:
         choice = choose_task(args.task)
         read_targets = partial(choice.kind.read_table, options=choice.options)
+    columns = parse_columns(args.columns or {})
+    if args.fix is not None and args.val is not None:
+        raise ConfigError("--fix and --val were given; write clean copies of the two sets one by one")
+    if args.fix is not None and Path(args.fix).exists():
+        raise ConfigError(f"--fix {args.fix} was given and is there; name a folder that is not")
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading pictures", total=None)
-        report = check_data(
+        found = look_through(
             args.data,
             val=args.val,
             min_side=args.min_side,
@@ -133,10 +149,14 @@ def _check(args: Args) -> int:
             workers=args.workers,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             read_targets=read_targets,
+            columns=columns,
         )
+    report = found.report
+    if args.fix is not None:
+        _say_fixed(write_clean(found, args.data, Path(args.fix).expanduser(), columns), quiet=args.json)
     if args.json:
         print(json.dumps(report.to_dict(), indent=2))
-        return 0 if report.ok else 1
+        return 0 if report.ok or args.fix is not None else 1
     console = Console(highlight=False)
     total = " + ".join(f"{count} {split}" for split, count in report.pictures.items())
     console.print(f"{report.name}: {total} pictures, {len(report.classes)} {report.noun}", markup=False)
@@ -157,4 +177,18 @@ def _check(args: Args) -> int:
         if len(report.findings) > 50:
             console.print(f"and {len(report.findings) - 50} more: --json prints all")
     console.print("nothing serious was found" if report.ok else "[red]something serious was found[/]")
-    return 0 if report.ok else 1
+    return 0 if report.ok or args.fix is not None else 1
+
+
+def _say_fixed(fixed: "Fixed", *, quiet: bool) -> None:
+    """Print what a clean copy lacks and where it is."""
+    console = Console(stderr=quiet, highlight=False, soft_wrap=True)
+    for name, reason in fixed.left_out[:SHOWN]:
+        console.print(f"left out: {name}: {reason}", markup=False)
+    if len(fixed.left_out) > SHOWN:
+        console.print(f"and {len(fixed.left_out) - SHOWN} more: left_out.csv in the copy has all")
+    lacks = f"{count_of(len(fixed.left_out), 'picture')} left out"
+    console.print(
+        f"clean copy: {fixed.path}, {count_of(fixed.kept, 'picture')}, {lacks}; the set itself is as it was",
+        markup=False,
+    )

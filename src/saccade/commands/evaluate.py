@@ -17,6 +17,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--data", default=None, help="pictures to ask about; the runs' own validation pictures if not given"
     )
+    parser.add_argument("--columns", default=None, help="of a list as --data, which are what: image=name,label=breed")
     parser.add_argument("--task", default=None, help="other options of the models' task, as in segment:flip=true")
     parser.add_argument(
         "--robust",
@@ -67,9 +68,11 @@ def run(args: Args) -> int:
         return _over_folds(args)
     from ..evaluation.evaluate import EPSILONS
     from ..evaluation.evaluate import evaluate as run_evaluation
+    from ..report.terminal import to_terminal
 
     names = (
         "data",
+        "columns",
         "task",
         "robust",
         "limit",
@@ -90,7 +93,7 @@ def run(args: Args) -> int:
 
         args.runs.append(str(average_weights(args.runs, Path(out).with_name("averaged.safetensors"))))
     result = run_evaluation(args.runs, out=out, epsilons=args.epsilon or EPSILONS, **given)
-    print(result.to_json() if args.json else result.to_markdown())
+    print(result.to_json() if args.json else to_terminal(result.to_markdown()))
     return 0
 
 

@@ -14,7 +14,7 @@ WRITES = r"explanation(-\d+)?(/(index\.html|numbers\.json|picture-\d+(/[\w-]+\.p
 def flags(parser: ArgumentParser) -> None:
     """Show what a model did with pictures: where it looked, what it clustered and nominated, which layers are alike."""
     parser.add_argument("run", help="a run's folder, its model.safetensors, or a timm model by its name")
-    parser.add_argument("images", nargs="+", help="pictures, such as cat.jpg or photos/*.png; or texts")
+    parser.add_argument("images", nargs="+", help="pictures or folders of them, such as cat.jpg or photos/; or texts")
     parser.add_argument("--out", default=None, help="the page's folder; RUN/explanation if not given")
     parser.add_argument("--views", default=None, help="only these, such as attention,cka; all that apply if not given")
     parser.add_argument("--layers", default=None, help="only layers in these modules, such as blocks.3,blocks.11")
@@ -42,12 +42,12 @@ def flags(parser: ArgumentParser) -> None:
 def run(args: Args) -> None:
     """Write the page and print where it is."""
     from ..explanation.explain import explain as make
-    from ..explanation.result import choose_folder
+    from ..explanation.result import FOLDER
 
     names = {name: args[name].split(",") if args[name] else None for name in ("views", "layers")}
     home = Path(args.run).expanduser()
     named = args.out or (home if home.is_dir() else Path()) / "explanation"
-    out = choose_folder(named, overwrite=args.overwrite)
+    out = FOLDER.choose(named, overwrite=args.overwrite)
     console = Console(stderr=True)
     with console.status("explaining") as line:
         explanation = make(

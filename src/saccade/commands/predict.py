@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..wording import count_of
 from . import Args
 
 
@@ -63,9 +64,8 @@ def run(args: Args) -> int:
             tally = write_predictions(predictions, each=each, **writing)
         except KeyboardInterrupt:
             left = f"; what was written is in {last.path}.part" if last.path is not None else ""
-            console.print(f"stopped after {last.asked} files{left}", markup=False)
+            console.print(f"stopped after {count_of(last.asked, 'file')}{left}", markup=False)
             return 130
     where = "" if tally.path is None else f"; written: {tally.path}"
-    files = "file" if tally.asked == 1 else "files"
-    console.print(f"{tally.asked} {files}, {tally.bad} of them bad{where}", markup=False)
+    console.print(f"{count_of(tally.asked, 'file')}, {tally.bad} of them bad{where}", markup=False)
     return 0 if tally.ok else 1

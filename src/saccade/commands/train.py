@@ -25,6 +25,7 @@ def flags(parser: ArgumentParser) -> None:
         default=None,
         help="a folder of class folders, a list, an array file, shards; nothing: a set inside",
     )
+    parser.add_argument("--columns", default=None, help="of a list, which are what: image=name,label=breed")
     parser.add_argument(
         "--task",
         default=None,
@@ -53,6 +54,9 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=None, metavar="NAME=VALUE", help="any other setting; repeatable"
     )
+    parser.add_argument(
+        "--time", default=None, help="that the run may take, such as 10m or 1h30m: its epochs are fitted to it"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace the run that --out names")
     parser.add_argument("--quiet", action="store_true", help="print nothing")
     parser.add_argument("--print-config", action="store_true", help="print the settings and stop")
@@ -79,6 +83,7 @@ def run(args: Args) -> int:
             out=args.out,
             resume=args.resume,
             overwrite=args.overwrite,
+            time=args.time,
             quiet=args.quiet,
         )
     except Interrupted as stop:

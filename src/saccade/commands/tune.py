@@ -13,7 +13,7 @@ BEGUN = time.monotonic()  # what is imported after this belongs to the budget, t
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Find rate, weight decay and strength of augmentation for a model on your pictures, in a given time."""
+    """Find rate, weight decay and strength of augmentation for a model on your data, in a given time."""
     parser.add_argument("data", nargs="?", default=None, help="as for train; nothing: a set inside")
     parser.add_argument("--model", default=None, help="a model's name, ours or timm's")
     parser.add_argument("--budget", default="10m", help="time for all of it, such as 90s, 10m or 1h30m")
@@ -23,7 +23,7 @@ def flags(parser: ArgumentParser) -> None:
         "--recipe", default=None, help="to begin from, by name or file; its `grid` says what is tried, if it has one"
     )
     parser.add_argument("--epochs", type=int, default=None, help="of the run that settings are sought for")
-    parser.add_argument("--batch-size", type=int, default=None, help="pictures a step")
+    parser.add_argument("--batch-size", type=int, default=None, help="samples a step")
     parser.add_argument("--lr", type=float, default=None, help="then the rate is not sought")
     parser.add_argument("--img-size", type=int, default=None, help="side of the images; by the pictures if not given")
     parser.add_argument("--out", default=None, help="the search's folder; one under runs/ named by what is asked")

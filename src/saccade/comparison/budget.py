@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..durations import BudgetError, say_duration
 from ..training.pace import Pace
+from ..wording import count_of
 
 LEAST_SEEDS = 3  # seeds are given up down to this number before epochs are
 FLOOR = 0.25  # share of the epochs asked that three seeds are to have at least
@@ -59,9 +60,9 @@ def fit_budget(
         return Fit(count, own, makespan([paces[arm].seconds(own[arm]) for _ in range(count) for arm in own], slots))
 
     def say(found: Fit) -> Fit:
-        parts = [] if found.seeds == seeds else [f"{found.seeds} seeds instead of {seeds}"]
+        parts = [] if found.seeds == seeds else [f"{count_of(found.seeds, 'seed')} instead of {seeds}"]
         most = max(found.epochs.values())
-        parts += [] if most == longest else [f"{most} epochs instead of {longest}"]
+        parts += [] if most == longest else [f"{count_of(most, 'epoch')} instead of {longest}"]
         return Fit(found.seeds, found.epochs, found.seconds, " and ".join(parts))
 
     least = min(LEAST_SEEDS, seeds)
@@ -74,7 +75,8 @@ def fit_budget(
         if found.seconds <= budget:
             return say(found)
     smallest = fit(min(2, seeds), 1)
+    least_of_all = f"{count_of(smallest.seeds, 'seed')} of {count_of(len(paces), 'arm')} for 1 epoch"
     raise BudgetError(
-        f"a budget of {say_duration(budget)} was given; even {smallest.seeds} seeds of {len(paces)} arms for 1 epoch "
-        f"take about {say_duration(smallest.seconds)}. Give that much, fewer arms, or fewer samples (data.train_limit)"
+        f"a budget of {say_duration(budget)} was given; even {least_of_all} take about "
+        f"{say_duration(smallest.seconds)}. Give that much, fewer arms, or fewer samples (data.train_limit)"
     )

@@ -30,6 +30,7 @@ def compare(
     *,
     arms: Sequence[str],
     seeds: int | Sequence[int] = 5,
+    columns: str | Mapping[str, str] | None = None,
     task: str | None = None,
     model: str | None = None,
     pretrained: bool | None = None,
@@ -65,6 +66,7 @@ def compare(
         data: a folder of class folders, a list, an array file, shards (see `open_data`); nothing is the embedded set.
         arms: "base", plug-ins and settings: "broadcast", "drloc:weight=0.3+lr=0.003", "name:=model=glnet_stl".
         seeds: how many, or which.
+        columns: of a list, which are read as what, as for `train`.
         task: "classify", "multilabel", "regress", ..., with options as in "multilabel:loss=asymmetric"; what the data's
             layout says if not given.
         model: of all arms, unless they say otherwise.
@@ -103,6 +105,7 @@ def compare(
             data=data,
             arms=arms,
             seeds=seeds,
+            columns=columns,
             task=task,
             model=model,
             pretrained=pretrained,

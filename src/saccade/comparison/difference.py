@@ -15,7 +15,7 @@ MOST_SEEDS = 10_000  # a plan beyond this is no plan
 
 FIRST_LOOK = 0.8  # share of the chance of a false alarm that the first look may spend
 
-Kind = Literal["helps", "hurts", "no difference", "cannot tell", "unstable"]
+Kind = Literal["helps", "hurts", "no difference", "cannot tell", "unstable", "never applied"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Verdict:
     """A decision and its reasons.
 
     Args:
-        kind: "helps", "hurts", "no difference", "cannot tell", or "unstable" where failed trainings could turn it.
+        kind: "helps", "hurts", "no difference", "cannot tell", "unstable" where failed trainings could turn it, or
+            "never applied" where what was to be tried had no effect on a single training.
         text: a sentence with the numbers.
         more_seeds: how many seeds to add to each arm before asking again; None where that would not help.
     """

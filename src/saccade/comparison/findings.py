@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from ..tasks.metric import MetricSpec
+from ..wording import count_of
 from .difference import Difference, Judgement, Verdict
 from .evidence import Unaffected
 from .paired import Ratio
@@ -185,9 +186,22 @@ class Findings:
         more, less = ([x for x in found if x.arm > x.reference], [x for x in found if x.arm < x.reference])
         return (more, less) if spec is None or spec.larger_is_better else (less, more)
 
+    def never_applied(self, name: str) -> str | None:
+        """Return the arm that one trained and answers exactly like, seed by seed; None where there is none."""
+        own = self.arm(name).identical_to or name
+        found = [one for one in self.unaffected if one.arm == own and one.same == "everything"]
+        whole = [one.like for one in found if set(one.seeds) == set(self.arm(name).seeds)]
+        return whole[0] if whole else None
+
     def verdict(self, name: str) -> Verdict:
         """Return what follows for an arm, in words."""
         arm = self.arm(name)
+        like = self.never_applied(name)
+        if like == self.reference:
+            return Verdict("never applied", f"never applied: it trained exactly like {like}, so it was not tried here")
+        if like is not None:
+            told = self.verdict(like)
+            return replace(told, text=f"never applied to {like}, like which it trained: {told.text}")
         if name in self.differences:
             return self.differences[name].verdict
         if name == self.reference:
@@ -198,5 +212,5 @@ class Findings:
             return self.verdict(arm.identical_to)
         if arm.failures:
             reasons = "; ".join(dict.fromkeys(arm.failures.values()))
-            return Verdict("cannot tell", f"{len(arm.seeds)} seeds finished, the others failed: {reasons}")
+            return Verdict("cannot tell", f"{count_of(len(arm.seeds), 'seed')} finished, the others failed: {reasons}")
         return Verdict("cannot tell", "there is nothing to compare it with")

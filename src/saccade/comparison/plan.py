@@ -7,6 +7,7 @@ from typing import Any
 from ..durations import say_duration
 from ..tasks.metric import MetricSpec
 from ..training.pace import Pace
+from ..wording import count_of
 from .difference import plan_detectable, spent
 from .snapshot import Check
 
@@ -148,7 +149,7 @@ class Plan:
         return rows
 
     def __str__(self) -> str:
-        lines = [f"{_count(len(self.arms), 'arm')} on {self.data}, compared with {self.reference}:"]
+        lines = [f"{count_of(len(self.arms), 'arm')} on {self.data}, compared with {self.reference}:"]
         for arm in self.arms:
             changes = "; ".join(f"{name} = {own!r} (not {base!r})" for name, (base, own) in arm.changes.items())
             lines.append(f"  {arm.name}: {self.remark(arm) or changes}")
@@ -160,7 +161,7 @@ class Plan:
     def _cost_lines(self) -> list[str]:
         seeds = f"seed{'s' * (len(self.seeds) != 1)} {', '.join(map(str, self.seeds))}"
         verb = "is" if self.finished == 1 else "are"
-        lines = [f"{_count(self.runs, 'run')}, {seeds}; {self.finished or 'none'} {verb} finished."]
+        lines = [f"{count_of(self.runs, 'run')}, {seeds}; {self.finished or 'none'} {verb} finished."]
         if self.runs > self.finished:
             side = f", {self.side_by_side} side by side" if self.side_by_side > 1 else ""
             time = "unknown" if self.seconds is None else f"about {say_duration(self.seconds)}{side}"
@@ -170,8 +171,8 @@ class Plan:
             on = f"on {self.samples:,} validation samples"
             if self.detectable > 1:
                 lines.append(
-                    f"It will probably see nothing: with {_count(len(self.seeds), 'seed')} {on}, even a difference of "
-                    f"100 points is missed more than once in five times ({self.detectable_how})."
+                    f"It will probably see nothing: with {count_of(len(self.seeds), 'seed')} {on}, even a difference "
+                    f"of 100 points is missed more than once in five times ({self.detectable_how})."
                 )
             else:
                 about = f"about {100 * self.detectable:.1f} points {on}"
@@ -179,10 +180,6 @@ class Plan:
         elif self.detectable_how:
             lines.append(f"Smallest difference it will see: {self.detectable_how}.")
         return lines
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def estimate_detectable(
@@ -207,7 +204,7 @@ def estimate_detectable(
     article = "an" if metric.words[0] in "aeiou" else "a"
     how = f"if the {metric.words} is about {accuracy:.0%}"
     if scores:
-        how = f"{article} {metric.words} of {accuracy:.0%} as in {_count(len(scores), 'finished run')}"
+        how = f"{article} {metric.words} of {accuracy:.0%} as in {count_of(len(scores), 'finished run')}"
     how += "; arms that vary by half a point from seed to seed"
     how += f"; corrected for {arms} arms" if arms > 1 else ""
     return plan_detectable(seeds, samples, accuracy, level=1 - 0.05 * spent(look) / max(arms, 1)), how

@@ -1,6 +1,5 @@
 """Make the plan of a comparison: build every arm once, look at what it stands on, time it, and fit it to the budget."""
 
-import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from ..data.open import Data
 from ..data.source import Source
 from ..durations import BudgetError, say_duration
 from ..runs import Run, RunError
+from ..training.defaults import cores
 from ..training.loop import Interrupted
 from ..training.pace import Pace
 from ..training.parallel import local_device
@@ -89,8 +89,7 @@ class Planner:
         self.request, self.folder = request, Folder(request.folder)
         self.arms, self.seeds, shared = request.parsed_arms, request.seed_list, request.shared
         device = request.device or str(shared.get("engine.device", "auto"))
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.slots = make_slots(request.parallel, device, gpus=visible_gpus(), cores=cores)
+        self.slots = make_slots(request.parallel, device, gpus=visible_gpus(), cores=cores())
         if any("optim.lr" in arm.settings for arm in self.arms):  # then no arm's batches or rate are fitted to the set
             shared = {"optim.least_steps": None, **shared}
         if request.folds is not None:
@@ -104,6 +103,10 @@ class Planner:
         self.paces: dict[str, Pace] = {}
         self.notes: list[Note] = []
         self.tuned: TunedArms | None = None
+
+    def spent(self) -> float:
+        """Return the seconds that planning has taken so far; they belong to the budget."""
+        return time.monotonic() - self.begun
 
     def until(self) -> float | None:
         """Return when the budget ends, on the monotonic clock; None without one."""
@@ -251,7 +254,7 @@ class Planner:
             if not paces:
                 raise BudgetError(f"a budget was given and no arm could be timed: {'; '.join(map(str, self.notes))}")
             epochs = {name: self.asked[name] for name in paces}
-            left = max(budget - (time.monotonic() - self.begun), 1.0)  # what planning took is gone
+            left = max(budget - self.spent(), 1.0)
             found = fit_budget(left, paces, epochs, seeds=len(self.seeds), slots=max(len(self.slots), 1))
             most, longest = max(found.epochs.values()), max(epochs.values())
             fit = {"seeds": found.seeds, "most": most, "longest": longest, "detail": found.detail}

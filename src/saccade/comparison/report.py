@@ -15,7 +15,7 @@ from ..files import write_text
 from ..report.chart import Point, line_chart, scatter
 from ..report.document import Block, Text, to_html
 from ..report.markup import Html, join, shorten, tag
-from ..report.page import Section, fold, grid, paragraph, render_page
+from ..report.page import Section, fold, grid, next_section, paragraph, render_page
 from ..report.picture import encode_picture
 from ..runs import Run
 from .findings import Disagreement
@@ -78,13 +78,26 @@ def render_report(
         ("failures", "What failed"): failures(result),
         ("repeat", "To repeat it"): repeat(result, request),
     }
+    sections = [Section(key, name, to_html(blocks)) for (key, name), blocks in found.items() if blocks]
     return render_page(
         title(result),
-        [Section(key, name, to_html(blocks)) for (key, name), blocks in found.items() if blocks],
+        [*sections, _next(result)],
         kind="Comparison",
         lead=_lead(result),
         foot=f"Written by saccade from the files in {result.path}.",
     )
+
+
+def _next(result: Comparison) -> Section:
+    runs = [next(iter(arm.runs.values())) for arm in result.arms if arm.runs]
+    places = " ".join(shlex.quote(str(path)) for path in runs[:2])
+    commands = {"the same command with --seeds raised": "sharper intervals; finished runs are kept"}
+    if places:
+        commands |= {
+            f"saccade evaluate {places} --robust": "two trainings side by side under noise and attacks",
+            f"saccade serve {places}": "two models on one page",
+        }
+    return next_section(commands)
 
 
 def read_records(result: Comparison) -> Records:

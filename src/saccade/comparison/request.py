@@ -28,6 +28,7 @@ class Request:
     arms: Sequence[str]
     data: str | None = None
     seeds: int | Sequence[int] = 5
+    columns: str | Mapping[str, str] | None = None
     task: str | None = None
     model: str | None = None
     pretrained: bool | None = None

@@ -18,6 +18,7 @@ from ..tasks.metric import MetricSpec
 from ..tasks.opening import TaskChoice, find_task, open_samples
 from ..training.parallel import Alone
 from ..training.setup import Parts, assemble, limit_samples, resolve
+from ..wording import count_of
 from .arms import changed
 
 EPOCHS = 2  # whose order and draws are looked at
@@ -235,7 +236,7 @@ def _same_order(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
 
 def _batches(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     equal = (reference.batch_size, reference.steps) == (arm.batch_size, arm.steps)
-    detail = f"{arm.batch_size} samples a step, {arm.steps:,} step{'' if arm.steps == 1 else 's'} an epoch"
+    detail = f"{arm.batch_size} samples a step, {count_of(arm.steps, 'step')} an epoch"
     names = ("optim.batch_size", "data.")
     return Check("batches", equal, detail if equal else f"{detail}, {_because(reference, arm, *names)}")
 
@@ -294,10 +295,10 @@ def _schedule(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
     epochs = [snapshot.config.schedule.epochs for snapshot in (reference, arm)]
     steps = [count * snapshot.steps for count, snapshot in zip(epochs, (reference, arm), strict=True)]
     equal = reference.config.schedule == arm.config.schedule and steps[0] == steps[1]
-    detail = f"{epochs[1]} epochs, {steps[1]:,} steps"
+    detail = f"{count_of(epochs[1], 'epoch')}, {count_of(steps[1], 'step')}"
     if not equal:
         why = _because(reference, arm, "schedule.", "optim.batch_size", "data.")
-        detail = f"{detail} against {epochs[0]} epochs, {steps[0]:,} steps, {why}"
+        detail = f"{detail} against {count_of(epochs[0], 'epoch')}, {count_of(steps[0], 'step')}, {why}"
     return Check("schedule", equal, detail)
 
 

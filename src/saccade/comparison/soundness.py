@@ -124,7 +124,7 @@ class Probes:
             return []
         had = "failed" if own.score is None else metric.show(own.score)
         message = (
-            f"{name} looks badly trained: after {epochs} epochs on a part of the training pictures a learning rate of "
+            f"{name} looks badly trained: after {epochs} epochs on a part of the training samples a learning rate of "
             f"{other:g} scores {metric.show(less.score)}, its own, {config.optim.lr:g}, {had}"
         )
         return [Note("undertrained", message, "compare with --tune", arm=name)]
@@ -144,7 +144,7 @@ class Probes:
             if trial.score - score > POINTS:
                 message = (
                     f"{name} is far under a small ResNet: {PEER} trained for {epochs} epochs on a part of the training "
-                    f"pictures scores {metric.show(trial.score)} on others of them, {name} {metric.show(score)}"
+                    f"samples scores {metric.show(trial.score)} on others of them, {name} {metric.show(score)}"
                 )
                 notes.append(Note("undertrained", message, "compare with --tune, or for more epochs", arm=name))
         return notes

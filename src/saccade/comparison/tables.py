@@ -34,7 +34,7 @@ def differences(result: Findings) -> list[Block]:
         f"the number of arms and of looks); the dashed line is no difference. {side} of it is better."
     )
     text = (
-        "Beside it: the smallest true difference that an experiment like this one finds four times out of five."
+        "The last column is the smallest true difference that an experiment like this one finds four times out of five."
         + (f" What was seen is smaller than that for {', '.join(below)}." if below else "")
         + (f" For {', '.join(lost)} it is nothing: {TOO_FEW}." if lost else "")
     )
@@ -59,9 +59,9 @@ def scores(result: Findings) -> Table:
         judged = result.differences.get(arm.identical_to or arm.name)
         p = "" if judged is None else f"{judged.p_holm:.2g}"
         each = ", ".join(result.show(result.metric, value) for value in arm.scores)
-        rows.append((Name(arm.name), result.show(result.metric, arm.mean), f"{len(arm.seeds)}", each, p))
+        rows.append((Name(arm.name), result.show(result.metric, arm.mean), p, f"{len(arm.seeds)}", each))
     caption = "Scores of every arm; p: how often chance alone would show so large a difference, corrected for all arms"
-    return Table(caption, ("Arm", f"Mean {result.metric}", "Seeds", "Each seed", "p (Holm)"), tuple(rows), (1, 2, 4))
+    return Table(caption, ("Arm", f"Mean {result.metric}", "p (Holm)", "Seeds", "Each seed"), tuple(rows), (1, 2, 3))
 
 
 def others(result: Findings) -> list[Table]:

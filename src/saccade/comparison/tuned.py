@@ -101,7 +101,7 @@ def tune_arms(
         rungs = _plan(base, axes, seconds, len(subjects), until, device)
         store.decide(request, rungs=[[rung.count, rung.epochs] for rung in rungs])
     rounds = ", ".join(f"{rung.count} for {rung.epochs} epochs" for rung in rungs)
-    say(f"tuning {len(subjects)} arms, {say_duration(seconds)} each, on training pictures alone: {rounds}")
+    say(f"tuning {len(subjects)} arms, {say_duration(seconds)} each, on training samples alone: {rounds}")
     chosen = candidates(axes, rungs[0].count)
     attempts = run_search(subjects, chosen, rungs, store, device=device, until=until, say=say)
     found = choose(attempts, list(configs), larger=base.ground.metric.larger_is_better)

@@ -15,8 +15,8 @@ def tuning(tuned: TunedArms | None) -> list[Block]:
     count = "" if tuned.trained_on is None else f"{tuned.trained_on:,} "
     about = (
         f"Before the comparison every arm was given {say_duration(tuned.seconds)} and the same "
-        f"{len({one.number for one in tuned.attempts})} candidates on the same {count}training pictures, judged on "
-        f"{tuned.judged_on:,} others of them; the validation pictures were not looked at. {promise()}"
+        f"{len({one.number for one in tuned.attempts})} candidates on the same {count}training samples, judged on "
+        f"{tuned.judged_on:,} others of them; the validation samples were not looked at. {promise()}"
     )
     rows = tuple(
         (

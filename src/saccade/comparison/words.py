@@ -16,9 +16,15 @@ EFFECTS = {  # of one arm and of several
     "no difference": ("makes no difference that matters", "make no difference that matters"),
     "cannot tell": ("cannot be told apart from it yet", "cannot be told apart from it yet"),
     "unstable": ("is unstable", "are unstable"),
+    "never applied": ("was never applied", "were never applied"),
     "failed": ("failed", "failed"),
 }
 HOW = (
+    (
+        "Arm",
+        "One way to train: the reference as it is, or with something changed, such as a plug-in added. All else is "
+        "held equal.",
+    ),
     (
         "Seed",
         "Training begins from chance: two trainings of the very same arm end differently. So each is trained several "
@@ -106,7 +112,7 @@ def in_words(result: Findings, name: str) -> str:
     if arm.status == "failed":
         return f"It failed: {shorten(next(iter(arm.failures.values()), 'no run was finished'), 300)}"
     judged = result.differences.get(arm.identical_to or name)
-    if judged is None:
+    if judged is None or result.never_applied(name) is not None:
         return f"{capital(result.verdict(name).text)}."
     same = f"The same settings as {arm.identical_to}. " if arm.identical_to else ""
     about = ""

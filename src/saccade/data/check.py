@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..wording import count_of
 from .image import DIM, EXTENSIONS, MAX_PIXELS, BadSample, Header, decode, header
-from .open import open_data
+from .open import Data, open_data
 from .source import Source, Stream
 from .table import ReadTargets, read_classes
 
@@ -85,7 +86,32 @@ class DataReport:
         return {"ok": self.ok, "counts": self.counts(), **asdict(self)}
 
 
-def check_data(
+def check_data(spec: str = "", **options: Any) -> DataReport:
+    """Read every picture of a set once and report on it.
+
+    Args:
+        spec: as `open_data` takes it.
+        options: of `look_through`.
+    """
+    return look_through(spec, **options).report
+
+
+@dataclass(frozen=True)
+class LookedThrough:
+    """A set whose pictures have all been looked at.
+
+    Args:
+        report: what was found.
+        splits: its samples.
+        looks: at each of them.
+    """
+
+    report: DataReport
+    splits: dict[str, Source]
+    looks: "list[Look]"
+
+
+def look_through(
     spec: str = "",
     *,
     val: str | None = None,
@@ -94,8 +120,9 @@ def check_data(
     workers: int = 4,
     progress: Callable[[int, int], None] | None = None,
     read_targets: ReadTargets = read_classes,
-) -> DataReport:
-    """Read every picture of a set once and report on it.
+    columns: Mapping[str, str] | None = None,
+) -> LookedThrough:
+    """Read every picture of a set once.
 
     Args:
         spec: as `open_data` takes it.
@@ -105,8 +132,9 @@ def check_data(
         workers: how many threads read.
         progress: called with how many pictures are done and how many there are.
         read_targets: what the task makes of a list's columns; by default one class a sample.
+        columns: of a list, which are read as what.
     """
-    data = open_data(spec, val=val, read_targets=read_targets)
+    data = open_data(spec, val=val, read_targets=read_targets, columns=columns)
     train = data.train.indexed() if isinstance(data.train, Stream) else data.train
     splits = {"train": train, "val": data.val}
     looks: list[Look] = []
@@ -115,6 +143,12 @@ def check_data(
         looks.append(look)
         if progress is not None and (len(looks) % CHUNK == 0 or len(looks) == total):
             progress(len(looks), total)
+    return LookedThrough(_report(data, splits, looks, min_side), splits, looks)
+
+
+def _report(data: Data, splits: dict[str, Source], looks: "list[Look]", min_side: int) -> DataReport:
+    """Return what was found in a set whose pictures have been looked at."""
+    train = splits["train"]
     findings = [_bad(bad) for source in splits.values() for bad in source.lost]
     findings += [finding for look in looks for finding in _single(look, splits, min_side)]
     findings += _repeated(looks, splits)
@@ -201,15 +235,18 @@ def _single(look: Look, splits: dict[str, Source], min_side: int) -> Iterator[Fi
         yield Finding("tiny", name, f"it is {look.shape[1]} x {look.shape[0]} pixels", serious=False)
 
 
-def _repeated(looks: list[Look], splits: dict[str, Source]) -> Iterator[Finding]:
-    """Yield pictures whose pixels occur more than once."""
+def same_pixels(looks: "list[Look]") -> "list[list[Look]]":
+    """Return the pictures whose pixels occur more than once, those of the same pixels together."""
     groups: dict[bytes, list[Look]] = {}
     for look in looks:
         if look.digest:
             groups.setdefault(look.digest, []).append(look)
-    for group in groups.values():
-        if len(group) == 1:
-            continue
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _repeated(looks: list[Look], splits: dict[str, Source]) -> Iterator[Finding]:
+    """Yield pictures whose pixels occur more than once."""
+    for group in same_pixels(looks):
         names = [splits[look.split].name(look.number) for look in group]
         labels = {splits[look.split].targets.describe(look.number) for look in group}
         same = f"the same picture: {', '.join(names[1:])}"
@@ -227,7 +264,7 @@ def _range(looks: list[Look]) -> Iterator[str]:
     deep = [look.highest for look in looks if look.bad is None and look.header is not None and look.header.sixteen_bit]
     if deep:
         low, high = 256 * min(deep) + 255, 256 * max(deep) + 255
-        yield f"the highest value of {len(deep)} pictures of 16 bits is from {low} to {high} of 65535"
+        yield f"the highest value of {count_of(len(deep), 'picture')} of 16 bits is from {low} to {high} of 65535"
 
 
 def _traits(looks: list[Look]) -> dict[str, int]:

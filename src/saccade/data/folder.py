@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..wording import count_of
 from .image import EXTENSIONS
 from .reader import ReadOptions, register_reader
 from .source import FileSource, Splits
@@ -79,7 +80,7 @@ def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
     notes += others.notes(folder)
     loose = sum(1 for _ in _image_files(folder, Others(), deep=False))
     if loose:
-        notes.append(f"{loose} pictures directly in {folder.name} are in no class folder and left out")
+        notes.append(f"directly in {folder.name}, in no class folder, left out: {count_of(loose, 'picture')}")
     return FileSource(root, names, np.array(labels), classes=classes), tuple(notes)
 
 
@@ -106,7 +107,8 @@ class Others:
             most = sorted(self.kinds, key=lambda kind: (-self.kinds[kind], kind))[:5]
             kinds = ", ".join(f"{kind or 'no extension'} {self.kinds[kind]}" for kind in most)
             rest = f" and {len(self.kinds) - 5} more kinds" if len(self.kinds) > 5 else ""
-            notes.append(f"{self.kinds.total()} files in {folder.name} are no pictures by their names: {kinds}{rest}")
+            files = f"{count_of(self.kinds.total(), 'file')} in {folder.name}"
+            notes.append(f"{files} of other kinds than pictures, left out: {kinds}{rest}")
         if self.odd:
             places = ", ".join(f"{count} in {os.path.relpath(name, folder)}" for name, count in self.odd.items())
             notes.append(f"not read: {places} are pipes, devices or sockets named like pictures")

@@ -83,10 +83,10 @@ class Framing:
         image = Image.fromarray(picture[..., 0] if channels == 1 else picture)
         if self.fit:
             image = self._fit(image, Image.Resampling.BICUBIC, GREY if channels == 1 else (GREY,) * 3)
+        elif self.config is None or self.config.crop != "resized":
+            image = resample(image, (self.img_size, self.img_size), box)
         else:
-            # Only random crops are made smaller in two steps: the middle is resampled as exported graphs do it.
-            gap = 3.0 if self.config is not None and self.config.crop == "resized" else None
-            image = image.resize((self.img_size, self.img_size), Image.Resampling.BICUBIC, box=box, reducing_gap=gap)
+            image = image.resize((self.img_size, self.img_size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
         if self.channels == 1 or channels == 1:
             image = image.convert("L" if self.channels == 1 else "RGB")
         array = np.asarray(image)
@@ -102,7 +102,11 @@ class Framing:
     def _fit(self, image: Image.Image, how: Image.Resampling, around: int | tuple[int, ...]) -> Image.Image:
         left, top, wide, high = fitted(image.height, image.width, self.img_size)
         square = Image.new(image.mode, (self.img_size, self.img_size), around)
-        square.paste(image.resize((wide, high), how), (left, top))
+        whole = (0, 0, *image.size)
+        part = (
+            resample(image, (wide, high), whole) if how is Image.Resampling.BICUBIC else image.resize((wide, high), how)
+        )
+        square.paste(part, (left, top))
         return square
 
     def boxes(self, boxes: np.ndarray, box: Box) -> np.ndarray:
@@ -139,6 +143,16 @@ class ImageEncoder:
     def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
         """Return samples as a batch: each part stacked, so that all have to be of one shape."""
         return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def resample(image: Image.Image, size: tuple[int, int], box: Box) -> Image.Image:
+    """Return a part of an image in another size: rows first, then columns, as exported graphs do it.
+
+    Pillow left alone begins with either, by its version and the image's shape, and rounds to bytes in between.
+    """
+    left, top, right, bottom = box
+    rows = image.resize((size[0], image.height), Image.Resampling.BICUBIC, box=(left, 0, right, image.height))
+    return rows.resize(size, Image.Resampling.BICUBIC, box=(0, top, size[0], bottom))
 
 
 def fitted(height: int, width: int, side: int) -> tuple[int, int, int, int]:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..wording import count_are
 from .draws import Order
 from .feed import Batch, Expand, ResidentFeed
 from .framing import Encoder, Framing
@@ -172,7 +173,5 @@ def decoded_bytes(source: Source) -> int:
 
 def kept_note(count: int, size: int) -> str:
     """Return what a user is told."""
-    return (
-        f"{count:,} pictures are decoded once and kept in memory, {size / 1e6:,.0f} MB; data.resident=never reads the "
-        "files in every epoch instead"
-    )
+    kept = f"{count_are(count, 'picture')} decoded once and kept in memory, {size / 1e6:,.0f} MB"
+    return f"{kept}; data.resident=never reads the files in every epoch instead"

@@ -5,11 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
+from ..wording import count_are
+from .image import EXTENSIONS
 from .reader import ReadOptions, register_reader
 from .source import FileSource, Splits
 from .split import abbreviate, choose_split
-from .table import PATHS, SPLITS, Table, read_columns
+from .table import PATHS, SPLITS, Table, read_columns, rename_columns
 from .targets import Targets
+
+FOLDERS = ("", "images/", "image/", "imgs/", "img/", "pictures/", "photos/", "jpg/")  # where a list's images may be
 
 
 @register_reader("list")
@@ -39,20 +43,14 @@ def open_list(path: Path, options: ReadOptions) -> Splits:
     """
     columns = read_columns(path)
     if columns is None:
+        if options.columns:
+            raise ValueError(f"columns were named and {path} holds its images itself; leave --columns out")
         from .hub import open_parquet
 
         return open_parquet(path)
     everything = Table(path, columns, np.ones(len(next(iter(columns.values()), [])), dtype=bool))
-    listed = everything.find(PATHS)
-    if listed is None:
-        raise everything.refuse(f"one named {' or '.join(PATHS[:4])}")
-    names = [_relative(name, path) for name in listed]
-    if not names:
-        raise ValueError(f"{path} lists no pictures")
-    blank = next((row for row, name in enumerate(names) if not name), None)
-    if blank is not None:
-        raise everything.blank(blank)
-    roles, parts, notes = _roles(path, everything.find(SPLITS), len(names))
+    columns = rename_columns(path, columns, options.columns)
+    names, roles, parts, notes = name_rows(path, columns)
     chosen = np.flatnonzero([role is not None for role in roles])
     train = np.array([roles[row] == "train" for row in chosen])
     together = None
@@ -72,7 +70,7 @@ def open_list(path: Path, options: ReadOptions) -> Splits:
     val = np.flatnonzero(~train)
     both = sorted({names[row] for row in np.flatnonzero(train)} & {names[row] for row in val})
     if both:
-        notes += (f"{len(both)} pictures are listed for training and for validation: {abbreviate(both)}",)
+        notes += (f"{count_are(len(both), 'picture')} listed for training and for validation: {abbreviate(both)}",)
     source = FileSource(path.parent, names, targets)
     groups = None if together is None else [together[row] for row in chosen]
     if groups is not None:
@@ -90,6 +88,30 @@ def open_list(path: Path, options: ReadOptions) -> Splits:
     )
 
 
+Rows = tuple[list[str], list[str | None], tuple[str, str], tuple[str, ...]]
+
+
+def name_rows(path: Path, columns: dict[str, list[str]]) -> Rows:
+    """Return of every row the image's name and whether it trains or validates; what a list calls both, and remarks.
+
+    Args:
+        path: of the list.
+        columns: under the names they are read by.
+    """
+    everything = Table(path, columns, np.ones(len(next(iter(columns.values()), [])), dtype=bool))
+    listed = everything.find(PATHS)
+    if listed is None:
+        raise everything.refuse(f"one named {' or '.join(PATHS[:4])}")
+    names, found = _find_files(path, [_relative(name, path) for name in listed])
+    if not names:
+        raise ValueError(f"{path} lists no pictures")
+    blank = next((row for row, name in enumerate(names) if not name), None)
+    if blank is not None:
+        raise everything.blank(blank)
+    roles, parts, notes = _roles(path, everything.find(SPLITS), len(names))
+    return names, roles, parts, (*notes, *found)
+
+
 def _roles(
     path: Path, splits: list[str] | None, count: int
 ) -> tuple[list[str | None], tuple[str, str], tuple[str, ...]]:
@@ -105,7 +127,7 @@ def _roles(
 
 def _missing(path: Path, names: list[str], bad_limit: float) -> tuple[str, ...]:
     """Return a remark on the images that are not there, or refuse the list if it is its folder that must be wrong."""
-    missing = [name for name in names if not (path.parent / name).exists()]
+    missing = [name for name in names if not os.path.exists(path.parent / name)]
     if not missing:
         return ()
     if len(missing) > max(bad_limit * len(names), 1) or 2 * len(missing) >= len(names):
@@ -117,6 +139,20 @@ def _missing(path: Path, names: list[str], bad_limit: float) -> tuple[str, ...]:
     return (f"{len(missing)} of {len(names)} listed pictures are not there and cannot be read: {abbreviate(missing)}",)
 
 
+def _find_files(path: Path, names: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return names as files have them, where a list names images without their folder or ending, and a remark."""
+    first = next((name for name in names if name), "")
+    if not first or (path.parent / first).exists():
+        return names, ()
+    for folder in FOLDERS:
+        for ending in ("", *EXTENSIONS):
+            if (folder or ending) and (path.parent / folder / f"{first}{ending}").is_file():
+                lacks = "their ending" if ending else "their folder"
+                note = f"images are listed without {lacks}: {folder}NAME{ending} is read"
+                return [f"{folder}{name}{ending}" if name else "" for name in names], (note,)
+    return names, ()
+
+
 def _repeated(names: list[str], targets: Targets) -> tuple[str, ...]:
     """Return remarks on images that are listed more than once."""
     found: dict[str, set[bytes]] = {}
@@ -126,13 +162,13 @@ def _repeated(names: list[str], targets: Targets) -> tuple[str, ...]:
             again[name] = None
         found.setdefault(name, set()).add(np.asarray(row).tobytes())
     mixed = [name for name in again if len(found[name]) > 1]
-    notes = [f"{len(again)} pictures are listed more than once: {abbreviate(list(again))}"] if again else []
-    notes += [f"{len(mixed)} pictures are listed with different labels: {abbreviate(mixed)}"] if mixed else []
+    notes = [f"{count_are(len(again), 'picture')} listed more than once: {abbreviate(list(again))}"] if again else []
+    notes += [f"{count_are(len(mixed), 'picture')} listed with different labels: {abbreviate(mixed)}"] if mixed else []
     return tuple(notes)
 
 
 def _relative(name: str, path: Path) -> str:
-    """Return a listed path relative to the list, with forward slashes."""
-    if not name:
-        return ""
+    """Return a listed path relative to the list, with forward slashes; one that leads elsewhere from / as it is."""
+    if not name or (os.path.isabs(name) and not Path(name).is_relative_to(path.parent)):
+        return name
     return os.path.relpath(path.parent / name, path.parent).replace(os.sep, "/")

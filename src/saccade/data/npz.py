@@ -100,7 +100,7 @@ def _read(
     open_regular(path).close()
     try:
         archive = np.load(path, allow_pickle=False)
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+    except (ValueError, NotImplementedError, zipfile.BadZipFile, EOFError) as error:
         raise ValueError(f"{path} is not a NumPy archive, or is damaged ({error})") from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise ValueError(f"{path} is a single array; save pictures and labels together with numpy.savez")

@@ -1,5 +1,6 @@
 """Open any set of pictures by one word: a folder, a list, an archive, shards, or nothing for the embedded set."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 from ..config import DataConfig
 from .folds import choose_folds, fold_notes
 from .image import DIM, SHADES, BadSample, highest_of_sixteen_bits
+from .lists import ListReader
 from .reader import READERS, ReadOptions
 from .source import Source, Splits, Stream
 from .split import abbreviate
@@ -82,6 +84,7 @@ def open_configured(config: DataConfig, read_targets: ReadTargets = read_classes
         seed=config.split_seed,
         buffer=config.buffer,
         bad_limit=config.bad_limit,
+        columns=config.columns,
         read_targets=read_targets,
         group=config.group,
         folds=config.folds,
@@ -101,6 +104,7 @@ def open_data(
     group: str | None = None,
     folds: int | None = None,
     fold: int = 0,
+    columns: Mapping[str, str] | None = None,
 ) -> Data:
     """Open a set of samples; nothing is downloaded unless `hf:` asks for it, and of files a few are looked at.
 
@@ -117,8 +121,9 @@ def open_data(
         group: column of a list; samples that have the same in it are never on both sides.
         folds: cut the training samples into so many parts, and validate on one of them.
         fold: which one, from 0 on.
+        columns: names of a list's columns by what they are to be read as: image, label, labels, numbers, split, mask.
     """
-    options = ReadOptions(buffer, bad_limit, read_targets, group)
+    options = ReadOptions(buffer, bad_limit, read_targets, group, columns or {})
     splits = _open(spec, options)
     train, notes = splits.train, list(splits.notes)
     if group is not None and splits.groups is None:
@@ -173,6 +178,10 @@ def _open(spec: str, options: ReadOptions) -> Splits:
         path = next((path / inner for inner in INNER if (path / inner).is_dir()), path)
     for reader in sorted((kind() for kind in READERS.values()), key=lambda one: one.rank):
         if reader.matches(spec, path):
+            if options.columns and not isinstance(reader, ListReader):
+                raise ValueError(
+                    f"columns were named and {spec!r} is no list; they are those of a .csv, .tsv or .parquet"
+                )
             return reader.open(spec, path, options)
     if path.is_file() and (path.suffix.lower() in (".bin", ".gz") or path.name.endswith("ubyte")):
         raise ValueError(f"{path} is one file of a set; give the folder that holds all of them: {path.parent}")

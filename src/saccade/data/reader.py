@@ -1,6 +1,7 @@
 """Readers of sets on disk, by layout; other packages add theirs by the entry points `saccade.readers`."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -19,12 +20,14 @@ class ReadOptions:
         bad_limit: share of the samples of a list that may be missing.
         read_targets: what the task makes of a table's columns.
         group: a table's column that says which samples belong together.
+        columns: names of a list's columns by what they are to be read as.
     """
 
     buffer: int = 4096
     bad_limit: float = 0.05
     read_targets: ReadTargets = read_classes
     group: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 class Reader(Protocol):

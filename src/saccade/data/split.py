@@ -9,6 +9,7 @@ import numpy as np
 TRAIN = ("train", "training")
 VAL = ("val", "valid", "validation", "dev")
 TEST = ("test", "testing")
+LETTERS = 200  # of a name in a message
 
 
 def choose_split(names: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -90,5 +91,5 @@ def identity(name: str, seed: int | None = None) -> int:
 
 def abbreviate(names: Sequence[str], most: int = 5) -> str:
     """Return the first few of many names for a message."""
-    shown = ", ".join(repr(name) for name in names[:most])
+    shown = ", ".join(repr(name if len(name) <= LETTERS else f"{name[:LETTERS]}...") for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,7 +1,7 @@
 """Tables that list samples: columns of text by name, from CSV, TSV or Parquet, and how tasks find theirs."""
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from ..config import ConfigError, nearest
 from .split import abbreviate
 from .targets import ClassTargets, Targets
 
 PATHS = ("path", "image", "file", "filename", "file_name", "image_path", "filepath")
 SPLITS = ("split", "set", "subset")
 LABELS = ("label", "class", "class_name", "target")
+ROLES = ("image", "label", "labels", "numbers", "mask", "split")  # that columns can be named for
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,62 @@ def read_columns(path: Path) -> dict[str, list[str]] | None:
     return _parquet_columns(path) if path.suffix.lower() == ".parquet" else _csv_columns(path)
 
 
+def rename_columns(path: Path, columns: dict[str, list[str]], roles: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return a list's columns under the names they are to be read by; one that has such a name already gives way.
+
+    Args:
+        path: of the list, for errors.
+        columns: texts by the column's name.
+        roles: names of columns by what they are to be read as, as in {"image": "name", "label": "breed"}; several
+            columns of labels or numbers, "edema|fracture", are all that is learned.
+    """
+    named = {role: name.split("|") for role, name in roles.items()}
+    missing = [name for names in named.values() for name in names if name not in columns]
+    if missing:
+        raise ValueError(
+            f"{path} has the columns {abbreviate(list(columns), most=20)}, and {abbreviate(missing)} was named"
+            f"{nearest(missing[0], columns)}"
+        )
+    several = {role: names for role, names in named.items() if role == "numbers" or len(names) > 1}
+    wrong = [role for role in several if role not in ("numbers", "labels")]
+    if wrong:
+        raise ValueError(
+            f"{wrong[0]}={'|'.join(named[wrong[0]])} was given; only labels and numbers have several columns"
+        )
+    renamed = {names[0]: role for role, names in named.items() if role not in several}
+    known = (*PATHS, *SPLITS) if several else ()
+    kept = {name for names in several.values() for name in names}
+    found: dict[str, list[str]] = {}
+    for name, values in columns.items():
+        role = renamed.get(name)
+        hidden = role is None and name.strip().lower() in _alike(renamed.values())
+        if role is not None or not (hidden or (several and name not in kept and name.strip().lower() not in known)):
+            found[role or name] = values
+    return found
+
+
+def _alike(roles: Iterable[str]) -> set[str]:
+    """Return all names that are read as one of some roles."""
+    groups = (PATHS, SPLITS, LABELS)
+    return {name for role in roles for name in next((group for group in groups if role in group), (role,))}
+
+
+def parse_columns(given: str | Mapping[str, str]) -> dict[str, str]:
+    """Read "image=name,label=breed"."""
+    if not isinstance(given, str):
+        return dict(given)
+    pairs = [part.partition("=") for part in given.split(",")]
+    roles = [role.strip() for role, _, _ in pairs]
+    if not all(role.strip() and name.strip() for role, _, name in pairs) or len(set(roles)) < len(roles):
+        raise ConfigError(f"columns={given!r} was given; write it as image=name,label=breed, each once")
+    strange = next((role for role in roles if role not in ROLES), None)
+    if strange is not None:
+        raise ConfigError(
+            f"columns={given!r} was given; {strange} is none of {', '.join(ROLES)}{nearest(strange, ROLES)}"
+        )
+    return {role: name.strip() for role, (_, _, name) in zip(roles, pairs, strict=True)}
+
+
 def _csv_columns(path: Path) -> dict[str, list[str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -123,11 +181,11 @@ def _parquet_columns(path: Path) -> dict[str, list[str]] | None:
             return None
         wanted = [name for name, kind in kinds.items() if not kind.startswith(("struct", "binary", "map"))]
         table = parquet.read_table(path, columns=wanted)
+        return {name: [_text(value) for value in table.column(name).to_pylist()] for name in wanted}
     except Exception as error:  # pyarrow's own kinds, which it derives differently from version to version
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk, not of the file's content
         raise ValueError(f"{path} is not a Parquet file, or is damaged ({error})") from error
-    return {name: [_text(value) for value in table.column(name).to_pylist()] for name in wanted}
 
 
 def _text(value: Any) -> str:

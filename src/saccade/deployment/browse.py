@@ -117,6 +117,7 @@ def _score(summary: dict[str, Any]) -> dict[str, Any]:
     if metric is None or isinstance(value, bool) or not isinstance(value, int | float):
         return {}
     record = {"name": metric.name, "words": metric.words, "share": metric.share, "text": metric.show(value)}
+    record["larger"] = metric.larger_is_better
     return {f"val_{metric.name}": value, "score": {**record, "value": value}}
 
 

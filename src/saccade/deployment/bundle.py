@@ -19,6 +19,7 @@ from ..tasks.opening import find_task
 
 KEY = "saccade"  # of ONNX's metadata
 MEMBER = "extra/saccade.json"  # of a torch.export package, behind the archive's own folder
+FRAMED = "framed"  # name of a graph's value: what its own framing makes of images, uint8 B, C, S, S
 LIMIT = 16 * 2**20  # bytes of JSON a package may carry
 ONNX_LIMIT = 2**31  # bytes of a graph, which is all that its format can hold
 INSTALL = "pip install 'saccade[export]'"
@@ -41,6 +42,7 @@ class Bundle:
         std: of each channel; divided by inside the graph.
         shorter: what a picture's shorter side is brought to before its middle is taken; None takes all of it.
         any_size: whether the graph takes other sizes than `img_size`.
+        raw: whether the graph frames images itself; those of earlier versions take them framed.
         interpolation: by which a picture is resized before it is given.
         precision: float32, float16 or int8.
         parameters: how many the model has.
@@ -58,6 +60,7 @@ class Bundle:
     std: tuple[float, ...]
     shorter: int | None = None
     any_size: bool = False
+    raw: bool = False
     interpolation: str = "bicubic"
     precision: str = "float32"
     parameters: int = 0
@@ -134,8 +137,8 @@ class Bundle:
         check_inputs(vars(self) | {"in_chans": self.channels})
         if type(self.parameters) is not int or self.parameters < 0:
             raise ValueError(f"parameters = {self.parameters!r}; it is a whole number")
-        if type(self.any_size) is not bool or not isinstance(self.plugins, tuple):
-            raise ValueError("any_size is true or false, and plugins is a list")
+        if type(self.any_size) is not bool or type(self.raw) is not bool or not isinstance(self.plugins, tuple):
+            raise ValueError("any_size and raw are true or false, and plugins is a list")
         if not all(isinstance(name, str) for name in (*self.plugins, self.name, self.precision)):
             raise ValueError("name, precision and plugins are text")
         if not all(isinstance(entry, tuple) and len(entry) == 2 for entry in self.versions):
@@ -185,8 +188,12 @@ def require_onnxruntime() -> ModuleType:
     return onnxruntime
 
 
-def safe_onnx_bytes(path: Path) -> tuple[bytes, Bundle]:
+def safe_onnx_bytes(path: Path, *, framed: bool = False) -> tuple[bytes, Bundle]:
     """Return a file's bytes and what it says of itself, after refusing what saccade did not write.
+
+    Args:
+        path: of the file.
+        framed: leave the graph's own framing out, for images that come framed.
 
     A graph may name other files to take weights from; none written here does, and one that does is refused, so that
     no file besides the one given is ever read. A graph may hold loops, which need not end, and functions, which may
@@ -219,7 +226,34 @@ def safe_onnx_bytes(path: Path) -> tuple[bytes, Bundle]:
             f"{path} was not written by saccade: it says nothing of what it answers and of how pictures are framed. "
             "Make one with: saccade export RUN"
         )
-    return data, bundle
+    return _without_framing(model) if framed and bundle.raw else data, bundle
+
+
+def _without_framing(model: Any) -> bytes:
+    """Return a graph that begins behind its framing, as bytes.
+
+    What is framed takes the input's name, from which the rest may still ask how many images there are.
+    """
+    import onnx
+
+    needed, kept = {value.name for value in model.graph.output}, []
+    for node in reversed(model.graph.node):
+        if needed.intersection(node.output) and FRAMED not in node.output:
+            kept.append(node)
+            needed.update(node.input)
+    if FRAMED not in needed:
+        raise ExportError("the graph does not frame images as it says; export the run again: saccade export RUN")
+    image = model.graph.input[0]
+    begun = onnx.helper.make_tensor_value_info(image.name, onnx.TensorProto.UINT8, None)
+    for node in kept:
+        for place, name in enumerate(node.input):
+            if name == FRAMED:
+                node.input[place] = image.name
+    nodes = kept[::-1]
+    del model.graph.node[:], model.graph.input[:], model.graph.value_info[:]
+    model.graph.node.extend(nodes)
+    model.graph.input.append(begun)
+    return model.SerializeToString()
 
 
 def _tensors(graph: Any) -> Iterator[Any]:

@@ -12,18 +12,19 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from ..data.spec import InputSpec
 from ..files import write_text
-from ..loading import find_target, open_model
+from ..loading import UNFINISHED, find_target, open_model
 from ..tasks.opening import find_task
 from .bundle import Bundle, ExportError, require_onnxruntime
-from .graph import WithPreprocessing, WithTokens, halved, trace, wrap, write_int8, write_onnx, write_program
+from .graph import WithPreprocessing, WithTokens, halved, trace, wrap, write_onnx, write_program
 from .judge import Exported, ExportedFile, Judge
 from .predictor import plugin_names
-from .verify import TOLERANCE, gather
+from .quantizing import tell_little, write_int8
+from .verify import CALIBRATION, TOLERANCE, gather, gather_training
 
 FORMATS = ("onnx", "pt2")
 CARD = "export.json"
@@ -74,13 +75,20 @@ def export(
         )
     judge = Judge(wrapped.outputs, evidence, spec, tolerance=tolerance)
     with _drafts(folder) as drafts:
-        work = _Export(wrapped, spec, _describe(model, spec, _name(target)), (folder, drafts), judge, progress)
+        work = _Export(
+            wrapped,
+            spec,
+            _describe(model, spec, _name(target) + UNFINISHED * loaded.unfinished),
+            (folder, drafts),
+            judge,
+            progress,
+        )
         for form in dict.fromkeys(formats):
             work.plain(form)
         if half:
             work.half()
         if int8:
-            work.int8()
+            work.int8(gather_training(target, spec, data=data, val=val))
     done = Exported(
         folder=folder,
         bundle=work.bundle,
@@ -116,35 +124,33 @@ class _Export:
         self.notes: list[str] = []
 
     def plain(self, form: str) -> None:
-        """Write the float32 version, for any size if the model takes any."""
-        if self.bundle.any_size:
-            try:
-                self._write(form, f"model.{form}", self.bundle)
-                return
-            except ExportError as error:
-                if self.files:  # another format was written for any size: this is another matter
-                    raise
-                self.traced.clear()
-                self.bundle = replace(self.bundle, any_size=False)
-                self.notes.append(f"pictures of {self.spec.img_size} x {self.spec.img_size} only: {error}")
+        """Write the float32 version."""
         self._write(form, f"model.{form}", self.bundle)
 
     def half(self) -> None:
         """Write the float16 version."""
         self._write("onnx", "model.half.onnx", replace(self.bundle, precision="float16"))
 
-    def int8(self) -> None:
-        """Write the version with 8-bit weights, made of the float32 file."""
+    def int8(self, training: Tensor | None) -> None:
+        """Write the version with 8-bit weights, made of the float32 file.
+
+        Args:
+            training: framed training images to find the ranges of activations by; None where there are none to be had.
+        """
         bundle = replace(self.bundle, precision="int8")
-        self._publish("onnx", "model.int8.onnx", bundle, lambda d: write_int8(self.folder / "model.onnx", d, bundle))
+        if training is None:
+            training = self.judge.evidence.pictures[:CALIBRATION]
+            self.notes.append("int8: ranges are those of the judging images, since training images are not at hand")
+        source = self.folder / "model.onnx"
+        self._publish("onnx", "model.int8.onnx", bundle, lambda draft: write_int8(source, draft, bundle, training))
+        if told := tell_little(self.files[-1].mib, source.stat().st_size / 2**20):
+            self.notes.append(told)
 
     def _write(self, form: str, name: str, bundle: Bundle) -> None:
         if bundle.precision not in self.traced:
             self.progress(f"tracing {bundle.name} in {bundle.precision}")
             wrapped = halved(self.wrapped.model, self.spec) if bundle.precision == "float16" else self.wrapped
-            self.traced[bundle.precision] = trace(
-                wrapped, channels=bundle.channels, img_size=bundle.img_size, any_size=bundle.any_size
-            )
+            self.traced[bundle.precision] = trace(wrapped)
         program, write = self.traced[bundle.precision], write_onnx if form == "onnx" else write_program
         self._publish(form, name, bundle, lambda draft: write(program, draft, bundle))
 
@@ -174,10 +180,10 @@ def _drafts(folder: Path) -> Iterator[Path]:
 
 
 def _describe(model: nn.Module, spec: InputSpec, name: str) -> Bundle:
+    kind = find_task(spec.task)
     versions = {"saccade": version("saccade"), "torch": str(torch.__version__), "python": platform.python_version()}
-    any_size = find_task(spec.task).reads != "question"
-    plugins = plugin_names(model)
-    return Bundle.of(model, spec, name=name, plugins=plugins, any_size=any_size, versions=tuple(versions.items()))
+    shown = {"plugins": plugin_names(model), "versions": tuple(versions.items())}
+    return Bundle.of(model, spec, name=name, any_size=kind.reads != "question", raw=kind.reads == "image", **shown)
 
 
 def _check(formats: Sequence[str], *, half: bool, int8: bool, limit: int) -> None:

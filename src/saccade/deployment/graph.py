@@ -1,4 +1,4 @@
-"""From a module to a graph that other programs run: bytes of pictures in, raw answers out, everything else inside."""
+"""From a module to a graph that other programs run: bytes of images of any size in, raw answers out."""
 
 import copy
 import logging
@@ -16,15 +16,17 @@ from torch.export import ExportedProgram
 
 from ..data.spec import InputSpec
 from ..tasks.opening import find_task
-from .bundle import INSTALL, KEY, MEMBER, Bundle, ExportError
+from .bundle import FRAMED, INSTALL, KEY, MEMBER, Bundle, ExportError
+from .resampling import frame
 
 TOKENS = 11  # in a row of an example text
-TRACED = (96, 128)  # a size no window, patch or stride of ours divides in the same way twice
+TRACED = (96, 128)  # a size of example images; any other will do
+UINT8 = 2  # as ONNX counts types
 NOISY = ("torch.onnx", "onnxscript", "onnx_ir", "torch.export", "torch._export", "torch.fx", "torch._dynamo")
 
 
 class WithPreprocessing(nn.Module):
-    """A model and its task, with the preprocessing inside.
+    """A model and its task, with framing and normalisation inside.
 
     Args:
         model: maps normalised images to what its task reads.
@@ -37,7 +39,8 @@ class WithPreprocessing(nn.Module):
 
     def __init__(self, model: nn.Module, spec: InputSpec, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.task, self.dtype = find_task(spec.task).build(model.to(dtype), spec), dtype
+        self.spec, self.dtype = spec, dtype
+        self.task = find_task(spec.task).build(model.to(dtype), spec)
         self.register_buffer("mean", torch.tensor(spec.mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(spec.std).view(-1, 1, 1), persistent=False)
 
@@ -47,14 +50,18 @@ class WithPreprocessing(nn.Module):
         return self.task.model
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return raw answers, B, ... float32, to pictures, uint8 B, C, H, W."""
-        images = (image.float() / 255 - self.mean) / self.std
+        """Return raw answers, B, ... float32, to images of any one size, uint8 B, C, H, W."""
+        return self.ask(frame(image, self.spec))
+
+    def ask(self, framed: Tensor) -> Tensor:
+        """Return raw answers to framed images, uint8 B, C, S, S."""
+        images = (framed.float() / 255 - self.mean) / self.std
         return self.task({"image": images.to(self.dtype)})["output"].float()
 
     def outputs(self, images: Tensor) -> np.ndarray:
-        """Return the raw answers to pictures as a predictor does."""
+        """Return the raw answers to framed images as a predictor does."""
         with torch.inference_mode():
-            return self(images).numpy()
+            return self.ask(images).numpy()
 
 
 class WithTokens(WithPreprocessing):
@@ -75,7 +82,7 @@ class WithTokens(WithPreprocessing):
         """Return what the graph is traced with, three samples an input; one has padding, so that the mask counts."""
         made = {name: torch.ones(3, self.width, dtype=torch.int64) for name in self.names}
         made["attention_mask"][1, self.width - 2 :] = 0
-        return tuple(image[:1].repeat(3, 1, 1, 1) if name == "image" else row for name, row in made.items())
+        return tuple(image.repeat(3, 1, 1, 1) if name == "image" else row for name, row in made.items())
 
     def forward(self, *rows: Tensor) -> Tensor:
         """Return raw answers, B, ... float32, to rows of tokens, B, N each, and images, uint8 B, C, S, S."""
@@ -96,23 +103,21 @@ def wrap(model: nn.Module, spec: InputSpec) -> WithPreprocessing:
     return (WithPreprocessing if find_task(spec.task).reads == "image" else WithTokens)(model, spec).eval()
 
 
-def trace(wrapped: WithPreprocessing, *, channels: int, img_size: int, any_size: bool) -> ExportedProgram:
-    """Return a module's graph, for any number of pictures, or of texts of any length.
+def trace(wrapped: WithPreprocessing) -> ExportedProgram:
+    """Return a module's graph, for any number of images of any one size, or of texts of any length.
 
     Args:
         wrapped: in evaluation mode, on the CPU.
-        channels: of the pictures.
-        img_size: their side, if it is to be fixed.
-        any_size: leave height and width open.
     """
     dynamic: Any = torch.export.Dim.DYNAMIC
-    size = TRACED if any_size else (img_size, img_size)
-    open_sides = {0: dynamic, 2: dynamic, 3: dynamic} if any_size else {0: dynamic}
-    image = torch.zeros(2, channels, *size, dtype=torch.uint8)
-    examples: tuple[Tensor, ...] = (image,)
+    open_sides = {0: dynamic, 2: dynamic, 3: dynamic}
+    if wrapped.spec.in_chans == 1:
+        open_sides[1] = dynamic  # a model of grey images takes RGB as well
+    examples: tuple[Tensor, ...] = (torch.zeros(2, 3, *TRACED, dtype=torch.uint8),)
     shapes: Any = (open_sides,)
     if isinstance(wrapped, WithTokens):
-        examples = wrapped.examples(image)
+        side = wrapped.spec.img_size
+        examples = wrapped.examples(torch.zeros(1, wrapped.spec.in_chans, side, side, dtype=torch.uint8))
         shapes = (tuple({0: dynamic, **({1: dynamic} if wrapped.any_width else {})} for _ in examples),)
     with quietly(), torch.no_grad():
         try:
@@ -163,6 +168,9 @@ def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
             node.metadata_props.clear()  # traces of this machine, a third of a small file
             node.doc_string = None
     model.metadata_props[KEY] = bundle.to_json()
+    for node in model.graph:
+        if node.op_type == "Cast" and node.attributes["to"].value == UINT8:  # what the framing ends with
+            node.outputs[0].name = FRAMED
     model.producer_name, model.doc_string = (
         "saccade",
         f"{bundle.name}: {', '.join(bundle.kind.graph_inputs(bundle.spec))} to {bundle.kind.output}",
@@ -209,37 +217,3 @@ def quietly() -> Iterator[None]:
 def halved(model: nn.Module, spec: InputSpec) -> WithPreprocessing:
     """Return a copy of a model in float16, which takes the same bytes and gives float32 answers."""
     return WithPreprocessing(copy.deepcopy(model), spec, dtype=torch.float16).eval()
-
-
-def write_int8(source: Path, path: Path, bundle: Bundle) -> None:
-    """Write an ONNX file anew with the weights of its matrix products as 8-bit integers.
-
-    Activations stay float32 in the graph and are scaled to 8 bits picture by picture as it runs ("dynamic"), so no
-    calibration is needed. Convolutions are left as they are: onnxruntime has no fast 8-bit one of this kind.
-
-    Args:
-        source: the float32 file.
-        path: of the new one.
-        bundle: the new one's description.
-    """
-    import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    logger = logging.getLogger()
-    level = logger.level
-    try:
-        logger.setLevel(logging.ERROR)  # it logs advice to the root
-        with quietly():
-            model = onnx.load_model(str(source))
-            # Types of inner values are left out: the quantizer reads stale ones as promises.
-            del model.graph.value_info[:]
-            quantize_dynamic(model, str(path), op_types_to_quantize=["MatMul"], weight_type=QuantType.QInt8)
-            made = onnx.load_model(str(path))
-    except Exception as error:
-        raise ExportError(f"{bundle.name} cannot be written with 8-bit weights: {shortened(error)}") from error
-    finally:
-        logger.setLevel(level)
-    kept = [entry for entry in made.metadata_props if entry.key != KEY]
-    del made.metadata_props[:]
-    made.metadata_props.extend([*kept, onnx.StringStringEntryProto(key=KEY, value=bundle.to_json())])
-    onnx.save_model(made, str(path))

@@ -219,8 +219,9 @@ class Judge:
             path: of the file.
             bundle: what it says of itself.
         """
-        opened = OnnxPredictor(path) if form == "onnx" else ProgramPredictor(path, trust=True)
-        parity = self._parity(form, opened.outputs, bundle)
+        whole = OnnxPredictor(path, framed=False) if form == "onnx" else ProgramPredictor(path, trust=True)
+        parity = self._parity(form, whole.outputs, bundle)
+        opened = OnnxPredictor(path) if form == "onnx" else whole
         measured = measure(opened.outputs, self.evidence, self.spec)
         eager_seconds, seconds = race([self.eager, opened.outputs], self.evidence.pictures[:5])
         return ExportedFile(
@@ -237,11 +238,11 @@ class Judge:
         )
 
     def _parity(self, form: str, answer: Raw, bundle: Bundle) -> Parity:
-        sizes = sizes_to_try(bundle.img_size, any_size=bundle.any_size)
+        sizes = sizes_to_try(bundle.img_size)
         if bundle.kind.reads == "text":
             sizes = widths_to_try(self.evidence.pictures)
         elif bundle.kind.reads == "question":
-            sizes = (tuple(self.evidence.pictures.shape[-2:]),)
+            sizes = ((1, self.evidence.pictures.shape[-1]),)
         try:
             parity = compare(self.eager, answer, self.evidence.pictures, sizes, self.spec)
         except ExportError:

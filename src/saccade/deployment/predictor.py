@@ -123,11 +123,12 @@ class OnnxPredictor(Predictor):
     Args:
         path: of the .onnx file; one that points to other files is refused.
         device: "cpu" or "cuda".
+        framed: leave out the framing that the graph does itself, since images come framed.
     """
 
-    def __init__(self, path: str | Path, *, device: str = "cpu") -> None:
+    def __init__(self, path: str | Path, *, device: str = "cpu", framed: bool = True) -> None:
         self.runtime, self.path = require_onnxruntime(), Path(path)
-        data, bundle = safe_onnx_bytes(self.path)
+        data, bundle = safe_onnx_bytes(self.path, framed=framed)
         super().__init__(self.path.name, "onnx", bundle=bundle)
         options = self.runtime.SessionOptions()
         options.log_severity_level = 4  # what goes wrong is raised

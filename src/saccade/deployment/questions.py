@@ -53,15 +53,15 @@ class QuestionReader:
         for item in given:
             path = Path(item)
             if str(item) == "-":
-                for number, line in read_lines(stdin or sys.stdin.buffer, "line"):
-                    yield _parted(line, number)
+                for name, line in read_lines(stdin or sys.stdin.buffer, "line"):
+                    yield _parted(line, name)
             elif path.suffix.lower() in LINES and "\t" not in str(item):
                 with path.open("rb") as file:
-                    for number, line in read_lines(file, path.name):
-                        yield _parted(line, number)
+                    for name, line in read_lines(file, path.name):
+                        yield _parted(line, name)
             elif path.suffix.lower() in ENDINGS and "\t" not in str(item):
-                for number, (image, question) in enumerate(read_questions(read_columns(path), path), 1):
-                    yield f"{path.name} {number}", path.parent / image, question
+                for row, (image, question) in enumerate(read_questions(read_columns(path), path), 1):
+                    yield f"{path.name} {row}", path.parent / image, question
             else:
                 yield _parted(str(item), str(item)[:80].replace("\t", " "))
 

@@ -26,11 +26,12 @@ _CLASSES = {
     "type": "array",
     "items": {
         "type": "object",
-        "required": ["class", "share"],
+        "required": ["class", "share"],  # probability of classes; of a mask's classes the share of its pixels
         "properties": {
             "class": {"type": "string"},
             "index": {"type": "integer"},
-            "share": {"type": "number", "minimum": 0, "maximum": 1},
+            "probability": {"type": "number", "minimum": 0, "maximum": 1},
+            "share": {"type": "number", "minimum": 0, "maximum": 1, "description": "the same, by its earlier name"},
         },
     },
 }

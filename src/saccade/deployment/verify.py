@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -17,7 +18,7 @@ from ..data.feed import Batch
 from ..data.framing import resize_images
 from ..data.image import BadSample
 from ..data.open import open_data
-from ..data.source import Source
+from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..runs import Run, RunError
 from ..tasks.opening import find_task, open_samples
@@ -26,6 +27,7 @@ from .bundle import ExportError
 Raw = Callable[[Tensor], np.ndarray]  # uint8 B, C, H, W to raw answers B, ...
 TOLERANCE = 1e-4
 BATCHES = (1, 5)
+CALIBRATION = 64  # training images that show the ranges of activations
 SEVERAL = 10  # pictures whose raw answers are compared at every size
 
 
@@ -92,6 +94,29 @@ def gather(
     return _evidence(open_data("").val, spec, "embedded pictures", limit)
 
 
+def gather_training(
+    target: str | Path, spec: InputSpec, *, data: str | None = None, val: str | None = None
+) -> Tensor | None:
+    """Return some training images, framed, uint8 N, C, S, S: of the set named, else of the run; None without any."""
+    config = _config(target)
+    try:
+        if data is not None:
+            opened = open_samples((config and config.task) or spec.task, DataConfig(path=data, val=val))[1]
+        elif config is not None:
+            opened = open_samples(config.task or spec.task, config.data)[1]
+        else:
+            return None
+    except (OSError, ValueError, ImportError):
+        return None
+    train, found = opened.train, []
+    if isinstance(train, Stream):
+        return None
+    for index in np.unique(np.linspace(0, len(train) - 1, min(CALIBRATION, len(train))).round().astype(int)):
+        with suppress(BadSample):
+            found.append(spec.framing(train.read(int(index))))
+    return torch.stack(found) if found else None
+
+
 def _config(target: str | Path) -> TrainConfig | None:
     """Return the settings of a run; None where it is none, or they cannot be read."""
     try:
@@ -132,19 +157,17 @@ def widths_to_try(packed: Tensor) -> tuple[tuple[int, int], ...]:
     return (inputs, width), (inputs, max(width // 2, 3)), (inputs, width - 1), (inputs, 2 if width < 4 else 5)
 
 
-def sizes_to_try(img_size: int, *, any_size: bool) -> tuple[tuple[int, int], ...]:
-    """Return the sizes a graph is compared at: the model's, and where it takes others a wide and an odd one."""
-    if not any_size:
-        return ((img_size, img_size),)
-    return (img_size, img_size), (max(32, img_size * 3 // 4), max(48, img_size)), (img_size + 13, img_size + 32)
+def sizes_to_try(img_size: int) -> tuple[tuple[int, int], ...]:
+    """Return the sizes of images a graph is compared at: the model's, a smaller one and an odd larger one."""
+    return (img_size, img_size), (max(1, img_size * 3 // 4), img_size), (3 * img_size + 13, 2 * img_size + 5)
 
 
 def compare(eager: Raw, exported: Raw, pictures: Tensor, sizes: Sequence[tuple[int, int]], spec: InputSpec) -> Parity:
     """Ask both the same, at every size, one picture at a time and five, and return how they differ.
 
     Args:
-        eager: the original.
-        exported: what is compared with it.
+        eager: the original, which is asked about images framed as `predict` frames them.
+        exported: what is compared with it, which is given the images as they are.
         pictures: uint8 N, C, S, S; the first few are asked about.
         sizes: height and width of each.
         spec: of the model, whose task says which answers are the same.
@@ -156,7 +179,7 @@ def compare(eager: Raw, exported: Raw, pictures: Tensor, sizes: Sequence[tuple[i
         for batch in BATCHES:
             parts = resized.split(batch) if batch > 1 else resized[:3].split(1)
             for part in parts:
-                want, got = eager(part), exported(part)
+                want, got = eager(_framed(part, spec)), exported(part)
                 if want.shape != got.shape:
                     raise ExportError(f"an answer of shape {got.shape} came back where {want.shape} was due")
                 difference = float(np.abs(want - got).max())
@@ -166,6 +189,13 @@ def compare(eager: Raw, exported: Raw, pictures: Tensor, sizes: Sequence[tuple[i
                 if math.isnan(worst):
                     return Parity(worst, scale, equal / asked, tuple(sizes))
     return Parity(worst, scale, equal / asked, tuple(sizes))
+
+
+def _framed(pictures: Tensor, spec: InputSpec) -> Tensor:
+    """Return images as the model is asked; texts as they are."""
+    if find_task(spec.task).reads != "image":
+        return pictures
+    return torch.stack([spec.framing(picture.permute(1, 2, 0).numpy()) for picture in pictures])
 
 
 def _resize(pictures: Tensor, size: tuple[int, int]) -> Tensor:

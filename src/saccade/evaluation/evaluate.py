@@ -18,7 +18,7 @@ from .findings import Evaluated, Example
 from .judge import Judge
 from .masks import MaskJudge
 from .opening import EvaluatedModel, EvaluatedSet, EvaluationError, choose, open_models, open_set
-from .result import Evaluation, choose_folder
+from .result import FOLDER, Evaluation
 from .robust import Condition, corruptions, occlusions
 
 EPSILONS = (1.0, 4.0)
@@ -32,6 +32,7 @@ def evaluate(
     targets: str | Path | Sequence[str | Path],
     data: str | Path | None = None,
     *,
+    columns: str | Mapping[str, str] | None = None,
     task: str | None = None,
     robust: bool = False,
     limit: int | None = None,
@@ -55,6 +56,7 @@ def evaluate(
         targets: one or several of a run's folder, its `model.safetensors`, a timm model's name; the first is what the
             others are compared with.
         data: pictures, as for `train`; by default those the runs were validated on.
+        columns: of a list as `data`, which are read as what, as for `train`.
         task: the models' task with options that change how they are asked, as in "segment:flip=true"; by default those
             they were trained with.
         robust: occlude and corrupt the pictures as well, and attack them where the models answer with a class.
@@ -86,8 +88,8 @@ def evaluate(
         )
     kind.check(models, options)
     if out is not None:
-        choose_folder(out, overwrite=overwrite)  # what it refuses is better known before the work than after
-    samples = kind.align(open_set(models, None if data is None else str(data)), models)
+        FOLDER.choose(out, overwrite=overwrite)  # what it refuses is better known before the work than after
+    samples = kind.align(open_set(models, None if data is None else str(data), columns), models)
     samples = _chosen(samples, kind, options, limit=limit, seed=seed)
     judges = kind.prepare(models, samples, options)
     source, bars = samples.chosen(), Bars(quiet=quiet)
@@ -127,7 +129,7 @@ def evaluate(
         examples=_examples(first.model, source.subset(places[:1]), seed) if robust else (),
     )
     if out is not None:
-        result = replace(result, page=result.save(choose_folder(out, overwrite=overwrite), overwrite=overwrite))
+        result = replace(result, page=result.save(FOLDER.choose(out, overwrite=overwrite), overwrite=overwrite))
         bars.say(f"written: {result.page}")
     return result
 

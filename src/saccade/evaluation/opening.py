@@ -1,6 +1,6 @@
 """What is evaluated: models opened by a word, and the samples they are all asked about."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from ..data.feed import Batch
 from ..data.source import Source
 from ..data.spec import InputSpec
 from ..data.split import identity
+from ..data.table import parse_columns
 from ..loading import LoadedModel, find_target, open_device, open_model
 from ..runs import Run
 from ..tasks import Task
@@ -133,15 +134,21 @@ def open_models(targets: Sequence[str | Path], *, device: str, task: str | None 
     return found
 
 
-def open_set(models: Sequence[EvaluatedModel], data: str | None) -> EvaluatedSet:
+def open_set(
+    models: Sequence[EvaluatedModel], data: str | None, columns: str | Mapping[str, str] | None = None
+) -> EvaluatedSet:
     """Open the samples: what was given, or the validation set that the runs were trained with.
 
     Args:
         models: the models.
         data: samples as `saccade train` takes them; their validation part if they have one, else all of them.
+        columns: of a list, which are read as what.
     """
+    if columns is not None and data is None:
+        raise EvaluationError(f"columns={columns} was given without a list; name it by --data")
     if data is not None:
-        _, opened = open_samples(models[0].asked_as, DataConfig(path=data, val=data))
+        named = parse_columns(columns or {})
+        _, opened = open_samples(models[0].asked_as, DataConfig(path=data, val=data, columns=named))
         return EvaluatedSet(opened.val, opened.name, opened.val.fingerprint(), opened.notes)
     own = [_own_set(model) for model in models]
     for model, found in zip(models[1:], own[1:], strict=True):

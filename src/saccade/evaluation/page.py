@@ -1,7 +1,9 @@
 """The page of an evaluation: runs side by side, each number with what it may be."""
 
+import shlex
+
 from ..report.markup import Html, join, shorten, tag
-from ..report.page import Section, paragraph, render_page, table
+from ..report.page import Section, next_section, paragraph, render_page, table
 from ..report.rows import Interval, interval_chart
 from .bootstrap import Difference, fewer
 from .classes.page import ABOUT, attack_section, calibration_section, class_section, class_sentence
@@ -34,6 +36,7 @@ def render(result: Findings) -> str:
         calibration_section(result),
         class_section(result),
         _method_section(result),
+        _next(result),
     ]
     names = ", ".join(shorten(name, NAME) for name in result.runs)
     return render_page(
@@ -43,6 +46,18 @@ def render(result: Findings) -> str:
         lead=_lead(result),
         foot=f"Written by saccade; every number is in evaluation.json. Seed {result.settings['seed']}.",
     )
+
+
+def _next(result: Findings) -> Section:
+    place = shlex.quote(result.run().target)
+    commands = {
+        f"saccade explain {place} IMAGE.jpg": "where it looked in an image",
+        f"saccade evaluate {place} OTHER_RUN": "side by side with another run",
+        f"saccade serve {place}": "a page to ask it",
+    }
+    if not result.settings["robust"]:
+        commands = {f"saccade evaluate {place} --robust": "noise, occlusion and attacks as well"} | commands
+    return next_section(commands)
 
 
 def _lead(result: Findings) -> Html:

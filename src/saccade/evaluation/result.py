@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..files import free_folder, require_own, whole_folder, write_text
+from ..files import OwnFolder, whole_folder, write_text
 from ..report.notebook import show_table
 from ..report.plain import to_json
 from ..report.tally import Score
@@ -102,29 +102,18 @@ class Evaluation(Findings):
             folder: made if it is not there.
             overwrite: replace an evaluation that is there.
         """
-        path = _require_free(folder, overwrite=overwrite)
+        path = FOLDER.require(folder, overwrite=overwrite)
         with whole_folder(path) as draft:
             write_text(draft / FILES[0], self.to_json() + "\n")
             write_text(draft / FILES[1], render(self))
         return path / FILES[1]
 
 
-def choose_folder(folder: str | Path, *, overwrite: bool) -> Path:
-    """Return where an evaluation goes: the folder named, or one with a number if that holds an evaluation already.
-
-    Args:
-        folder: must hold nothing but an evaluation.
-        overwrite: the one that is there may be replaced, so no number is needed.
-    """
-    return free_folder(_require_free(folder, overwrite=True), overwrite=overwrite)
-
-
-def _require_free(folder: str | Path, *, overwrite: bool) -> Path:
-    return require_own(folder, kind="evaluation", is_own=_holds_evaluation, overwrite=overwrite)
-
-
 def _holds_evaluation(folder: Path) -> bool:
     return {entry.name for entry in folder.iterdir()} <= set(FILES)
+
+
+FOLDER = OwnFolder("evaluation", _holds_evaluation)
 
 
 def _meaning(spec: MetricSpec) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The model that is explained, how it wants its pictures, and the pictures."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import PIL.Image
 from torch import Tensor, nn
 
 from ..config import DataConfig
-from ..data.image import BadSample, decode
+from ..data.image import EXTENSIONS, BadSample, decode
 from ..data.spec import InputSpec
 from ..loading import LoadedModel, find_target, open_device, open_model
 from ..runs import Run
@@ -21,6 +22,7 @@ ASSUMED = (
     "The model's configuration does not say how its pictures are normalised; a mean and a deviation of 0.5 were "
     "assumed. If its image processor has others, pass them by shape=saccade.InputSpec(..., mean=, std=)."
 )
+MOST = 16  # pictures of a folder
 DETECTED = 320  # side of a picture for the backbone of a detector, which takes any
 
 
@@ -101,21 +103,45 @@ ImageLike = str | Path | PIL.Image.Image | np.ndarray
 
 
 def read_images(images: ImageLike | Sequence[ImageLike]) -> list[tuple[str, np.ndarray]]:
-    """Read pictures, each with a name: files, PIL images, or arrays H, W, 3 or H, W of uint8."""
+    """Read pictures, each with a name: files, folders of them, PIL images, or arrays H, W, 3 or H, W of uint8."""
     single = isinstance(images, str | Path | PIL.Image.Image | np.ndarray)
     if not single and not isinstance(images, Iterable):
         raise TypeError(f"pictures are {type(images).__name__}; give files, PIL images or arrays of uint8")
     listed: list[Any] = [images] if single else list(images)  # type: ignore[arg-type]
     if not listed:
         raise ValueError("no picture was given; give at least one")
-    return [_read(image, number + 1) for number, image in enumerate(listed)]
+    found: list[tuple[str, np.ndarray]] = []
+    for image in listed:
+        if isinstance(image, str | Path) and Path(image).expanduser().is_dir():
+            found += _read_folder(Path(image).expanduser())
+        else:
+            found.append(_read(image, len(found) + 1))
+    return found
+
+
+def _read_folder(folder: Path) -> list[tuple[str, np.ndarray]]:
+    """Read the pictures of a folder and of those in it, some of many; bad ones are told of."""
+    found_here = (path for path in folder.rglob("*.*") if path.suffix.lower() in EXTENSIONS and path.is_file())
+    files = sorted(path for path in found_here if not any(p.startswith(".") for p in path.relative_to(folder).parts))
+    spread = np.linspace(0, max(len(files) - 1, 0), min(len(files), MOST))
+    places = np.unique(spread.round().astype(int)).tolist()
+    if len(files) > MOST:
+        warnings.warn(f"{folder} has {len(files)} pictures; {MOST} of them, evenly spread, are explained", stacklevel=2)
+    found = []
+    for place in places:
+        name = files[place].relative_to(folder).as_posix()
+        try:
+            found.append((name, decode(files[place], name=name)))
+        except BadSample as bad:
+            warnings.warn(f"left out: {bad}", stacklevel=2)
+    if not found:
+        raise BadSample(str(folder), "it is a folder without a picture that can be read", "foreign")
+    return found
 
 
 def _read(image: ImageLike, number: int) -> tuple[str, np.ndarray]:
     if isinstance(image, str | Path):
         path = Path(image).expanduser()
-        if path.is_dir():
-            raise BadSample(str(path), "it is a folder; name the pictures in it, such as FOLDER/*.jpg", "foreign")
         return path.name, decode(path, name=str(path))
     if isinstance(image, PIL.Image.Image):
         return f"picture {number}", np.asarray(image.convert("RGB"))

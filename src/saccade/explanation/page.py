@@ -4,10 +4,12 @@ import math
 from collections.abc import Sequence
 
 from ..report import Html, Section, encode_picture, paragraph, render_page, strip, table, tag
+from ..report.page import fold
 from ..tasks import Answer
 from .view import Explained, ExplainedSample, Figure, Rows, View
 
 WIDEST = 960  # pixels of a picture on the page
+ABSENT = "What this model has none of"
 STEPS = 120  # layers that a row of buttons is made for
 SINGULAR = {"classes": "Class", "labels": "Label", "columns": "Column"}  # of what the parts of answers are called
 
@@ -35,18 +37,24 @@ def render(explanation: Explained) -> str:
     several = len(explanation.pictures) > 1
     names = _names(explanation.pictures)
     sections: list[Section] = []
+    lacking: dict[Html, str] = {}
     for place, sample in enumerate(explanation.pictures):
         shown = [view for view in sample.views if view.absent is None and view.figures]
-        views = [(view, _render_view(view, f"p{place + 1}")) for view in shown]
+        told = {(view.key, view.about) for other in explanation.pictures[:place] for view in other.views}
+        views = [(view, _render_view(view, f"p{place + 1}", told, folded=several)) for view in shown]
         head, absent = _head(explanation, sample), _absent(sample.views)
         if several:
             bodies = [Html(tag("h3", view.title) + body) for view, body in views]
-            sections.append(Section(f"picture-{place + 1}", names[place], Html("".join((head, *bodies, absent)))))
+            sections.append(Section(f"picture-{place + 1}", names[place], Html("".join((head, *bodies)))))
+            lacking.setdefault(absent, names[place])
         else:
             sections.append(Section("answer", "The answer", head))
             sections += [Section(view.key, view.title, body) for view, body in views]
             if absent:
-                sections.append(Section("absent", "What this model has none of", absent))
+                sections.append(Section("absent", ABSENT, absent))
+    for absent, name in lacking.items():  # once, where it is the same for all
+        title = ABSENT if len(lacking) == 1 else f"{ABSENT}, {name}"
+        sections += [Section("absent", title, absent)] if absent else []
     lead = [tag("style", Html(STYLE + _steps())), *(paragraph(note, class_="note") for note in explanation.notes)]
     count = f"{len(explanation.pictures)} pictures" if several else explanation.pictures[0].name
     title = f"{explanation.model}: {count}"
@@ -89,23 +97,35 @@ def _answer(answer: Rows, name: str, outputs: str, said: Answer | None) -> Html:
         if share is not None:  # no interval: it is one answer
             bar = tag("div", strip(math.nan, share, math.nan, x_range=(0, 1), bar=True), class_="share")
         rows.append([label, bar, text] if shares else [label, text])
-    head = [SINGULAR.get(outputs, "Output"), *(["", "Share"] if shares else ["Answer"])]
+    covers = said is not None and said.mask is not None
+    head = [SINGULAR.get(outputs, "Output")]
+    head += ["", "Covers" if covers else "Probability"] if shares else ["Answer"]
     caption = f"What {name} answers"
     if said is not None and shares and outputs != "classes":  # of classes the first is the answer
         caption += f": {said.text}"
     return table(head, rows, caption=caption, numeric=(len(head) - 1,))
 
 
-def _render_view(view: View, scope: str) -> Html:
-    """Return a view's text and figures; those of several layers on a row of buttons."""
+def _render_view(view: View, scope: str, told: set[tuple[str, str]], *, folded: bool) -> Html:
+    """Return a view's text and figures; those of several layers on a row of buttons.
+
+    Args:
+        view: to be shown.
+        scope: begins the names of its buttons.
+        told: keys and texts of views that stand above it; a text is not said twice.
+        folded: hide figures that are charts alone until they are asked for.
+    """
     layered = [figure for figure in view.figures if figure.depth is not None]
     if len(layered) < 2 or len(layered) > STEPS:
         layered = []
     plain = [figure for figure in view.figures if figure not in layered]
-    parts = [paragraph(view.about)]
+    parts = [] if (view.key, view.about) in told else [paragraph(view.about)]
     if layered:
         parts.append(_slider(layered, f"{scope}-{view.key}"))
-    parts += [_figure(figure) for figure in plain]
+    charts = [figure for figure in plain if figure.pixels is None] if folded else []
+    parts += [_figure(figure) for figure in plain if figure not in charts]
+    if charts:
+        parts.append(fold("Charts" if len(charts) > 1 else "Chart", *(_figure(figure) for figure in charts)))
     return Html("".join(parts))
 
 

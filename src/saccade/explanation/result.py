@@ -6,7 +6,7 @@ from typing import Any
 
 from PIL import Image
 
-from ..files import free_folder, require_own, whole_folder
+from ..files import OwnFolder, whole_folder
 from ..report.notebook import show_page
 from ..tasks import Answer
 from .page import render
@@ -34,7 +34,7 @@ class Explanation(Explained):
             folder: must not hold anything but an earlier explanation, and that only with `overwrite`.
             overwrite: take the place of an earlier explanation.
         """
-        folder = _require_free(folder, overwrite=overwrite)
+        folder = FOLDER.require(folder, overwrite=overwrite)
         with whole_folder(folder) as draft:
             files = _write_pictures(self, draft)
             numbers = json.dumps(_numbers(self, files), indent=1, allow_nan=False)
@@ -90,22 +90,11 @@ def _numbers(explanation: Explained, files: dict[tuple[int, str], str]) -> dict[
     return {**about, "notes": list(explanation.notes), "pictures": samples}
 
 
-def choose_folder(folder: str | Path, *, overwrite: bool) -> Path:
-    """Return where an explanation goes: the folder named, or one with a number if that holds an explanation already.
-
-    Args:
-        folder: must hold nothing but an explanation.
-        overwrite: the one that is there may be replaced, so no number is needed.
-    """
-    return free_folder(_require_free(folder, overwrite=True), overwrite=overwrite)
-
-
-def _require_free(folder: str | Path, *, overwrite: bool) -> Path:
-    return require_own(folder, kind="explanation", is_own=_holds_explanation, overwrite=overwrite)
-
-
 def _holds_explanation(folder: Path) -> bool:
     try:
         return bool(json.loads((folder / "numbers.json").read_text(encoding="utf-8")).get("kind") == KIND)
     except (OSError, ValueError, AttributeError):
         return False
+
+
+FOLDER = OwnFolder("explanation", _holds_explanation)

@@ -127,7 +127,8 @@ def _name(frame: "_Frame", text: str, x: float, y: float, taken: list[tuple[floa
     begin, end = (x - 9 - width, x - 9) if left else (x + 9, x + 9 + width)
 
     def free(at: float) -> bool:
-        return not any(begin < b and a < end and abs(at - other) < 13 for a, b, other in taken)
+        inside = frame.y.end + 8 < at < frame.y.start - 8  # not upon an axis
+        return inside and not any(begin < b and a < end and abs(at - other) < 13 for a, b, other in taken)
 
     at = next((y + step for step in (0, -16, 16, -32, 32) if free(y + step)), y)
     taken.append((begin, end, at))
@@ -165,7 +166,9 @@ class _Frame(NamedTuple):
         if whole and len(set(xs)) < 2:
             low, high = (xs[0] - 0.5, xs[0] + 0.5) if xs else (0.5, 1.5)
         low, high = low - room * (high - low), high + room * (high - low)
-        y_low, y_high = y_range or widen(*span((y for _, y in places), include=edges))
+        y_low, y_high = y_range or span((y for _, y in places), include=edges)
+        if y_range is None:
+            y_low, y_high = widen(y_low - room * (y_high - y_low), y_high + room * (y_high - y_low))
         x_ticks, y_ticks = ticks(low, high, most=7, whole=whole), ticks(y_low, y_high)
         x_texts, y_texts = tick_labels(x_ticks, percent=x_percent), tick_labels(y_ticks, percent=percent)
         left = 14 + 7.4 * max((len(text) for text in y_texts), default=1)

@@ -1,6 +1,6 @@
 """One self-contained page: no script, no font, no file beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
@@ -106,6 +106,16 @@ def facts(pairs: Sequence[tuple[str, Child, Child]]) -> Html:
         for name, value, remark in pairs
     ]
     return tag("dl", *groups, class_="facts")
+
+
+def next_section(commands: Mapping[str, str]) -> Section:
+    """Return what to type next, at the end of a page.
+
+    Args:
+        commands: each with what it is for.
+    """
+    lines = [tag("li", tag("code", command), f": {purpose}") for command, purpose in commands.items()]
+    return Section("next", "What next", tag("ul", *lines, class_="commands"))
 
 
 def fold(summary: str, *children: Child) -> Html:

@@ -1,4 +1,4 @@
-"""Any value as JSON has words for it, and numbers of things."""
+"""Any value as JSON has words for it."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -34,8 +34,3 @@ def to_json(value: Any, *, digits: int | None = None, hidden: Collection[str] = 
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: inside(getattr(value, item.name)) for item in fields(value) if item.name not in hidden}
     return str(value)
-
-
-def count_of(number: int, noun: str) -> str:
-    """Return a number of things in words: 1 epoch, 2 epochs."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -55,6 +55,10 @@ def open_samples(text: str | None, config: DataConfig) -> tuple[TaskChoice, Data
     """
     if text is not None:
         choice = choose_task(text)
+        if config.columns and choice.kind.reads != "image":
+            raise ConfigError(
+                f"columns were named and the task {choice} has options for them, as in --task {choice}:label=NAME"
+            )
         data = choice.kind.open(config, choice.options)
         if data.task != choice.kind.name:
             raise ConfigError(_other_task(choice.kind, data))

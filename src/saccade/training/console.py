@@ -10,22 +10,33 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from torch import Tensor
 
+from ..config import TrainConfig
+from ..durations import say_duration
 from ..tasks import MetricSpec
+from ..wording import count_of
 
 REFRESH = 0.5  # seconds; the loss of a GPU is waited for no more often
+LOG = 30.0  # seconds between lines on a log, which has no bar
+FIRST_STEPS, FIRST_SECONDS = 3, 2.0  # that the whole time is judged by, after one to warm up
+WORTH_SAYING = 10.0  # seconds that a run takes at least before its time is spoken of
+FORWARD = 0.3  # of a step's time: a picture that is asked about, not trained on
 
 
 class Console:
-    """A bar over all steps of a run, and a line an epoch; nothing if `quiet`.
+    """A bar over all steps of a run, or a line now and then in a log, and a line an epoch; nothing if `quiet`.
 
     Args:
-        epochs: of the run.
         quiet: say nothing: another process speaks, or nobody wants to hear.
     """
 
-    def __init__(self, *, epochs: int = 1, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
         self.out = rich.console.Console(stderr=True, quiet=quiet)
-        self.epochs, self.quiet = epochs, quiet
+        self.quiet = quiet
+        self.epochs = self.steps = 1
+        self.validating = 0.0  # time of the validations, in steps
+        self.said = quiet  # how long it takes
+        self.warm: tuple[float, int] | None = None  # when the first step ended, and steps done by then
+        self.epoch, self.logged = 0, time.monotonic()
         self.metrics: dict[str, MetricSpec] = {}
         self.primary, self.running = "", tuple[str, ...]()
         self.progress = Progress(
@@ -40,7 +51,7 @@ class Console:
         )
         self.bar = self.progress.add_task("", total=None, epoch="", message="")
         self.looked = self.begun = 0.0
-        self.done = self.seen = 0
+        self.done = 0
 
     def judge_by(self, metrics: Sequence[MetricSpec], primary: str, running: tuple[str, ...]) -> None:
         """Call numbers by their words.
@@ -52,6 +63,19 @@ class Console:
         """
         self.metrics, self.primary, self.running = {one.name: one for one in metrics}, primary, running
 
+    def expect(self, config: TrainConfig, steps: int, validation: int, *, said: bool) -> None:
+        """Know how much there is to do.
+
+        Args:
+            config: of the run.
+            steps: of an epoch.
+            validation: samples to validate on.
+            said: whether it was said how long that takes.
+        """
+        self.epochs, self.steps, self.said = config.schedule.epochs, steps, said or self.quiet
+        times = self.epochs // config.keep.evaluate_every + 1
+        self.validating = FORWARD * times * validation / config.optim.batch_size
+
     def __enter__(self) -> "Console":
         self.progress.start()
         return self
@@ -61,12 +85,13 @@ class Console:
 
     def say(self, text: str, *, style: str | None = None) -> None:
         """Print a remark above the bar."""
-        self.out.print(text, style=style, highlight=False, markup=False)
+        self.out.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def begin_epoch(self, epoch: int, first: int, steps: int) -> None:
         """Show where the run stands."""
         self.done = epoch * steps + first
-        self.begun, self.seen = time.monotonic(), 0
+        self.begun = time.monotonic()
+        self.epoch = epoch
         self.progress.update(
             self.bar, total=self.epochs * steps, completed=self.done, epoch=f"{epoch + 1}/{self.epochs}"
         )
@@ -75,9 +100,12 @@ class Console:
         """Move the bar by a step; `totals` are the epoch's summed loss, what the task follows, and samples so far."""
         self.done += 1
         now = time.monotonic()
-        if self.progress.disable or now - self.looked < REFRESH:
+        if self.warm is None:
+            self.warm = now, self.done
+        self._say_how_long(now)
+        if self.quiet or now - (self.logged if self.progress.disable else self.looked) < self._pause():
             return
-        self.looked = now
+        self.looked = self.logged = now
         loss, *followed, count = totals.tolist()
         rate = count / max(now - self.begun, 1e-9)
         message = [f"loss {loss / count:.3f}"]
@@ -87,6 +115,37 @@ class Console:
             message.append(f"{spec.words if spec is not None else name} {shown}")
         message.append(f"{rate:,.0f} samples/s")
         self.progress.update(self.bar, completed=self.done, message="  ".join(message))
+        if self.progress.disable:
+            step = f"epoch {self.epoch + 1}/{self.epochs}  step {self.done - self.epoch * self.steps}/{self.steps}"
+            self.say("  ".join([step, *message, *self._left(now)]))
+
+    def _pause(self) -> float:
+        """Return the seconds between two looks at the numbers."""
+        return LOG if self.progress.disable else REFRESH
+
+    def _say_how_long(self, now: float) -> None:
+        """Say once how long the whole run takes, as soon as a few steps tell."""
+        if self.said or self.warm is None:
+            return
+        since, steps = now - self.warm[0], self.done - self.warm[1]
+        if steps >= 1 and (steps >= FIRST_STEPS or self.done % self.steps == 0) and since >= FIRST_SECONDS:
+            self.said = True
+            resumed = self.warm[1] > 1
+            rest = self.epochs * self.steps - (self.done if resumed else 0) + self.validating
+            seconds = since / steps * rest
+            if seconds >= WORTH_SAYING:
+                runs = f"{count_of(self.epochs, 'epoch')} of {count_of(self.steps, 'step')}"
+                took = f"about {say_duration(seconds)} {'more' if resumed else 'in all'}"
+                hint = "; --time 10m would fit the epochs into ten minutes" if seconds > 900 and not resumed else ""
+                self.say(f"{runs}: {took}, by the first {count_of(steps, 'step')}{hint}")
+
+    def _left(self, now: float) -> list[str]:
+        """Return how long it still takes, where that is worth a word."""
+        if self.warm is None or self.done <= self.warm[1]:
+            return []
+        pace = (now - self.warm[0]) / (self.done - self.warm[1])  # validations so far are in it
+        left = pace * (self.epochs * self.steps - self.done)
+        return [f"{say_duration(left)} left"] if left >= WORTH_SAYING else []
 
     def end_epoch(self, record: dict[str, Any]) -> None:
         """Print an epoch's line."""
@@ -98,15 +157,18 @@ class Console:
             parts += [f"val {spec.words} {spec.show(record[f'val_{spec.name}'])}"]
         parts += [f"{record['images_per_second']:,.0f} samples/s"]
         if record["bad_pictures"]:
-            parts += [f"{record['bad_pictures']} samples left out"]
-        self.say("  ".join(parts))
+            parts += [f"{count_of(record['bad_pictures'], 'unreadable sample')} skipped"]
+        self.logged = time.monotonic()
+        self.say("  ".join([*parts, *self._left(self.logged)]))
 
     def close(self, title: str, facts: dict[str, str]) -> None:
         """Print what a run ended with."""
-        table = Table(title=title, show_header=False, title_justify="left")
+        table = Table(title=title, show_header=False, title_justify="left", box=None, pad_edge=False)
         for name, value in facts.items():
             table.add_row(name, value)
-        self.out.print(table)
+        if not self.out.is_terminal:
+            self.out.width = 1000  # in a file or a pipe nothing is cut
+        self.out.print(table, soft_wrap=True)
 
 
 class Board:

@@ -2,6 +2,7 @@
 
 import io
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from PIL import Image
 from ..config import ConfigError, TrainConfig
 from ..data.source import Source, Stream
 from ..models._builder import OPTIONS_ABOVE_SMALL, SMALL_SIDE
+from ..wording import count_of
 
 MIDDLE = 96  # what larger ones are brought to for a model that is made for small ones; a CPU needs to keep up as well
 SAMPLED = 48  # pictures whose size is looked at
@@ -20,6 +22,11 @@ FROM_SCRATCH = (
     "{samples} photographs are trained on from random weights; with so few, trained weights mostly give far more: "
     "--pretrained (timm's, with --model NAME) or --checkpoint FILE|RUN, see docs/finetuning.md"
 )
+
+
+def cores() -> int:
+    """Return how many CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def side_for(side: int | None, usual: int) -> int:
@@ -98,13 +105,14 @@ def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, sa
     if resolved.optim.batch_size != config.optim.batch_size:
         now, before = resolved.optim, config.optim
         notes.append(
-            f"{samples} training samples: batches of {now.batch_size} in place of {before.batch_size} and a learning "
-            f"rate of {now.lr:g}, for more steps in an epoch; --batch-size and --lr set your own"
+            f"{count_of(samples or 0, 'training sample')}: batches of {now.batch_size} in place of "
+            f"{before.batch_size} and a learning rate of {now.lr:g}, for more steps in an epoch; "
+            "--batch-size and --lr set your own"
         )
     elif samples is not None and samples < 4 * resolved.optim.batch_size:
         steps = max(samples // resolved.optim.batch_size, 1)
         notes.append(
-            f"{samples} training samples in batches of {resolved.optim.batch_size} are only {steps} "
-            f"step{'s' * (steps > 1)} an epoch; a smaller --batch-size or more --epochs may help"
+            f"{count_of(samples, 'training sample')} in batches of {resolved.optim.batch_size} are only "
+            f"{count_of(steps, 'step')} an epoch; a smaller --batch-size or more --epochs may help"
         )
     return notes

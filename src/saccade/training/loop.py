@@ -19,6 +19,7 @@ from ..runs import Run
 from ..state import State, StateError, piece_of, save_state, set_aside
 from ..tasks import Metrics, Task
 from ..weights import save_model
+from ..wording import count_of
 from .console import Board, Console
 from .engine import turn_onednn_on, uncompiled
 from .lifecycle import on_signal
@@ -80,8 +81,8 @@ class Loop(Step):
                 self._train_epoch()
                 record = self._close_epoch()
         if record and self._stale():
-            patience = self.config.schedule.patience
-            self.console.say(f"no better {self.primary.words} in {patience} validations: stopping early")
+            tried = count_of(self.config.schedule.patience or 0, "validation")
+            self.console.say(f"no better {self.primary.words} in {tried}: stopping early")
         return record or (self.run.metrics() or [{}])[-1]
 
     def ended(self) -> bool:

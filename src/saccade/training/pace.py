@@ -1,34 +1,38 @@
-"""How long a run takes, from a few of its steps."""
+"""How long a run takes: timed over a few steps, before it begins."""
 
-import tempfile
 import time
+import warnings
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
 from ..config import TrainConfig, overlay
+from ..data.feed import part_of, samples_in
+from ..data.kept import KeptFeed
 from ..data.open import Data
 from ..data.source import Stream
-from ..runs import Run
 from ..tasks.opening import TaskChoice
-from .console import Console
-from .loop import Loop
+from ..wording import count_of
+from .loop import validate
 from .parallel import Alone
-from .setup import assemble, resolve
+from .setup import assemble, limit_samples, resolve
+from .step import Step
 
-PROBED = {"cpu": 2, "cuda": 20}  # steps of an epoch that is timed, of which two are run
-PROBED_SAMPLES = 512  # validation pictures
+PROBED = {"cpu": 2, "cuda": 20}  # steps that are timed, after as many to warm up
+PROBED_SAMPLES = {"cpu": 64, "cuda": 512}  # validation samples of a probe, at most
+FEW, LONG = 16, 2.0  # a batch that takes longer, in seconds, is timed by so few samples, once
+FORWARD = 0.3  # of a sample's time in training: to be asked about
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How long a run of an arm takes, in seconds.
+    """How long a run takes, in seconds.
 
     Attributes:
         startup: before the first step and after the last one.
         step: of training.
-        validation: all validation pictures once.
+        validation: all validation samples once.
         steps: of an epoch.
         every: epochs between validations.
         how: where the numbers come from.
@@ -48,42 +52,102 @@ class Pace:
         validations = epochs // self.every + (epochs % self.every > 0) + 1
         return self.startup + epochs * self.steps * self.step + validations * self.validation
 
+    def most_epochs(self, seconds: float, most: int) -> int:
+        """Return how many epochs fit into a time, at most so many; 0 if not even one does."""
+        fitting, beyond = 0, most + 1
+        while beyond - fitting > 1:
+            middle = (fitting + beyond) // 2
+            fitting, beyond = (middle, beyond) if self.seconds(middle) <= seconds else (fitting, middle)
+        return fitting
 
-def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device) -> Pace:
-    """Time a few steps and some validation pictures of a run, without keeping anything.
+
+def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device, *, parts: int = 1) -> Pace:
+    """Time a few steps and some validation samples of a run, without keeping anything.
 
     Args:
         config: of the run.
         choice: its task.
         data: its samples.
-        device: to run on.
+        device: that it runs on.
+        parts: processes that share a batch; one's part of it is timed.
     """
     begun = time.monotonic()
+    config, spec = resolve(config, choice, data, device)
+    config = overlay(config, {"optim.batch_size": max(config.optim.batch_size // parts, 1)})
     few, batch_size = PROBED.get(device.type, 2), config.optim.batch_size
-    settings = {"schedule.epochs": 2, "keep.evaluate_every": 1000, "schedule.patience": None, "data.train_limit": None}
-    every, limit = config.keep.evaluate_every, config.data.train_limit
-    length = data.train.length or batch_size if isinstance(data.train, Stream) else len(data.train)
-    steps = max(min(length, limit or length) // batch_size, 1)
-    config, spec = resolve(overlay(config, settings), choice, data, device)
-    samples = len(data.val)
-    short = replace(data, val=data.val.subset(range(min(samples, PROBED_SAMPLES))))
-    if not isinstance(data.train, Stream):
-        short = replace(short, train=data.train.subset(range(min(length, few * batch_size))))
-    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
-        parts = assemble(config, choice, short, spec, world=Alone(), device=device)
-        parts.feed.steps = min(parts.feed.steps, few)
-        run = Run.create(Path(folder) / "probe", config)
-        loop = Loop(config, run, parts, world=Alone(), device=device, console=Console(quiet=True))
+    train = limit_samples(data.train, config.data.train_limit)
+    length = train.length or batch_size if isinstance(train, Stream) else len(train)
+    probed = overlay(config, {"data.train_limit": None, "data.bad_limit": 1.0})  # of few, many may be bad
+    some = min(len(data.val), PROBED_SAMPLES.get(device.type, 64))
+    short = replace(data, train=train, val=data.val.subset(range(some)))
+    batches = 2 * few if device.type == "cuda" else 1
+    taken = min(length, batches * batch_size)
+    if not isinstance(train, Stream):
+        short = replace(short, train=train.subset(range(taken)))
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the run itself says what cannot be read
+        made = assemble(probed, choice, short, spec, world=Alone(), device=device)
+        startup = time.monotonic() - begun
         try:
-            loop.fit()
+            found = _time_steps(Step(probed, made, world=Alone(), device=device), few)
             validating = time.monotonic()
-            loop.evaluate()
+            if found.whole:
+                validate(made.task, made.validation, made.feed.expanding, Alone())
+                _wait(device)
+                validation = (time.monotonic() - validating) * len(data.val) / max(some, 1)
+            else:
+                validation = FORWARD * found.step * len(data.val) / batch_size
         finally:
-            parts.feed.close()
-        now = time.monotonic()
-        record = run.metrics()[-1]
-    step = record["seconds"] / parts.feed.steps
-    validation = (now - validating) * samples / len(short.val)
-    startup = max(validating - begun - 2 * record["seconds"], 0.0)
-    how = f"timed over {parts.feed.steps} steps of {config.optim.batch_size} samples after as many to warm up"
-    return Pace(startup, step, validation, steps, every, how, took=now - begun)
+            made.feed.close()
+            made.validation.close()
+    if isinstance(made.feed, KeptFeed):  # all of it is read before the first step
+        startup += found.reading * length / max(taken, 1)
+    steps = max(length * config.augment.repeats // parts // batch_size, 1)
+    how = f"timed over {count_of(found.times, 'step')} of {count_of(found.size, 'sample')} after as many to warm up"
+    return Pace(startup, found.step, validation, steps, config.keep.evaluate_every, how, took=time.monotonic() - begun)
+
+
+class _Timed(NamedTuple):
+    """What steps took: reading the first batch, a step, of how many samples and how often, and whether of a batch."""
+
+    reading: float
+    step: float
+    size: int
+    times: int
+    whole: bool
+
+
+def _time_steps(step: Step, few: int) -> _Timed:
+    """Time steps of whole batches, or where these take long one of a few samples."""
+    step.task.train()
+    begun = time.monotonic()
+    batches = _endless(step)
+    first = next(batches)
+    reading, batch_size = time.monotonic() - begun, samples_in(first)
+    size = min(batch_size, FEW) if step.device.type == "cpu" else batch_size
+    begun = time.monotonic()
+    step._run(part_of(first, slice(size)), strong=True)
+    if (time.monotonic() - begun) * batch_size / size < LONG:
+        size = batch_size
+    whole = size == batch_size
+    warm, count = (few, few) if whole else (0, 1)
+    for number in range(warm + count):
+        if number == warm:
+            _wait(step.device)
+            begun = time.monotonic()
+        batch = next(batches)
+        step._run(batch if whole else part_of(batch, slice(size)), strong=True)
+    _wait(step.device)
+    return _Timed(reading, (time.monotonic() - begun) / count * batch_size / size, size, count, whole)
+
+
+def _endless(step: Step) -> Any:
+    epoch = 0
+    while True:
+        yield from step.feed.epoch(epoch)
+        epoch += 1
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

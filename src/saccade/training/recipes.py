@@ -9,6 +9,7 @@ from typing import Any
 
 from ..building import parse_plugin, resolve_name
 from ..config import ConfigError, TrainConfig, nearest, overlay, read_yaml
+from ..data.table import parse_columns
 from ..starting import model_of
 from ..tasks import Task
 from ..tasks.opening import choose_task
@@ -16,6 +17,7 @@ from ..tasks.opening import choose_task
 # Where the short names that people type belong in the tree of settings; a comparison gives its arms some of them.
 SHORT_FLAGS = {
     "data": "data.path",
+    "columns": "data.columns",
     "task": "task",
     "model": "model.name",
     "plugins": "model.plugins",
@@ -43,6 +45,8 @@ def gather_settings(**short: Any) -> dict[str, Any]:
             f"model={type(given['model.name']).__name__} was given; give a model's name, ours or timm's, so that the "
             "run can be repeated and resumed. timm.models.register_model gives a model of your own a name"
         )
+    if "data.columns" in given:
+        given["data.columns"] = parse_columns(given["data.columns"])
     if "model.plugins" in given:
         plugins = given["model.plugins"]
         given["model.plugins"] = [plugins] if isinstance(plugins, str) else list(plugins)

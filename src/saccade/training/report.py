@@ -18,7 +18,7 @@ from ..files import write_text
 from ..report.axes import number
 from ..report.chart import line_chart
 from ..report.markup import Html, join, shorten, tag
-from ..report.page import Section, facts, fold, grid, paragraph, render_page, table
+from ..report.page import Section, facts, fold, grid, next_section, paragraph, render_page, table
 from ..runs import Run, RunError
 from ..tasks.opening import choose_task, open_samples
 from ..tasks.page import Page, Shown
@@ -26,6 +26,7 @@ from .recipes import configure
 
 # Filled in from the data and the device where they are not given.
 AUTOMATIC = {"data.img_size", "data.mean", "data.std", "data.workers", "engine.compile", "engine.graphs"}
+UNREAD = "Samples that could not be read"
 LISTED = 200  # rows of a list that may be long
 SETTINGS = 200_000  # characters of config.yaml
 
@@ -60,12 +61,26 @@ def _render(run: Run, data: Data | None) -> str:
     if (about := page.about(shown)) is not None:
         lead.append(about)
     sections = [_curves(config, shown), *page.sections(shown), _left_out(run, shown.summary), _settings(run, config)]
+    sections.append(_next(run))
     return render_page(
         f"{shorten(config.model.name, 120)} on {shorten(shown.data, 120)}",
         sections,
         kind="Training report",
         lead=join(*lead),
         foot=f"Written by saccade from the files in {run.path}.",
+    )
+
+
+def _next(run: Run) -> Section:
+    place, image = shlex.quote(str(run.path)), "IMAGE.jpg"
+    return next_section(
+        {
+            f"saccade evaluate {place} --robust": "calibration, noise and attacks, with intervals",
+            f"saccade explain {place} {image}": "where it looked",
+            f"saccade predict {place} FOLDER --out answers.csv": "answers to many files",
+            f"saccade export {place}": "an ONNX file for other programs",
+            f"saccade serve {place}": "a page and an HTTP service",
+        }
     )
 
 
@@ -164,11 +179,11 @@ def _left_out(run: Run, summary: Mapping[str, Any]) -> Section:
         bad = json.loads(run.bad_file.read_text(encoding="utf-8"))
     if not bad:
         detail = "None: every sample could be read." if bad is not None else "The run does not tell."
-        return Section("left-out", "Samples left out", paragraph(detail))
+        return Section("left-out", UNREAD, paragraph(detail))
     rows = [[shorten(str(name), 200), shorten(str(reason), 400)] for name, reason in list(bad.items())[:LISTED]]
     caption = f"{len(bad):,} sample{'s' if len(bad) > 1 else ''} that could not be read"
     caption += f"; the first {LISTED}, all are in bad_pictures.json" if len(bad) > LISTED else ""
-    return Section("left-out", "Samples left out", table(["Sample", "Why"], rows, caption=caption))
+    return Section("left-out", UNREAD, table(["Sample", "Why"], rows, caption=caption))
 
 
 def _settings(run: Run, config: TrainConfig) -> Section:

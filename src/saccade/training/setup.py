@@ -2,7 +2,6 @@
 
 import math
 import multiprocessing
-import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from ..data.validation import Validation
 from ..starting import known_of
 from ..tasks import MetricSpec, Task
 from ..tasks.opening import TaskChoice
-from .defaults import batch_for, epochs_for, notes_on, options_for, side_for, typical_side
+from .defaults import batch_for, cores, epochs_for, notes_on, options_for, side_for, typical_side
 from .engine import use_fast_gelu
 from .families import family_notes, small_options
 from .parallel import World
@@ -309,7 +308,7 @@ def _workers(config: TrainConfig, data: Data) -> int:
         return 0
     if config.data.workers is not None:
         return config.data.workers
-    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 8)
+    return min(cores(), 8)
 
 
 def _validation_batch(config: TrainConfig, device: torch.device) -> int:

@@ -1,12 +1,12 @@
 """Train a model from its settings, or resume a run."""
 
 import json
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import torch
@@ -17,19 +17,21 @@ from ..data.image import count_bad
 from ..data.loader import check_bad
 from ..data.open import Data
 from ..data.source import Stream
+from ..durations import parse_duration
 from ..files import free_name, write_text
 from ..report.notebook import show_facts
-from ..report.plain import count_of
 from ..runs import Run, RunError
 from ..scores import save_scores
 from ..state import load_state
 from ..tasks.opening import choose_task, open_samples
 from ..weights import save_model, save_tensors
+from ..wording import count_of
 from .console import Console
 from .engine import torch_settings
 from .fitting import find_rate
 from .lifecycle import begun_before, held_alone, mark
 from .loop import Loop, TrainingError
+from .machine import Fitting, decides_how_long
 from .parallel import World, join_world, local_device
 from .recipes import configure, gather_settings
 from .setup import Parts, assemble, resolve
@@ -91,6 +93,7 @@ class Trained:
 def train(
     data: str | None = None,
     *,
+    columns: str | Mapping[str, str] | None = None,
     task: str | None = None,
     model: str | None = None,
     plugins: Sequence[str] = (),
@@ -109,12 +112,14 @@ def train(
     resume: str | Path | None = None,
     overwrite: bool = False,
     settings: Mapping[str, Any] | None = None,
+    time: str | float | None = None,
     quiet: bool = False,
 ) -> Trained:
     """Train a model on images, or resume a run that was stopped.
 
     Args:
         data: a folder of class folders, a list, an array file, shards (see `open_data`); nothing is the embedded set.
+        columns: of a list, which are read as what: "image=name,label=breed".
         task: "classify", "multilabel", "regress", ..., with options as in "multilabel:loss=asymmetric"; what the data's
             layout says if not given.
         model: a model's name, ours or timm's.
@@ -134,6 +139,8 @@ def train(
         resume: a run's folder to resume; of the other settings only those that do not change what is trained.
         overwrite: replace the run that `out` names.
         settings: any other settings by dotted name.
+        time: that the whole run may take, such as "10m" or seconds: the epochs are fitted to it, and where nothing else
+            was named model and size, too.
         quiet: print nothing.
 
     Returns:
@@ -141,6 +148,7 @@ def train(
     """
     given = gather_settings(
         data=data,
+        columns=columns,
         task=task,
         model=model,
         plugins=plugins,
@@ -157,13 +165,17 @@ def train(
     ) | dict(settings or {})
     if resume is not None and out is not None and Path(out) != Path(resume):
         raise ConfigError(f"out={out} was given with resume={resume}; a resumed run stays in its folder")
+    if resume is not None and time is not None:
+        raise ConfigError(f"time={time} was given with resume={resume}; a resumed run keeps the epochs it began with")
+    seconds = None if time is None else parse_duration(time, name="time")
+    fitting = Fitting(seconds, free=recipe is None and not decides_how_long(given))
     resume = resume or begun_before(out)
     if resume is None:
         (config, notes), run = find_rate(configure(recipe, given), given), None
     else:
         run = Run.open(resume)
         config, notes = _resumed_config(run, recipe, given), []
-    return train_config(config, run=run, out=out, overwrite=overwrite, quiet=quiet, notes=notes)
+    return train_config(config, run=run, out=out, overwrite=overwrite, quiet=quiet, notes=notes, fitting=fitting)
 
 
 def train_config(
@@ -174,6 +186,7 @@ def train_config(
     overwrite: bool = False,
     quiet: bool = False,
     notes: Sequence[str] = (),
+    fitting: Fitting | None = None,
 ) -> Trained:
     """Train by complete settings.
 
@@ -184,11 +197,15 @@ def train_config(
         overwrite: replace the run that `out` names.
         quiet: print nothing.
         notes: to be said first.
+        fitting: what a new run is fitted to before it begins; None trains it as it is.
     """
     device = local_device(config.engine.device)
     with torch_settings(config, device), join_world(device) as world:
-        console = Console(epochs=config.schedule.epochs, quiet=quiet or not world.is_main)
+        console = Console(quiet=quiet or not world.is_main)
         choice, data = open_samples(config.task, config.data)
+        said = list[str]()
+        if fitting is not None and run is None:
+            config, said = fitting.fit(config, choice, data, world, device)
         config, spec = resolve(config, choice, data, device)
         resumed = run is not None
         if run is not None:
@@ -197,19 +214,20 @@ def train_config(
             _refuse_without_weights(config)
         parts = assemble(config, choice, data, spec, world=world, device=device)
         console.judge_by(parts.metrics, parts.primary.name, parts.task.running)
+        console.expect(config, parts.feed.steps, len(parts.validation.source), said=bool(said))
         held = parts.validation.source
         check_bad(parts.validation.bad, config.data.bad_limit * len(held), of=len(held))
         run = run or _new_run(config, out, world, overwrite=overwrite)
-        for note in (*notes, *data.notes, *spec.notes, *parts.feed.notes):
+        for note in (*notes, *data.notes, *spec.notes, *parts.feed.notes, *said):
             console.say(note)
         with held_alone(run, world):
             loop = Loop(config, run, parts, world=world, device=device, console=console)
             if resumed:
                 _restore(loop, run, console)
-            begun = time.monotonic()
+            begun = monotonic()
             with console:
                 record = _fit(loop)
-            return _finish(loop, run, parts, record, seconds=time.monotonic() - begun)
+            return _finish(loop, run, parts, record, seconds=monotonic() - begun)
 
 
 def _fit(loop: Loop) -> dict[str, Any]:
@@ -228,7 +246,7 @@ def _fit(loop: Loop) -> dict[str, Any]:
             raise
         for _ in range(4):  # word of the other readers' deaths may come after, from a signal: not into what follows
             with suppress(RuntimeError):
-                time.sleep(0.05)
+                sleep(0.05)
         raise TrainingError(
             f"a process that reads samples was ended from outside at step {loop.step}: {error}. Mostly the machine's "
             f"memory is full; saccade train --resume {loop.run.path} --workers {(loop.config.data.workers or 0) // 2}"
@@ -301,14 +319,14 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
         }
         write_text(run.path / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False))
         report = _report(run, parts)
-        epochs = count_of(loop.epoch, "epoch")
+        epochs, bad = count_of(loop.epoch, "epoch"), count_bad(summary["bad_pictures"])
         loop.console.close(
             f"{loop.config.model.name} on {parts.data.name}",
             {
                 primary.words: f"{primary.show(trained.score)} on {len(measured)} validation samples",
                 "trained": f"{epochs}, {count_of(loop.step, 'step')}, {summary['seconds']:.0f} s",
                 "parameters": f"{summary['parameters']:,}",
-                "samples left out": str(count_bad(summary["bad_pictures"])),
+                **({"unreadable samples": f"{bad}, skipped"} if bad else {}),
                 "run": str(run.path),
                 **({"report": str(report)} if report else {}),
             },

@@ -189,7 +189,7 @@ def edges_of(axes: Sequence[Axis], attempts: Sequence[Attempt], values: Values) 
     """Return which of a candidate's values are the lowest or the highest of those that were tried, by setting."""
     found = {}
     for axis in axes:
-        ended = {one.values[axis.name] for one in attempts if one.trial.score is not None}
+        ended = [one.values[axis.name] for one in attempts if one.trial.score is not None]
         tried = replace(axis, values=tuple(value for value in axis.values if value in ended))
         if edge := tried.edge(values[axis.name]):
             found[axis.name] = edge

@@ -93,7 +93,8 @@ def read_grid(grid: Any, config: TrainConfig, *, source: str, fixed: Sequence[st
             raise ConfigError(f"{source}: grid.augment = {values!r} was given; strengths are 0 or more, 1 the recipe's")
         ordered = sorted(read) if all(isinstance(v, int | float) for v in read) else read
         if name not in fixed:
-            axes.append(Axis(name, tuple(dict.fromkeys(ordered)), 1 if name == STRENGTH else known.get(name)))
+            each = tuple({repr(value): value for value in ordered}.values())
+            axes.append(Axis(name, each, 1 if name == STRENGTH else known.get(name)))
     return tuple(axes)
 
 
@@ -132,7 +133,7 @@ def candidates(axes: Sequence[Axis], count: int, *, seed: int = 0) -> list[dict[
     centre = {axis.name: axis.own if axis.own in axis.values else axis.values[len(axis.values) // 2] for axis in axes}
     first = axes[0]
     chosen += [{**centre, first.name: value} for value in _from_middle(first)]
-    chosen = [dict(pairs) for pairs in dict.fromkeys(tuple(one.items()) for one in chosen)]
+    chosen = list({repr(one): one for one in chosen}.values())  # values may be lists
     if prod(len(axis.values) for axis in axes) <= MOST:
         rest = [dict(zip(own, values, strict=True)) for values in product(*(axis.values for axis in axes))]
         rest = [one for one in rest if one not in chosen]

@@ -11,11 +11,11 @@ import pytest
 from safetensors.torch import load_file
 
 from saccade.comparison import planning
-from saccade.comparison.budget import Pace
 from saccade.comparison.compare import compare
 from saccade.config import ConfigError
 from saccade.runs import Run, RunError
 from saccade.training import loop
+from saccade.training.pace import Pace
 from saccade.training.train import train_config
 from support.comparisons import SETTINGS
 
@@ -110,7 +110,8 @@ def test_equal_trainings_differ_by_exactly_nothing(whole):
     judged = whole.differences["same"]
     assert (judged.difference.mean, judged.difference.low, judged.difference.high) == (0.0, 0.0, 0.0)
     assert judged.difference.per_seed.tolist() == [0.0, 0.0, 0.0]
-    assert whole.verdict("same").kind == "no difference"
+    assert whole.verdict("same").kind == "never applied"
+    assert "same was never applied" in (whole.path / "report.html").read_text()
     assert whole.disagreements["same"] == ()
     assert all(difference["same"].mean == 0 for difference in whole.other.values())
 
@@ -138,7 +139,7 @@ def test_scores_are_those_of_the_runs_and_the_difference_is_theirs(whole):
 
 def test_a_result_is_written_whole_as_json_and_markdown(whole):
     found = json.loads((whole.path / "result.json").read_text())
-    assert found["verdicts"]["same"]["kind"] == "no difference"
+    assert found["verdicts"]["same"]["kind"] == "never applied"
     assert found["differences"][CHANGED]["difference"]["n_seeds"] == 3
     assert len(found["classes"][CHANGED]) == 10
     assert found["costs"]["base"]["parameters"] == whole.costs["base"].parameters
@@ -314,6 +315,8 @@ def test_wrong_requests_are_refused_before_anything_is_trained(samples, tmp_path
 
 
 def test_a_budget_that_was_fitted_stays_when_called_again(samples, tmp_path, monkeypatch):
+    monkeypatch.setattr(planning.Planner, "spent", lambda _: 0.0)
+    monkeypatch.setattr(planning.Planner, "until", lambda _: None)  # whatever the machine does
     budget = 2 * 3 * (1 + 2 * 0.3 + 3) + 0.1
     given = small(tmp_path / "c", arms=["base", "lr=0.01"], seeds=4, epochs=4, budget=budget)
     first = compare(samples, **given)

@@ -6,12 +6,12 @@ import torch
 
 from saccade.comparison import planning
 from saccade.comparison.arms import parse_arm
-from saccade.comparison.budget import Pace
 from saccade.comparison.compare import plan_comparison
 from saccade.comparison.plan import estimate_detectable
 from saccade.comparison.snapshot import DataCache, check_all, inspect_arm
 from saccade.config import ConfigError, overlay
 from saccade.tasks import MetricSpec
+from saccade.training.pace import Pace
 from support.comparisons import SETTINGS, TINY
 from support.trainings import png_folder
 
@@ -24,6 +24,7 @@ def clock(monkeypatch):
     """Every arm takes 1 s a step, whatever the machine does."""
     pace = Pace(startup=10.0, step=1.0, validation=5.0, steps=3, how="told by the test")
     monkeypatch.setattr(planning, "time_probe", lambda *_: pace)
+    monkeypatch.setattr(planning.Planner, "spent", lambda _: 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +134,14 @@ def test_a_budget_reduces_seeds_then_epochs_and_says_so(tmp_path):
     assert "3 seeds instead of 5 and 10 epochs instead of 20 (rule: seeds are reduced first" in str(found)
     with pytest.raises(ValueError, match="Give that much"):
         plan("broadcast", out=tmp_path / "c", epochs=20, seeds=5, budget="1m")
+
+
+def test_what_planning_took_belongs_to_the_budget(tmp_path, monkeypatch):
+    budget = 2 * 3 * (10 + 60 + 105)
+    monkeypatch.setattr(planning.Planner, "spent", lambda _: 120.0)
+    found = plan("broadcast", out=tmp_path / "c", epochs=20, seeds=5, budget=budget)
+    assert found.seconds is not None
+    assert found.seconds <= budget - 120
 
 
 def test_a_plan_that_can_see_nothing_says_so_instead_of_a_size_there_is_not(tmp_path):

@@ -122,7 +122,7 @@ def test_intervals_are_those_of_the_result_with_the_detectable_size(page):
         assert numbers(rows[name][3]) == pytest.approx([100 * judged.difference.detectable], abs=0.006)
     scores = {row[0]: row for row in page.rows("Scores of every arm")}
     assert scores["better"][1] == f"{CORRECT['better'].mean():.2%}"
-    assert scores["better"][3] == ", ".join(f"{x:.2%}" for x in CORRECT["better"].mean(1))
+    assert scores["better"][4] == ", ".join(f"{x:.2%}" for x in CORRECT["better"].mean(1))
     assert scores["broken"][1] == "none"
 
 

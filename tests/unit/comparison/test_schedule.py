@@ -11,9 +11,9 @@ import pytest
 from saccade.comparison import schedule
 from saccade.comparison.arms import parse_arm
 from saccade.comparison.folder import hold, is_finished
-from saccade.comparison.schedule import Job, Slot, Watch, make_slots, run_jobs, time_probe
+from saccade.comparison.schedule import Clock, Job, Slot, Watch, make_slots, run_jobs, time_probe
 from saccade.comparison.worker import Outcome
-from saccade.config import overlay
+from saccade.config import TrainConfig, overlay
 from saccade.runs import Run
 from saccade.tasks import MetricSpec
 from saccade.training.loop import Interrupted
@@ -179,3 +179,18 @@ def test_workers_stop_by_themselves_when_the_comparison_is_killed(tmp_path):
         with hold(run.with_name(".seed-0.lock"), wait=60):  # its worker holds it as long as it works
             assert list((run / "state").glob("step-*"))
             assert not is_finished(run)
+
+
+def test_a_seed_begins_only_if_all_its_runs_fit_and_the_first_two_always_do(tmp_path):
+    jobs = [Job(arm, seed, TrainConfig(), tmp_path) for seed in range(4) for arm in ("a", "b")]
+    clock = Clock(jobs, time.monotonic() + 100, 1)
+    assert clock.allows(3)  # nothing is known yet
+    clock.took = [30.0, 40.0]
+    assert clock.allows(2)
+    clock.took = [60.0, 60.0]
+    assert not clock.allows(2)
+    assert clock.allows(1)
+    assert Clock(jobs, None, 1).allows(3)
+    side_by_side = Clock(jobs, time.monotonic() + 100, 2)
+    side_by_side.took = [60.0]
+    assert side_by_side.allows(2)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from saccade.comparison import planning
-from saccade.comparison.budget import Pace
 from saccade.comparison.compare import compare, plan_comparison
 from saccade.comparison.evidence import read_evidence
 from saccade.comparison.measure import Measure
 from saccade.comparison.paired import statistic_difference
 from saccade.comparison.request import Request, ask
 from saccade.tasks.multilabel.metrics import mean_average_precision
+from saccade.training.pace import Pace
 from support.comparisons import TINY
 from support.lists import labels_list, numbers_list
 from support.markup import parse

@@ -1,5 +1,7 @@
 """What of an image a model is shown: its middle, and nothing less than there is need to cut off."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -37,7 +39,7 @@ def test_only_what_there_is_to_spare_is_cut_off(size, box):
 
 def test_the_part_shown_grows_with_the_image_without_a_jump():
     sides = [middle_box(short, 400, 64, 73)[3] - middle_box(short, 400, 64, 73)[1] for short in range(1, 300)]
-    assert all(0 <= after - before <= 1 + 1e-9 for before, after in zip(sides, sides[1:], strict=False))
+    assert all(0 <= after - before <= 1 + 1e-9 for before, after in itertools.pairwise(sides))
     assert all(side <= short for short, side in enumerate(sides, start=1))
 
 

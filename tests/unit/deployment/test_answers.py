@@ -39,8 +39,10 @@ def rows(path):
 def test_a_table_has_a_row_a_file_and_columns_for_each_rank(tmp_path):
     tally = write_predictions([GOOD, BAD], out=tmp_path / "o.csv", top=3)
     first, second = rows(tmp_path / "o.csv")
-    assert list(first) == ["name", "class", "share", "class_2", "share_2", "class_3", "share_3", "problem"]
-    assert (first["name"], first["class"], first["share"], first["class_2"]) == ("a.png", "cat", "0.75", "dog")
+    assert list(first) == [
+        "name", "class", "confidence", "class_2", "confidence_2", "class_3", "confidence_3", "problem",
+    ]  # fmt: skip
+    assert (first["name"], first["class"], first["confidence"], first["class_2"]) == ("a.png", "cat", "0.75", "dog")
     assert first["class_3"] == first["problem"] == ""
     assert second["problem"] == "the file is empty (0 bytes)"
     assert (tally.asked, tally.bad, tally.ok) == (2, 1, True)
@@ -49,7 +51,11 @@ def test_a_table_has_a_row_a_file_and_columns_for_each_rank(tmp_path):
 def test_lines_of_json_hold_answers_or_the_problem(tmp_path):
     write_predictions([GOOD, BAD], out=tmp_path / "o.jsonl")
     first, second = map(json.loads, (tmp_path / "o.jsonl").read_text().splitlines())
-    assert first == {"name": "a.png", "answers": [{"class": "cat", "share": 0.75}, {"class": "dog", "share": 0.25}]}
+    assert first["name"] == "a.png"
+    assert [(one["class"], one["probability"], one["share"]) for one in first["answers"]] == [
+        ("cat", 0.75, 0.75),
+        ("dog", 0.25, 0.25),
+    ]
     assert second == {"name": "b.png", "problem": "the file is empty (0 bytes)"}
 
 

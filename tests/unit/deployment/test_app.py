@@ -28,10 +28,10 @@ def test_a_picture_is_answered(address):
     assert answer.status_code == 200
     assert answer.json()["answer"] == "level 3"
     assert answer.json()["classes"] == [
-        {"class": "level 3", "index": 3, "share": pytest.approx(0.86)},
-        {"class": "level 0", "index": 0, "share": pytest.approx(0.02)},
+        {"class": "level 3", "index": 3, "probability": pytest.approx(0.86), "share": pytest.approx(0.86)},
+        {"class": "level 0", "index": 0, "probability": pytest.approx(0.02), "share": pytest.approx(0.02)},
     ]
-    assert answer.json()["share"] == pytest.approx(0.86)
+    assert answer.json()["probability"] == answer.json()["share"] == pytest.approx(0.86)
     assert (answer.json()["task"], answer.json()["text"]) == ("classify", "level 3")
     assert answer.json()["rows"] == [
         {"name": "level 3", "text": "86.0%", "share": pytest.approx(0.86), "said": True},

@@ -35,7 +35,7 @@ def test_runs_and_comparisons_are_found_with_what_they_are(folder):
     )
     assert comparison.facts == {"arms": ["base", "broadcast"]}
     assert (run.kind, run.name, run.finished, run.has_report) == ("run", "deep/run-1", True, True)
-    score = {"name": "top1", "words": "accuracy", "share": True, "value": 0.5, "text": "50.00%"}
+    score = {"name": "top1", "words": "accuracy", "share": True, "larger": True, "value": 0.5, "text": "50.00%"}
     assert run.facts == {"val_top1": 0.5, "epochs": 3, "data": "pictures", "score": score}
 
 

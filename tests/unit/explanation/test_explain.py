@@ -16,7 +16,9 @@ from saccade.building import build_model
 from saccade.config import ModelConfig
 from saccade.data.image import BadSample
 from saccade.data.spec import InputSpec
+from saccade.explanation import opening
 from saccade.explanation.explain import explain
+from saccade.explanation.opening import read_images
 from saccade.explanation.request import all_views
 from saccade.models import CheckpointError
 from saccade.weights import save_model
@@ -172,6 +174,20 @@ def test_names_for_another_class_count_are_refused():
     shape = InputSpec(("a", "b"), 3, 32, mean=[0.5] * 3, std=[0.5] * 3)
     with pytest.raises(ValueError, match="answers with 4 numbers, but 2 classes"):
         explain(vit(), photo(), shape=shape)
+
+
+def test_a_folder_stands_for_its_pictures_some_of_many_and_bad_ones_are_named(tmp_path, monkeypatch):
+    (tmp_path / "inner").mkdir()
+    for name in ("b.png", "a.png", "inner/c.png", ".hidden.png"):
+        Image.fromarray(photo()).save(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no picture by name")
+    (tmp_path / "d.jpg").write_text("no picture")
+    with pytest.warns(UserWarning, match=r"left out: .*d\.jpg"):
+        names = [name for name, _ in read_images([tmp_path, tmp_path / "a.png"])]
+    assert names == ["a.png", "b.png", "inner/c.png", "a.png"]
+    monkeypatch.setattr(opening, "MOST", 2)
+    with pytest.warns(UserWarning, match="has 4 pictures; 2 of them, evenly spread, are explained"):
+        assert [name for name, _ in read_images(str(tmp_path))] == ["a.png", "inner/c.png"]
 
 
 def test_bad_input_is_refused_in_plain_words(tmp_path):

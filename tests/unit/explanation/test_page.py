@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from saccade.explanation.page import render
-from saccade.explanation.result import Explanation, choose_folder
+from saccade.explanation.result import FOLDER, Explanation
 from saccade.explanation.view import ExplainedSample, Figure, View
 
 PIXELS = np.full((8, 8, 3), 200, np.uint8)
@@ -108,16 +108,16 @@ def test_explanation_is_replaced_only_if_asked_and_nothing_else_ever(tmp_path):
         explanation().save(out)
     explanation(names=["new.png"]).save(out, overwrite=True)
     assert "new.png" in (out / "index.html").read_text()
-    assert choose_folder(out, overwrite=False) == tmp_path / "out-2"
-    assert choose_folder(out, overwrite=True) == out
-    assert choose_folder(tmp_path / "new", overwrite=False) == tmp_path / "new"
+    assert FOLDER.choose(out, overwrite=False) == tmp_path / "out-2"
+    assert FOLDER.choose(out, overwrite=True) == out
+    assert FOLDER.choose(tmp_path / "new", overwrite=False) == tmp_path / "new"
     other = tmp_path / "work"
     other.mkdir()
     (other / "thesis.tex").write_text("years of it")
     with pytest.raises(FileExistsError, match="no explanation"):
         explanation().save(other, overwrite=True)
     with pytest.raises(FileExistsError, match="no explanation"):
-        choose_folder(other, overwrite=False)
+        FOLDER.choose(other, overwrite=False)
     assert (other / "thesis.tex").read_text() == "years of it"
     with pytest.raises(FileExistsError, match="is a file"):
         explanation().save(other / "thesis.tex")

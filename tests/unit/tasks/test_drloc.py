@@ -334,9 +334,12 @@ def test_weight_follows_the_published_schedule(key, weight, total):
 
 def test_short_and_overlong_runs_have_a_weight():
     task = RelativeLocalization(host(), weight=1.0)
-    assert [task.weight_at(epoch, 5) for epoch in (0, 5)] == [0, 0.25]
+    assert [task.weight_at(epoch, 5) for epoch in range(5)] == [0, 1, 0.75, 0.5, 0.25]
+    assert task.weight_at(0, 1) == 1  # one epoch is trained with it too
+    assert max(task.weight_at(epoch, 50) for epoch in range(50)) == task.weight_at(10, 50) == 1
     assert task.weight_at(120, 100) == 0
     assert RelativeLocalization(host(), weight=1.0, ramp_epochs=0).weight_at(0, 10) == 1
+    assert RelativeLocalization(host(), weight=1.0, ramp_epochs=20).weight_at(5, 10) == 0.25  # as asked for
 
 
 def golden_pairs(side):

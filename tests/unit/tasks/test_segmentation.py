@@ -13,17 +13,19 @@ from saccade.config import ConfigError, ModelConfig
 from saccade.data.spec import InputSpec
 from saccade.tasks import Segment
 from saccade.tasks.opening import choose_task
-from saccade.tasks.segmentation.heads import AveragePool, Segmenter
+from saccade.tasks.segmentation.heads import AveragePool
 from saccade.tasks.segmentation.losses import cross_entropy, dice, focal, hard_examples, mask_loss
 from saccade.tasks.segmentation.metrics import SegmentationMetrics, borders, metric_specs
-from saccade.tasks.segmentation.pyramid import any_size_options
 from saccade.training.recipes import configure
 
 SMALL = {"upernet": "upernet:width=16,aux=8", "fpn": "fpn:width=16,inner=32"}
 HOSTS = ["glnet_nano", "sot_7", "t2t_vit_7", "vit_tiny_patch16_224", "tf_efficientnet_lite0", "resnet18", "pvt_v2_b0"]
 LARGE = ["cvt_13", "glnet_stl", "glnet_4g", "glnet_9g", "glnet_16g", "nommer_tiny", "nommer_small", "nommer_base",
          "sot_tiny", "sot_small", "sot_base", "t2t_vit_12", "t2t_vit_14", "t2t_vit_24", "swin_tiny_patch4_window7_224",
-         "convnext_atto", "glnet_stl_paramslot", "glnet_4g_tl", "glnet_9g_tl"]  # fmt: skip
+         "convnext_atto", "glnet_stl_paramslot", "glnet_4g_tl", "glnet_9g_tl", "vit_small_patch14_dinov2", "davit_tiny",
+         "mobilenetv3_small_050", "efficientvit_b0"]  # fmt: skip
+ONE_SIZE = ["maxvit_rmlp_pico_rw_256", "xcit_nano_12_p16_224", "hiera_tiny_224", "cait_xxs24_224", "twins_pcpvt_small",
+            "efficientformer_l1"]  # fmt: skip
 
 
 def make_spec(outputs=("a", "b", "c"), side=32, **extra):
@@ -31,12 +33,7 @@ def make_spec(outputs=("a", "b", "c"), side=32, **extra):
 
 
 def segmenter(name, head, side=65, classes=3):
-    options = {"num_classes": classes, **any_size_options(name)}
-    try:
-        backbone = timm.create_model(name, img_size=side, **options)
-    except TypeError:
-        backbone = timm.create_model(name, **options)
-    return Segmenter(backbone, head, num_classes=classes)
+    return build_model(ModelConfig(name=name, head=head), make_spec("abcdefgh"[:classes], side), seed=0)
 
 
 def check_any_size(name, head):
@@ -81,9 +78,37 @@ def test_segmenters_of_the_recipes_weigh_what_the_papers_tables_say(name, recipe
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["upernet", "fpn"])
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", LARGE + ONE_SIZE)
 def test_large_host_takes_head_at_an_odd_size(name, head):
     check_any_size(name, head)
+
+
+def test_every_registered_backbone_is_tried():
+    ours = {name for name in timm.list_models() if timm.model_entrypoint(name).__module__.startswith("saccade")}
+    assert len(ours) >= 20
+    assert ours <= {*HOSTS, *LARGE}
+
+
+def test_host_of_one_size_is_given_images_of_that_size():
+    model = segmenter("levit_128s", "upernet:width=8,aux=0").eval()
+    assert model.side == 128
+    with torch.no_grad():
+        maps = model.maps(torch.randn(1, 3, 65, 47))
+    assert [tuple(one.shape[-2:]) for one in maps] == [(8, 8), (4, 4), (2, 2), (1, 1)]
+
+
+def test_host_whose_maps_do_not_fit_together_is_refused():
+    with pytest.raises(ConfigError, match=r"pit_ti_224 gives no maps that a head can join at 128 x 128 .* choose"):
+        segmenter("pit_ti_224", "upernet:width=8,aux=0")
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_narrow_fpn_takes_a_single_tiny_image(training):
+    model = segmenter("resnet18", "fpn:width=8,inner=32", side=16).train(training)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()  # of one image with one cell it has nothing to learn
+    assert model(torch.randn(1, 3, 7, 5)).shape == (1, 3, 7, 5)
 
 
 @pytest.mark.parametrize(

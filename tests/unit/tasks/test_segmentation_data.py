@@ -121,6 +121,84 @@ def test_class_that_no_mask_has_is_told(tmp_path):
     assert "nothing" in report.small_classes
 
 
+def test_class_that_is_not_validated_is_told(tmp_path):
+    root = make_masks(tmp_path / "set")
+    (root / "classes.txt").write_text("ground\nsquare\nband\nnothing\n")
+    for file in (root / "masks" / "val").iterdir():
+        mask = np.array(Image.open(file))
+        save_mask(file, np.where(mask == 2, 0, mask).astype(np.uint8))
+    data = opened(root)
+    spec = _spec(data)
+    choose_task("segment").kind.complete_spec(spec, data)
+    assert [note.partition(";")[0] for note in spec.notes] == [
+        "no pixel of the training masks is of 'nothing'",
+        "no pixel of the validation masks is of 'band'",
+    ]
+
+
+def test_mask_of_which_nothing_counts_is_found(tmp_path):
+    root = make_masks(tmp_path / "set")
+    save_mask(root / "masks" / "train" / "1.png", np.full((32, 40), 255, np.uint8))
+    found = [finding for finding in check_data(str(root)).findings if finding.kind == "mask"]
+    assert [finding.name for finding in found] == ["masks/train/1.png"]
+    assert "no pixel of its mask counts" in found[0].reason
+
+
+def test_masks_with_smoothed_edges_are_not_taken_for_hundreds_of_classes(tmp_path):
+    root = make_masks(tmp_path / "set", values=(0, 120, 240))
+    for file in (root / "masks").rglob("*.png"):
+        Image.open(file).resize((20, 16), Image.Resampling.BICUBIC).resize((40, 32)).save(file)
+    with pytest.raises(ValueError, match=r"different values from 0 to \d+, too many .* smoothed .* add classes.txt"):
+        opened(root)
+
+
+def test_mask_without_image_is_told(tmp_path):
+    root = make_masks(tmp_path / "set")
+    save_mask(root / "masks" / "train" / "stray.png", np.full((4, 4), 99, np.uint8))
+    data = opened(root)
+    assert data.outputs == ("class 0", "class 1", "class 2")
+    assert any("1 mask not used" in note and "stray.png" in note for note in data.notes)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "1", "F", "I;16"])
+def test_masks_of_other_modes_keep_their_values(tmp_path, mode):
+    root = make_masks(tmp_path / "set")
+    for file in list((root / "masks").rglob("*.png")):
+        mask = np.array(Image.open(file))
+        made = {
+            "RGBA": lambda m: np.stack([m, m, m, np.where(m, 255, 0).astype(np.uint8)], -1),
+            "LA": lambda m: np.stack([m, np.full_like(m, 7)], -1),
+            "1": lambda m: m == 1,
+            "F": lambda m: m.astype(np.float32),
+            "I;16": lambda m: m.astype(np.uint16),
+        }[mode](mask)
+        file.unlink()
+        Image.fromarray(made).save(file.with_suffix(".tif" if mode == "F" else ".png"))
+    truth = make_pair(0)[1]
+    assert (mask_of(opened(root).train) == (truth == 1 if mode == "1" else truth)).all()
+
+
+def test_names_in_capitals_and_masks_with_a_suffix_are_matched(tmp_path):
+    root = make_masks(tmp_path / "set")
+    for file in list((root / "images").rglob("*.png")):
+        Image.open(file).save(file.with_suffix(".JPG"), format="JPEG")
+        file.unlink()
+    for number, file in enumerate(sorted((root / "masks").rglob("*.png"))):
+        file.rename(file.with_name(file.stem + ("_mask", "_labels")[number % 2] + ".PNG"))
+    data = opened(root)
+    assert (len(data.train), len(data.val)) == (6, 2)
+    assert (mask_of(data.train, 3) == make_pair(3)[1]).all()
+
+
+def test_images_of_one_pixel_are_fitted_in(tmp_path):
+    root = make_masks(tmp_path / "set")
+    Image.fromarray(np.full((1, 1, 3), 9, np.uint8)).save(root / "images" / "train" / "0.png")
+    save_mask(root / "masks" / "train" / "0.png", np.ones((1, 1), np.uint8))
+    data = opened(root)
+    sample = choose_task("segment").kind.encoder(_spec(data))(data.train.sample(0))
+    assert (sample["mask"] == 1).all()
+
+
 def test_jpeg_masks_are_refused(tmp_path):
     root = make_masks(tmp_path / "set")
     (root / "classes.txt").write_text("ground\nsquare\nband\n")
@@ -183,7 +261,14 @@ def test_voc_is_read_by_its_lists(tmp_path):
         image, mask = make_pair(number)
         (tmp_path / "JPEGImages").mkdir(exist_ok=True)
         Image.fromarray(image).save(tmp_path / "JPEGImages" / f"2007_{number}.jpg")
-        save_mask(tmp_path / "SegmentationClass" / f"2007_{number}.png", np.array([0, 12, 255], np.uint8)[mask])
+        for folder in ("SegmentationClass", "SegmentationObject"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            drawn = Image.fromarray(np.array([0, 12, 255], np.uint8)[mask])
+            drawn.putpalette([number % 256 for number in range(768)])
+            drawn.save(tmp_path / folder / f"2007_{number}.png")
+    Image.fromarray(image).save(tmp_path / "JPEGImages" / "2008_9.jpg")  # most have boxes alone
+    (tmp_path / "Annotations").mkdir()
+    (tmp_path / "Annotations" / "2007_0.xml").write_text("<annotation/>")
     lists = tmp_path / "ImageSets" / "Segmentation"
     lists.mkdir(parents=True)
     (lists / "train.txt").write_text("2007_0\n2007_2\n")
@@ -200,6 +285,8 @@ def test_ade20k_ignores_zero_and_counts_from_one(tmp_path):
             (tmp_path / folder / part).mkdir(parents=True)
         Image.fromarray(image).save(tmp_path / "images" / part / "ADE_0.jpg")
         save_mask(tmp_path / "annotations" / part / "ADE_0.png", np.array([0, 1, 150], np.uint8)[mask])
+    (tmp_path / "objectInfo150.txt").write_text("Idx\tRatio\tTrain\tVal\tStuff\tName\n")
+    (tmp_path / "sceneCategories.txt").write_text("ADE_0 airport\n")
     data = opened(tmp_path)
     assert (data.outputs[0], data.outputs[149]) == ("wall", "flag")
     assert (mask_of(data.train) == np.array([-1, 0, 149])[make_pair(0)[1]]).all()
@@ -214,6 +301,11 @@ def test_cityscapes_ids_become_nineteen_classes(tmp_path):
         save_mask(
             tmp_path / "gtFine" / part / "ulm" / "ulm_0_gtFine_labelIds.png", np.array([7, 33, 4], np.uint8)[mask]
         )
+        save_mask(tmp_path / "gtFine" / part / "ulm" / "ulm_0_gtFine_color.png", COLOURS[mask])
+        save_mask(tmp_path / "gtFine" / part / "ulm" / "ulm_0_gtFine_instanceIds.png", mask.astype(np.uint16) * 7000)
+        (tmp_path / "gtFine" / part / "ulm" / "ulm_0_gtFine_polygons.json").write_text("{}")
+    (tmp_path / "leftImg8bit" / "test" / "bonn").mkdir(parents=True)
+    Image.fromarray(image).save(tmp_path / "leftImg8bit" / "test" / "bonn" / "bonn_0_leftImg8bit.png")
     data = opened(tmp_path)
     assert len(data.outputs) == 19
     assert (mask_of(data.train) == np.array([0, 18, -1])[make_pair(0)[1]]).all()
@@ -236,6 +328,8 @@ def test_panoptic_segments_become_their_categories(tmp_path):
             ],
         }  # fmt: skip
         (tmp_path / "annotations" / f"panoptic_{part}2017.json").write_text(json.dumps(told))
+        boxes = {"images": told["images"], "annotations": [], "categories": told["categories"]}
+        (tmp_path / "annotations" / f"instances_{part}2017.json").write_text(json.dumps(boxes))
     data = opened(tmp_path)
     assert data.outputs == ("sky", "cat")
     assert (mask_of(data.train) == np.array([-1, 1, 0])[mask]).all()
@@ -253,6 +347,9 @@ def test_pets_are_read_by_their_lists(tmp_path):
     data = opened(tmp_path)
     assert data.outputs == ("pet", "background", "border")
     assert (len(data.train), len(data.val)) == (2, 1)
+    (tmp_path / "images" / "Abyssinian_1.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match=r"trainval.txt names 1 of 2 images that are not there: 'Abyssinian_1'"):
+        opened(tmp_path)
 
 
 def test_image_that_is_fitted_in_comes_back_at_its_own_size():

@@ -68,6 +68,24 @@ def test_every_verb_takes_it_and_says_that_it_is_unfinished(words, stopped, tmp_
     assert f"after 1 of {EPOCHS} epochs (step 6)" in told
 
 
+@pytest.mark.slow
+def test_what_is_exported_of_it_says_so_wherever_it_is_asked(stopped, tmp_path, capsys):
+    from saccade.deployment.predictor import open_predictor
+
+    assert main(["export", str(stopped), "--out", str(tmp_path / "out"), "--limit", "8"]) == 0
+    told = capsys.readouterr()
+    assert "are unfinished" in " ".join(told.err.split())
+    assert "run (unfinished), judged by" in told.out
+    assert open_predictor(tmp_path / "out" / "model.onnx").bundle.name == "run (unfinished)"
+
+
+def test_a_server_calls_it_unfinished(stopped):
+    from saccade.deployment.predictor import open_predictor
+
+    with pytest.warns(UserWarning, match="are unfinished"):
+        assert open_predictor(stopped).bundle.name == "run (unfinished)"
+
+
 def test_its_note_is_on_the_page(stopped, tmp_path):
     with pytest.warns(UserWarning, match="are unfinished"):
         found = saccade.evaluate(stopped, limit=20, out=tmp_path / "found", quiet=True)

@@ -1,5 +1,8 @@
+from itertools import product
+
 import pytest
 
+from saccade.building import parse_plugin
 from saccade.config import AugmentConfig, ConfigError
 from saccade.training.recipes import configure, grid_of
 from saccade.tuning.space import Axis, candidates, own_space, read_grid, settings_of, strength_settings
@@ -70,6 +73,27 @@ variants:
 
 
 @pytest.mark.parametrize(
+    ("model", "rates", "batches", "dims", "dropped"),
+    [
+        ("bert-base-uncased", (2e-5, 3e-5), (24, 64, 96), {32, 64, 72}, {0.5, 0.8}),
+        ("somebodys-folder", (2e-5, 3e-5), (24, 64, 96), {32, 64, 72}, {0.5, 0.8}),
+        ("roberta-base", (1e-5, 2e-5), (16, 32), {32, 64, 72}, {0.5, 0.7}),
+        ("spanbert-base-cased", (2e-5,), (32,), {32, 64, 72}, {0.5, 0.7}),
+        ("openai-gpt", (6.25e-5,), (32, 64), {64, 80}, {0.5, 0.7}),
+    ],
+)
+def test_the_recipe_of_texts_carries_the_papers_grid(model, rates, batches, dims, dropped):
+    config = configure("text", {"model.name": model, "task": "text"})
+    axes = {axis.name: axis.values for axis in read_grid(grid_of(config), config, source="text")}
+    assert (axes["optim.lr"], axes["optim.batch_size"]) == (rates, batches)
+    heads = [parse_plugin(text)[1] for (text,) in axes["model.plugins"]]
+    assert {(head["head_dim"], head["drop_rate"]) for head in heads} == set(product(dims, dropped))
+    assert {head["num_heads"] for head in heads} == {1}
+    kept = read_grid(grid_of(config), config, source="text", fixed=["model.plugins"])
+    assert [axis.name for axis in kept] == ["optim.lr", "optim.batch_size"]
+
+
+@pytest.mark.parametrize(
     ("grid", "message"),
     [
         ([1, 2], "it takes lists"),
@@ -84,3 +108,12 @@ variants:
 def test_a_grid_that_makes_no_sense_is_refused(grid, message):
     with pytest.raises(ConfigError, match=message):
         read_grid(grid, configure("small", {}), source="mine")
+
+
+def test_the_grid_of_texts_can_be_tried_with_lists_among_its_values():
+    config = configure("text", {"model.name": "prajjwal1/bert-tiny", "task": "text"})
+    axes = read_grid(grid_of(config), config, source="text")
+    found = candidates(axes, 12)
+    assert len({repr(one) for one in found}) == 12
+    for one in found:
+        configure("text", {"task": "text", **settings_of(one, config)})

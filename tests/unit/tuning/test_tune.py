@@ -41,7 +41,7 @@ def test_a_search_ends_with_a_recipe_that_trains_and_a_page(planned, tmp_path):
     assert settings["optim"]["batch_size"] == 16
     page = (tmp_path / "tune" / "report.html").read_text()
     assert "against learning rate" in page
-    assert "validation pictures were not looked at" in " ".join(page.split())
+    assert "validation samples were not looked at" in " ".join(page.split())
     trained = saccade.train(
         recipe=str(found.recipe), out=tmp_path / "run", quiet=True, settings={"data.train_limit": 64}
     )

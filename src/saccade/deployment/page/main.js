@@ -146,6 +146,7 @@ async function begin() {
     offer(byId("first"), entries);
     offer(byId("second"), [["", "no other"], ...entries]);
     byId("second-way").hidden = models.length < 2;
+    if (models.length === 2) byId("second").value = models[1].index; // two are served to be compared
     reading();
     const { max_bytes: bytes, max_pixels: pixels } = about.limits;
     byId("limits").textContent =

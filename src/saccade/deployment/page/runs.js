@@ -10,7 +10,7 @@ export async function showRuns(complain) {
     return;
   }
   const head = ["Name", "Kind", "What it is", "Result", "Report"];
-  const rows = runs.map((run) => make(
+  const rows = [...runs].sort(better).map((run) => make(
     "tr", {},
     make("th", { scope: "row" }, run.name),
     make("td", {}, run.kind),
@@ -28,6 +28,14 @@ export async function showRuns(complain) {
       make("tbody", {}, ...rows),
     ),
   ));
+}
+
+// Comparisons first, then finished runs, the best of a kind of result first; the rest by name.
+function better(a, b) {
+  const rank = (run) => (run.kind === "comparison" ? 0 : run.finished ? 1 : 2);
+  const [one, two] = [a.facts.score, b.facts.score];
+  const score = one && two && one.name === two.name ? (two.value - one.value) * (one.larger === false ? -1 : 1) : 0;
+  return rank(a) - rank(b) || score || a.name.localeCompare(b.name, undefined, { numeric: true });
 }
 
 // What a run reached in the metric it is judged by, with the metric's words.

@@ -6,8 +6,21 @@ let serial = 0;
 export function showViews(place, explained) {
   const keys = [...new Set(explained.flatMap((one) => one.views.map((view) => view.key)))];
   const has = (key) => explained.some((one) => one.views.some((view) => view.key === key && !view.absent));
-  keys.sort((a, b) => has(b) - has(a)); // what does not apply comes last
-  place.replaceChildren(...keys.map((key) => section(key, explained)));
+  const none = keys.filter((key) => !has(key));
+  place.replaceChildren(
+    ...keys.filter(has).map((key) => section(key, explained)),
+    ...(none.length ? [absent(none, explained)] : []),
+  );
+}
+
+// What does not apply, in one line; the reasons are folded.
+function absent(keys, explained) {
+  const views = keys.map((key) => explained.flatMap((one) => one.views).find((view) => view.key === key));
+  return make(
+    "details", { class: "note", "data-view": "absent" },
+    make("summary", {}, `Views that do not apply here: ${views.map((view) => view.title).join(", ")}`),
+    make("ul", {}, ...views.map((view) => make("li", {}, make("strong", {}, view.title), `: ${view.absent}`))),
+  );
 }
 
 function section(key, explained) {
@@ -83,7 +96,8 @@ function figures(group) {
   const pictures = group.filter((figure) => figure.picture);
   const charts = group.filter((figure) => !figure.picture);
   const box = make("div", {});
-  if (pictures.length) box.append(make("div", { class: "figures" }, ...pictures.map(figure)));
+  const size = pictures.length > 2 ? "figures" : "figures large"; // a few can be seen as large as the page allows
+  if (pictures.length) box.append(make("div", { class: size }, ...pictures.map(figure)));
   if (charts.length) box.append(make("div", { class: "figures charts" }, ...charts.map(figure)));
   return box;
 }

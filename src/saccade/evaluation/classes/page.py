@@ -1,9 +1,12 @@
 """What an evaluation's page says of classifiers: right answers, calibration, classes, attacks."""
 
+from collections.abc import Sequence
+
 from ...report.class_sections import reliability_chart, reliability_table
 from ...report.markup import Html, join, shorten
 from ...report.page import Section, fold, grid, paragraph, table
 from ...report.rows import Interval, share_chart
+from ...report.tally import Score
 from ..findings import Evaluated, Findings
 from ..page_parts import NAME, change, change_ends, is_sure, number_cell, title
 from ..robust import mean_name
@@ -54,6 +57,8 @@ def class_section(result: Findings) -> Section | None:
     seen = sorted((s for s in first.classes if s.pictures), key=lambda s: (s.share, s.name))
     if not seen:
         return None
+    if len(result.runs) == 1:
+        return Section("classes", "Accuracy by class", _class_bars(seen))
     by_name = {run.name: {s.name: s for s in run.classes} for run in result.runs.values()}
 
     def own(run: Evaluated, name: str) -> Html:
@@ -73,6 +78,17 @@ def class_section(result: Findings) -> Section | None:
         fold(f"{len(rest)} more classes", table(header, rest, caption="The others", numeric=numeric)) if rest else None
     )
     return Section("classes", "Accuracy by class", join(shown, more))
+
+
+def _class_bars(seen: Sequence[Score]) -> Html:
+    """Return the accuracy of every class of one run as bars, the worst first, those beyond a few folded."""
+    rows = [Interval(s.name, s.interval[0], s.share, s.interval[1], f"{s.correct:,} of {s.pictures:,}") for s in seen]
+    title = "Accuracy by class with Wilson's 95% interval, the worst first"
+    shown = share_chart(rows[:WORST], title=title, measure="Accuracy", name_label="Class")
+    if len(rows) <= WORST:
+        return shown
+    rest = share_chart(rows[WORST:], title="The others", measure="Accuracy", name_label="Class")
+    return join(shown, fold(f"{len(rows) - WORST} more classes", rest))
 
 
 def attack_section(result: Findings) -> Section | None:

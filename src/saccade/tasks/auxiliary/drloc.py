@@ -30,6 +30,7 @@ from ..task import Task
 from .around import Around
 from .grids import Found, GridReader, Grids, Source, image_size
 
+RISE = 20  # epochs, as published
 Features = Callable[[nn.Module, Tensor], tuple[Any, Tensor]]
 
 
@@ -47,7 +48,7 @@ class RelativeLocalization(Around):
         weight: of the localization loss: 0.5, but 0.1 for T2T-ViT and CvT and 0.01 for ViT.
         schedule: "triangle" (published) grows from 0 over `ramp_epochs` and falls to 0 at the end, as `set_epoch` is
             told; "constant" does not. The weight is full until `set_epoch` is called.
-        ramp_epochs: length of the rise.
+        ramp_epochs: length of the rise; by default 20 (published), but a fifth of a run at most.
         loss: "l1", "cross_entropy", "gaussian" (regression with a Gaussian prior) or "square" (without).
         signed: tell directions too; by default only with classes.
         unit: what "l1" counts offsets in: "cells" (published), "sides" of the grid (the paper) or its "span".
@@ -81,7 +82,7 @@ class RelativeLocalization(Around):
         pairs: int = 64,
         weight: float | None = None,
         schedule: Literal["triangle", "constant"] = "triangle",
-        ramp_epochs: int = 20,
+        ramp_epochs: int | None = None,
         loss: Loss = "l1",
         signed: bool | None = None,
         unit: Unit = "cells",
@@ -211,9 +212,10 @@ class RelativeLocalization(Around):
         """Return the weight of the localization loss in an epoch."""
         if self.schedule == "constant":
             return self.weight
-        if epoch < self.ramp_epochs:
-            return self.weight * epoch / self.ramp_epochs
-        return self.weight * max(0.0, 1 - (epoch - self.ramp_epochs) / max(total_epochs - self.ramp_epochs, 1))
+        rise = min(RISE, total_epochs // 5) if self.ramp_epochs is None else self.ramp_epochs
+        if epoch < rise:
+            return self.weight * epoch / rise
+        return self.weight * max(0.0, 1 - (epoch - rise) / max(total_epochs - rise, 1))
 
     def release(self) -> None:
         """Take the task's listeners off the host; it cannot localize any more."""

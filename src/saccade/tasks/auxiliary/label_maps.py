@@ -14,12 +14,13 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from ...config import ConfigError
-from ...files import whole_file, write_text
+from ...files import open_regular, read_small, whole_file, write_text
 from ...layers.numerics import upcast
 from .teacher import SoftLabels, TeacherLabels, Values, resample
 
 MANIFEST = "labels.json"
 FORMAT = 1
+MANIFEST_BYTES, MOST_CLASSES = 2**26, 2**20
 
 
 class LabelMaps:
@@ -39,8 +40,7 @@ class LabelMaps:
         self._files: dict[str, Any] = {}
         self._rows: dict[str, tuple[str, int]] = {}
         for shard in self.shards:
-            names = json.loads((self._open(shard).metadata() or {}).get("names", "[]"))
-            self._rows |= {name: (shard, row) for row, name in enumerate(names)}
+            self._rows |= {name: (shard, row) for row, name in enumerate(self._names(shard))}
         if len(self._rows) != manifest["pictures"]:
             raise OSError(
                 f"{self.path} holds {len(self._rows)} pictures, its {MANIFEST} counts {manifest['pictures']}; a file "
@@ -147,9 +147,10 @@ class LabelMaps:
         shard, row = self._rows[name]
         file = self._open(shard)
         index, value = (torch.from_numpy(file.get_slice(key)[row].astype(kind)) for key, kind in KINDS)
-        if int(index.max()) >= self.num_classes:
-            last = int(index.max())
-            raise OSError(f"{self.path / shard} names class {last} of {self.num_classes}; make the maps again")
+        lowest, highest = int(index.min()), int(index.max())
+        if lowest < 0 or highest >= self.num_classes:
+            wrong = lowest if lowest < 0 else highest
+            raise OSError(f"{self.path / shard} names class {wrong} of {self.num_classes}; make the maps again")
         return index, value
 
     def _fill(self, index: Tensor, value: Tensor) -> Tensor:
@@ -163,9 +164,23 @@ class LabelMaps:
         full = full.scatter(1, index, value)
         return full / full.sum(1, keepdim=True)  # half precision rounded
 
+    def _names(self, shard: str) -> list[str]:
+        """Return the names of a file's pictures, or refuse what no maps are: the file may be a stranger's."""
+        file = self._open(shard)
+        try:
+            names = json.loads((file.metadata() or {}).get("names", "[]"))
+            shapes = [file.get_slice(kind).get_shape() for kind, _ in KINDS]
+        except (SafetensorError, ValueError, RecursionError):
+            names, shapes = None, []
+        sound = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if not sound or len(shapes[0]) != 4 or shapes[0] != shapes[1] or shapes[0][0] != len(names) or 0 in shapes[0]:
+            raise OSError(f"{self.path / shard} holds no labels of places as they are written; make the maps again")
+        return names
+
     def _open(self, shard: str) -> Any:
         if shard not in self._files:
             try:
+                open_regular(self.path / shard).close()
                 self._files[shard] = safe_open(self.path / shard, framework="numpy")
             except (SafetensorError, OSError) as error:
                 raise OSError(
@@ -312,15 +327,24 @@ def _write_shard(path: Path, best: Sequence[_Best]) -> None:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((path / MANIFEST).read_text())
+        manifest = json.loads(read_small(path / MANIFEST, most=MANIFEST_BYTES))
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{path} has no {MANIFEST}; give a folder that save_label_maps finished writing, or make the maps again"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OSError(f"{path / MANIFEST} is damaged ({error}); copy it again, or make the maps again") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise OSError(f"{path / MANIFEST} is not of format {FORMAT}, which this version reads; make the maps again")
+    count, shards, classes = manifest.get("num_classes"), manifest.get("shards"), manifest.get("classes")
+    named = classes is None or (isinstance(classes, list) and all(isinstance(name, str) for name in classes))
+    beside = isinstance(shards, list) and all(isinstance(name, str) and Path(name).name == name for name in shards)
+    known = manifest.get("values") in ("probabilities", "logits") and type(manifest.get("pictures")) is int
+    if type(count) is not int or not 0 < count <= MOST_CLASSES or not (named and beside and known):
+        raise OSError(
+            f"{path / MANIFEST} does not say how many classes, pictures and files beside it there are; make the maps "
+            "again"
+        )
     return manifest
 
 

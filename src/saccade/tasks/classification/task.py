@@ -171,8 +171,8 @@ class Classify(Task):
         """Return the likeliest classes, likeliest first; of equal ones the first."""
         order = np.argsort(-row, kind="stable")[:top]
         rows = tuple((spec.outputs[i], _percent(row[i]), float(row[i])) for i in order)
-        classes = [{"class": spec.outputs[i], "index": int(i), "share": _finite(row[i])} for i in order]
-        record = {"answer": classes[0]["class"], "share": classes[0]["share"], "classes": classes}
+        classes = [{"class": spec.outputs[i], "index": int(i), **_probability(_finite(row[i]))} for i in order]
+        record = {"answer": classes[0]["class"], **_probability(classes[0]["probability"]), "classes": classes}
         return Answer(rows[0][0], rows, record, said=(rows[0][0],))
 
     @classmethod
@@ -182,10 +182,10 @@ class Classify(Task):
 
     @classmethod
     def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
-        """Return class and share, likeliest first."""
+        """Return class and confidence, likeliest first."""
         top = min(top, len(spec.outputs))
-        more = [part for n in range(2, top + 1) for part in (f"class_{n}", f"share_{n}")]
-        return ["class", "share", *more]
+        more = [part for n in range(2, top + 1) for part in (f"class_{n}", f"confidence_{n}")]
+        return ["class", "confidence", *more]
 
     @classmethod
     def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:
@@ -195,8 +195,8 @@ class Classify(Task):
 
     @classmethod
     def line_record(cls, answer: Answer) -> dict[str, Any]:
-        """Return classes and shares, likeliest first."""
-        return {"answers": [{"class": name, "share": round(share or 0.0, 6)} for name, _, share in answer.rows]}
+        """Return classes and probabilities, likeliest first."""
+        return {"answers": [{"class": name, **_probability(round(share or 0.0, 6))} for name, _, share in answer.rows]}
 
 
 def classification_loss(
@@ -242,6 +242,11 @@ def weigh_classes(loss: LossConfig, counts: Tensor | None, *, classes: int) -> T
 
 def _percent(value: np.floating) -> str:
     return f"{value:.1%}" if np.isfinite(value) else "not a number"
+
+
+def _probability(value: float | None) -> dict[str, float | None]:
+    """Return a probability under its name, and under the one that earlier programs read."""
+    return {"probability": value, "share": value}
 
 
 def _finite(value: np.floating) -> float | None:

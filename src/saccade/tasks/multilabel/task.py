@@ -171,7 +171,8 @@ class Multilabel(Task):
         labels = [
             {
                 "label": spec.outputs[i],
-                "share": float(row[i]),
+                "probability": float(row[i]),
+                "share": float(row[i]),  # the name that earlier programs read
                 "threshold": limits[i],
                 "said": bool(row[i] >= limits[i]),
             }

@@ -1,6 +1,7 @@
 """Masks that belong to images: files beside them, read when a sample is."""
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -88,6 +89,8 @@ class MaskTargets(Targets):
             return
         if mask.shape != tuple(size):
             yield other_size(self.files[int(self.rows[index])], mask.shape, tuple(size))
+        elif (mask < 0).all():
+            yield BadSample(self.files[int(self.rows[index])], "no pixel of its mask counts; all are ignored", "mask")
 
     def balance(self) -> np.ndarray:
         """Return how many pixels each class has in all masks that can be read."""
@@ -209,7 +212,7 @@ def read_masks(table: Table, *, given: str | list[str] | None, ignore: int | Non
     blank = next((row for row, name in enumerate(names) if not name), None)
     if blank is not None:
         raise ValueError(f"{table.path}: row {blank + 1} has no mask; fill it in or take the row out")
-    missing = [name for name in names if not (table.path.parent / name).exists()]
+    missing = [name for name in names if not os.path.exists(table.path.parent / name)]
     if len(missing) > max(0.05 * len(names), 1) or (missing and len(missing) == len(names)):
         raise FileNotFoundError(
             f"{table.path} names {len(missing)} of {len(names)} masks that are not there: {abbreviate(missing)}; paths "

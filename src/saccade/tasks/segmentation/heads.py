@@ -53,9 +53,10 @@ class Segmenter(nn.Module):
         backbone: of timm's contract.
         head: as `--set model.head` names it: "upernet", "fpn:width=128", ...
         num_classes: that pixels are told apart into.
+        side: that the backbone takes alone; images of another are resized to it. None takes any.
     """
 
-    def __init__(self, backbone: nn.Module, head: str, *, num_classes: int) -> None:
+    def __init__(self, backbone: nn.Module, head: str, *, num_classes: int, side: int | None = None) -> None:
         super().__init__()
         name, options = parse_options(head, HEADS, given_here=("channels",))
         pyramid = FeaturePyramid(backbone, norm=name not in UNNORMED)
@@ -63,7 +64,7 @@ class Segmenter(nn.Module):
         cfg = getattr(backbone, "pretrained_cfg", None) or {}
         self.pretrained_cfg = cfg
         self.default_cfg = {"classifier": ("decoder", "classifier", "auxiliary")}  # what other classes leave as it is
-        self.num_classes, self.num_features = num_classes, pyramid.channels[-1]
+        self.num_classes, self.num_features, self.side = num_classes, pyramid.channels[-1], side
         self.multiple = pyramid.multiple * made.cells
         self.backbone, self.neck = backbone, pyramid
         self.decoder = made.decoder
@@ -102,10 +103,14 @@ class Segmenter(nn.Module):
 
     def maps(self, x: Tensor) -> list[Tensor]:
         """Return the four maps that the head gets."""
+        if self.side is not None:
+            x = F.interpolate(x, (self.side, self.side), mode="bilinear", align_corners=False)
         return self.neck(self.backbone, pad_to(x, self.multiple))
 
     def _enlarge(self, logits: Tensor, images: Tensor) -> Tensor:
         height, width = images.shape[-2:]
+        if self.side is not None:
+            return F.interpolate(logits, (height, width), mode="bilinear", align_corners=False)
         whole = [(side + self.multiple - 1) // self.multiple * self.multiple for side in (height, width)]
         return F.interpolate(logits, whole, mode="bilinear", align_corners=False)[..., :height, :width]
 
@@ -250,6 +255,9 @@ def fpn(
     decoder = _smp("fpn", "FPNDecoder")(
         _wide(channels), 5, pyramid_channels=width, segmentation_channels=inner, dropout=0
     )
+    for module in decoder.modules():
+        if isinstance(module, nn.GroupNorm):  # one value, of a channel by itself in a map of one cell, has no spread
+            module.num_groups = min(module.num_groups, module.num_channels // 2)
     if smooth:
         for level, block in enumerate(decoder.seg_blocks):
             decoder.seg_blocks[level] = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), block)

@@ -12,12 +12,13 @@ from ...data.image import EXTENSIONS, BadSample
 from ...data.reader import ReadOptions, register_reader
 from ...data.source import FileSource, Names, Splits
 from ...data.split import TRAIN, VAL, abbreviate
+from ...wording import count_of
 from .data import MaskTargets, make_targets
 from .known import ADE20K, CITYSCAPES, CITYSCAPES_IDS, PETS, VOC
 from .values import IGNORED, ClassMap, find_map, make_map
 
 MASKS = (".png", ".bmp", ".tif", ".tiff", ".gif", ".webp")
-Pairs = dict[str, list[tuple[str, str]]]  # of each part, names of images and of their masks; "" where there is none
+Pairs = dict[str, list[tuple[str, str]]]  # of each part, names of images and of their masks; "" where one is missing
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,18 @@ def open_masks(
         raise ValueError(f"{path} is laid out as {layout.name} and has no training images with masks; see docs/data.md")
     sources: dict[str, FileSource] = {}
     notes: tuple[str, ...] = (f"images and masks as {layout.name} lays them out",)
-    whole = [mask for part in found.values() for _, mask in part if mask]
+    whole = [mask for part in found.values() for image, mask in part if image and mask]
     if panoptic is not None:
         targets = panoptic.targets
     else:
         targets = make_targets(path, whole, classes=layout.classes(path), given=given, ignore=ignore)
     notes += targets.notes
+    lonely = [mask for part in found.values() for image, mask in part if not image]
+    if lonely:
+        notes += (f"{count_of(len(lonely), 'mask')} not used, having the name of no image: {abbreviate(lonely)}",)
     place = {targets.files[number]: number for number in range(len(targets.files))}
-    for part, pairs in found.items():
+    for part, both in found.items():
+        pairs = [(image, mask) for image, mask in both if image]
         lacking = tuple(BadSample(image, "there is no mask of this image", "mask") for image, mask in pairs if not mask)
         kept = [(image, mask) for image, mask in pairs if mask]
         if len(lacking) > max(bad_limit * len(pairs), 1) or not kept:
@@ -116,7 +121,10 @@ def _files(folder: Path, endings: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _matched(root: Path, images: Path, masks: Path) -> list[tuple[str, str]]:
-    """Return every image of a folder with the mask of the same name in another; some add `_mask` to it."""
+    """Return every image of a folder with the mask of the same name in another, and masks that are of none of them.
+
+    Some add `_mask` to a mask's name.
+    """
     names = _files(masks, MASKS)
     pairs, used = [], set()
     for stem, image in _files(images, tuple(EXTENSIONS)).items():
@@ -129,7 +137,7 @@ def _matched(root: Path, images: Path, masks: Path) -> list[tuple[str, str]]:
             f"none of the {len(names)} masks in {masks} has the name of an image in {images} ({abbreviate(lonely)}); "
             "give a mask the name of its image"
         )
-    return pairs
+    return pairs + [("", names[stem].relative_to(root).as_posix()) for stem in lonely]
 
 
 def _part(folder: Path, names: tuple[str, ...]) -> Path | None:
@@ -169,18 +177,23 @@ def _is_swapped(root: Path) -> bool:
 
 def _voc(root: Path) -> Pairs:
     lists = root / "ImageSets" / "Segmentation"
-    every = dict(_matched(root, root / "JPEGImages", root / "SegmentationClass"))
-    by_stem = {Path(image).stem: (image, mask) for image, mask in every.items()}
-    found: Pairs = {}
-    for part in ("train", "val"):
-        file = lists / f"{part}.txt"
-        if file.is_file():
-            stems = file.read_text(encoding="utf-8").split()
-            missing = [stem for stem in stems if stem not in by_stem]
-            if missing:
-                raise FileNotFoundError(f"{file} names images that are not there: {abbreviate(missing)}")
-            found[part] = [by_stem[stem] for stem in stems]
-    return found or {"train": [(image, mask) for image, mask in every.items() if mask]}
+    pairs = _matched(root, root / "JPEGImages", root / "SegmentationClass")
+    found = {part: _listed(file, pairs) for part in ("train", "val") if (file := lists / f"{part}.txt").is_file()}
+    return found or {"train": [(image, mask) for image, mask in pairs if mask]}
+
+
+def _listed(file: Path, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the images that a list names, one at the beginning of each line, with their masks."""
+    by_stem = {Path(image).stem: (image, mask) for image, mask in pairs if image}
+    stems = [line.split()[0] for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    stems = [stem for stem in stems if not stem.startswith("#")]
+    missing = [stem for stem in stems if stem not in by_stem]
+    if missing:
+        raise FileNotFoundError(
+            f"{file} names {len(missing)} of {len(stems)} images that are not there: {abbreviate(missing)}; add them, "
+            "or take them out of the list"
+        )
+    return [by_stem[stem] for stem in stems]
 
 
 def _ade20k(root: Path) -> Pairs:
@@ -222,18 +235,18 @@ def _ade20k_classes(root: Path) -> ClassMap:
 
 def _pets(root: Path) -> Pairs:
     """`images/*.jpg`, `annotations/trimaps/*.png` and lists `annotations/{trainval,test}.txt`."""
-    pairs = {Path(image).stem: (image, mask) for image, mask in _matched(root, root / "images", _trimaps(root))}
-    found: Pairs = {}
-    for part, name in (("train", "trainval"), ("val", "test")):
-        file = root / "annotations" / f"{name}.txt"
-        if file.is_file():
-            stems = [line.split()[0] for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-            found[part] = [pairs[stem] for stem in stems if stem in pairs]
-    return found or {"train": list(pairs.values())}
+    pairs, lists = _matched(root, root / "images", _trimaps(root)), root / "annotations"
+    parts = (("train", "trainval"), ("val", "test"))
+    found = {part: _listed(file, pairs) for part, name in parts if (file := lists / f"{name}.txt").is_file()}
+    return found or {"train": pairs}
 
 
 def _trimaps(root: Path) -> Path:
     return root / "annotations" / "trimaps"
+
+
+# What wrong values raise where they are used, numbers without end and names without end among them.
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError, OSError)
 
 
 @dataclass(frozen=True)
@@ -246,7 +259,7 @@ def _panoptic_lists(root: Path) -> dict[str, Path]:
     found = {}
     for part in ("train", "val"):
         file = next(iter(sorted((root / "annotations").glob(f"panoptic_{part}*.json"))), None)
-        if file is not None:
+        if file is not None and file.is_file():
             found[part] = file
     return found
 
@@ -257,11 +270,13 @@ def _read_panoptic(root: Path) -> _Panoptic:
     names: list[str] = []
     segments: list[dict[int, int]] = []
     categories: list[dict[str, Any]] = []
+    outputs: tuple[str, ...] = ()
     for part, file in _panoptic_lists(root).items():
         try:
             told = json.loads(file.read_text(encoding="utf-8"))
             own = sorted(told["categories"], key=lambda one: int(one["id"]))
             categories = categories or own
+            outputs = tuple(str(one["name"]) for one in categories)
             place = {int(one["id"]): number for number, one in enumerate(categories)}
             images = {one["id"]: str(one["file_name"]) for one in told["images"]}
             masks = root / "annotations" / file.stem
@@ -273,9 +288,8 @@ def _read_panoptic(root: Path) -> _Panoptic:
                 pairs[part].append((image, mask if (root / mask).is_file() else ""))
                 names.append(mask)
                 segments.append({int(s["id"]): place[int(s["category_id"])] for s in entry["segments_info"]})
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise ValueError(f"{file} is not a list of panoptic masks as COCO has it ({error!r})") from None
-    outputs = tuple(str(one["name"]) for one in categories)
+        except _MALFORMED as error:
+            raise ValueError(f"{file} is not a list of panoptic masks as COCO has it ({repr(error)[:300]})") from None
     classes = ClassMap(outputs, tuple(range(len(outputs))))
     rows = np.arange(len(names))
     return _Panoptic(pairs, MaskTargets(rows, outputs, (), root, Names(names), classes, segments))

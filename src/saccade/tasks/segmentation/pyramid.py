@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import timm
 import torch
 import torch.nn.functional as F
 from timm.layers import Conv2dSame, LayerNorm2d
@@ -13,6 +14,7 @@ from ...metadata import constructor_options
 
 FINEST = 4  # pixels from cell to cell in the first map of a columnar host
 MAPS = 4
+SAFE = 64  # pixels whose multiples the strides and windows of hosts of one size divide
 
 
 class FeaturePyramid(nn.Module):
@@ -55,7 +57,10 @@ class FeaturePyramid(nn.Module):
         self.multiple = _common(max(reached), self.strides[-1])
         settle_padding(backbone)
         if hasattr(host, "prune_intermediate_layers"):
-            host.prune_intermediate_layers(self.indices, prune_norm=True, prune_head=True)
+            try:
+                host.prune_intermediate_layers(self.indices, prune_norm=True, prune_head=True)
+            except AssertionError:  # EfficientViT's head refuses to be taken off
+                host.prune_intermediate_layers(self.indices, prune_head=False)
 
     def forward(self, backbone: nn.Module, x: Tensor) -> list[Tensor]:
         """Return four maps, B, C, H, W, that a backbone has of images whose sides `multiple` divides."""
@@ -97,13 +102,30 @@ def any_size_options(name: str) -> dict[str, Any]:
     return {"strict_img_size": False} if "strict_img_size" in known else {}
 
 
+def fixed_side(name: str, side: int) -> int | None:
+    """Return the one side that a model of timm takes when it is built for images of another; None if it takes any.
+
+    Args:
+        name: of the model.
+        side: of the images.
+    """
+    config = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    if config is None or not config.fixed_input_size or any_size_options(name):
+        return None
+    return _up(side, SAFE) if "img_size" in constructor_options(name) else int(config.input_size[-1])
+
+
+def _up(side: int, multiple: int) -> int:
+    return (side + multiple - 1) // multiple * multiple
+
+
 def pad_to(images: Tensor, multiple: int) -> Tensor:
     """Return images whose sides a number divides, the last row and column repeated; no branch a graph would fix."""
     height, width = images.shape[-2:]
     if not torch.compiler.is_exporting() and height % multiple == 0 and width % multiple == 0:
         return images
-    rows = torch.arange((height + multiple - 1) // multiple * multiple, device=images.device).clamp(max=height - 1)
-    columns = torch.arange((width + multiple - 1) // multiple * multiple, device=images.device).clamp(max=width - 1)
+    rows = torch.arange(_up(height, multiple), device=images.device).clamp(max=height - 1)
+    columns = torch.arange(_up(width, multiple), device=images.device).clamp(max=width - 1)
     return images.index_select(2, rows).index_select(3, columns)
 
 

@@ -31,7 +31,7 @@ from .heads import Answers, Segmenter
 from .losses import Loss, mask_loss, pixel_losses, pixel_weights
 from .metrics import SegmentationMetrics, metric_specs, small_masks
 from .page import SegmentationPage
-from .pyramid import any_size_options
+from .pyramid import any_size_options, fixed_side
 from .testing import answer_scales, answer_sliding, answer_whole
 from .values import IGNORED
 
@@ -139,12 +139,10 @@ class Segment(Task):
             return
         pixels = data.train.targets.pixels()
         spec.extra["pixels"] = [int(count) for count in pixels]
-        absent = [name for name, count in zip(spec.outputs, pixels, strict=True) if not count]
-        if absent:
-            among = "" if len(data.train) <= LOOKED else f" of {LOOKED} that were looked at"
-            spec.notes.append(
-                f"no pixel of the training masks{among} is of {abbreviate(absent)}; nothing is learned of it"
-            )
+        _note_absent(spec, pixels, "training", len(data.train), "nothing is learned of it")
+        if isinstance(data.val.targets, MaskTargets):
+            found = np.where(pixels > 0, data.val.targets.pixels(), 1)
+            _note_absent(spec, found, "validation", len(data.val), "it counts in no mean unless it is answered")
 
     @classmethod
     def note_options(cls, spec: InputSpec, options: Any) -> None:
@@ -171,9 +169,10 @@ class Segment(Task):
     # In training
 
     @classmethod
-    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:  # noqa: ARG003
-        """Let the backbone take images of any size."""
-        return any_size_options(name)
+    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:
+        """Let the backbone take images of any size, or be made for one that its strides divide."""
+        side = fixed_side(name, spec.img_size)
+        return any_size_options(name) if side is None else {"img_size": side}
 
     @classmethod
     def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
@@ -182,7 +181,13 @@ class Segment(Task):
             raise ConfigError(
                 "model.probe was asked for; it is for classifiers: a segmenter's head is trained as a whole"
             )
-        return Segmenter(model, config.head or DEFAULT_HEAD, num_classes=len(spec.outputs))
+        name = (getattr(model, "pretrained_cfg", None) or {}).get("architecture", "")
+        side = fixed_side(name, spec.img_size) if name else None
+        side = side and config.options.get("img_size", side)
+        made = Segmenter(model, config.head or DEFAULT_HEAD, num_classes=len(spec.outputs), side=side)
+        if side is not None:
+            _try_once(made, torch.zeros(1, spec.in_chans, side, side), name)
+        return made
 
     @classmethod
     def build(
@@ -340,6 +345,28 @@ class Segment(Task):
         mask = answer.mask[::step, ::step]
         drawn = {"png": base64.b64encode(encode_places(mask)).decode(), "height": mask.shape[0], "width": mask.shape[1]}
         return answer.record | {"mask": drawn | {"colours": palette(len(answer.record["outputs"]))}}
+
+
+def _note_absent(spec: InputSpec, pixels: np.ndarray, part: str, samples: int, so: str) -> None:
+    """Tell of classes without a pixel."""
+    absent = [name for name, count in zip(spec.outputs, pixels, strict=True) if not count]
+    if absent:
+        among = "" if samples <= LOOKED else f" of {LOOKED} that were looked at"
+        spec.notes.append(f"no pixel of the {part} masks{among} is of {abbreviate(absent)}; {so}")
+
+
+def _try_once(model: nn.Module, images: Tensor, name: str) -> None:
+    """Refuse a host of one size whose maps do not fit together; only its answer tells."""
+    try:
+        with torch.no_grad():
+            model.eval()(images)
+    except (RuntimeError, AssertionError) as error:
+        side = images.shape[-1]
+        raise ConfigError(
+            f"{name} gives no maps that a head can join at {side} x {side} pixels ({error}); choose another model, or "
+            "another --img-size"
+        ) from None
+    model.train()
 
 
 def _logits(answer: Any) -> Tensor:

@@ -1,6 +1,7 @@
 """What the values of a mask mean: classes by grey value, palette index or colour, and what is ignored."""
 
 import csv
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +13,13 @@ import numpy as np
 from ...data.geometry import OUTSIDE
 from ...data.image import BadSample
 from ...data.split import abbreviate
+from ...files import read_small
 
 IGNORED = 255  # what masks have where nothing is said, unless a class has it
 UNKNOWN = -2
 MOST = 4096  # classes
+FILE_BYTES = 2**22  # of a file that names them
+GUESSED = 64  # values that are taken for classes where no file names them
 FILES = (
     "classes.json",
     "colormap.json",
@@ -51,14 +55,14 @@ class ClassMap:
 
     def __post_init__(self) -> None:
         """Refuse codes that stand for two classes."""
+        if len(self.names) > MOST:
+            raise ValueError(f"{len(self.names)} classes were given; at most {MOST} are")
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         if twice:
             raise ValueError(f"two classes are called {twice[0]!r}; give each a name of its own")
         both = sorted({code for code in self.codes if self.codes.count(code) > 1})
         if both:
             raise ValueError(f"two classes have the {'colour' if self.colours else 'value'} {self.tell(both[0])}")
-        if len(self.names) > MOST:
-            raise ValueError(f"{len(self.names)} classes were given; at most {MOST} are")
         pairs = dict.fromkeys(self.ignore, OUTSIDE) | {code: place for place, code in enumerate(self.codes)}
         order = sorted(pairs)
         object.__setattr__(self, "sorted_codes", np.array(order, dtype=np.int64))
@@ -119,16 +123,17 @@ def find_map(folder: Path, *, ignore: int | None = IGNORED) -> ClassMap | None:
 def read_map(path: Path, *, ignore: int | None = IGNORED) -> ClassMap:
     """Read a file that names classes, in one of FORMS."""
     try:
+        text = read_small(path, most=FILE_BYTES).decode("utf-8-sig")
         if path.suffix.lower() == ".json":
-            entries = _from_json(json.loads(path.read_text(encoding="utf-8")))
+            entries = _from_json(json.loads(text))
         elif path.suffix.lower() == ".csv":
-            entries = _from_csv(path)
+            entries = _from_csv(text)
         else:
-            entries = _from_lines(path.read_text(encoding="utf-8").splitlines())
+            entries = _from_lines(text.splitlines())
         if not entries:
             raise ValueError("it names no class")
         return make_map(entries, ignore=ignore)
-    except (ValueError, TypeError, KeyError, OSError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OSError, RecursionError, csv.Error) as error:
         raise ValueError(f"{path} cannot be read as names of classes ({error}); give {FORMS}") from None
 
 
@@ -161,9 +166,10 @@ def guess_map(found: Iterable[int], *, ignore: int | None = IGNORED) -> tuple[Cl
         note = "masks have the values 0 and 255: two classes, background and foreground; a file of classes says more"
         return ClassMap(("background", "foreground"), (0, 255), ignore=()), (note,)
     kept = [value for value in values if value != ignore]
-    if len(kept) > 256:
+    if len(kept) > GUESSED:
         raise ValueError(
-            f"masks have {len(kept)} different values from {kept[0]} to {kept[-1]}, too many to be classes; add {FORMS}"
+            f"masks have {len(kept)} different values from {kept[0]} to {kept[-1]}, too many to be taken for classes "
+            f"unnamed (edges that were smoothed when masks were resized look so); mend them, or add {FORMS}"
         )
     names = tuple(f"class {value}" for value in kept)
     seen = abbreviate([str(value) for value in kept], 20)
@@ -191,10 +197,9 @@ def _from_json(told: Any) -> list[tuple[str, Any]]:
     raise ValueError("it holds neither names with values nor a list of names")
 
 
-def _from_csv(path: Path) -> list[tuple[str, Any]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = [{(key or "").strip().lower(): (cell or "").strip() for key, cell in row.items() if key is not None}
-                for row in csv.DictReader(file)]  # fmt: skip
+def _from_csv(text: str) -> list[tuple[str, Any]]:
+    rows = [{(key or "").strip().lower(): (cell or "").strip() for key, cell in row.items() if key is not None}
+            for row in csv.DictReader(io.StringIO(text, newline=""))]  # fmt: skip
     if not rows:
         return []
     names = next((key for key in ("name", "class", "label") if key in rows[0]), None)

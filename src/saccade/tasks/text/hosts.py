@@ -67,7 +67,8 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
     made = getattr(transformers, f"AutoModelFor{AUTO[kind]}")
     with _quietly():
         if weights is None:
-            return made.from_config(config)
+            with _explained(config.model_type):
+                return made.from_config(config)
         _refuse_pickles(Path(weights).expanduser())
         with _explained(weights):
             model, told = made.from_pretrained(

@@ -115,14 +115,13 @@ def _parquet(path: Path) -> Columns:
     parquet = import_extra("pyarrow.parquet", package="pyarrow")
     try:
         table = parquet.read_table(path)
+        kinds = {name: str(table.schema.field(name).type) for name in table.column_names}
+        plain = [name for name, kind in kinds.items() if not kind.startswith(("struct", "list"))]
+        return {name: [_text(value) for value in table.column(name).to_pylist()] for name in plain}
     except Exception as error:  # pyarrow's own kinds, which it derives differently from version to version
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise ValueError(f"{path} is not a Parquet file, or is damaged ({error})") from error
-    plain = [
-        name for name in table.column_names if not str(table.schema.field(name).type).startswith(("struct", "list"))
-    ]
-    return {name: [_text(value) for value in table.column(name).to_pylist()] for name in plain}
 
 
 def _lines(path: Path) -> list[str]:

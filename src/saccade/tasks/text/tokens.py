@@ -1,5 +1,7 @@
 """Texts as tokens: counted once, kept flat, handed out in rows that are padded on the right."""
 
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +19,10 @@ from ...data.spec import InputSpec
 # Lengths that rows are padded to: few, so that steps of each can be replayed, and near, so that little is wasted.
 LADDER = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
 NAMED = 5  # texts that an error names
+GROWTH = 1024  # times that a tokenizer may make a text longer before it is cut into tokens
+STEADY = ("Strip", "StripAccents", "Lowercase", "NFC", "Split", "Whitespace", "WhitespaceSplit", "Punctuation")
+GROWS = dict.fromkeys((*STEADY, "Digits", "CharDelimiterSplit", "BertPreTokenizer", "UnicodeScripts"), 1)
+GROWS |= {"NFKC": 18, "NFKD": 18, "NFD": 4}
 TOKENIZER_CHARS = 2**26  # of a tokenizer's description
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -119,14 +125,14 @@ class Reading:
         added = made.num_special_tokens_to_add(self.pair)
         if self.pair and not added:  # a tokenizer that has nothing to set between two texts
             texts = [("\n".join(one),) for one in texts]
-        found = made.encode_batch([one[0] if len(one) == 1 else one for one in texts])
+        found = _encode(made, texts)
         lengths = np.array([len(one.ids) for one in found], dtype=np.int64)
         long = np.flatnonzero(lengths > self.limit)
         if len(long):
             if not self.truncate:
                 raise TextError(self._too_long(long, lengths, called))
             made = open_tokenizer(self.tokenizer, limit=self.limit)
-            again = made.encode_batch([texts[n][0] if len(texts[n]) == 1 else texts[n] for n in long.tolist()])
+            again = _encode(made, [texts[n] for n in long.tolist()])
             for number, one in zip(long, again, strict=True):
                 found[number], lengths[number] = one, len(one.ids)
         empty = np.flatnonzero(lengths == 0)
@@ -199,6 +205,35 @@ class TextEncoder:
         return batch
 
 
+def _encode(made: Any, texts: Sequence[tuple[str, ...]]) -> list[Any]:
+    """Turn texts into tokens, or say that the tokenizer cannot: it may be a stranger's."""
+    try:
+        found: list[Any] = made.encode_batch([one[0] if len(one) == 1 else one for one in texts])
+    except BaseException as error:  # the library raises plain Exception, and panics where a pattern never ends
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise TextError(f"the tokenizer fails on these texts ({str(error)[:200]}); give the model's own") from None
+    if any(not 0 <= max(one.ids, default=0) < 2**31 or max(one.type_ids, default=0) > 255 for one in found):
+        raise TextError("the tokenizer gives numbers that no model has tokens for; give the model's own")
+    return found
+
+
+def _growth(part: Any) -> int:
+    """Return how many times as long a description of normalizers or of what follows them can make a text."""
+    if isinstance(part, list):
+        return math.prod(_growth(one) for one in part)
+    if not isinstance(part, dict):
+        return 1
+    kind, content = part.get("type"), str(part.get("content", part.get("prepend", "")))
+    if kind == "Sequence":
+        return _growth(part.get("normalizers", part.get("pretokenizers", [])))
+    if kind in ("Replace", "Prepend"):
+        pattern = part.get("pattern")
+        fixed = pattern.get("String") if isinstance(pattern, dict) else None
+        return max(-(-len(content) // len(fixed)), 1) if fixed else len(content) + 1
+    return GROWS.get(str(kind), 2)
+
+
 @lru_cache(maxsize=8)
 def open_tokenizer(text: str, *, limit: int | None = None) -> Any:
     """Return a tokenizer from its description; with a limit, one that cuts."""
@@ -210,6 +245,9 @@ def open_tokenizer(text: str, *, limit: int | None = None) -> Any:
         made = Tokenizer.from_str(text)
     except Exception as error:  # the library raises plain Exception
         raise ValueError(f"the tokenizer cannot be read: {str(error)[:200]}") from None
+    parts = [part.__getstate__() for part in (made.normalizer, made.pre_tokenizer) if part is not None]
+    if _growth([json.loads(part) for part in parts]) > GROWTH:
+        raise ValueError(f"the tokenizer makes texts more than {GROWTH} times as long; give the model's own")
     made.no_padding()
     made.no_truncation()
     if limit is not None:

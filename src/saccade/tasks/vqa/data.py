@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -209,7 +210,7 @@ def _source(
     how: tuple[tuple[str, object], ...],
 ) -> QuestionSource:
     images, questions = map(list, zip(*read_questions(columns, path), strict=True))
-    missing = [name for name in dict.fromkeys(images) if not (path.parent / name).is_file()]
+    missing = [name for name in dict.fromkeys(images) if not os.path.isfile(path.parent / name)]
     if missing:
         raise FileNotFoundError(
             f"{path} names {len(missing)} images that are not there: {abbreviate(missing)}; paths are relative to it"

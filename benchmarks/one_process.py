@@ -1,0 +1,83 @@
+"""Comparisons whose runs take turns in this process: CUDA, its libraries and decoded files are loaded once.
+
+Runs are seconds long on a large GPU, and a process needs half a minute before its first step. What is trained is the
+same: a run depends on its settings alone.
+"""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from saccade.comparison import planning, schedule
+from saccade.comparison.budget import Pace
+from saccade.comparison.worker import Outcome, train_run
+from saccade.config import TrainConfig
+from saccade.data.feed import Batch
+from saccade.data.kept import KeptFeed
+from saccade.data.validation import Validation
+
+
+def share_process() -> None:
+    """Let comparisons begun from here on train in this process, without timing arms beforehand."""
+    planning.make_slots = lambda *_, **__: []
+    planning.time_probe = _refuse_to_time
+    schedule.train_run = _train_and_clear
+    SharedFiles().install()
+
+
+def _refuse_to_time(*_: Any, **__: Any) -> Pace:
+    raise RuntimeError("not timed beforehand")
+
+
+def _train_and_clear(config: TrainConfig, path: Path) -> Outcome:
+    outcome = train_run(config, path)
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return outcome
+
+
+class SharedFiles:
+    """Encoded files of the first run, given to those after it; all runs of a benchmark read the same set."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[Any, ...], Any] = {}
+        self.read, self.batches = KeptFeed._read, Validation.batches
+
+    def install(self) -> None:
+        """Put this in the place of reading."""
+        shared = self
+
+        def read(feed: KeptFeed) -> None:
+            shared.read_training(feed)
+
+        def batches(validation: Validation) -> Iterator[Batch]:
+            return shared.read_validation(validation)
+
+        KeptFeed._read = read  # type: ignore[method-assign]
+        Validation.batches = batches  # type: ignore[method-assign]
+
+    def read_training(self, feed: KeptFeed) -> None:
+        """Read training files, or take those that were."""
+        key = ("train", len(feed.source), repr(feed.encode), str(feed.place))
+        if key not in self.kept:
+            self.read(feed)
+            if feed.unreadable:  # named anew in every run
+                return
+            self.kept[key] = feed.columns
+        feed.columns = dict(self.kept[key])
+
+    def read_validation(self, validation: Validation) -> Iterator[Batch]:
+        """Yield validation batches, of files that were read if there are some."""
+        if validation.columns is None and not validation.kept:
+            reading: Any = validation.loader.dataset
+            key = ("val", len(validation), repr(reading.encode), validation.batch_size)
+            validation.kept = list(self.kept.get(key, []))
+            yield from self.batches(validation)
+            if validation.kept and not validation.bad:
+                self.kept[key] = validation.kept
+            return
+        yield from self.batches(validation)

@@ -1,0 +1,158 @@
+"""Write a clean copy of a set: what would spoil training left out, the source left as it is."""
+
+import csv
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .check import LookedThrough, same_pixels
+from .lists import name_rows
+from .source import FileSource, Source
+from .table import PATHS, read_columns, rename_columns
+
+LISTED = ("path", "reason")
+LEFT_OUT = "left_out.csv"  # in the copy: what was left out, and why
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A clean copy.
+
+    Args:
+        path: what `saccade train` takes: the folder, or the list in it.
+        kept: how many samples it has.
+        left_out: names of those it lacks, and why.
+    """
+
+    path: Path
+    kept: int
+    left_out: tuple[tuple[str, str], ...]
+
+
+def write_clean(found: LookedThrough, spec: str, out: Path, columns: Mapping[str, str] | None = None) -> Fixed:
+    """Copy what is sound of a set of files into a folder that is not there yet; nothing is left half-written.
+
+    Args:
+        found: the set, looked at.
+        spec: its folder or list.
+        out: the new folder.
+        columns: of a list, which are read as what.
+    """
+    source, sources = Path(spec).expanduser(), list(found.splits.values())
+    is_list = source.is_file() and source.suffix.lower() in (".csv", ".tsv", ".parquet")
+    plain = all(isinstance(one, FileSource) for one in sources)
+    if not plain or not (is_list or found.report.task == "classify"):
+        raise ValueError(
+            f"fix={out} was given and {spec or 'the embedded set'} is neither class folders nor a list of files; only "
+            "of these a clean copy can be written"
+        )
+    _require_new(out, source if source.is_dir() else source.parent)
+    dropped = dict(_dropped(found))
+    left = sorted({(found.splits[split].name(number), reason) for (split, number), reason in dropped.items()})
+    names = {split: _kept_names(one, split, dropped) for split, one in found.splits.items()}
+    places = _places([name for part in names.values() for name in part])
+    draft = out.with_name(f".{out.name}.part")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        draft.mkdir(parents=True)
+        for name, place in places.items():
+            _copy(_root(sources[0]) / name, draft / place)
+        if is_list:
+            _write_list(draft, source, columns or {}, names, places)
+        with open(draft / LEFT_OUT, "w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([LISTED, *left])
+        os.replace(draft, out)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    kept = sum(map(len, names.values()))
+    return Fixed(out / f"{source.stem}.csv" if is_list else out, kept, tuple(left))
+
+
+def _dropped(found: LookedThrough) -> Iterator[tuple[tuple[str, int], str]]:
+    """Yield split and number of every sample that is left out, and why."""
+    for look in found.looks:
+        wrong = look.bad or next(iter(look.wrong), None)
+        if wrong is not None:
+            yield (look.split, look.number), wrong.reason
+    for group in same_pixels(found.looks):
+        labels = sorted({found.splits[look.split].targets.describe(look.number) for look in group})
+        held = [look for look in group if look.split == "val"]
+        keep = (held or group)[0]
+        name = found.splits[keep.split].name(keep.number)
+        for look in group:
+            if len(labels) > 1:
+                yield (look.split, look.number), f"the same picture has the labels {', '.join(labels)}"
+            elif look is not keep:
+                part = " among the validation pictures" if keep.split != look.split else ""
+                yield (look.split, look.number), f"it is the same picture as {name}{part}"
+
+
+def _kept_names(source: Source, split: str, dropped: Mapping[tuple[str, int], str]) -> list[str]:
+    assert isinstance(source, FileSource)
+    return [source.names[number] for number in range(len(source)) if (split, number) not in dropped]
+
+
+def _root(source: Source) -> Path:
+    assert isinstance(source, FileSource)
+    return source.root
+
+
+def _write_list(
+    out: Path, path: Path, given: Mapping[str, str], kept: Mapping[str, list[str]], places: Mapping[str, str]
+) -> None:
+    """Write the rows of a list whose images are kept, with the paths they have in the copy, and copy their masks."""
+    columns = rename_columns(path, read_columns(path) or {}, given)
+    names, roles, _, _ = name_rows(path, columns)
+    has_splits = len(set(roles)) > 1
+    wanted = Counter((split if has_splits else None, name) for split, part in kept.items() for name in part)
+    header = next(name for known in PATHS for name in columns if name.strip().lower() == known)
+    masks = next((name for name in columns if name.strip().lower() == "mask"), None)
+    rows = []
+    for number, name in enumerate(names):
+        key = (roles[number] if has_splits else None, name)
+        if not wanted[key]:
+            continue
+        wanted[key] -= 1
+        row = {column: values[number] for column, values in columns.items()}
+        row[header] = places[name]
+        if masks is not None:
+            row[masks] = f"masks/{number}{Path(row[masks]).suffix}"
+            _copy(path.parent / columns[masks][number], out / row[masks])
+        rows.append(row)
+    with open(out / f"{path.stem}.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(columns))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _places(names: list[str]) -> dict[str, str]:
+    """Return where files of a set lie in the copy: those from elsewhere without what leads out, each at its own."""
+    places: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in dict.fromkeys(names):
+        path = Path(name)
+        inside = Path(*(part for part in path.parts if part not in ("..", path.anchor)))
+        place, again = inside, 1
+        while place.as_posix() in taken:
+            again += 1
+            place = inside.with_stem(f"{inside.stem}-{again}")
+        taken.add(place.as_posix())
+        places[name] = place.as_posix()
+    return places
+
+
+def _copy(path: Path, to: Path) -> None:
+    """Copy a file as it is; hard links would let a change of the copy reach the source."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(path, to)
+
+
+def _require_new(out: Path, source: Path) -> None:
+    """Refuse a folder that is there, or that lies in the source."""
+    if out.exists():
+        raise ValueError(f"{out} is there; name a folder that is not, so that nothing is overwritten")
+    if out.resolve().is_relative_to(source.resolve()):
+        raise ValueError(f"{out} lies in {source}, whose pictures it would become; name a folder beside it")

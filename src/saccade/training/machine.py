@@ -1,0 +1,125 @@
+"""Fit a run to the machine and to a time: model and size where nothing was named, and epochs, before it begins."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any
+
+import torch
+
+from ..config import TrainConfig, overlay
+from ..data.open import Data
+from ..data.source import Stream
+from ..durations import BudgetError, say_duration
+from ..tasks import Task
+from ..tasks.opening import TaskChoice
+from ..wording import count_of
+from .defaults import cores
+from .pace import Pace, measure_pace
+from .parallel import World
+from .recipes import read_recipe
+
+USUAL = 15 * 60.0  # seconds that a run on a CPU is fitted to where nothing was named
+ENOUGH = 30  # epochs that the larger of two models has to come to, else the smaller one is taken
+FEWEST = 10  # epochs that a run gets where no time was given, however long they take
+SIDES = (64, 32)  # that images are brought to where even the smaller model is slow
+MARGIN = 1.15  # of what was timed: other programs take their part
+AFTERWARDS = 5.0  # seconds for scores and the report
+DECIDING = ("model.", "schedule.", "optim.", "data.img_size")  # names of settings that decide how long
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """What a run is fitted to.
+
+    Args:
+        seconds: that it may take; None leaves that to us, where `free`.
+        free: nothing was named that decides how long it takes, so that model and size may be chosen, too.
+        begun: when its time began, by `time.monotonic`.
+    """
+
+    seconds: float | None = None
+    free: bool = False
+    begun: float = field(default_factory=lambda: monotonic())
+
+    def fit(
+        self, config: TrainConfig, choice: TaskChoice, data: Data, world: World, device: torch.device
+    ) -> tuple[TrainConfig, list[str]]:
+        """Return the settings that fit, and what there is to say about them; all processes call this.
+
+        Args:
+            config: as it was asked for.
+            choice: the task.
+            data: the samples.
+            world: the processes that train.
+            device: of this one.
+        """
+        free = self.free and device.type == "cpu" and world.size == 1
+        if self.seconds is None and not free:
+            return config, []
+        asked, seconds = config, self.seconds or USUAL
+        for candidate in _smaller(config, choice, data) if free else [config]:
+            pace = _widened(world.gather(measure_pace(candidate, choice, data, device, parts=world.size))[0])
+            spent = monotonic() - self.begun if self.seconds is not None else 0.0
+            steps = candidate.schedule.steps
+            most = candidate.schedule.epochs if steps is None else -(-steps // pace.steps)
+            epochs = world.gather(pace.most_epochs(seconds - AFTERWARDS - spent, most))[0]
+            config = candidate
+            if epochs >= min(ENOUGH, most):
+                break
+        if self.seconds is None:
+            epochs = max(epochs, min(FEWEST, most))
+        if epochs < 1:
+            raise BudgetError(
+                f"time={say_duration(seconds)} was given and one epoch takes about {say_duration(pace.seconds(1))}; "
+                "give more, a smaller model or --img-size, or fewer pictures (--set data.train_limit=N)"
+            )
+        config = overlay(config, {"schedule.epochs": epochs, "schedule.steps": None})
+        to = f"{say_duration(seconds)}: " if self.seconds is not None else _machine(config, data)
+        return config, [_said(asked, config, pace, most, to=to)]
+
+
+def _widened(pace: Pace) -> Pace:
+    """Return a pace with a margin."""
+    return replace(pace, step=MARGIN * pace.step, validation=MARGIN * pace.validation)
+
+
+def _smaller(config: TrainConfig, choice: TaskChoice, data: Data) -> Iterator[TrainConfig]:
+    """Yield settings that take less and less time: as asked, with the model of `quick`, and at smaller sizes."""
+    yield config
+    if choice.kind.recipe != Task.recipe or choice.kind.reads != "image":
+        return  # the recipe is of another kind of model
+    config = overlay(config, {"model.options": read_recipe("quick")["model"]["options"]})  # of the same glnet_nano
+    yield config
+    array = None if isinstance(data.train, Stream) else data.train.array()
+    if array is None:
+        for side in SIDES:
+            yield overlay(config, {"data.img_size": side})
+
+
+def _said(asked: TrainConfig, config: TrainConfig, pace: Pace, most: int, *, to: str) -> str:
+    """Return what was chosen and how long it takes, in one line."""
+    chosen = []
+    if config.model.options != asked.model.options:
+        chosen.append(f"the smaller {config.model.name} of the recipe quick")
+    if config.data.img_size != asked.data.img_size:
+        chosen.append(f"images of {config.data.img_size} pixels")
+    epochs = config.schedule.epochs
+    if epochs != most:
+        chosen.append(f"{count_of(epochs, 'epoch')} in place of {most}")
+    took = f"about {say_duration(pace.seconds(epochs))} in all ({pace.how})"
+    if not chosen:
+        return f"{count_of(epochs, 'epoch')}: {took}"
+    return f"fitted to {to}{', '.join(chosen)}; {took}. --time, --epochs, --model and --img-size set your own"
+
+
+def _machine(config: TrainConfig, data: Data) -> str:
+    samples = data.train.length if isinstance(data.train, Stream) else len(data.train)
+    samples = min(samples, config.data.train_limit or samples) if samples is not None else None
+    pictures = "" if samples is None else f" and {count_of(samples, 'training picture')}"
+    return f"{count_of(cores(), 'CPU core')}{pictures}: "
+
+
+def decides_how_long(given: dict[str, Any]) -> bool:
+    """Whether settings by dotted name have one that decides how long a run takes, other than its plug-ins."""
+    return any(name.startswith(DECIDING) and name != "model.plugins" for name in given)

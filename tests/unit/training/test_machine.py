@@ -1,0 +1,171 @@
+"""How long a run takes is said before it begins; it is fitted to a time, or to the machine where nothing was named."""
+
+import os
+import time
+
+import pytest
+import yaml
+
+import saccade
+from saccade.cli import main
+from saccade.config import ConfigError
+from saccade.durations import BudgetError
+from saccade.state import load_state
+from saccade.training import machine
+from saccade.training.console import Console
+from saccade.training.loop import Interrupted, Loop
+from saccade.training.pace import Pace
+from saccade.training.recipes import configure
+from support.training import TINY, tiny
+
+FAST = Pace(startup=0.0, step=0.001, validation=0.0, steps=4)
+SLOW = Pace(startup=1.0, step=10.0, validation=2.0, steps=10)
+
+
+def settings(run):
+    return yaml.safe_load((run / "config.yaml").read_text())
+
+
+def test_epochs_that_fit_are_as_many_as_there_is_time_for_and_no_more():
+    assert SLOW.most_epochs(1 + 3 * 100 + 4 * 2, most=100) == 3
+    assert SLOW.most_epochs(1 + 3 * 100 + 4 * 2 - 0.1, most=100) == 2
+    assert SLOW.most_epochs(1e9, most=100) == 100
+    assert SLOW.most_epochs(50, most=100) == 0
+
+
+@pytest.mark.slow
+def test_a_run_with_a_time_ends_within_it_with_its_schedule_completed(tmp_path, capsys):
+    begun = time.monotonic()
+    done = saccade.train(out=tmp_path / "run", settings=TINY | {"schedule.epochs": 100_000}, time="2m")
+    assert time.monotonic() - begun < 120
+    epochs = settings(done.path)["schedule"]["epochs"]
+    assert 1 <= epochs < 100_000
+    assert done.metrics["epoch"] == epochs
+    assert done.metrics["lr"] < 1e-4  # it has come down to the schedule's end
+    assert f"fitted to 2 min: {epochs:,} epochs in place of 100000; about " in capsys.readouterr().err
+
+
+def test_a_run_that_was_fitted_resumes_to_the_bit(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "measure_pace", lambda *_, **__: Pace(0.0, 1.0, 0.0, 4))
+    monkeypatch.setattr(machine, "monotonic", lambda: 0.0)
+    whole = saccade.train(out=tmp_path / "whole", settings=TINY, time=20, quiet=True)
+    assert settings(whole.path)["schedule"]["epochs"] == 3  # (20 - 5) / (4 * 1.15)
+    assert (whole.metrics["epoch"], whole.metrics["step"]) == (3, 12)
+    assert whole.metrics["lr"] < 0.2 * settings(whole.path)["optim"]["lr"]  # it has come down to the schedule's end
+    original = Loop._checkpoint_or_stop
+
+    def stop(self):
+        self.stop_signal = 2 if self.step == 6 else None
+        original(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_checkpoint_or_stop", stop)
+        with pytest.raises(Interrupted):
+            saccade.train(out=tmp_path / "stopped", settings=TINY, time=20, quiet=True)
+    monkeypatch.setattr(machine, "measure_pace", lambda *_, **__: pytest.fail("a resumed run is not fitted again"))
+    saccade.train(resume=tmp_path / "stopped", quiet=True)
+    ends = [load_state(tmp_path / name / "state").tensors for name in ("whole", "stopped")]
+    assert all((ends[0][name] == ends[1][name]).all() for name in ends[0])
+    with pytest.raises(ConfigError, match="a resumed run keeps the epochs it began with"):
+        saccade.train(resume=tmp_path / "stopped", time="10m")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What each candidate that was timed asked for; `pace` answers."""
+    seen = []
+
+    def choose(given=(), *, recipe=None, seconds=None, pace):
+        def probe(config, *_, **__):
+            seen.append((config.model.options.get("dims"), config.data.img_size))
+            return pace(config)
+
+        monkeypatch.setattr(machine, "measure_pace", probe)
+        config = configure(recipe, dict(given))
+        choice, data = open_all(config)
+        free = recipe is None and not machine.decides_how_long(dict(given))
+        return seen, machine.Fitting(seconds, free=free).fit(config, choice, data, ALONE, CPU)
+
+    return choose
+
+
+def test_where_nothing_was_named_a_slow_machine_gets_a_smaller_model_and_fewer_epochs(asked):
+    pace = lambda config: Pace(0.0, 20.0 if not config.model.options else 1.0, 0.0, 10)  # noqa: E731
+    seen, (config, said) = asked(pace=pace)
+    assert seen == [(None, None), ([32, 64, 128], None)]
+    assert config.schedule.epochs == int((900 - 5) / (10 * 1.15))
+    assert len(said) == 1
+    assert "the smaller glnet_nano of the recipe quick, 77 epochs in place of 100" in said[0]
+    assert f"{len(os.sched_getaffinity(0))} CPU core" in said[0]
+    assert "4,000 training pictures" in said[0]
+
+
+def test_a_machine_that_is_fast_enough_trains_what_was_asked_and_says_how_long(asked):
+    seen, (config, said) = asked(pace=lambda _: FAST)
+    assert (len(seen), config.schedule.epochs, config.model.options) == (1, 100, {})
+    assert said[0].startswith("100 epochs: about 0.5 s in all")
+
+
+@pytest.mark.parametrize(
+    ("given", "recipe"),
+    [({"schedule.epochs": 7}, None), ({"model.name": "resnet18"}, None), ({}, "small"), ({"data.img_size": 64}, None)],
+)
+def test_what_was_named_is_left_as_it_is(asked, given, recipe):
+    seen, (config, said) = asked(given, recipe=recipe, pace=lambda _: SLOW)
+    assert (seen, said) == ([], [])
+    assert config == configure(recipe, given)
+
+
+def test_a_time_without_room_for_an_epoch_is_refused_with_how_long_one_takes(asked):
+    with pytest.raises(BudgetError, match="one epoch takes about 2 min; give more, a smaller model"):
+        asked({"model.name": "resnet18"}, seconds=60, pace=lambda _: SLOW)
+
+
+@pytest.mark.parametrize("text", ["soon", "", "-3m", "0s", "10"])
+def test_a_time_that_is_none_is_refused_in_words(text, capsys):
+    assert main(["train", "--time", text] if not text.startswith("-") else ["train", f"--time={text}"]) == 2
+    assert "time=" in capsys.readouterr().err
+
+
+def test_a_log_without_a_terminal_says_how_long_it_takes_and_moves_on(monkeypatch, capsys):
+    clock = iter(range(0, 100_000, 4))
+    monkeypatch.setattr("saccade.training.console.time.monotonic", lambda: float(next(clock)))
+    console = Console()
+    console.expect(configure(None, {"schedule.epochs": 50, "optim.batch_size": 10}), 20, 100, said=False)
+    console.begin_epoch(0, 0, 20)
+    totals = machine.torch.tensor([30.0, 10.0])
+    for _ in range(20):
+        console.advance(totals)
+    err = capsys.readouterr().err
+    assert err.count("in all, by the first 3 steps; --time 10m") == 1
+    assert "50 epochs of 20 steps: about " in err
+    lines = [line for line in err.splitlines() if line.startswith("epoch 1/50  step ")]
+    assert 2 <= len(lines) <= 4
+    assert all("loss 3.000" in line and " left" in line for line in lines)
+
+
+def test_a_run_of_seconds_is_not_spoken_of(monkeypatch, capsys):
+    clock = iter(number * 0.7 for number in range(1000))
+    monkeypatch.setattr("saccade.training.console.time.monotonic", lambda: next(clock))
+    console = Console()
+    console.expect(configure(None, {"schedule.epochs": 1, "optim.batch_size": 10}), 8, 10, said=False)
+    console.begin_epoch(0, 0, 8)
+    for _ in range(8):
+        console.advance(machine.torch.tensor([30.0, 10.0]))
+    assert capsys.readouterr().err == ""
+
+
+def test_one_epoch_is_not_many(tmp_path, capsys):
+    saccade.train(epochs=1, out=tmp_path / "run", settings=tiny())
+    err = capsys.readouterr().err
+    assert "epoch 1/1  loss" in err
+    assert "1 epoch, 4 steps" in err
+
+
+ALONE, CPU = machine.World(), machine.torch.device("cpu")
+
+
+def open_all(config):
+    from saccade.tasks.opening import open_samples
+
+    return open_samples(config.task, config.data)
