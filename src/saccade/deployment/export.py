@@ -182,8 +182,8 @@ def _drafts(folder: Path) -> Iterator[Path]:
 def _describe(model: nn.Module, spec: InputSpec, name: str) -> Bundle:
     kind = find_task(spec.task)
     versions = {"saccade": version("saccade"), "torch": str(torch.__version__), "python": platform.python_version()}
-    shown = {"plugins": plugin_names(model), "versions": tuple(versions.items())}
-    return Bundle.of(model, spec, name=name, any_size=kind.reads != "question", raw=kind.reads == "image", **shown)
+    takes = {"any_size": kind.reads != "question", "raw": kind.reads == "image"}
+    return Bundle.of(model, spec, name=name, plugins=plugin_names(model), versions=tuple(versions.items()), **takes)
 
 
 def _check(formats: Sequence[str], *, half: bool, int8: bool, limit: int) -> None:

@@ -77,7 +77,7 @@ def _with_static_convolutions(model: Any, folder: Path, calibration: Tensor) -> 
     import onnxruntime
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-    class Images(CalibrationDataReader):  # type: ignore[misc]
+    class Images(CalibrationDataReader):
         """Gives one image after another."""
 
         def __init__(self) -> None:
