@@ -13,7 +13,10 @@ from typing import Any, NoReturn, TextIO
 from . import __version__
 from .commands import Args
 
-VERBS = ("train", "tune", "compare", "evaluate", "explain", "predict", "export", "serve", "data", "models", "benchmark")
+VERBS = (
+    *("train", "watch", "tune", "compare", "evaluate", "explain"),
+    *("predict", "export", "serve", "data", "models", "benchmark"),
+)
 
 # What PyTorch says, as a plain RuntimeError, when the CPU has no memory left.
 NO_MEMORY = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")

@@ -42,6 +42,27 @@ def write_report(run: Run, data: Data | None = None) -> Path:
     return run.report
 
 
+def render_live(run: Run, state: Html, more: Sequence[Section] = ()) -> str:
+    """Return the page of a run that may still be training: how far it is, its curves and its settings.
+
+    Args:
+        run: begun, finished or stopped.
+        state: how far it is.
+        more: sections after the curves.
+    """
+    config = run.config()
+    shown, _ = _shown(run, config, None)
+    lead = join(state, facts(_facts(config, shown)))
+    sections = [_curves(config, shown), *more, _settings(run, config)]
+    return render_page(
+        f"{shorten(config.model.name, 120)} on {shorten(shown.data, 120)}",
+        [*sections, _next(run)] if run.finished() else sections,
+        kind="Training",
+        lead=lead,
+        foot=f"Followed by saccade from the files in {run.path}.",
+    )
+
+
 def rewrite_report(path: str | Path) -> Path:
     """Write the report of an existing run again, with images if its data are still what they were."""
     run = Run.open(path)

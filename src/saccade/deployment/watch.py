@@ -1,0 +1,168 @@
+"""A page that follows a run while it trains; no script, it asks to be loaded again while there is more to come."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..config import ConfigError, TrainConfig
+from ..data.draws import key
+from ..data.image import BadSample
+from ..data.source import Stream
+from ..durations import say_duration
+from ..report.markup import Html, join, tag
+from ..report.page import Section, paragraph, render_page
+from ..report.picture import encode_picture
+from ..runs import Run, RunError
+from ..tasks.opening import open_samples
+from ..training.report import render_live
+from ..training.setup import resolve
+from ..wording import count_of
+
+SHOWN = 12  # images as augmented
+QUIET = 120.0  # seconds without a word after which a run is said to be silent, at least
+SILENT = 5  # epochs' time, likewise
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+def watch(
+    path: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8010,
+    every: float = 5.0,
+    say: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Show the page of a run until Ctrl-C.
+
+    Args:
+        path: folder of the run; it may be begun later.
+        host: address to listen on.
+        port: 0 takes a free one.
+        every: seconds after which the page is loaded again.
+        say: called with the page's address.
+    """
+    server = make_server(Path(path).expanduser(), host=host, port=port, every=every)
+    with server:
+        say(f"http://{host}:{server.server_port}/ follows {path}; end by Ctrl-C")
+        server.serve_forever()
+
+
+def make_server(path: Path, *, host: str = "127.0.0.1", port: int = 0, every: float = 5.0) -> ThreadingHTTPServer:
+    """Return a server of the page, which listens and waits to be run; arguments as for `watch`."""
+    if not 0.5 <= every <= 3600:
+        raise ConfigError(f"--every {every} was given; it is seconds, from 0.5 to 3600")
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"--port {port} was given; it is from 0 to 65535, 0 takes a free one")
+    watched = Watched(path)
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10
+
+        def do_GET(self) -> None:
+            name = (self.headers.get("Host") or "").rsplit(":", 1)[0].strip("[]").lower()
+            if host in LOCAL and name not in LOCAL:  # a page of elsewhere that calls this machine by its own name
+                self._send(HTTPStatus.MISDIRECTED_REQUEST, f"This server is not called {name}.\n", kind="text/plain")
+            elif self.path != "/":
+                self._send(HTTPStatus.NOT_FOUND, "There is one page here: /\n", kind="text/plain")
+            else:
+                page, ended = watched.page()
+                self._send(HTTPStatus.OK, page, again=None if ended else every)
+
+        def _send(self, status: HTTPStatus, text: str, *, kind: str = "text/html", again: float | None = None) -> None:
+            body = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            if again is not None:
+                self.send_header("Refresh", f"{again:g}")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing of requests."""
+
+    try:
+        return ThreadingHTTPServer((host, port), Handler)
+    except OSError as error:
+        raise OSError(f"{host}:{port} cannot be listened on ({error.strerror}); give another --port") from None
+
+
+class Watched:
+    """A run as it is at the moment.
+
+    Args:
+        path: of its folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.examples: list[Section] | None = None
+
+    def page(self) -> tuple[str, bool]:
+        """Return the page, and whether the run has ended."""
+        try:
+            run = Run.open(self.path)
+            config, records = run.config(), run.metrics()
+        except (RunError, OSError, ConfigError) as error:
+            waits = paragraph(f"Nothing to follow yet: {error}", class_="lead")
+            return render_page(self.path.name or "run", [], kind="Training", lead=waits), False
+        if self.examples is None:
+            self.examples = augmented(config)
+        ended = run.finished()
+        return render_live(run, paragraph(state_of(run, config, records), class_="lead"), self.examples), ended
+
+
+def state_of(run: Run, config: TrainConfig, records: Sequence[Mapping[str, Any]]) -> str:
+    """Return in a sentence how far a run is, and how long the rest takes."""
+    total = config.schedule.epochs
+    if run.finished():
+        return f"Finished after {count_of(len(records), 'epoch')}."
+    if not records:
+        return f"No epoch of {total} is finished yet."
+    done = int(records[-1]["epoch"])
+    seconds = [float(record["seconds"]) for record in records[-10:] if record.get("seconds")]
+    epoch = statistics.median(seconds) if seconds else 0.0
+    silence = time.time() - run.metrics_file.stat().st_mtime
+    if silence > max(QUIET, SILENT * epoch):
+        return (
+            f"Epoch {done} of {total}; nothing was written for {say_duration(silence)}: it may have been "
+            f"stopped. Go on by saccade train --resume {run.path}"
+        )
+    return f"Epoch {done} of {total}; about {say_duration(epoch * (total - done))} of training are left."
+
+
+def augmented(config: TrainConfig) -> list[Section]:
+    """Return a section of training images as the model sees them; nothing where they cannot be shown."""
+    try:
+        choice, data = open_samples(config.task, config.data)
+        if isinstance(data.train, Stream) or choice.kind.reads != "image":
+            return []
+        config, spec = resolve(config, choice, data, torch.device("cpu"))
+        encode = choice.kind.encoder(spec, config.augment)
+        places = np.unique(np.linspace(0, len(data.train) - 1, SHOWN).astype(int)).tolist()
+        words = [int(key(config.seed, place)) for place in places]
+        batch = encode.collate([encode(data.train.sample(p), word) for p, word in zip(places, words, strict=True)])
+        expand: Any = choice.kind.expander(spec, config.augment, config.loss, device=torch.device("cpu"))
+        if hasattr(expand, "after_framing"):
+            expand = expand.after_framing()
+        images = expand({**batch, "key": torch.tensor(words)})["image"]
+    except (OSError, ValueError, BadSample, RuntimeError):
+        return []
+    mean, std = (torch.tensor(list(values)).view(-1, 1, 1) for values in (spec.mean, spec.std))
+    pixels = ((images.float() * std + mean).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    figures = [_figure(pixel, data.train.name(place)) for pixel, place in zip(pixels, places, strict=True)]
+    about = "Some training images as the model sees them: cropped, recoloured and mixed as in an epoch."
+    return [Section("augmented", "Images as augmented", join(paragraph(about), tag("ul", *figures, class_="pictures")))]
+
+
+def _figure(pixels: np.ndarray, name: str) -> Html:
+    image = encode_picture(pixels, alt=f"{name}, augmented")
+    return tag("li", tag("div", image, class_="frame"), paragraph(name, class_="name"))

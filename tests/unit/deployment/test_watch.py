@@ -1,0 +1,66 @@
+"""The page that follows a run."""
+
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+import saccade
+from saccade.cli import main
+from saccade.deployment.watch import make_server
+from support.training import tiny
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def start(path, **options):
+        server = make_server(path, **options)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def get(address, **headers):
+    with urllib.request.urlopen(urllib.request.Request(address, headers=headers)) as answer:
+        return answer.read().decode(), answer.headers
+
+
+def test_a_run_is_waited_for_then_followed_to_its_end(serve, tmp_path):
+    address = serve(tmp_path / "run", every=2)
+    page, headers = get(address)
+    assert "Nothing to follow yet" in page
+    assert headers["Refresh"] == "2"
+    saccade.train(recipe="small", epochs=2, out=tmp_path / "run", quiet=True, settings=tiny())
+    whole, headers = get(address)
+    assert headers["Refresh"] is None
+    assert "Finished after" in whole
+    assert "What next" in whole
+    (tmp_path / "run" / "summary.json").unlink()  # as it was before its end
+    page, headers = get(address)
+    assert headers["Refresh"] == "2"
+    assert "of training are left" in page
+    assert "Loss" in page
+    assert page.count("augmented") > 3
+    assert "<script" not in page
+
+
+def test_other_names_and_other_pages_are_refused(serve, tmp_path):
+    address = serve(tmp_path / "run")
+    with pytest.raises(urllib.error.HTTPError, match="421"):
+        get(address, Host="evil.example")
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        get(f"{address}/../config.yaml")
+
+
+@pytest.mark.parametrize(("flags", "said"), [(["--every", "0"], "from 0.5 to 3600"), (["--port", "70000"], "port")])
+def test_what_cannot_be_done_is_said(flags, said, tmp_path, capsys):
+    assert main(["watch", str(tmp_path), *flags]) == 2
+    assert said in capsys.readouterr().err
