@@ -303,7 +303,8 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
         save_scores(run.scores_file, measured.scores(), measured.columns["place"], names, parts.spec)
         save_tensors(run.predictions_file, {"place": measured.columns["place"], **measured.predictions()})
         save_model(run.weights, weights, loop.config.model, parts.spec)
-        run.last_weights.unlink(missing_ok=True)
+        for left in (run.last_weights, *run.path.glob(".*.safetensors.part")):  # drafts are of processes that died
+            left.unlink(missing_ok=True)
         summary = {
             **metrics,
             "task": parts.spec.task,

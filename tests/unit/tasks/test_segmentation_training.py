@@ -121,6 +121,8 @@ def test_plugins_work_inside_a_segmenter(plugin):
     result["loss"].backward()
     if plugin == "drloc":
         assert result["localization"] > 0
+        read = {"image": torch.randn(1, 3, 64, 64), "mask": torch.zeros(1, 64, 64, dtype=torch.int16)}
+        assert task.eval().answer(read)["mask"].shape == (1, 64, 64)  # masks as files are read
         assert task.weight == 0.01  # as published for ViT
         return
     paths = [name for name, module in model.named_modules() if type(module).__name__ == "Broadcast"]

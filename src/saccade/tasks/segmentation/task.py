@@ -223,10 +223,11 @@ class Segment(Task):
             return {"output": self.tell(batch)}
         answer = self.ask(batch)
         logits = _logits(answer)
-        own = self.compare(logits, batch["mask"], self.class_weights)
+        mask = batch["mask"].long()  # read as int16
+        own = self.compare(logits, mask, self.class_weights)
         result = {"output": logits, "segmentation": own.detach()}
         if isinstance(answer, Answers) and self.options.aux:
-            aux = self.compare(answer.aux, batch["mask"], self.class_weights)
+            aux = self.compare(answer.aux, mask, self.class_weights)
             own = own + self.options.aux * aux
             result["auxiliary"] = aux.detach()
         return {**result, "loss": own, "own": own}
