@@ -202,9 +202,9 @@ class States:
         place = save_state(folder, 1, tensors, {"epoch": 1, "rng": [1, 2, 3]})
         record = place / "state.json"
         if draw.random() < 0.6:
-            text = as_text(twist(json.loads(json.loads(record.readas_text())["body"]), draw), draw)
+            text = as_text(twist(json.loads(json.loads(record.read_text())["body"]), draw), draw)
             digest = hashlib.sha256(text.encode()).hexdigest()
-            record.writeas_text(json.dumps({"sha256": digest, "body": text}))
+            record.write_text(json.dumps({"sha256": digest, "body": text}))
         else:
             victim = draw.choice(sorted(place.iterdir()))
             victim.write_bytes(mutate(victim.read_bytes(), draw))

@@ -43,7 +43,9 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
         self._complete_once()
         if name not in self._found:
             known = sorted(self._found)
-            raise ConfigError(f"there is no {self.noun} {name!r}; there are {', '.join(known)}{nearest(name, known)}")
+            raise ConfigError(
+                f"there is no {self.noun} {name[:200]!r}; there are {', '.join(known)}{nearest(name, known)}"
+            )
         return self._found[name]
 
     def _complete_once(self) -> None:

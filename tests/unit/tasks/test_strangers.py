@@ -135,6 +135,12 @@ def test_a_configuration_of_wrong_values_is_refused_in_words(host, values):
         describe_host(str(host), ("a", "b"), kind=KIND)
 
 
+def test_a_tokenizer_without_a_number_for_its_length_is_refused(host):
+    change(host, "tokenizer_config.json", model_max_length=[32])
+    with pytest.raises(ConfigError, match="both are whole numbers"):
+        describe_tokenizer(str(host), describe_host(str(host), ("a", "b"), kind=KIND))
+
+
 # Labels of places
 
 

@@ -134,7 +134,7 @@ def read_map(path: Path, *, ignore: int | None = IGNORED) -> ClassMap:
             raise ValueError("it names no class")
         return make_map(entries, ignore=ignore)
     except (ValueError, TypeError, KeyError, OSError, RecursionError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read as names of classes ({error}); give {FORMS}") from None
+        raise ValueError(f"{path} cannot be read as names of classes ({str(error)[:300]}); give {FORMS}") from None
 
 
 def make_map(entries: Sequence[tuple[str, Any]], *, ignore: int | None = IGNORED) -> ClassMap:
