@@ -142,11 +142,11 @@ def _missing(path: Path, names: list[str], bad_limit: float) -> tuple[str, ...]:
 def _find_files(path: Path, names: list[str]) -> tuple[list[str], tuple[str, ...]]:
     """Return names as files have them, where a list names images without their folder or ending, and a remark."""
     first = next((name for name in names if name), "")
-    if not first or (path.parent / first).exists():
+    if not first or os.path.exists(path.parent / first):
         return names, ()
     for folder in FOLDERS:
         for ending in ("", *EXTENSIONS):
-            if (folder or ending) and (path.parent / folder / f"{first}{ending}").is_file():
+            if (folder or ending) and os.path.isfile(path.parent / folder / f"{first}{ending}"):
                 lacks = "their ending" if ending else "their folder"
                 note = f"images are listed without {lacks}: {folder}NAME{ending} is read"
                 return [f"{folder}{name}{ending}" if name else "" for name in names], (note,)

@@ -167,7 +167,7 @@ def _limit(tokenizer: Any, config: dict[str, Any]) -> int:
     if config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "longformer", "mpnet", "xlm-roberta-xl"):
         places -= int(config.get("pad_token_id") or 0) + 1  # places are counted from the padding's number on
     known = tokenizer.model_max_length
-    if type(places) is not int or not isinstance(known, int | float) or not 2 <= min(places, known):
+    if type(places) is not int or not isinstance(known, int | float) or not min(places, known) >= 2:
         raise ConfigError(f"the model says it takes {places!r} tokens, its tokenizer {known!r}; both are whole numbers")
     return int(min(places, known if known < LONGEST else places))
 
