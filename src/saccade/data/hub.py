@@ -165,8 +165,10 @@ def open_hub(spec: str, *, buffer: int = 4096) -> Splits:
     train = HubStream(found[roles["train"]], prefix="train", buffer=buffer, roots=roots)
     if "val" not in roles:
         return Splits(train, None, notes)
-    val = HubSource(load(name, config or None, split=roles["val"]), prefix=roles["val"], roots=roots)
-    return Splits(train, val, notes)
+    held = load(name, config or None, split=roles["val"])
+    if train.length is None:  # a set whose card tells no sizes has been counted by now
+        train.length = getattr((held.info.splits or {}).get(roles["train"]), "num_examples", None)
+    return Splits(train, HubSource(held, prefix=roles["val"], roots=roots), notes)
 
 
 def open_saved(path: Path) -> Splits:

@@ -133,3 +133,10 @@ def test_row_of_a_stream_without_a_valid_label_is_a_bad_picture(label):
     assert isinstance(got[2], BadSample)
     assert got[2].name == "train[2]"
     assert "label" in got[2].reason
+
+
+def test_a_stream_whose_card_tells_no_sizes_is_counted_at_the_first_opening(tmp_path):
+    (tmp_path / "set").mkdir()
+    for split in ("train", "validation"):
+        make(5).to_parquet(str(tmp_path / "set" / f"{split}-00000-of-00001.parquet"))
+    assert [open_data(f"hf-stream:{tmp_path / 'set'}").train.length for _ in range(2)] == [5, 5]
