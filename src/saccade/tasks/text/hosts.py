@@ -168,7 +168,8 @@ def _limit(tokenizer: Any, config: dict[str, Any]) -> int:
         places -= int(config.get("pad_token_id") or 0) + 1  # places are counted from the padding's number on
     known = tokenizer.model_max_length
     if type(places) is not int or not isinstance(known, int | float) or not min(places, known) >= 2:
-        raise ConfigError(f"the model says it takes {places!r} tokens, its tokenizer {known!r}; both are whole numbers")
+        given = f"the model says it takes {str(places)[:60]} tokens, its tokenizer {str(known)[:60]}"
+        raise ConfigError(f"{given}; both are whole numbers")
     return int(min(places, known if known < LONGEST else places))
 
 
