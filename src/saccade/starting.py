@@ -194,7 +194,8 @@ def _fit(model: nn.Module, weights: dict[str, Tensor]) -> Fit:
         given[first] = timm.models.adapt_input_conv(own[first].shape[1], given[first])
         resampled.append(first)
     other = [key for key, value in given.items() if key in own and own[key].shape != value.shape]
-    dropped = [key for key in given if _within(key, heads)] if any(_within(key, heads) for key in other) else []
+    unfit = tuple(head for head in heads if any(_within(key, (head,)) for key in other))
+    dropped = [key for key in given if _within(key, unfit)]
     return Fit(
         weights={key: value for key, value in given.items() if key in own and key not in (*other, *dropped)},
         rest={key: value for key, value in given.items() if key not in own and not _within(key, heads)},

@@ -167,7 +167,8 @@ def test_comparison_report_tells_the_numbers_of_its_result(opened, written):
     assert list(scores) == [arm["name"] for arm in result["arms"]] == ["base", "broadcast:scale=true", "slow"]
     for arm in result["arms"]:
         each = ", ".join(f"{100 * score:.2f}%" for score in arm["scores"])
-        assert scores[arm["name"]][:3] == [f"{100 * arm['mean']:.2f}%", "2", each]
+        mean, _, *rest = scores[arm["name"]]
+        assert [mean, *rest] == [f"{100 * arm['mean']:.2f}%", "2", each]
     verdicts = {row[0]: row[1] for row in rows(page, "top1 on 36 validation samples")}
     assert verdicts == {name: one["kind"] for name, one in result["verdicts"].items() if name != "base"}
     seen = {row[0]: row[2] for row in rows(page, "Difference in top1 from base")}

@@ -341,6 +341,7 @@ def test_exports_with_dynamic_batch(host, plugin):
     torch.testing.assert_close(run(program, more), run(model, more))
 
 
+@pytest.mark.slow
 def test_two_processes_train_alike():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

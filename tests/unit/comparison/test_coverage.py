@@ -194,7 +194,9 @@ def test_unpaired_arms_raise_few_false_alarms_at_small_levels(freedom):
             assert alarms.mean() < 1.05 * alpha + 3 * alarms.std() / np.sqrt(20_000)
 
 
-@pytest.mark.parametrize(("seeds", "samples", "seed_sd"), [(5, 100, 0.15), (5, 150, 0.0)])
+@pytest.mark.parametrize(
+    ("seeds", "samples", "seed_sd"), [(5, 100, 0.15), pytest.param(5, 150, 0.0, marks=pytest.mark.slow)]
+)
 def test_interval_of_a_statistic_that_is_no_mean_covers_as_promised(seeds, samples, seed_sd):
     rng, model = np.random.default_rng(16), {"effect": 0.3, "seed_sd": seed_sd, "taste_sd": 0.5}
     truth = simulate.true_difference(simulate.confusions, simulate.mean_iou, rounds=5, **model)

@@ -207,12 +207,12 @@ def test_what_cannot_be_compared_is_refused_with_advice(bad):
             ValueError,
             'at least 2.*nothing can be said about other trainings.*seeds="fixed"',
         ),
-        "pictures": ((a, b[:, :-1]), ValueError, "300 pictures, b has 299.*same pictures"),
+        "pictures": ((a, b[:, :-1]), ValueError, "300 samples, b has 299.*same samples"),
         "seeds": ((a, b[:-1]), ValueError, "4 seeds, b has 3.*unpaired_difference"),
         "nan": ((a, hole), ValueError, "1 value.*NaN.*of 1200.*leave that seed out"),
-        "flat": ((a[0], b[0]), ValueError, "seeds x pictures.*paired_scores"),
+        "flat": ((a[0], b[0]), ValueError, "seeds x samples.*paired_scores"),
         "text": ((a.astype(str), b), TypeError, "booleans or numbers"),
-        "one picture": ((a[:, :1], b[:, :1]), ValueError, "1 pictures.*at least 2"),
+        "one picture": ((a[:, :1], b[:, :1]), ValueError, "1 samples.*at least 2"),
     }[bad]
     with pytest.raises(error, match=message):
         paired_difference(*given)

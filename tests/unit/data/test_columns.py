@@ -79,6 +79,7 @@ def test_columns_that_are_not_there_and_sets_without_columns_are_refused(breeds,
         open_data(breeds, columns={"image": "name|breed"})
 
 
+@pytest.mark.slow
 def test_verbs_take_them_and_a_run_keeps_them(breeds, tmp_path, capsys):
     run, named = tmp_path / "run", "image=name,label=breed"
     settings = TINY | {"data.img_size": 32}

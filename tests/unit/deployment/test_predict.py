@@ -91,7 +91,7 @@ def test_a_table_has_no_columns_for_classes_the_model_lacks(tmp_path):
     paint(tmp_path / "b.png", 0)
     write_predictions(predict(Colours(), tmp_path, top=5), out=tmp_path / "o.csv", top=5)
     head = (tmp_path / "o.csv").read_text().splitlines()[0]
-    assert head == "name,class,share,class_2,share_2,class_3,share_3,problem"
+    assert head == "name,class,confidence,class_2,confidence_2,class_3,confidence_3,problem"
 
 
 def test_of_equal_shares_the_first_class_comes_first():

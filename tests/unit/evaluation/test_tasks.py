@@ -106,7 +106,7 @@ def test_files_tell_the_numbers_with_words_and_units(robust):
     titles = {e.text for e in page.all("h2")}
     assert {"Differences", "Corruptions", "Occlusion and shuffling", "How it was measured"} <= titles
     assert not {"Attacks", "Calibration", "Accuracy by class"} & titles
-    first = page.rows("5 pictures")[0]
+    first = page.rows("5 samples")[0]
     assert first[0].lower() == spec.words
     assert first[1].startswith(spec.show(value))
     for word in ("ccuracy", "nan", "McNemar"):

@@ -265,7 +265,9 @@ class TestContract:
             assert not block.mlp.fc1.bias.any()
         assert model.patch_embed.proj.bias.any()  # convolutions keep PyTorch's start
 
-    @pytest.mark.parametrize(("mode", "kind"), [("train", "densenet"), ("eval", "linear")])
+    @pytest.mark.parametrize(
+        ("mode", "kind"), [pytest.param("train", "densenet", marks=pytest.mark.slow), ("eval", "linear")]
+    )
     def test_compiles_whole(self, mode: str, kind: str) -> None:
         torch._dynamo.reset()
         model = small(depth=1, token_embed=kind)
@@ -278,6 +280,7 @@ class TestContract:
             got.square().sum().backward()
             assert model.head.pool.norm.start.grad.any()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("options", [{}, {"token_embed": "nonlocal", "normalization": "svpn_exact"}])
     def test_exports_with_dynamic_batch_and_size(self, options: dict[str, Any]) -> None:
         model = small(depth=1, **options).eval()
