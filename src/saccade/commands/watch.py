@@ -15,6 +15,6 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Args) -> None:
     """Show the page until Ctrl-C."""
-    from ..deployment.watch import watch
+    from ..training.watch import watch
 
     watch(args.run, host=args.host, port=args.port, every=args.every, say=lambda line: print(line, flush=True))

@@ -8,7 +8,7 @@ import pytest
 
 import saccade
 from saccade.cli import main
-from saccade.deployment.watch import make_server
+from saccade.training.watch import make_server
 from support.training import tiny
 
 

@@ -21,9 +21,9 @@ from ..report.page import Section, paragraph, render_page
 from ..report.picture import encode_picture
 from ..runs import Run, RunError
 from ..tasks.opening import open_samples
-from ..training.report import render_live
-from ..training.setup import resolve
 from ..wording import count_of
+from .report import render_live
+from .setup import resolve
 
 SHOWN = 12  # images as augmented
 QUIET = 120.0  # seconds without a word after which a run is said to be silent, at least
