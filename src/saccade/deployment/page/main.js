@@ -146,7 +146,9 @@ async function begin() {
     offer(byId("first"), entries);
     offer(byId("second"), [["", "no other"], ...entries]);
     byId("second-way").hidden = models.length < 2;
-    if (models.length === 2) byId("second").value = models[1].index; // two are served to be compared
+    const kind = (model) => `${model.task} of ${model.texts}`;
+    const alike = models.length === 2 && kind(models[0]) === kind(models[1]);
+    if (alike) byId("second").value = models[1].index; // two of one kind are served to be compared
     reading();
     const { max_bytes: bytes, max_pixels: pixels } = about.limits;
     byId("limits").textContent =
