@@ -200,6 +200,8 @@ def test_a_million_classes_are_refused_at_once(tmp_path):
 
 
 def test_a_class_file_with_a_cell_without_end_is_refused_in_words(tmp_path):
+    (tmp_path / "texts.csv").write_text("sentence,label\n" + "x" * 200_000 + ",1\n")
+    assert len(read_columns(tmp_path / "texts.csv")["sentence"][0]) == 200_000  # a text may be long
     (tmp_path / "classes.csv").write_text("name,value\n" + "x" * 200_000 + ",1\n")
     with pytest.raises(ValueError, match="cannot be read as names of classes"):
         read_map(tmp_path / "classes.csv")

@@ -71,7 +71,7 @@ def _tsv(path: Path) -> Columns:
 
 
 def _csv(path: Path) -> Columns:
-    csv.field_size_limit(MOST)
+    limit = csv.field_size_limit(MOST)  # of the whole process: other lists keep theirs
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file, strict=True) if row]
@@ -82,6 +82,8 @@ def _csv(path: Path) -> Columns:
             f"{path} is broken as CSV ({error}): a quote that is opened is closed, and one inside a text is written "
             "twice. Mend the file, or write it as .tsv, where quotes mean nothing"
         ) from error
+    finally:
+        csv.field_size_limit(limit)
     if not rows:
         raise ValueError(f"{path} is empty; its first line names the columns, such as sentence,label")
     return _by_name(path, rows)
