@@ -106,7 +106,7 @@ def test_every_plugin_on_a_vit_exports_at_each_size(name, side, tmp_path):
 
 def test_every_plugin_is_among_those_exported():
     known = {name for name in plugins.__all__ if hasattr(getattr(plugins, name), "install")}
-    assert known == {type(make()).__name__ for make in PLUGINS.values()}
+    assert known == {type(made).__name__ for make in PLUGINS.values() if (made := make()) is not None}
 
 
 def test_exported_files_hold_no_paths_of_the_machine(tmp_path):
