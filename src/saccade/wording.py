@@ -1,4 +1,4 @@
-"""Numbers of things in words."""
+"""Numbers of things in words, and words that are numbers."""
 
 
 def count_of(number: int, noun: str) -> str:
@@ -9,3 +9,12 @@ def count_of(number: int, noun: str) -> str:
 def count_are(number: int, noun: str) -> str:
     """Return the beginning of a sentence about a number of things: 1 picture is, 2 pictures are."""
     return f"{count_of(number, noun)} {'is' if number == 1 else 'are'}"
+
+
+def is_number(text: str) -> bool:
+    """Tell whether a text is a number as Python writes it."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..config import AugmentConfig, ConfigError, TrainConfig, flatten, overlay
 from ..training.recipes import SHORT_FLAGS
+from ..wording import is_number
 
 RATE, DECAY, STRENGTH = "optim.lr", "optim.weight_decay", "augment"  # the last stands for several settings
 RATES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)  # times a recipe's own
@@ -161,15 +162,7 @@ def _read(value: Any) -> Any:
     """Return a value as it can be looked up and counted: to YAML 1e-4 is a text, and a list is no key."""
     if isinstance(value, list):
         return tuple(value)
-    return float(value) if isinstance(value, str) and _is_number(value) else value
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return float(value) if isinstance(value, str) and is_number(value) else value
 
 
 def _round(value: float) -> float:

@@ -11,6 +11,7 @@ from ...config import DataConfig
 from ...data.open import Data
 from ...data.split import TRAIN, VAL, abbreviate
 from ...data.table import SPLITS, ordered
+from ...wording import is_number
 from .data import TextSource, TextTargets
 from .tables import COLA, ENDINGS, Columns, open_hub, open_saved, read_columns
 
@@ -208,19 +209,11 @@ def _label(columns: Columns, options: TextOptions, where: str) -> str:
 
 def _refuse_numbers(classes: tuple[str, ...], count: int, where: str) -> None:
     """Refuse labels that are numbers to be predicted, as in STS-B."""
-    if len(classes) > 20 and len(classes) > count / 10 and all(_is_number(name) for name in classes):
+    if len(classes) > 20 and len(classes) > count / 10 and all(is_number(name) for name in classes):
         raise ValueError(
             f"{where} has {len(classes)} different numbers for labels of {count} texts; they are no classes. Texts are "
             "sorted into classes here; numbers are not predicted from texts"
         )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _kinds(source: TextSource) -> str:
