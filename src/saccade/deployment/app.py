@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from ..report.heat import heat_css
 from ..report.plain import to_json
-from .asked_text import read_text, tokens_of
+from .asked_text import pack_question, read_text, tokens_of
 from .batching import Batcher, ClientGone
 from .browse import RunIndex
 from .explaining import Explainer
@@ -154,6 +154,11 @@ class ServerState:
         if served.predictor.task.reads == "text":
             text = read_text(form, served.predictor)
             return await asyncio.to_thread(tokens_of, text, served.predictor), (0, 0)
+        if served.predictor.task.reads == "question":
+            (question,) = read_text(form, served.predictor)
+            return await self.decode(
+                form, served, lambda pixels: (pack_question(pixels, question, served.predictor), pixels.shape[:2])
+            )
         framing = served.predictor.framing
         return await self.decode(form, served, lambda pixels: (framing(pixels), pixels.shape[:2]))
 

@@ -7,10 +7,11 @@ from .upload import KINDS
 _BINARY = {"type": "string", "format": "binary"}
 _FORM = {
     "type": "object",
-    "description": "a picture in `file`, or for a model that reads texts `text`, and `pair` for the second of two",
+    "description": "a picture in `file`; for a model that reads texts `text`, and `pair` for the second of two; "
+    "for one that answers questions about pictures both `file` and `text`",
     "properties": {
         "file": {**_BINARY, "description": f"the picture: {', '.join(kind.partition('/')[2] for kind in KINDS)}"},
-        "text": {"type": "string", "description": "of a model that reads texts"},
+        "text": {"type": "string", "description": "of a model that reads texts, or the question"},
         "pair": {"type": "string", "description": "the second of two texts"},
         "model": {"type": "string", "description": "as in the query"},
     },
