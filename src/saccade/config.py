@@ -99,6 +99,7 @@ class OptimConfig:
     betas: list[float] | None = None
     eps: float | None = None
     layer_decay: float | None = None
+    new_scale: float = 1.0  # of trained weights: what is new learns at so many times the rate
     clip: float | None = None  # largest norm of the gradient
 
 

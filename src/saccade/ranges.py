@@ -113,6 +113,7 @@ RANGES: dict[str, Range | Several] = {
     "optim.betas": Several(BELOW_ONE, (2, 3)),
     "optim.eps": POSITIVE,
     "optim.layer_decay": PORTION,
+    "optim.new_scale": POSITIVE,
     "optim.clip": POSITIVE,
     "schedule.epochs": COUNT,
     "schedule.warmup": NOT_NEGATIVE,
