@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from one_process import share_processes
 
 from saccade import compare, cross_validate
 from saccade.config import parse_settings
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--stage", action="append", choices=list(STAGES), help="tune, folds and plugins if not given")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--parallel", type=int, default=None, help="runs side by side")
+    parser.add_argument("--staying", type=int, default=None, help="processes that stay, instead of one a run")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument(
@@ -65,6 +67,8 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, a setting of every run")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.staying:
+        share_processes(args.staying)
     for stage in args.stage or ["tune", "folds", "plugins"]:
         begun = time.perf_counter()
         found = STAGES[stage](args)
