@@ -19,7 +19,7 @@ from .models import CheckpointError
 from .models._builder import SMALL_SIDE
 from .models._identify import resolve_name
 from .plugins import PLUGINS, attach
-from .plugins.trained import new_parameters, watched
+from .plugins.trained import new_parameters, watched, zero_new_classifier
 from .pretrained import PREFIX, class_words, match_classes, open_timm
 from .registry import option_hints, parse_options
 from .starting import has_head, load_rest, start_from, weights_file
@@ -75,6 +75,7 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
     if started is not None:
         load_rest(model, started, spec)
         model.new_parameters = new_parameters(model, started.parameters)  # type: ignore[assignment]
+        zero_new_classifier(model)
     return model
 
 

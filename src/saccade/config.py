@@ -55,6 +55,7 @@ class ModelConfig:
     checkpoint: str | None = None  # weights to start from: a run, a safetensors file, a published checkpoint
     probe: bool = False  # train the classifier alone
     freeze: float = 0.0  # share of the layers, from the first on, that stay as they are
+    keep_statistics: bool = False  # of trained weights: batch normalisation goes on with the means it was trained with
     head: str | None = None  # of tasks that have several: "upernet", "fpn:width=128", ...; None: the task's own choice
 
 

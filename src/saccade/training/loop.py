@@ -91,7 +91,7 @@ class Loop(Step):
 
     def _train_epoch(self) -> None:
         self.task.train()
-        still(self.task.model)
+        still(self.task.model, statistics=self.config.model.keep_statistics)
         self.task.set_epoch(self.epoch, self.config.schedule.epochs)
         strong = self.epoch < self.config.schedule.epochs - self.config.augment.off_epochs
         first = self.step - self.epoch * self.feed.steps
