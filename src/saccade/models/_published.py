@@ -1,5 +1,18 @@
 """What the published code calls its weights, as patterns of names and what they are called here."""
 
+import re
+from collections.abc import Callable, Iterable
+
+Names = Iterable[tuple[str, str | Callable[[re.Match[str]], str]]]
+
+
+def rename(key: str, names: Names) -> str:
+    """Return what we call a tensor, by patterns and what takes their place, one after another."""
+    for pattern, name in names:
+        key = re.sub(pattern, name, key)
+    return key
+
+
 GLNET_NAMES = [
     (r"\.slot_scale$", ".mixer.global_branch.scale"),
     (r"\.init_slots$", ".mixer.global_branch.init_slots"),

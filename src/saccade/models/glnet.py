@@ -1,6 +1,5 @@
 """GLNet: a pyramid of GLMix and attention blocks."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -15,7 +14,7 @@ from ..layers.slots import init_linear
 from ..layers.token_label import TokenBox, TokenLabelOutput, place_box, sample_box, swap_box
 from ._backbone import Pyramid, run_blocks
 from ._builder import OPTIONS_ABOVE_SMALL, build, default_cfg
-from ._published import GLNET_NAMES, GLNET_OVERLAPPING, GLNET_PATCHES, GLNET_POINTWISE
+from ._published import GLNET_NAMES, GLNET_OVERLAPPING, GLNET_PATCHES, GLNET_POINTWISE, rename
 
 
 class GLNet(Pyramid):
@@ -235,9 +234,7 @@ class GLNet(Pyramid):
             renames.append((r"^tklb_aux_head\.", "aux_head."))
         converted = {}
         for key, value in state_dict.items():
-            name = key
-            for pattern, replacement in renames:
-                name = re.sub(pattern, replacement, name)
+            name = rename(key, renames)
             if name.endswith(".gamma"):
                 value = value.flatten()  # 1, C, 1, 1
             elif name.endswith(GLNET_POINTWISE):

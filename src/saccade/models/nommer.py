@@ -1,6 +1,5 @@
 """NomMer: every place of a map nominates its context: convolution, window attention or compressed global attention."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -16,7 +15,7 @@ from ..layers.position import resize_grid
 from ..layers.window import WindowAttention, extend, resize_bias_table
 from ._backbone import Pyramid, run_blocks
 from ._builder import build, default_cfg
-from ._published import NOMMER_CONSTANTS, NOMMER_NAMES
+from ._published import NOMMER_CONSTANTS, NOMMER_NAMES, rename
 
 STAGES = 4
 
@@ -211,8 +210,7 @@ class NomMer(Pyramid):
         for key, value in state_dict.items():
             if key.endswith(NOMMER_CONSTANTS):
                 continue
-            for pattern, name in NOMMER_NAMES:
-                key = re.sub(pattern, name, key)
+            key = rename(key, NOMMER_NAMES)
             if key.endswith(("perceive.weight", "restore.weight")) and value.ndim == 4:
                 value = pack_frequencies(value, restore=key.endswith("restore.weight"))
             elif key.endswith("pos_embed") and key in ours and value.ndim == 4:

@@ -15,6 +15,7 @@ from ..layers.token_embed import pad_to
 from ._backbone import run_blocks
 from ._builder import build, default_cfg
 from ._columnar import Block, Columnar
+from ._published import rename
 
 
 class T2TViT(Columnar):
@@ -104,21 +105,17 @@ class T2TViT(Columnar):
         for key, value in state_dict.items():
             if key.startswith("drloc."):
                 continue
-            name = key
-            for old, new in RENAMES:
-                name = name.replace(old, new)
             if key == "pos_embed":
                 value = resize_tokens(value, self.grid_size)
-            converted[name] = value
+            converted[rename(key, RENAMES)] = value
         return converted
 
 
 RENAMES = (
-    ("tokens_to_token.attention1.", "patch_embed.split1.performer."),
-    ("tokens_to_token.attention2.", "patch_embed.split2.performer."),
-    ("tokens_to_token.project.", "patch_embed.project."),
-    (".mlp.0.", ".mlp.fc1."),
-    (".mlp.2.", ".mlp.fc2."),
+    (r"^tokens_to_token\.attention([12])\.", r"patch_embed.split\1.performer."),
+    (r"^tokens_to_token\.project\.", "patch_embed.project."),
+    (r"\.mlp\.0\.", ".mlp.fc1."),
+    (r"\.mlp\.2\.", ".mlp.fc2."),
 )
 
 
