@@ -63,7 +63,7 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
             made = PLUGINS[name]
             if not is_task(made):
                 if "num_classes" in option_hints(made):
-                    options.setdefault("num_classes", find_task(spec.task).num_outputs(spec))
+                    options.setdefault("num_classes", len(spec.outputs))
                 shape = (spec.in_chans, spec.img_size, spec.img_size)
                 look = (
                     nullcontext()
@@ -194,7 +194,7 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
     if (made := find_task(spec.task).create_model(config, spec)) is not None:
         return made
     name = resolve_name(config.name)
-    outputs = find_task(spec.task).num_outputs(spec)
+    outputs = len(spec.outputs)
     options: dict[str, Any] = {"num_classes": outputs, "in_chans": spec.in_chans}
     if config.drop_path is not None:
         options["drop_path_rate"] = config.drop_path

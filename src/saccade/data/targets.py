@@ -6,11 +6,25 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from torch import Tensor
 
 from .image import BadSample
 from .split import abbreviate
 
 MOST_CLASSES = 1_000_000  # a larger label is no class, and a name for each below it would fill the memory
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many training samples there are, where that is known.
+
+    Args:
+        outputs: samples that speak of each output.
+        samples: all of them.
+    """
+
+    outputs: Tensor | None = None
+    samples: int | None = None
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def name_answers(output: Tensor, model: LoadedModel) -> list[Answer]:
     spec, count = model.spec, output.shape[1]
     if not spec.outputs:
         spec = replace(spec, outputs=tuple(f"class {index}" for index in range(count)))
-    if model.task.num_outputs(spec) != count:
+    if len(spec.outputs) != count:
         raise ValueError(
             f"{model.name} answers with {count} numbers, but {len(spec.outputs)} {model.task.outputs_key} are named; "
             "give the weights of the run whose answers these are, or a shape= with as many names"

@@ -85,8 +85,7 @@ class Distillation(Taught):
             "output", the logits (of two heads, their mean), and what there is of "loss", "classification" and
             "distillation".
         """
-        if draws:
-            raise TypeError(f"Distillation was given {', '.join(draws)}, which it has no use for")
+        self.refuse_draws(draws)
         images, targets = batch["image"], batch.get("target")
         output, for_labels, for_teacher = _heads(self.ask(batch))
         result = {"output": output}

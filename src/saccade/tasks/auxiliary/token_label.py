@@ -147,8 +147,7 @@ class TokenLabelling(Taught):
         Returns:
             "output", the logits, and with targets "loss", "classification" and, in training, "tokens", the two terms.
         """
-        if draws:
-            raise TypeError(f"TokenLabelling was given {', '.join(draws)}, which it has no use for")
+        self.refuse_draws(draws)
         images, targets = batch["image"], batch.get("target")
         if targets is None or not (self.training if label_tokens is None else label_tokens):
             logits = read_logits(self.model(images))

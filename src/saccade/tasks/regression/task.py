@@ -15,9 +15,9 @@ from ...data.open import Data
 from ...data.source import Stream
 from ...data.spec import InputSpec, are_numbers
 from ...data.table import Table
-from ...data.targets import Targets
+from ...data.targets import Counts, Targets
 from ...layers.numerics import upcast
-from ..answer import Answer
+from ..answer import Answer, require_width
 from ..classification.task import read_logits
 from ..metric import Metrics, MetricSpec
 from ..task import Task, register_task
@@ -71,8 +71,7 @@ class Regress(Task):
         mean: Tensor | None = None,
         std: Tensor | None = None,
     ) -> None:
-        super().__init__()
-        self.model, self.options = model, options or RegressOptions()
+        super().__init__(model, options=options)
         self.register_buffer("mean", torch.zeros(1) if mean is None else mean, persistent=False)
         self.register_buffer("std", torch.ones(1) if std is None else std, persistent=False)
 
@@ -123,20 +122,9 @@ class Regress(Task):
         return scaled
 
     @classmethod
-    def build(
-        cls,
-        model: nn.Module,
-        spec: InputSpec,
-        *,
-        options: Any = None,
-        loss: LossConfig | None = None,  # noqa: ARG003
-        counts: Tensor | None = None,  # noqa: ARG003
-        total: int | None = None,  # noqa: ARG003
-    ) -> "Task":
-        """Return the task around a model."""
-        task = cls(model, options=options, **{name: torch.tensor(spec.extra[name]) for name in ("mean", "std")})
-        task.spec = spec
-        return task
+    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:  # noqa: ARG003
+        """Return the options and the numbers' scale."""
+        return {"options": options, **{name: torch.tensor(spec.extra[name]) for name in ("mean", "std")}}
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
         """Return "output", numbers in deviations, B, columns, and with targets in their own units "loss"."""
@@ -172,8 +160,7 @@ class Regress(Task):
     @classmethod
     def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
         """Return numbers in their own units, B, columns float32."""
-        if output.ndim != 2 or output.shape[1] != len(spec.outputs):
-            raise ValueError(f"it gives {output.shape[-1]} numbers for {len(spec.outputs)} columns")
+        require_width(output, spec, "numbers", "columns")
         return (output * np.asarray(spec.extra["std"]) + np.asarray(spec.extra["mean"])).astype(np.float32)
 
     @classmethod

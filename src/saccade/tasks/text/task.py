@@ -14,9 +14,9 @@ from ...data.open import Data
 from ...data.source import Source, Stream
 from ...data.spec import InputSpec
 from ...data.table import Table
-from ...data.targets import Targets
+from ...data.targets import Counts, Targets
 from ...data.validation import Validation
-from ..classification.task import Classify, weigh_classes
+from ..classification.task import Classify
 from ..metric import MetricSpec
 from ..task import register_task
 from .data import TextSource, TextTargets
@@ -211,21 +211,10 @@ class ClassifyText(Classify):
     # In training
 
     @classmethod
-    def build(
-        cls,
-        model: nn.Module,
-        spec: InputSpec,
-        *,
-        options: Any = None,  # noqa: ARG003
-        loss: LossConfig | None = None,
-        counts: Tensor | None = None,
-        total: int | None = None,  # noqa: ARG003
-    ) -> "ClassifyText":
-        """Return the task around a model."""
-        weights = None if loss is None else weigh_classes(loss, counts, classes=len(spec.outputs))
-        task = cls(model, label_smoothing=0.0 if loss is None else loss.smoothing, class_weights=weights)
-        task.spec, task.primary = spec, cls.primary_of(spec)  # type: ignore[misc]
-        return task
+    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
+        """Return the classes' weights and the smoothing, which is done in the loss: texts are not mixed."""
+        smoothing = 0.0 if loss is None else loss.smoothing
+        return super().arguments(spec, options, loss, counts) | {"label_smoothing": smoothing}
 
     def ask(self, batch: Batch) -> Any:
         """Return what the model answers to texts."""

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,10 +16,9 @@ from ...data.open import Data
 from ...data.source import Sample
 from ...data.spec import InputSpec
 from ...layers.numerics import upcast
-from ..answer import Answer
-from ..classification.task import Classify, read_logits
+from ..classification.task import OneOf, read_logits
 from ..metric import PLACE, Metrics, MetricSpec
-from ..task import Task, register_task
+from ..task import register_task
 from ..text.hosts import build_host, describe_host, describe_tokenizer, read_config
 from ..text.tokens import INPUTS, Reading
 from .data import AnswerTargets, VqaOptions, open_questions
@@ -30,7 +28,7 @@ KIND = "VISUAL_QUESTION_ANSWERING"
 
 
 @register_task("vqa")
-class AnswerQuestions(Task):
+class AnswerQuestions(OneOf):
     """A model of Hugging Face that reads a question and an image, such as ViLT, under binary cross-entropy.
 
     Args:
@@ -39,16 +37,11 @@ class AnswerQuestions(Task):
 
     primary = "score"
     running = ("score",)
-    output = "logits"
     outputs_key = "answers"
     Options = VqaOptions
     recipe = "text"
     reads = "question"
     own_models = True
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
 
     # From data to a batch
 
@@ -149,8 +142,7 @@ class AnswerQuestions(Task):
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
         """Answer and compare: binary cross-entropy, summed over answers, as ViLT is trained."""
-        if draws:
-            raise TypeError(f"{type(self).__name__} was given {', '.join(draws)}, which it has no use for")
+        self.refuse_draws(draws)
         logits = read_logits(self.ask(batch))
         if "target" not in batch:
             return {"output": logits}
@@ -173,28 +165,6 @@ class AnswerQuestions(Task):
     def metrics(self) -> Metrics:
         """Return what collects logits and shares."""
         return QuestionMetrics(METRICS)
-
-    # One answer is given: what programs and tables read is as of classes.
-
-    @classmethod
-    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return shares of answers that sum to one."""
-        return Classify.read_output(output, spec)
-
-    @classmethod
-    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
-        """Return the likeliest answers."""
-        return Classify.describe(row, spec, top=top)
-
-    @classmethod
-    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
-        """Return answer and share, likeliest first."""
-        return Classify.table_head(spec, top=top)
-
-    @classmethod
-    def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:
-        """Return the likeliest answers and their shares."""
-        return Classify.table_row(answer, spec, top=top)
 
 
 METRICS = (
