@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..layers.downsample import overlapping_downsample, overlapping_stem, patch_downsample, patch_stem
 from ..layers.glmix import Block, GLMix, MapAttention
-from ..layers.slots import init_linear
+from ..layers.init import init_linear
 from ..layers.token_label import TokenBox, TokenLabelOutput, place_box, sample_box, swap_box
 from ._backbone import Pyramid, run_blocks
 from ._builder import OPTIONS_ABOVE_SMALL, build, default_cfg
@@ -54,6 +54,7 @@ class GLNet(Pyramid):
     """
 
     official_prefix: ClassVar[str] = "downsample_layers."
+    init_classifier = staticmethod(init_linear)
     classifier: ClassVar[tuple[str, ...]] = ("head", "aux_head")
     pools: ClassVar[tuple[str, ...]] = ("avg", "max")
     aux_head: nn.Module | None
@@ -209,12 +210,6 @@ class GLNet(Pyramid):
         """Replace the classifiers; zero classes leaves none."""
         super().reset_classifier(num_classes, global_pool)
         self.aux_head = self.new_classifier() if num_classes > 0 and self.token_label else None
-
-    def new_classifier(self) -> nn.Linear:
-        """Return a linear layer for `num_classes` logits."""
-        layer = super().new_classifier()
-        init_linear(layer)
-        return layer
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return timm's map from parameter names to layers, for layer-wise learning rates."""

@@ -91,11 +91,10 @@ class T2TViT(Columnar):
             x = x[:, 1:].mean(1)
         return x if pre_logits else self.head(x)
 
-    def new_classifier(self) -> nn.Linear:
-        """Return a linear layer for `num_classes` logits."""
-        layer = super().new_classifier()
+    @staticmethod
+    def init_classifier(layer: nn.Module) -> None:
+        """Draw a new classifier as every linear layer is."""
         _init(layer)
-        return layer
 
     def convert(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename a published state dict to ours, without the localization head it may have been trained with."""

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from ..ranges import require_choice
 from ._parts import takes_positions
 from .attach import Handle
 from .tokens import Block, HookPoint, Host, HostError, MaskTaker, require_blocks
@@ -50,10 +51,8 @@ class OnTokens:
         causal: bool | None = None,
         spare_pyramid: bool = False,
     ) -> None:
-        if position not in PLACES:
-            raise ValueError(f"position={position!r} was given; allowed are {', '.join(map(repr, PLACES))}")
-        if tokens not in ("all", "image", "text"):
-            raise ValueError(f"tokens={tokens!r} was given; allowed are 'all', 'image' and 'text'")
+        require_choice("position", position, PLACES)
+        require_choice("tokens", tokens, ("all", "image", "text"))
         if isinstance(layers, str) and layers not in ("upper", "all"):
             raise ValueError(f"layers={layers!r} was given; allowed are 'upper', 'all' or a list of block numbers")
         self.position = position

@@ -29,7 +29,7 @@ from .halving import MOST, Rung, plan_rungs
 from .report import render_report
 from .result import Tuned
 from .search import Attempt, Subject, best_of, edges_of, require_rungs, run_search
-from .space import Axis, Values, candidates, own_space, read_grid, settings_of
+from .space import Axis, Values, candidates, own_space, read_grid, say_value, settings_of
 from .store import Store
 from .writing import recipe_text
 
@@ -251,7 +251,7 @@ class _Search:
 
     def _say_found(self, tuned: Tuned, axes: Sequence[Axis], best: Attempt, subject: Subject) -> None:
         metric = subject.ground.metric
-        values = ", ".join(f"{axis.words} {_shown(best.values[axis.name])}" for axis in axes)
+        values = ", ".join(f"{axis.words} {say_value(best.values[axis.name])}" for axis in axes)
         own = "" if tuned.own_score is None else f", the recipe's own settings {metric.show(tuned.own_score)}"
         lines = [
             f"best of {tuned.trials} trials: {values}; {metric.words} {metric.show(tuned.score)} after {best.epochs} "
@@ -269,17 +269,13 @@ class _Search:
 def edge_text(axis: Axis, value: Any, tuned: Tuned) -> str:
     """Return what follows from a best value at the end of what was tried."""
     return (
-        f"the best {axis.words}, {_shown(value)}, is the {tuned.edges[axis.name]} that was tried: a better one may lie "
+        f"the best {axis.words}, {say_value(value)}, is the {tuned.edges[axis.name]} that was tried: a better one may lie "
         f"beyond; go on from there: saccade tune ... --recipe {tuned.recipe}"
     )
 
 
 def _is_own(attempt: Attempt, axes: Sequence[Axis]) -> bool:
     return all(attempt.values[axis.name] == axis.own for axis in axes)
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _nothing(attempts: Sequence[Attempt], seconds: float) -> str:

@@ -280,7 +280,7 @@ def test_unknown_choices_are_refused(name):
 
 
 def test_classes_cannot_be_scaled_and_no_pairs_cannot_be_drawn():
-    with pytest.raises(ValueError, match="unit='sides' was given; allowed are cells"):
+    with pytest.raises(ValueError, match="unit='sides' was given; allowed are 'cells'"):
         RelativeLocalization(host(), loss="cross_entropy", unit="sides")
     with pytest.raises(ValueError, match="pairs=0 was given"):
         RelativeLocalization(host(), pairs=0)

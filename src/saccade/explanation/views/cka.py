@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ...layers.numerics import upcast
 from ...loading import LoadedModel
 from ...plugins.tokens import find_layers
+from ...ranges import require_choice
 from ...report import heat_map
 from ...report.plain import to_json
 from ..recording import eval_mode, record
@@ -76,8 +77,7 @@ def cka(
         estimator: of HSIC: "unbiased", or "biased", that of the NomMer paper (supplement E.2), which is too high for
             few pictures and many features.
     """
-    if estimator not in ("unbiased", "biased"):
-        raise ValueError(f"estimator={estimator!r} was given; allowed are 'unbiased' and 'biased'")
+    require_choice("estimator", estimator, ("unbiased", "biased"))
     if batch_size is None:
         batch_size = 32 if estimator == "unbiased" else max(len(images), FEWEST)
     measure = hsic if estimator == "unbiased" else biased_hsic

@@ -16,6 +16,7 @@ from torch import Tensor
 from ...config import ConfigError
 from ...files import open_regular, read_small, whole_file, write_text
 from ...layers.numerics import upcast
+from ...ranges import require_choice
 from .teacher import SoftLabels, TeacherLabels, Values, resample
 
 MANIFEST = "labels.json"
@@ -212,8 +213,7 @@ def save_label_maps(
         shard_size: most pictures in a file.
         classes: names of the classes, so that no other data is trained on them.
     """
-    if values not in ("probabilities", "logits"):
-        raise ValueError(f"values={values!r} was given; allowed are 'probabilities' and 'logits'")
+    require_choice("values", values, ("probabilities", "logits"))
     folder = Path(path)
     if (folder / MANIFEST).exists():
         raise FileExistsError(f"{folder} already holds label maps; give another folder, or remove it first")

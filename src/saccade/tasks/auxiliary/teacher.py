@@ -10,6 +10,7 @@ from torchvision.ops import roi_align  # type: ignore[import-untyped]
 
 from ...layers.numerics import upcast
 from ...plugins.tokens import CLASS_OUTPUT, Host, HostError, find_host, split_tokens
+from ...ranges import require_choice
 from ..classification.task import Classify, read_logits
 
 Norm = tuple[Sequence[float], Sequence[float]]
@@ -116,8 +117,7 @@ class TeacherLabels(Teacher):
         self, model: nn.Module, *, values: Values = "probabilities", dense: Dense | None = None, **options: Any
     ) -> None:
         super().__init__(model, **options)
-        if values not in ("probabilities", "logits"):
-            raise ValueError(f"values={values!r} was given; allowed are 'probabilities' and 'logits'")
+        require_choice("values", values, ("probabilities", "logits"))
         self.values, self.dense = values, dense
         self.host = find_host(model) if dense is None else None
         if self.host is not None:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from ...data.feed import Batch
 from ...data.framing import Encoder
+from ...layers.init import init_linear
 from ...layers.numerics import upcast
-from ...layers.slots import init_linear
 from ...layers.token_label import (
     TokenBox,
     TokenLabelOutput,
