@@ -90,7 +90,7 @@ class Backbone(nn.Module):
         return layer
 
     @staticmethod
-    def init_classifier(layer: nn.Module) -> None:
+    def init_classifier(module: nn.Module) -> None:
         """Draw a new classifier; a family that does nothing leaves PyTorch's draw."""
 
     def prune_intermediate_layers(

@@ -92,9 +92,9 @@ class T2TViT(Columnar):
         return x if pre_logits else self.head(x)
 
     @staticmethod
-    def init_classifier(layer: nn.Module) -> None:
+    def init_classifier(module: nn.Module) -> None:
         """Draw a new classifier as every linear layer is."""
-        _init(layer)
+        _init(module)
 
     def convert(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename a published state dict to ours, without the localization head it may have been trained with."""

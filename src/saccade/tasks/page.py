@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -77,7 +77,13 @@ class Shown:
 
 
 class Page:
-    """What a task adds; this one serves any task that has nothing of its own to show."""
+    """What a task adds; this one serves any task that has nothing of its own to show.
+
+    Attributes:
+        note: a remark on the numbers at the head of the page.
+    """
+
+    note: ClassVar[str] = ""
 
     @classmethod
     def sentence(cls, shown: Shown) -> Html:
@@ -112,9 +118,9 @@ class Page:
         return found
 
     @classmethod
-    def about(cls, shown: Shown) -> Html | None:  # noqa: ARG003
-        """Return a remark on the numbers at the head of the page."""
-        return None
+    def about(cls, shown: Shown) -> Html | None:
+        """Return the remark on the numbers at the head of the page."""
+        return paragraph(cls.note, class_="note") if cls.note and shown.summary else None
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:  # noqa: ARG003

@@ -71,8 +71,8 @@ def render_report(
 def edges(axes: Sequence[Axis], best: Attempt, found: Mapping[str, str]) -> list[str]:
     """Return a sentence for each setting whose best value lies at the end of what was tried."""
     return [
-        f"The best {axis.words} is the {found[axis.name]} that was tried ({say_value(best.values[axis.name])}); a better "
-        "one may lie beyond: go on from the recipe that was found"
+        f"The best {axis.words} is the {found[axis.name]} that was tried ({say_value(best.values[axis.name])}); a "
+        "better one may lie beyond: go on from the recipe that was found"
         for axis in axes
         if axis.name in found
     ]

@@ -269,8 +269,8 @@ class _Search:
 def edge_text(axis: Axis, value: Any, tuned: Tuned) -> str:
     """Return what follows from a best value at the end of what was tried."""
     return (
-        f"the best {axis.words}, {say_value(value)}, is the {tuned.edges[axis.name]} that was tried: a better one may lie "
-        f"beyond; go on from there: saccade tune ... --recipe {tuned.recipe}"
+        f"the best {axis.words}, {say_value(value)}, is the {tuned.edges[axis.name]} that was tried: a better one may "
+        f"lie beyond; go on from there: saccade tune ... --recipe {tuned.recipe}"
     )
 
 

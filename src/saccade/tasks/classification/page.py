@@ -8,7 +8,7 @@ import numpy as np
 from ...report.axes import number
 from ...report.class_sections import calibration_section, class_section, confusion_section, picture_section
 from ...report.markup import Html, join, shorten, tag
-from ...report.page import Section, paragraph
+from ...report.page import Section
 from ...report.tally import Answered, wilson
 from ..page import Page, Shown, no_pictures
 
@@ -20,6 +20,8 @@ ABOUT_INTERVAL = (
 
 class ClassificationPage(Page):
     """Sections on classes."""
+
+    note = ABOUT_INTERVAL
 
     @classmethod
     def sentence(cls, shown: Shown) -> Html:
@@ -55,11 +57,6 @@ class ClassificationPage(Page):
         if (loss := shown.summary.get("val_loss")) is not None:
             found.append(("Validation loss", number(loss), "cross-entropy"))
         return found
-
-    @classmethod
-    def about(cls, shown: Shown) -> Html | None:
-        """Return what the interval says."""
-        return paragraph(ABOUT_INTERVAL, class_="note") if shown.summary else None
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:

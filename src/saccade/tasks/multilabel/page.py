@@ -16,14 +16,10 @@ MANY = 60  # labels shown in the chart
 class MultilabelPage(Page):
     """Sections on labels."""
 
-    @classmethod
-    def about(cls, shown: Shown) -> Html | None:
-        """Return how labels are decided."""
-        about = (
-            "A label is said from a threshold on that is its own. F1 is told for thresholds that were chosen on the "
-            "other half of the validation samples; what answers use from now on was chosen on all of them."
-        )
-        return paragraph(about, class_="note") if shown.summary else None
+    note = (
+        "A label is said from a threshold on that is its own. F1 is told for thresholds that were chosen on the other half "
+        "of the validation samples; what answers use from now on was chosen on all of them."
+    )
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:

@@ -24,6 +24,11 @@ SIDE = 200  # of an image on the page
 class SegmentationPage(Page):
     """Sections on masks."""
 
+    note = (
+        "Pixels are those of whole images fitted into the model's square; the grey around them counts nowhere. "
+        "Intervals are over validation images, by resampling them; they say nothing about another seed."
+    )
+
     @classmethod
     def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
         """Return the numbers of all classes, mean IoU with its interval; those of one are in the section on classes."""
@@ -39,15 +44,6 @@ class SegmentationPage(Page):
                 remark = f"95% interval {spec.show(low)} to {spec.show(high)}"
             found.append((spec.words.capitalize(), spec.show(value), remark))
         return found
-
-    @classmethod
-    def about(cls, shown: Shown) -> Html | None:
-        """Return what the numbers are of."""
-        told = (
-            "Pixels are those of whole images fitted into the model's square; the grey around them counts nowhere. "
-            "Intervals are over validation images, by resampling them; they say nothing about another seed."
-        )
-        return paragraph(told, class_="note") if shown.summary else None
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:
