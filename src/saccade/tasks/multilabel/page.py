@@ -17,8 +17,8 @@ class MultilabelPage(Page):
     """Sections on labels."""
 
     note = (
-        "A label is said from a threshold on that is its own. F1 is told for thresholds that were chosen on the other half "
-        "of the validation samples; what answers use from now on was chosen on all of them."
+        "A label is said from a threshold on that is its own. F1 is told for thresholds that were chosen on the other "
+        "half of the validation samples; what answers use from now on was chosen on all of them."
     )
 
     @classmethod
