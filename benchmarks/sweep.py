@@ -5,8 +5,8 @@
     python benchmarks/sweep.py run OUT ... --claims DIR &   # several times: processes side by side that share the work
     python benchmarks/sweep.py page OUT                     # OUT/sweep.md, sweep.csv and sweep.html of all trials
 
-Trials train by the recipe `small` on a part of the training pictures and are judged on others of them; validation and
-test pictures are not looked at. All families are swept in turns, the most telling trials first:
+Trials train by the recipe `small` on a part of the training images and are judged on others of them; validation and
+test images are not looked at. All families are swept in turns, the most telling trials first:
 
 1. rates four times apart (2.5e-4, 1e-3, 4e-3) for a third of the epochs, and beyond while the best is at the edge;
 2. the best of them, half and twice of it for all of the epochs, and on while the best is at the edge;
@@ -67,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("do", choices=("run", "page"))
     parser.add_argument("out", type=Path)
-    parser.add_argument("--data", help="an archive of small pictures")
+    parser.add_argument("--data", help="an archive of small images")
     parser.add_argument("--name", default="cifar100", help="what results call this set and size")
     parser.add_argument("--samples", type=int, help="to train with; all that are not held out if not given")
     parser.add_argument("--epochs", type=int, default=15)
@@ -303,7 +303,7 @@ def write_pages(folder: Path) -> None:
                 )
             )
         about = (
-            f"{len(of)} trials of {of[0]['epochs']} epochs on {of[0]['samples']:,} training pictures, judged on "
+            f"{len(of)} trials of {of[0]['epochs']} epochs on {of[0]['samples']:,} training images, judged on "
             f"{of[0]['judged_on']:,} others of them; batches of {of[0]['batch_size']}, recipe `small`. A line is the "
             "mean over seeds, its band reaches from the worst to the best."
         )

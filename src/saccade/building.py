@@ -203,7 +203,7 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
     own_patches = config.checkpoint is None and not config.pretrained and "patch_size" not in config.options
     if spec.img_size <= SMALL_SIDE and "patch16" in name and own_patches:  # or little is left
         fitted["patch_size"] = 4
-        spec.notes.append(f"{name} reads patches of 4 pixels, since the pictures have {spec.img_size}")
+        spec.notes.append(f"{name} reads patches of 4 pixels, since the images have {spec.img_size}")
     try:
         return timm.create_model(name, **options, **{**fitted, **more, **config.options})
     except TypeError as error:

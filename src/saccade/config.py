@@ -26,18 +26,18 @@ class DataConfig:
     """What is trained on."""
 
     path: str = ""  # a folder, a list, an array file, shards; nothing is the embedded set
-    val: str | None = None  # where the validation pictures are, if not found beside the others
+    val: str | None = None  # where the validation images are, if not found beside the others
     val_share: float = 0.1  # held out where there is no validation split
-    split_seed: int = 0  # of the pictures held out: the same ones whatever the run's seed
-    img_size: int | None = None  # None: the pictures' own if they all have one size, else the model's
+    split_seed: int = 0  # of the images held out: the same ones whatever the run's seed
+    img_size: int | None = None  # None: the images' own if they all have one size, else the model's
     mean: list[float] | None = None  # None: of the training set if it is in memory, else the model's
     std: list[float] | None = None
     workers: int | None = None  # processes that read files; None: as many as there are cores, at most 8
-    resident: Literal["auto", "always", "never"] = "auto"  # keep pictures decoded: auto what fits, of files up to 2 GiB
-    buffer: int = 4096  # undecoded pictures a stream shuffles among
-    bad_limit: float = 0.05  # share of unreadable pictures at which training stops
+    resident: Literal["auto", "always", "never"] = "auto"  # keep images decoded: auto what fits, of files up to 2 GiB
+    buffer: int = 4096  # undecoded images a stream shuffles among
+    bad_limit: float = 0.05  # share of unreadable images at which training stops
     columns: dict[str, str] = field(default_factory=dict)  # of a list: what is read as image, label, ... if named so
-    train_limit: int | None = None  # use only this many training pictures, balanced over classes
+    train_limit: int | None = None  # use only this many training images, balanced over classes
     group: str | None = None  # column of a list: samples of one patient, video, ... are never on both sides of a split
     folds: int | None = None  # cut the training samples into so many parts, and validate on one of them
     fold: int = 0  # which one, from 0 on
@@ -61,7 +61,7 @@ class ModelConfig:
 
 @dataclass(kw_only=True)
 class AugmentConfig:
-    """What is done to pictures in training; every draw is a function of seed, epoch and picture."""
+    """What is done to images in training; every draw is a function of seed, epoch and image."""
 
     crop: Literal["pad", "resized", "none"] = "pad"
     pad: float = 0.125  # of the side, on each side
@@ -81,7 +81,7 @@ class AugmentConfig:
     cutmix: float = 0.0
     mix_prob: float = 1.0
     switch_prob: float = 0.5  # of cutmix where both are on
-    repeats: int = 1  # copies of a picture in an epoch, each drawn anew
+    repeats: int = 1  # copies of an image in an epoch, each drawn anew
     off_epochs: int = 0  # last epochs without RandAugment, erasing and mixing
 
 

@@ -45,7 +45,7 @@ class Targets:
 
     task: ClassVar[str] = ""
     noun: ClassVar[str] = "outputs"
-    counted: ClassVar[str] = "pictures"
+    counted: ClassVar[str] = "images"
     in_rows: ClassVar[bool] = True
 
     rows: np.ndarray
@@ -181,8 +181,8 @@ def check_labels(labels: np.ndarray, *, count: int, classes: Sequence[str], wher
         labels = labels.astype(np.int64)
     if labels.shape != (count,) or labels.dtype.kind not in "iu":
         raise ValueError(
-            f"{where}: labels of type {labels.dtype} and shape {labels.shape} were given for {count} pictures; "
-            "they are one whole number a picture"
+            f"{where}: labels of type {labels.dtype} and shape {labels.shape} were given for {count} images; "
+            "they are one whole number an image"
         )
     if count and (labels.min() < 0 or labels.max() >= len(classes)):
         raise ValueError(

@@ -53,11 +53,11 @@ def serve(
         port: 0 takes a free one.
         device: cpu, cuda, cuda:1, ...
         token: what clients must send as `Authorization: Bearer`; the environment's SACCADE_TOKEN if not given.
-        batch_size: pictures that share a forward pass at most.
-        wait_ms: milliseconds a picture waits for others at most, when the model is free.
-        queue: pictures that may wait for a model; further ones are answered 503.
+        batch_size: images that share a forward pass at most.
+        wait_ms: milliseconds an image waits for others at most, when the model is free.
+        queue: images that may wait for a model; further ones are answered 503.
         max_bytes: of an upload.
-        max_pixels: of a picture.
+        max_pixels: of an image.
         upload_seconds: from the first to the last byte of an upload.
         browse: folders whose runs and comparisons the page lists, besides the runs served.
         allow_hosts: further names the server may be called by.

@@ -47,7 +47,7 @@ class GLNet(Pyramid):
         conv_mlp: add a depthwise 3x3 convolution inside the feed-forward part.
         layer_scale: initial factor of every branch; None leaves it out.
         overlap: embed patches by overlapping 3x3 convolutions, else by patches that tile the map.
-        patch: side of the stem's patches in pixels: 4, or less for small pictures.
+        patch: side of the stem's patches in pixels: 4, or less for small images.
         token_label: add the classifier of tokens.
         drop_rate: dropout before the classifier.
         drop_path_rate: stochastic depth of the last block, growing from zero at the first.
@@ -267,7 +267,7 @@ def _check_stages(pattern: Sequence[str], **per_stage: Sequence[Any]) -> None:
         raise ValueError(f"pattern={tuple(pattern)} was given; a stage's is made of 'G' (GLMix) and 'A' (attention)")
 
 
-# Ours, for pictures of 24 to 64 pixels at their own size; not one of the paper's.
+# Ours, for images of 24 to 64 pixels at their own size; not one of the paper's.
 NANO_LAYOUT: dict[str, Any] = {
     "dims": (64, 128, 256),
     "depths": (3, 5, 2),
@@ -307,7 +307,7 @@ default_cfgs = generate_default_cfgs(
 
 @register_model
 def glnet_nano(pretrained: bool = False, **kwargs: Any) -> GLNet:
-    """GLNet for small pictures: three stages from patches of two pixels; 2.8 M parameters."""
+    """GLNet for small images: three stages from patches of two pixels; 2.8 M parameters."""
     args = dict(NANO_LAYOUT, **kwargs)
     args.setdefault("out_indices", tuple(range(len(args["dims"]))))
     return build(GLNet, "glnet_nano", pretrained, **args)

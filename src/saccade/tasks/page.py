@@ -8,13 +8,13 @@ import numpy as np
 
 from ..data.image import BadSample
 from ..data.source import Source
+from ..report.image import encode_image
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, paragraph
-from ..report.picture import encode_picture
 from .metric import PLACE, MetricSpec
 
 NAME = 120  # characters of a name
-PICTURES = 24
+IMAGES = 24
 RESAMPLES = 400
 
 
@@ -53,7 +53,8 @@ class Shown:
     @property
     def count(self) -> int:
         """Validation samples."""
-        return int(self.summary.get("validation", {}).get("pictures", 0))
+        told = self.summary.get("validation", {})
+        return int(told.get("samples", told.get("pictures", 0)))  # the name before
 
     def value(self, name: str) -> float | None:
         """Return what the run ended with in a metric."""
@@ -136,26 +137,26 @@ def worst_section(shown: Shown, losses: np.ndarray, tell: Callable[[Shown, int],
         losses: of every sample.
         tell: returns lines on the sample of a number.
     """
-    title = "The worst pictures"
+    title = "The worst images"
     if shown.source is None or not shown.same_samples:
-        return no_pictures(shown, title)
+        return no_images(shown, title)
     places = shown.predictions[PLACE]
     items: list[Html] = []
     # NaN counts as the highest loss: the reader should see it first.
     for index in np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable"):
-        if len(items) == PICTURES:
+        if len(items) == IMAGES:
             break
         place = int(places[index])
         pixels = shown.read(place)
         if pixels is not None:
             name = shorten(shown.source.name(place), NAME)
-            image = tag("div", encode_picture(pixels, alt=name), class_="frame")
+            image = tag("div", encode_image(pixels, alt=name), class_="frame")
             items.append(tag("li", image, *tell(shown, int(index)), paragraph(name, class_="name")))
     about = (
-        "The validation pictures that are farthest off. Wrong targets and damaged pictures gather here, so look at the "
+        "The validation images that are farthest off. Wrong targets and damaged images gather here, so look at the "
         "targets before blaming the model."
     )
-    body = tag("ol", *items, class_="pictures") if items else paragraph("No picture could be read.", class_="note")
+    body = tag("ol", *items, class_="pictures") if items else paragraph("No image could be read.", class_="note")
     return Section("pictures", title, join(paragraph(about), body))
 
 
@@ -169,9 +170,9 @@ def bootstrap(statistic: Callable[[np.ndarray], float], count: int) -> tuple[flo
     return float(low), float(high)
 
 
-def no_pictures(shown: Shown, title: str) -> Section:
+def no_images(shown: Shown, title: str) -> Section:
     """Return the section that says why no validation samples are shown."""
-    told = "The validation pictures were not at hand when this page was written."
+    told = "The validation images were not at hand when this page was written."
     if shown.source is not None:
-        told = "The validation pictures are not those of the run any more, so none are shown."
+        told = "The validation images are not those of the run any more, so none are shown."
     return Section("pictures", title, paragraph(told, class_="note"))

@@ -149,7 +149,7 @@ class Loop(Step):
             self._judge(record[f"val_{self.primary.name}"])
         self.world.unite(self.feed.bad)
         record |= {"images_per_second": count / max(self.seconds, 1e-9), "seconds": self.seconds}
-        record["bad_pictures"] = count_bad(self.feed.bad) + count_bad(self.parts.validation.bad)
+        record["bad_samples"] = count_bad(self.feed.bad) + count_bad(self.parts.validation.bad)
         self.seconds = 0.0
         if self.world.is_main:
             self.run.append(record)

@@ -72,7 +72,7 @@ def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
         config = overlay(config, {key: value for key, value in more.items() if key != "grid"}, source=f"recipe {name}")
     if model is not None and find_model(model) != find_model(config.model.name):
         config = replace(config, model=replace(config.model, options={}))  # they were meant for the recipe's model
-    if {"optim.batch_size", "optim.lr"} & given.keys():  # then they are what was asked for, however few the pictures
+    if {"optim.batch_size", "optim.lr"} & given.keys():  # then they are what was asked for, however few the images
         given = {"optim.least_steps": None, **given}
     if "schedule.epochs" in given:
         given = {"schedule.steps": None, **given}

@@ -158,11 +158,11 @@ def _framed(
 
 
 def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str, Any]:
-    """Return what tells pictures apart, as JSON holds it; where they lie does not matter.
+    """Return what tells images apart, as JSON holds it; where they lie does not matter.
 
     Args:
-        train: the training pictures.
-        val: the validation pictures.
+        train: the training images.
+        val: the validation images.
         steps: of an epoch.
     """
     return {
@@ -174,7 +174,7 @@ def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str,
 
 
 def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return in words how pictures differ from those a run was begun with."""
+    """Return in words how images differ from those a run was begun with."""
     changes = []
     if begun["classes"] != now["classes"]:
         gone = [name for name in begun["classes"] if name not in now["classes"]]
@@ -299,7 +299,7 @@ def _model_cfg(name: str) -> dict[str, Any]:
 
 
 def _shorter(config: TrainConfig, spec: InputSpec) -> int:
-    """Return the side pictures are brought to before their middle is taken, as the model's authors did it."""
+    """Return the side images are brought to before their middle is taken, as the model's authors did it."""
     return round(spec.img_size / float(_model_cfg(config.model.name).get("crop_pct") or 1.0))
 
 
@@ -312,7 +312,7 @@ def _workers(config: TrainConfig, data: Data) -> int:
 
 
 def _validation_batch(config: TrainConfig, device: torch.device) -> int:
-    # without gradients, memory allows more; small pictures then fill a GPU
+    # without gradients, memory allows more; small images then fill a GPU
     return max(config.optim.batch_size, 2048 if device.type == "cuda" and (config.data.img_size or 224) <= 64 else 1)
 
 

@@ -90,7 +90,7 @@ def test_shares_of_classes_are_labels_too():
     torch.testing.assert_close(one, two)
 
 
-def test_unlabelled_pictures_are_learned_from_the_teacher_alone():
+def test_unlabelled_images_are_learned_from_the_teacher_alone():
     task = Distillation(Fixed(STUDENT.clone()), Fixed(TAUGHT.clone()), weight=0.3)
     result = task(images())
     assert result.keys() == {"loss", "output", "distillation"}

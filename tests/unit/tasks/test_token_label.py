@@ -99,7 +99,7 @@ def test_loss_by_hand_on_a_host_that_says_what_it_is_told():
     torch.testing.assert_close(result["loss"].detach(), result["classification"] + 0.5 * result["tokens"])
 
 
-def test_class_label_is_mixed_as_the_pictures_are():
+def test_class_label_is_mixed_as_the_images_are():
     task = TokenLabelling(host(), smoothing=0.0, dense_weight=0.0)
     labels = SoftLabels(soft(2, 5), soft(2, 5, 4, 6))
     result = task(images(), TARGETS, labels=labels, place=MIDDLE)
@@ -109,7 +109,7 @@ def test_class_label_is_mixed_as_the_pictures_are():
     torch.testing.assert_close(result["classification"], F.cross_entropy(result["output"], mixed).detach())
 
 
-def test_without_teacher_or_labels_every_token_has_its_pictures_target():
+def test_without_teacher_or_labels_every_token_has_its_images_target():
     task = TokenLabelling(host(), mix_token=False)
     result = task(images(), TARGETS)
     output, _ = task.run(images(), None)
@@ -139,7 +139,7 @@ def test_teachers_labels_are_put_on_the_students_grid():
     torch.testing.assert_close(one["loss"], three["loss"])
 
 
-def test_teacher_sees_pictures_before_they_are_mixed():
+def test_teacher_sees_images_before_they_are_mixed():
     master = teacher()
     task = TokenLabelling(host(), master)
     shown = []
@@ -259,7 +259,7 @@ def test_swapped_pixels_are_swapped_embeddings_where_patches_do_not_overlap():
         torch.testing.assert_close(pixels, swap_box(model.patch_embed.proj(images()), box))
 
 
-def test_token_logits_come_back_to_their_own_picture():
+def test_token_logits_come_back_to_their_own_image():
     """A host that looks at each patch alone answers for each token as if nothing had been mixed."""
 
     class Patches(nn.Module):

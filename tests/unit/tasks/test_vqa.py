@@ -111,7 +111,7 @@ def test_server_takes_an_image_with_a_question(run, table):
             ({"text": (None, "is it")}, "send one in the field `file`"),
             ({**file, "text": (None, "film " * 60)}, "more tokens than the 32"),
             ({**file, "text": (None, "is it"), "pair": (None, "or not")}, "reads one text"),
-            ({"file": ("a.png", b"none", "image/png"), "text": (None, "is it")}, "text, not a picture"),
+            ({"file": ("a.png", b"none", "image/png"), "text": (None, "is it")}, "text, not an image"),
         ):
             refused = client.post("/predict", files=files)
             assert refused.status_code in (415, 422), files

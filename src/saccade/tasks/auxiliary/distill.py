@@ -112,7 +112,7 @@ class Distillation(Taught):
 
 
 def soft_loss(logits: Tensor, taught: Tensor, *, temperature: float) -> Tensor:
-    """Return the mean divergence from the teacher's distribution over pictures, times the squared temperature."""
+    """Return the mean divergence from the teacher's distribution over images, times the squared temperature."""
     own = F.log_softmax(upcast(logits) / temperature, dim=-1)
     other = F.log_softmax(upcast(taught).to(own.dtype) / temperature, dim=-1)
     return F.kl_div(own, other, reduction="batchmean", log_target=True) * temperature**2

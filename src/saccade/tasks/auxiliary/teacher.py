@@ -1,4 +1,4 @@
-"""A frozen network to learn from: its logits, its distribution over classes, and that of every place of a picture."""
+"""A frozen network to learn from: its logits, its distribution over classes, and that of every place of an image."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -98,7 +98,7 @@ class Teacher:
 class SoftLabels(NamedTuple):
     """Distributions over classes."""
 
-    whole: Tensor  # B, classes: of each picture
+    whole: Tensor  # B, classes: of each image
     dense: Tensor  # B, classes, H, W: of each place
 
 
@@ -133,7 +133,7 @@ class TeacherLabels(Teacher):
 
     @torch.no_grad()
     def logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits of each picture, B, classes, and of each place, B, classes, H, W, in at least float32."""
+        """Return logits of each image, B, classes, and of each place, B, classes, H, W, in at least float32."""
         images = self.prepare(images)
         if self.host is None:
             assert self.dense is not None

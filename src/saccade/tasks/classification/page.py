@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...report.axes import number
-from ...report.class_sections import calibration_section, class_section, confusion_section, picture_section
+from ...report.class_sections import calibration_section, class_section, confusion_section, image_section
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section
 from ...report.tally import Answered, wilson
-from ..page import Page, Shown, no_pictures
+from ..page import Page, Shown, no_images
 
 ABOUT_INTERVAL = (
-    "The interval (Wilson) says how far accuracy could be off because these validation pictures were taken and not "
-    "others of the same kind. It says nothing about another seed, nor about pictures of another kind."
+    "The interval (Wilson) says how far accuracy could be off because these validation images were taken and not "
+    "others of the same kind. It says nothing about another seed, nor about images of another kind."
 )
 
 
@@ -36,7 +36,7 @@ class ClassificationPage(Page):
             shown.model,
             f", trained on {shorten(shown.data, 120)}, names the right class for ",
             tag("strong", f"{correct / count:.1%}"),
-            f" of {count:,} validation pictures of {len(_classes(shown, answered)):,} classes (95% interval {low:.1%} "
+            f" of {count:,} validation images of {len(_classes(shown, answered)):,} classes (95% interval {low:.1%} "
             f"to {high:.1%}).",
         )
         if answered is None or not len(answered):
@@ -72,8 +72,8 @@ class ClassificationPage(Page):
             or not shown.same_samples
             or not np.array_equal(source.labels[answered.places], answered.labels)
         ):
-            return [*found, no_pictures(shown, "The worst pictures")]
-        return [*found, picture_section(answered, classes, read=shown.read, name=source.name)]
+            return [*found, no_images(shown, "The worst images")]
+        return [*found, image_section(answered, classes, read=shown.read, name=source.name)]
 
 
 def _answered(shown: Shown) -> Answered | None:
@@ -93,7 +93,7 @@ def _classes(shown: Shown, answered: Answered | None) -> Sequence[str]:
 
 
 def _result(shown: Shown) -> tuple[int, int] | None:
-    """Return right answers and pictures."""
+    """Return right answers and images."""
     share = shown.value("top1")
     return (
         (round(share * shown.count), shown.count)

@@ -7,11 +7,11 @@ import numpy as np
 from ...data.framing import unfit
 from ...data.image import BadSample
 from ...report.heat import heat_map
+from ...report.image import encode_image
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph, table
-from ...report.picture import encode_picture
 from ...report.rows import Interval, share_chart
-from ..page import NAME, Page, Shown, bootstrap, no_pictures
+from ..page import NAME, Page, Shown, bootstrap, no_images
 from .data import MaskTargets
 from .drawing import overlay, palette, resize_mask
 from .metrics import SOME, WORST, class_iou, mean_iou
@@ -59,7 +59,7 @@ def _image_section(shown: Shown) -> Section:
     kept = shown.predictions
     targets = None if shown.source is None else shown.source.targets
     if "shown" not in kept or not shown.same_samples or not isinstance(targets, MaskTargets):
-        return no_pictures(shown, title)
+        return no_images(shown, title)
     items = []
     for number, index in enumerate(kept["shown"]):
         place = int(kept["place"][index])
@@ -73,18 +73,18 @@ def _image_section(shown: Shown) -> Section:
         answer = unfit(kept["small"][number], (pixels.shape[0], pixels.shape[1]))
         name = shorten(shown.source.name(place), NAME) if shown.source is not None else ""
         group = "worst" if number < WORST else "typical" if number < WORST + SOME else "best"
-        pictures = [
-            tag("div", encode_picture(_drawn(pixels, mask), alt=f"{words} of {name}", largest=SIDE), class_="frame")
+        images = [
+            tag("div", encode_image(_drawn(pixels, mask), alt=f"{words} of {name}", largest=SIDE), class_="frame")
             for mask, words in ((truth, "truth"), (answer, "answer"))
         ]
         told = paragraph(f"{group}: mean IoU ", tag("strong", f"{float(kept['miou'][index]):.1%}"))
-        items.append(tag("li", *pictures, told, paragraph(name, class_="name")))
+        items.append(tag("li", *images, told, paragraph(name, class_="name")))
     about = (
         "The truth above, the answer below it. Wrong masks gather among the worst, so look at the truth before blaming "
         "the model."
     )
     legend = tag("p", *[_swatch(name, colour) for name, colour in _colours(shown)], class_="note")
-    body = tag("ol", *items, class_="pictures") if items else paragraph("No picture could be read.", class_="note")
+    body = tag("ol", *items, class_="pictures") if items else paragraph("No image could be read.", class_="note")
     return Section("pictures", title, join(paragraph(about), legend, body))
 
 
