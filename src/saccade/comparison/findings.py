@@ -200,8 +200,8 @@ class Findings:
         if like == self.reference:
             return Verdict("never applied", f"never applied: it trained exactly like {like}, so it was not tried here")
         if like is not None:
-            told = self.verdict(like)
-            return replace(told, text=f"never applied to {like}, like which it trained: {told.text}")
+            known = self.verdict(like)
+            return replace(known, text=f"never applied to {like}, like which it trained: {known.text}")
         if name in self.differences:
             return self.differences[name].verdict
         if name == self.reference:

@@ -143,8 +143,8 @@ class _Export:
             self.notes.append("int8: ranges are those of the judging images, since training images are not at hand")
         source = self.folder / "model.onnx"
         self._publish("onnx", "model.int8.onnx", bundle, lambda draft: write_int8(source, draft, bundle, training))
-        if told := tell_little(self.files[-1].mib, source.stat().st_size / 2**20):
-            self.notes.append(told)
+        if message := tell_little(self.files[-1].mib, source.stat().st_size / 2**20):
+            self.notes.append(message)
 
     def _write(self, form: str, name: str, bundle: Bundle) -> None:
         if bundle.precision not in self.traced:

@@ -53,8 +53,8 @@ class Shown:
     @property
     def count(self) -> int:
         """Validation samples."""
-        told = self.summary.get("validation", {})
-        return int(told.get("samples", told.get("pictures", 0)))  # the name before
+        found = self.summary.get("validation", {})
+        return int(found.get("samples", found.get("pictures", 0)))  # the name before
 
     def value(self, name: str) -> float | None:
         """Return what the run ended with in a metric."""
@@ -102,10 +102,10 @@ class Page:
     @classmethod
     def unfinished(cls, shown: Shown) -> Html:
         """Return what is said of a run without a result."""
-        told = (
+        message = (
             f" was trained on {shorten(shown.data, NAME)}; the run has not come to its end, so there is no result yet."
         )
-        return join(shown.model, told)
+        return join(shown.model, message)
 
     @classmethod
     def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
@@ -172,7 +172,7 @@ def bootstrap(statistic: Callable[[np.ndarray], float], count: int) -> tuple[flo
 
 def no_images(shown: Shown, title: str) -> Section:
     """Return the section that says why no validation samples are shown."""
-    told = "The validation images were not at hand when this page was written."
+    message = "The validation images were not at hand when this page was written."
     if shown.source is not None:
-        told = "The validation images are not those of the run any more, so none are shown."
-    return Section("pictures", title, paragraph(told, class_="note"))
+        message = "The validation images are not those of the run any more, so none are shown."
+    return Section("pictures", title, paragraph(message, class_="note"))

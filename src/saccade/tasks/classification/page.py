@@ -32,7 +32,7 @@ class ClassificationPage(Page):
         correct, count = result
         low, high = wilson(correct, count)
         answered = _answered(shown)
-        told = join(
+        opening = join(
             shown.model,
             f", trained on {shorten(shown.data, 120)}, names the right class for ",
             tag("strong", f"{correct / count:.1%}"),
@@ -40,10 +40,10 @@ class ClassificationPage(Page):
             f"to {high:.1%}).",
         )
         if answered is None or not len(answered):
-            return told
+            return opening
         commonest = float(np.bincount(answered.labels).max() / len(answered))
         verdict = "" if low > commonest else " It has not been shown to do better than that."
-        return join(told, f" Always answering the most frequent class would be right in {commonest:.1%}.{verdict}")
+        return join(opening, f" Always answering the most frequent class would be right in {commonest:.1%}.{verdict}")
 
     @classmethod
     def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:

@@ -218,6 +218,6 @@ def read_masks(table: Table, *, given: str | list[str] | None, ignore: int | Non
             f"{table.path} names {len(missing)} of {len(names)} masks that are not there: {abbreviate(missing)}; paths "
             f"are relative to {table.path.parent}"
         )
-    told = f"{len(missing)} listed masks are not there; their images cannot be used: {abbreviate(missing)}"
-    note = (told,) if missing else ()
+    message = f"{len(missing)} listed masks are not there; their images cannot be used: {abbreviate(missing)}"
+    note = (message,) if missing else ()
     return make_targets(table.path.parent, names, classes=None, given=given, ignore=ignore, notes=note)

@@ -77,8 +77,8 @@ def _image_section(shown: Shown) -> Section:
             tag("div", encode_image(_drawn(pixels, mask), alt=f"{words} of {name}", largest=SIDE), class_="frame")
             for mask, words in ((truth, "truth"), (answer, "answer"))
         ]
-        told = paragraph(f"{group}: mean IoU ", tag("strong", f"{float(kept['miou'][index]):.1%}"))
-        items.append(tag("li", *images, told, paragraph(name, class_="name")))
+        caption = paragraph(f"{group}: mean IoU ", tag("strong", f"{float(kept['miou'][index]):.1%}"))
+        items.append(tag("li", *images, caption, paragraph(name, class_="name")))
     about = (
         "The truth above, the answer below it. Wrong masks gather among the worst, so look at the truth before blaming "
         "the model."
@@ -177,5 +177,5 @@ def _confusion_section(shown: Shown) -> Section:
     listed = table(["True class", "Answered", "Pixels", "Share"], rows, caption="What is confused most", numeric=(2, 3))
     left = len(shares) - len(order)
     about = f" The {len(order)} classes confused most of {len(shares)}." if left else ""
-    told = paragraph(f"Mean IoU over all is {mean_iou(shown.predictions['counts']):.1%}.{about}")
-    return Section("confusion", "What is taken for what", join(told, drawn, listed if rows else None))
+    caption = paragraph(f"Mean IoU over all is {mean_iou(shown.predictions['counts']):.1%}.{about}")
+    return Section("confusion", "What is taken for what", join(caption, drawn, listed if rows else None))

@@ -80,8 +80,8 @@ class AnswerQuestions(OneOf):
         tokenizer = describe_tokenizer(config.name, host)
         most = min(how["max_length"] or tokenizer["limit"], tokenizer["limit"])
         kinds = host["config"].get("type_vocab_size", 0) or 0
-        told = {"kinds": kinds > 1, "truncate": how["truncate"], "pair": False}
-        reading = Reading(**(tokenizer | {"limit": most}), **told)
+        more = {"kinds": kinds > 1, "truncate": how["truncate"], "pair": False}
+        reading = Reading(**(tokenizer | {"limit": most}), **more)
         spec.extra |= {"host": host, "tokens": asdict(reading), "scratch": how["scratch"]}
         spec.mean, spec.std = [0.5] * 3, [0.5] * 3  # as ViLT's own image processor has it
 
