@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..layers.numerics import upcast
 from ._backbone import Pyramid, run_blocks
 from ._builder import build, default_cfg
-from ._published import rename
+from ._published import renamed
 
 
 class CvT(Pyramid):
@@ -106,10 +106,7 @@ class CvT(Pyramid):
         if not self.is_official(state_dict):
             return dict(state_dict)
         converted = {}
-        for key, value in state_dict.items():
-            if key.startswith("drloc."):
-                continue
-            name = rename(key, RENAMES)
+        for key, name, value in renamed(state_dict, RENAMES):
             if key.endswith((".g", ".b")):
                 value = value.flatten()  # 1, C, 1, 1
             elif value.shape[2:] == (1, 1):

@@ -15,7 +15,7 @@ from ..layers.token_embed import pad_to
 from ._backbone import run_blocks
 from ._builder import build, default_cfg
 from ._columnar import Block, Columnar
-from ._published import rename
+from ._published import renamed
 
 
 class T2TViT(Columnar):
@@ -100,14 +100,10 @@ class T2TViT(Columnar):
         """Rename a published state dict to ours, without the localization head it may have been trained with."""
         if not self.is_official(state_dict):
             return dict(state_dict)
-        converted = {}
-        for key, value in state_dict.items():
-            if key.startswith("drloc."):
-                continue
-            if key == "pos_embed":
-                value = resize_tokens(value, self.grid_size)
-            converted[rename(key, RENAMES)] = value
-        return converted
+        found = {name: value for _, name, value in renamed(state_dict, RENAMES)}
+        if "pos_embed" in found:
+            found["pos_embed"] = resize_tokens(found["pos_embed"], self.grid_size)
+        return found
 
 
 RENAMES = (

@@ -122,39 +122,25 @@ def assemble(
     task = task.to(device)
     if config.engine.channels_last and device.type == "cuda":
         task = task.to(memory_format=torch.channels_last)
-    made = choice.kind.own_batches(train, data.val, config, spec, device=device, rank=world.rank, world=world.size)
-    feed, validation = made or _framed(train, data.val, config, choice.kind, spec, task, world=world, device=device)
+    ranked: dict[str, Any] = {"rank": world.rank, "world": world.size}
+    made = choice.kind.own_batches(train, data.val, config, spec, device=device, **ranked)
+    if made is None:
+        validation = Validation(
+            data.val,
+            encode=choice.kind.encoder(spec),
+            framing=spec.framing,
+            batch_size=_validation_batch(config, device),
+            device=device,
+            workers=config.data.workers or 0,
+            keep=framed_bytes(len(data.val), spec.framing) <= _kept_limit(config, world),
+            **ranked,
+        )
+        made = _feed(train, config, choice.kind, spec, task, world=world, device=device), validation
+    feed, validation = made
     identity = identity_of(train, data.val, steps=feed.steps)
     metrics = choice.kind.metric_specs(spec)
     primary = next(one for one in metrics if one.name == choice.kind.primary_of(spec))
     return Parts(data, spec, feed, validation, task, metrics, primary, identity)
-
-
-def _framed(
-    train: Source | Stream,
-    val: Source,
-    config: TrainConfig,
-    kind: type[Task],
-    spec: InputSpec,
-    task: Task,
-    *,
-    world: World,
-    device: torch.device,
-) -> tuple[Feed, Validation]:
-    """Return training and validation batches of images."""
-    framing = spec.framing
-    validation = Validation(
-        val,
-        encode=kind.encoder(spec),
-        framing=framing,
-        batch_size=_validation_batch(config, device),
-        device=device,
-        workers=config.data.workers or 0,
-        keep=framed_bytes(len(val), framing) <= _kept_limit(config, world),
-        rank=world.rank,
-        world=world.size,
-    )
-    return _feed(train, config, kind, spec, task, world=world, device=device), validation
 
 
 def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str, Any]:

@@ -14,20 +14,17 @@ from saccade.evaluation.opening import EvaluationError
 from saccade.runs import Run
 from saccade.tasks.multilabel.metrics import mean_average_precision
 from support.golden import FOLDER
-from support.lists import write_images, write_list
+from support.lists import write_images, write_list, write_task_lists
 from support.markup import parse
 from support.training import tiny
 
 GOLDEN = FOLDER / "written_before.tar.gz"
-COLUMNS = {"multilabel": ("labels",), "regress": ("level", "red")}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     root = tmp_path_factory.mktemp("tasks")
-    rows = write_images(root, train=24, val=10)
-    for task, columns in COLUMNS.items():
-        data = write_list(root / f"{task}.csv", rows, columns)
+    for task, data in write_task_lists(root).items():
         for name, seed in (("one", 0), ("two", 1)):
             settings = tiny(seed=seed, data__img_size=16)
             saccade.train(str(data), task=task, epochs=1, out=root / task / name, settings=settings, quiet=True)

@@ -11,18 +11,14 @@ import saccade
 from saccade.explanation.explain import explain
 from saccade.tasks import Multilabel
 from support.golden import FOLDER
-from support.lists import LABELS, write_images, write_list
+from support.lists import COLUMNS, LABELS, write_task_lists
 from support.training import tiny
-
-COLUMNS = {"multilabel": ("labels",), "regress": ("level", "red")}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     root = tmp_path_factory.mktemp("tasks")
-    rows = write_images(root, train=24, val=10)
-    for task, columns in COLUMNS.items():
-        data = write_list(root / f"{task}.csv", rows, columns)
+    for task, data in write_task_lists(root).items():
         settings = tiny(data__img_size=16)
         saccade.train(str(data), task=task, epochs=1, out=root / task, settings=settings, quiet=True)
     return root

@@ -10,6 +10,7 @@ import saccade.models.glnet  # noqa: F401
 from saccade.layers.token_label import TokenBox, place_box, swap_box, token_label_loss
 from saccade.plugins import HostError
 from saccade.tasks import RelativeLocalization, SoftLabels, TeacherLabels, TokenLabelling, save_label_maps
+from support.hosts import Plain
 
 SIZE = (64, 96)
 TARGETS = torch.tensor([1, 3])
@@ -222,15 +223,6 @@ def test_evaluation_gives_the_hosts_own_answer():
 
 
 def test_a_plain_module_is_told_by_path_or_by_function():
-    class Plain(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(3, 8, 16, stride=16)
-            self.head = nn.Linear(8, 5)
-
-        def forward(self, x):
-            return self.head(self.conv(x).mean((2, 3)))
-
     def run(module, x):
         features = module.conv(x)
         return module.head(features.mean((2, 3))), features
@@ -262,18 +254,7 @@ def test_swapped_pixels_are_swapped_embeddings_where_patches_do_not_overlap():
 def test_token_logits_come_back_to_their_own_image():
     """A host that looks at each patch alone answers for each token as if nothing had been mixed."""
 
-    class Patches(nn.Module):
-        num_classes = 5
-
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(3, 8, 16, stride=16)
-            self.head = nn.Linear(8, 5)
-
-        def forward(self, x):
-            return self.head(self.conv(x).mean((2, 3)))
-
-    task = TokenLabelling(Patches(), features="conv", dim=8, grid=(4, 6))
+    task = TokenLabelling(Plain(), features="conv", dim=8, num_classes=5, grid=(4, 6))
     mixed, _ = task.run(images(3), MIDDLE)
     plain, _ = task.run(images(3), None)
     torch.testing.assert_close(mixed.tokens, plain.tokens)

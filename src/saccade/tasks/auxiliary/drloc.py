@@ -29,7 +29,7 @@ from ...ranges import require_choice
 from ..classification.task import Classify
 from ..task import Task
 from .around import Around
-from .grids import Found, GridReader, Grids, Source, image_size
+from .grids import Found, GridReader, Grids, Source, image_size, move_like
 
 RISE = 20  # epochs, as published
 Features = Callable[[nn.Module, Tensor], tuple[Any, Tensor]]
@@ -141,10 +141,8 @@ class RelativeLocalization(Around):
         )
         # A tensor, so that a new weight needs no new compilation.
         self.register_buffer("strength", torch.tensor(float(self.weight)), persistent=False)
-        like = next(self.model.parameters(), None)
-        if like is not None:
-            self.locators.to(device=like.device, dtype=like.dtype)
-            self.strength = self.strength.to(like.device)
+        move_like(self.locators, self.model)
+        self.strength = self.strength.to(next(self.locators.parameters()).device)
         if self.features is None:
             self.reader.listen()
 

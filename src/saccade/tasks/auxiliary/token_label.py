@@ -22,7 +22,7 @@ from ...layers.token_label import (
 from ...plugins.registry import register_plugin
 from ...plugins.tokens import CLASS_OUTPUT, HostError, Layout, find_host
 from ..classification.task import classification_loss, read_logits
-from .grids import GridReader, _norm_path
+from .grids import GridReader, _norm_path, move_like
 from .label_encoder import LabelEncoder
 from .label_maps import LabelMaps
 from .teacher import SoftLabels, Taught, Teacher, TeacherLabels, count_classes, require_other, resample
@@ -111,9 +111,7 @@ class TokenLabelling(Taught):
             )
             self.aux_head = nn.Linear(self.reader.sources[0].dim, self.num_classes)
             init_linear(self.aux_head)
-            like = next(model.parameters(), None)
-            if like is not None:
-                self.aux_head.to(device=like.device, dtype=like.dtype)
+            move_like(self.aux_head, model)
             if self.features is None:
                 self.reader.listen()
 
