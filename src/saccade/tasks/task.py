@@ -56,6 +56,7 @@ class Task(nn.Module):
         masks: whether its answers are masks.
         reads: what a sample is: "image" or "text".
         own_models: whether its models are none of timm's: `create_model` builds them from the spec.
+        rank: tasks are asked from the lowest on whether a list is theirs; one that takes nearly any has a high one.
     """
 
     name: ClassVar[str] = ""
@@ -69,6 +70,7 @@ class Task(nn.Module):
     masks: ClassVar[bool] = False
     reads: ClassVar[str] = "image"
     own_models: ClassVar[bool] = False
+    rank: ClassVar[int] = 50
 
     model: nn.Module
     options: Any

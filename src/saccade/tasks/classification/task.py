@@ -66,6 +66,7 @@ class Classify(OneOf):
 
     primary = "top1"
     running = ("top1",)
+    rank = 10
     outputs_key = "classes"
     page = ClassificationPage
 

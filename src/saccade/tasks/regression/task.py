@@ -55,6 +55,7 @@ class Regress(Task):
     """
 
     primary = "mae"
+    rank = 90  # any column of numbers will do
     output = "values"
     outputs_key = "columns"
     Options = RegressOptions
