@@ -4,8 +4,8 @@ import dataclasses
 import difflib
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
@@ -180,6 +180,21 @@ class TrainConfig:
             if not allowed.holds(value):
                 others = "".join(f", or {word}" for word in _other_words(self, name))
                 raise ConfigError(f"{name} = {value} was given; it must be {allowed}{others}")
+
+
+def leave_out(config: TrainConfig, names: Sequence[str], reason: str) -> tuple[TrainConfig, list[str]]:
+    """Return settings without some augmentation and without smoothing of labels, and a remark on what was asked of it.
+
+    Args:
+        config: the settings.
+        names: of augmentation that is a share or a strength, such as "mixup".
+        reason: why, for the remark.
+    """
+    left = [name for name in names if getattr(config.augment, name)] + ["smoothing"] * bool(config.loss.smoothing)
+    nothing: dict[str, Any] = dict.fromkeys(names, 0.0)
+    augment = replace(config.augment, **nothing)
+    config = replace(config, augment=augment, loss=replace(config.loss, smoothing=0.0))
+    return config, [f"{', '.join(left)}: left out, since {reason}"] if left else []
 
 
 def overlay(config: ConfigT, values: Mapping[str, Any], *, source: str = "the settings") -> ConfigT:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig
+from ..config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig, leave_out
 from ..data.augment import Augment, Follow, keep_targets
 from ..data.feed import Batch, Expand, Feed
 from ..data.framing import Encoder, ImageEncoder
@@ -102,7 +102,8 @@ class Task(nn.Module):
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         """Return settings without what makes no sense for the task, and remarks on what was left out."""
-        return config, []
+        mixes = cls.mixed_targets.__func__ is not Task.mixed_targets.__func__  # type: ignore[attr-defined]
+        return (config, []) if mixes else leave_out(config, ("mixup", "cutmix"), f"{cls.name} mixes no targets")
 
     @classmethod
     def complete_spec(cls, spec: InputSpec, data: Data) -> None:

@@ -1,6 +1,6 @@
 """Numbers."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, ConfigError, LossConfig, TrainConfig
+from ...config import AugmentConfig, ConfigError, LossConfig, TrainConfig, leave_out
 from ...data.augment import Follow
 from ...data.feed import Batch
 from ...data.open import Data
@@ -89,16 +89,9 @@ class Regress(Task):
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         """Leave out what is made for classes."""
-        left = [name for name in ("mixup", "cutmix") if getattr(config.augment, name)]
-        left += ["smoothing"] if config.loss.smoothing else []
         if config.loss.class_weights != "none":
             raise ConfigError("loss.class_weights was given; numbers have no classes: leave it out")
-        config = replace(
-            config,
-            augment=replace(config.augment, mixup=0.0, cutmix=0.0),
-            loss=replace(config.loss, smoothing=0.0),
-        )
-        return config, [f"{', '.join(left)}: left out, since numbers are no classes"] if left else []
+        return leave_out(config, ("mixup", "cutmix"), "numbers are no classes")
 
     @classmethod
     def complete_spec(cls, spec: InputSpec, data: Data) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig, TrainConfig
+from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig, TrainConfig, leave_out
 from ...data.feed import Batch, Expand
 from ...data.framing import Encoder, unfit
 from ...data.geometry import OUTSIDE
@@ -129,12 +129,9 @@ class Segment(Task):
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         """Leave out what is made for one class an image; crops are the task's own."""
-        left = [name for name in ("mixup", "cutmix", "erase") if getattr(config.augment, name)]
-        left += ["smoothing"] if config.loss.smoothing else []
-        augment = replace(config.augment, crop="none", mixup=0.0, cutmix=0.0, erase=0.0)
         model = replace(config.model, head=config.model.head or DEFAULT_HEAD)
-        config = replace(config, augment=augment, loss=replace(config.loss, smoothing=0.0), model=model)
-        return config, [f"{', '.join(left)}: left out, since every pixel has a class of its own"] if left else []
+        config = replace(config, augment=replace(config.augment, crop="none"), model=model)
+        return leave_out(config, ("mixup", "cutmix", "erase"), "every pixel has a class of its own")
 
     @classmethod
     def complete_spec(cls, spec: InputSpec, data: Data) -> None:
