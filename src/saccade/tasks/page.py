@@ -160,12 +160,13 @@ def worst_section(shown: Shown, losses: np.ndarray, tell: Callable[[Shown, int],
     return Section("pictures", title, join(paragraph(about), body))
 
 
-def bootstrap(statistic: Callable[[np.ndarray], float], count: int) -> tuple[float, float]:
-    """Return the 95% interval of a statistic over samples, by resampling them, the same way each time."""
-    draws = np.random.default_rng(0)
-    found = [
-        statistic(draws.integers(0, count, count)) for _ in range(RESAMPLES if count <= 20_000 else RESAMPLES // 4)
-    ]
+def bootstrap(statistic: Callable[..., float], *columns: np.ndarray) -> tuple[float, float]:
+    """Return the 95% interval of a statistic of columns, N, ... each, by resampling samples, the same way each time."""
+    draws, count = np.random.default_rng(0), len(columns[0])
+    found = []
+    for _ in range(RESAMPLES if count <= 20_000 else RESAMPLES // 4):
+        keep = draws.integers(0, count, count)
+        found.append(float(statistic(*(column[keep] for column in columns))))
     low, high = np.nanpercentile(found, (2.5, 97.5)) if np.isfinite(found).any() else (np.nan, np.nan)
     return float(low), float(high)
 

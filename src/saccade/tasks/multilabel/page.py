@@ -1,9 +1,5 @@
 """What the page of a run with several labels shows: every label by itself, and the worst images."""
 
-from functools import partial
-
-import numpy as np
-
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph, table
 from ...report.rows import Interval, share_chart
@@ -44,7 +40,7 @@ def _label_section(shown: Shown) -> Section:
             )
             continue
         precision = average_precision(share, label)
-        low, high = bootstrap(partial(_precision_of, share, label), len(share))
+        low, high = bootstrap(average_precision, share, label)
         cells = [
             shorten(name, 80),
             f"{positives:,}",
@@ -72,10 +68,6 @@ def _label_section(shown: Shown) -> Section:
     )
     about = paragraph("The whisker is the 95% interval over validation samples, by resampling them.")
     return Section("labels", "Label by label", join(about, drawn if chart else None, numbers))
-
-
-def _precision_of(share: np.ndarray, label: np.ndarray, keep: np.ndarray) -> float:
-    return average_precision(share[keep], label[keep])
 
 
 def _caption(shown: Shown, index: int) -> list[Html]:

@@ -39,8 +39,7 @@ class SegmentationPage(Page):
                 continue
             remark = ""
             if spec.statistic is not None and spec.column in shown.scores:
-                records = shown.scores[spec.column]
-                low, high = bootstrap(lambda keep, s=spec, r=records: s.statistic(r[keep]), len(records))  # type: ignore[misc]
+                low, high = bootstrap(spec.statistic, shown.scores[spec.column])
                 remark = f"95% interval {spec.show(low)} to {spec.show(high)}"
             found.append((spec.words.capitalize(), spec.show(value), remark))
         return found
@@ -115,7 +114,7 @@ def _class_section(shown: Shown) -> Section:
             rows.append((2.0, [shorten(name, 80), "0", "none", "", ""]))
             continue
         value = class_iou(place, counts)
-        low, high = bootstrap(partial(_iou_of, place, counts), len(counts))
+        low, high = bootstrap(partial(class_iou, place), counts)
         found = f"{right[place] / true[place]:.1%}" if true[place] else "none there"
         exact = f"{right[place] / said[place]:.1%}" if said[place] else "never said"
         cells = [
@@ -144,10 +143,6 @@ def _class_section(shown: Shown) -> Section:
     )
     about = paragraph("The whisker is the 95% interval over validation images, by resampling them.")
     return Section("classes", "Class by class", join(about, drawn if chart else None, numbers))
-
-
-def _iou_of(place: int, counts: np.ndarray, keep: np.ndarray) -> float:
-    return class_iou(place, counts[keep])
 
 
 def _confusion_section(shown: Shown) -> Section:
