@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from . import Args
 
-WRITES = r"explanation(-\d+)?(/(index\.html|numbers\.json|image-\d+(/[\w-]+\.png)?))?"  # in a run's folder
+WRITES = r"explanation(-\d+)?(/(index\.html|numbers\.json|(image|picture)-\d+(/[\w-]+\.png)?))?"  # in a run's folder
 
 
 def flags(parser: ArgumentParser) -> None:

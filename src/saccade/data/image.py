@@ -51,7 +51,7 @@ AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-LOST = re.compile(r"(?:about|at least) (\d+) images? (?:is|are) lost")
+LOST = re.compile(r"(?:about|at least) (\d+) (?:image|picture)s? (?:is|are) lost")
 
 
 class BadSample(ValueError):  # noqa: N818

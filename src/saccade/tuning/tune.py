@@ -27,11 +27,10 @@ from ..training.recipes import configure, gather_settings, grid_of
 from ..training.trial import prepare_ground
 from .halving import MOST, Rung, plan_rungs
 from .report import render_report
-from .result import Tuned
+from .result import Tuned, recipe_text
 from .search import Attempt, Subject, best_of, edges_of, require_rungs, run_search
 from .space import Axis, Values, candidates, own_space, read_grid, say_value, settings_of
 from .store import Store
-from .writing import recipe_text
 
 RESERVE = 0.02  # of the budget that writing what was found may take
 EPOCHS = 30  # over all trials, that there is to be time for: of larger sets a part is taken
