@@ -10,7 +10,7 @@ answer is to an image that its learner has not seen, so the mean is right whatev
 share no image. A design is FOLDSxSEEDSxCUTS: so many folds, trainings of each fold with other seeds, and cuts.
 
 Learners, all on fixed features of the images: ridge regression from weak to strong, the means of the classes, the
-nearest neighbour, decision trees, and small networks with seeds of their own. Intervals: the plain t that takes every
+nearest neighbour, and with draws of their own ridge regression on some of the features, decision trees and networks. Intervals: the plain t that takes every
 result (a fold, seed and cut) for independent; the plain t over folds, seeds averaged; Nadeau and Bengio's, for several
 cuts as Bouckaert and Frank have it; and that of `saccade.comparison.folded`.
 """
@@ -35,12 +35,14 @@ PAIRS = {  # learner a, learner b
     "ridge, weak and strong": ("ridge:30", "ridge:0.3"),
     "ridge and class means": ("ridge:3", "means"),
     "nearest neighbour and ridge": ("near", "ridge:3"),
+    "ridge on drawn features and on all": ("drawn:16", "ridge:3"),
+    "ridge on drawn features, twice": ("drawn:16", "drawn:16"),
     "trees and class means": ("tree:6", "means"),
     "trees of depth 3 and 8": ("tree:3", "tree:8"),
     "networks of 16 and 64": ("net:16", "net:64"),
     "network and ridge": ("ridge:3", "net:64"),
 }
-SEEDED = ("net", "tree")  # learners that draw
+SEEDED = ("net", "tree", "drawn")  # learners that draw
 TRIED = (0.0, 0.5, 1.0, 1.5, 2.0)  # shares to choose by
 KNOWN = ("every result", "folds", "Nadeau and Bengio", "here")
 
@@ -137,7 +139,8 @@ def measure(
             fold = np.stack([draws.permutation(size) % folds for _ in range(cuts)])
             right = []
             for name in pair:
-                parts = [answers(name, x, y, one, seeds, seed=len(found) * cuts + k) for k, one in enumerate(fold)]
+                own = 2 * (len(found) * cuts) + len(right)  # both learners draw on their own
+                parts = [answers(name, x, y, one, seeds, seed=own + 2 * k) for k, one in enumerate(fold)]
                 right.append(torch.cat(parts).cpu().numpy())
             found.append(right[1] - right[0])
             cut_as.append(fold)
@@ -206,6 +209,9 @@ def answers(name: str, x: Tensor, y: Tensor, fold: np.ndarray, seeds: int, *, se
     for k in np.unique(fold):
         out = torch.from_numpy(fold == k).to(x.device)
         a, b = x[~out], one_hot[~out]
+        if kind == "drawn":
+            found[:, out] = _drawn(x, y, out, seeds, width=int(option), seed=seed * 64 + int(k))
+            continue
         if kind == "ridge":
             centre = b.mean(0)
             gram = a.T @ a + float(option) * 10 * torch.eye(a.shape[1], device=x.device)
@@ -220,6 +226,18 @@ def answers(name: str, x: Tensor, y: Tensor, fold: np.ndarray, seeds: int, *, se
             scores = -torch.cdist(x[out], means)
         found[:, out] = (scores.argmax(1) == y[out]).float()
     return found
+
+
+def _drawn(x: Tensor, y: Tensor, out: Tensor, seeds: int, *, width: int, seed: int) -> Tensor:
+    """Return whether ridge regressions on drawn features are right about the part left out, seeds x samples."""
+    draws = torch.Generator().manual_seed(seed)
+    own = torch.stack([torch.randperm(x.shape[1], generator=draws)[:width] for _ in range(seeds)]).to(x.device)
+    every = x[:, own].transpose(0, 1)  # seeds, samples, width
+    target = torch.nn.functional.one_hot(y, 10).float()
+    a, b = every[:, ~out], target[~out]
+    gram = a.mT @ a + 3 * torch.eye(width, device=x.device)
+    scores = every[:, out] @ torch.linalg.solve(gram, a.mT @ (b - b.mean(0))) + b.mean(0)
+    return (scores.argmax(2) == y[out]).float()
 
 
 def _trees(a: Tensor, b: Tensor, x: Tensor, y: Tensor, seeds: int, *, depth: int, seed: int) -> Tensor:
