@@ -10,9 +10,9 @@ answer is to an image that its learner has not seen, so the mean is right whatev
 share no image. A design is FOLDSxSEEDSxCUTS: so many folds, trainings of each fold with other seeds, and cuts.
 
 Learners, all on fixed features of the images: ridge regression from weak to strong, the means of the classes, the
-nearest neighbour, and with draws of their own ridge regression on some of the features, decision trees and networks. Intervals: the plain t that takes every
-result (a fold, seed and cut) for independent; the plain t over folds, seeds averaged; Nadeau and Bengio's, for several
-cuts as Bouckaert and Frank have it; and that of `saccade.comparison.folded`.
+nearest neighbour; and, with draws of their own, ridge regression on some of the features, trees and small networks.
+Intervals: the plain t that takes every result (a fold, seed and cut) for independent; the plain t over folds, seeds
+averaged; Nadeau and Bengio's, for several cuts as Bouckaert and Frank have it; that of `saccade.comparison.folded`.
 """
 
 import argparse
