@@ -211,7 +211,7 @@ def answers(name: str, x: Tensor, y: Tensor, fold: Tensor, seeds: int, draws: to
     """
     kind, _, option = name.partition(":")
     folds = int(fold.max()) + 1
-    parts = fold.argsort(1, stable=True).to(x.device).reshape(len(x), folds, -1)
+    parts = fold.argsort(dim=1, stable=True).to(x.device).reshape(len(x), folds, -1)
     found = torch.empty(len(x), seeds, x.shape[1], device=x.device)
     for k in range(folds):
         out = parts[:, k]
