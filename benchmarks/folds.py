@@ -10,15 +10,16 @@ answer is to an image that its learner has not seen, so the mean is right whatev
 share no image. A design is FOLDSxSEEDSxCUTS: so many folds, trainings of each fold with other seeds, and cuts.
 
 Learners, all on fixed features of the images: ridge regression from weak to strong, the means of the classes, the
-nearest neighbour, decision trees, and small networks with seeds of their own. Intervals: the plain t that takes every
-result (a fold, seed and cut) for independent; the plain t over folds, seeds averaged; Nadeau and Bengio's, for several
-cuts as Bouckaert and Frank have it; and that of `saccade.comparison.folded`.
+nearest neighbour; and, with draws of their own, ridge regression on some of the features and small networks.
+Intervals: the plain t that takes every result (a fold, seed and cut) for independent; the plain t over folds, seeds
+averaged; Nadeau and Bengio's, for several cuts as Bouckaert and Frank have it; that of `saccade.comparison.folded`.
 """
 
 import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,13 @@ PAIRS = {  # learner a, learner b
     "ridge, weak and strong": ("ridge:30", "ridge:0.3"),
     "ridge and class means": ("ridge:3", "means"),
     "nearest neighbour and ridge": ("near", "ridge:3"),
-    "trees and class means": ("tree:6", "means"),
-    "trees of depth 3 and 8": ("tree:3", "tree:8"),
+    "ridge on drawn features and on all": ("drawn:16", "ridge:3"),
+    "ridge on drawn features, twice": ("drawn:16", "drawn:16"),
     "networks of 16 and 64": ("net:16", "net:64"),
     "network and ridge": ("ridge:3", "net:64"),
 }
-SEEDED = ("net", "tree")  # learners that draw
+SEEDED = ("net", "drawn")  # learners that draw
+TOGETHER = 50  # experiments
 TRIED = (0.0, 0.5, 1.0, 1.5, 2.0)  # shares to choose by
 KNOWN = ("every result", "folds", "Nadeau and Bengio", "here")
 
@@ -87,7 +89,7 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def embed(file: str, device: str, *, width: int = 256, kept: int = 96) -> tuple[Tensor, Tensor]:
+def embed(file: str, device: str, *, width: int = 256, kept: int = 48) -> tuple[Tensor, Tensor]:
     """Return features of images: patches compared with random ones, pooled, their principal components."""
     data = open_data(file)
     both = [part for part in (data.train, data.val) if isinstance(part, Source)]  # one pool
@@ -124,24 +126,24 @@ def measure(
 ) -> dict[str, Any] | None:
     """Run experiments of one design and return how often each interval held the truth; None if time was too short."""
     (folds, seeds, cuts), begun = design, time.perf_counter()
-    device, draws = features.device, np.random.default_rng([size, *design])
+    draws, torch_draws = np.random.default_rng([size, *design]), torch.Generator().manual_seed(size + folds)
     found: list[np.ndarray] = []  # of every experiment: cuts * seeds, samples
     cut_as, accuracy = [], []
+    sets: list[np.ndarray] = []  # drawn and not used yet
     while len(found) < experiments and time.perf_counter() - begun < seconds:
-        order = draws.permutation(len(features))
-        for start in range(0, len(order) - size + 1, size):
-            if len(found) == experiments or time.perf_counter() - begun > seconds:
-                break
-            mine = torch.from_numpy(order[start : start + size]).to(device)
-            x, y = features[mine], labels[mine]
-            fold = np.stack([draws.permutation(size) % folds for _ in range(cuts)])
-            right = []
-            for name in pair:
-                parts = [answers(name, x, y, one, seeds, seed=len(found) * cuts + k) for k, one in enumerate(fold)]
-                right.append(torch.cat(parts).cpu().numpy())
-            found.append(right[1] - right[0])
-            cut_as.append(fold)
-            accuracy.append([float(one.mean()) for one in right])
+        while len(sets) < TOGETHER:
+            order = draws.permutation(len(features))
+            sets += list(order[: len(order) // size * size].reshape(-1, size))
+        mine = torch.from_numpy(np.stack([sets.pop() for _ in range(TOGETHER)])).to(features.device)
+        x, y = features[mine], labels[mine]
+        fold = np.stack([[draws.permutation(size) % folds for _ in range(cuts)] for _ in range(TOGETHER)])
+        right = []
+        for name in pair:
+            parts = [answers(name, x, y, torch.from_numpy(fold[:, cut]), seeds, torch_draws) for cut in range(cuts)]
+            right.append(torch.cat(parts, 1).cpu().numpy())
+        found += list(right[1] - right[0])
+        cut_as += list(fold)
+        accuracy.append([float(one.mean()) for one in right])
     if len(found) < 300:
         return None
     differences = np.stack(found)
@@ -196,65 +198,86 @@ def intervals(values: np.ndarray, fold: np.ndarray, folds: int, seeds: int) -> d
     return found
 
 
-def answers(name: str, x: Tensor, y: Tensor, fold: np.ndarray, seeds: int, *, seed: int) -> Tensor:
-    """Return whether every sample was answered right out of fold, seeds x samples."""
-    found = torch.empty(seeds, len(x), device=x.device)
+def answers(name: str, x: Tensor, y: Tensor, fold: Tensor, seeds: int, draws: torch.Generator) -> Tensor:
+    """Return whether every sample was answered right out of fold: experiments, seeds, samples.
+
+    Args:
+        name: of the learner.
+        x: features, experiments, samples, width.
+        y: classes, experiments, samples.
+        fold: of every sample, the same number in each fold.
+        seeds: trainings of every fold.
+        draws: of learners that draw.
+    """
     kind, _, option = name.partition(":")
-    one_hot = torch.nn.functional.one_hot(y, 10).float()
-    if kind == "net":
-        return _networks(x, y, fold, seeds, int(option), seed)
-    for k in np.unique(fold):
-        out = torch.from_numpy(fold == k).to(x.device)
-        a, b = x[~out], one_hot[~out]
-        if kind == "ridge":
-            centre = b.mean(0)
-            gram = a.T @ a + float(option) * 10 * torch.eye(a.shape[1], device=x.device)
-            scores = x[out] @ torch.linalg.solve(gram, a.T @ (b - centre)) + centre
-        elif kind == "near":
-            scores = one_hot[~out][torch.cdist(x[out], a).argmin(1)]
-        elif kind == "tree":
-            found[:, out] = _trees(a, y[~out], x[out], y[out], seeds, depth=int(option), seed=seed * 64 + int(k))
-            continue
-        else:
-            means = (b.T @ a) / b.sum(0)[:, None].clamp_min(1)
-            scores = -torch.cdist(x[out], means)
-        found[:, out] = (scores.argmax(1) == y[out]).float()
+    folds = int(fold.max()) + 1
+    parts = fold.argsort(dim=1, stable=True).to(x.device).reshape(len(x), folds, -1)
+    found = torch.empty(len(x), seeds, x.shape[1], device=x.device)
+    for k in range(folds):
+        out = parts[:, k]
+        rest = parts[:, [other for other in range(folds) if other != k]].flatten(1)
+        a, b, asked = (_taken(x, rest), y.gather(1, rest), _taken(x, out))
+        for seed in range(seeds if kind in SEEDED else 1):
+            told = LEARNERS[kind](a, b, asked, option, draws)
+            right = (told == y.gather(1, out)).float()
+            for row in [seed] if kind in SEEDED else range(seeds):
+                found[:, row].scatter_(1, out, right)
     return found
 
 
-def _trees(a: Tensor, b: Tensor, x: Tensor, y: Tensor, seeds: int, *, depth: int, seed: int) -> Tensor:
-    """Return whether trees, each split by the best of some drawn features, are right, seeds x samples."""
-    from sklearn.tree import DecisionTreeClassifier
-
-    rows = []
-    for one in range(seeds):
-        tree = DecisionTreeClassifier(max_depth=depth, max_features="sqrt", random_state=seed * 8 + one)
-        told = tree.fit(a.cpu().numpy(), b.cpu().numpy()).predict(x.cpu().numpy())
-        rows.append(torch.from_numpy(told).to(y.device) == y)
-    return torch.stack(rows).float()
+def _taken(x: Tensor, places: Tensor) -> Tensor:
+    return x.gather(1, places[..., None].expand(-1, -1, x.shape[2]))
 
 
-def _networks(x: Tensor, y: Tensor, fold: np.ndarray, seeds: int, hidden: int, seed: int) -> Tensor:
-    """Train a network for every fold and seed, all at once."""
-    folds = int(fold.max()) + 1
-    count, (size, dim), device = folds * seeds, x.shape, x.device
-    draws = torch.Generator().manual_seed(seed)
-    w1 = (torch.randn(count, dim, hidden, generator=draws) / dim**0.5).to(device).requires_grad_()
-    w2 = (torch.randn(count, hidden, 10, generator=draws) / hidden**0.5).to(device).requires_grad_()
-    b1 = torch.zeros(count, 1, hidden, device=device, requires_grad=True)
-    weight = torch.from_numpy(np.stack([(fold != k % folds) for k in range(count)])).to(device).float()
+def _ridge(a: Tensor, b: Tensor, asked: Tensor, option: str, draws: torch.Generator) -> Tensor:  # noqa: ARG001
+    target = torch.nn.functional.one_hot(b, 10).float()
+    centre = target.mean(1, keepdim=True)
+    gram = a.mT @ a + float(option) * 10 * torch.eye(a.shape[2], device=a.device)
+    return (asked @ torch.linalg.solve(gram, a.mT @ (target - centre)) + centre).argmax(2)
+
+
+def _drawn(a: Tensor, b: Tensor, asked: Tensor, option: str, draws: torch.Generator) -> Tensor:
+    """Ridge regression on features drawn anew for every training."""
+    own = torch.rand(len(a), a.shape[2], generator=draws).argsort(1)[:, : int(option)].to(a.device)[:, None]
+    parts = (x.gather(2, own.expand(-1, x.shape[1], -1)) for x in (a, asked))
+    a, asked = parts
+    return _ridge(a, b, asked, "0.3", draws)
+
+
+def _means(a: Tensor, b: Tensor, asked: Tensor, option: str, draws: torch.Generator) -> Tensor:  # noqa: ARG001
+    target = torch.nn.functional.one_hot(b, 10).float()
+    return torch.cdist(asked, (target.mT @ a) / target.sum(1)[..., None].clamp_min(1)).argmin(2)
+
+
+def _near(a: Tensor, b: Tensor, asked: Tensor, option: str, draws: torch.Generator) -> Tensor:  # noqa: ARG001
+    return b.gather(1, torch.cdist(asked, a).argmin(2))
+
+
+def _network(a: Tensor, b: Tensor, asked: Tensor, option: str, draws: torch.Generator) -> Tensor:
+    """Networks with one hidden layer, one of each experiment, trained side by side."""
+    count, _, dim = a.shape
+    hidden = int(option)
+    w1 = (torch.randn(count, dim, hidden, generator=draws) / dim**0.5).to(a.device).requires_grad_()
+    w2 = (torch.randn(count, hidden, 10, generator=draws) / hidden**0.5).to(a.device).requires_grad_()
+    b1 = torch.zeros(count, 1, hidden, device=a.device, requires_grad=True)
     optimizer = torch.optim.AdamW([w1, b1, w2], lr=0.02, weight_decay=0.3, foreach=True)
-    target = y.expand(count, size)
-    every = x.expand(count, size, dim)
     for _ in range(40):
-        logits = torch.relu(torch.baddbmm(b1, every, w1)) @ w2
-        loss = torch.nn.functional.cross_entropy(logits.transpose(1, 2), target, reduction="none", label_smoothing=0.1)
+        logits = torch.relu(torch.baddbmm(b1, a, w1)) @ w2
+        loss = torch.nn.functional.cross_entropy(logits.mT, b, reduction="none", label_smoothing=0.1)
         optimizer.zero_grad()
-        ((loss * weight).sum() / weight[0].sum()).backward()
+        loss.mean(1).sum().backward()
         optimizer.step()
     with torch.no_grad():
-        right = ((torch.relu(torch.baddbmm(b1, every, w1)) @ w2).argmax(2) == target).float() * (1 - weight)
-    return right.reshape(seeds, folds, size).sum(1)
+        return (torch.relu(torch.baddbmm(b1, asked, w1)) @ w2).argmax(2)
+
+
+LEARNERS: dict[str, Callable[[Tensor, Tensor, Tensor, str, torch.Generator], Tensor]] = {
+    "ridge": _ridge,
+    "drawn": _drawn,
+    "means": _means,
+    "near": _near,
+    "net": _network,
+}
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -62,6 +62,8 @@ def share_processes(count: int) -> None:
 def _end_with(parent: int) -> None:
     """End this process soon after its parent has."""
 
+    multiprocessing.set_start_method("fork", force=True)  # readers of files share what is decoded
+
     def follow() -> None:
         while os.getppid() == parent:
             time.sleep(1)

@@ -286,26 +286,24 @@ def write_pages(folder: Path) -> None:
     sections, blocks = [], []
     for name in dict.fromkeys(record["set"] for record in records):
         of = [record for record in records if record["set"] == name]
-        made: list[Block] = [_rates(of), _others(of)]
+        lengths = sorted({record["epochs"] for record in of})
+        made: list[Block] = [*(_rates(of, epochs) for epochs in reversed(lengths)), _others(of)]
         charts = []
         for family in dict.fromkeys(record["family"] for record in of):
-            points = _by_rate([record for record in of if record["family"] == family])
-            line = [(_place(rate), sum(scores) / len(scores)) for rate, scores in sorted(points.items())]
-            band = [(_place(rate), min(scores), max(scores)) for rate, scores in sorted(points.items())]
-            charts.append(
-                line_chart(
-                    {family: line},
-                    bands={family: band},
-                    title=f"{family}: score against rate",
-                    x_label="doublings of 1e-3",
-                    y_label="accuracy",
-                    percent=True,
-                )
-            )
+            lines, bands = {}, {}
+            for epochs in lengths:
+                points = _by_rate([record for record in of if record["family"] == family], epochs)
+                if points:
+                    word = f"{epochs} epochs"
+                    lines[word] = [(_place(rate), sum(scores) / len(scores)) for rate, scores in sorted(points.items())]
+                    bands[word] = [(_place(rate), min(scores), max(scores)) for rate, scores in sorted(points.items())]
+            title = f"{family}: score against rate"
+            axes = {"x_label": "doublings of 1e-3", "y_label": "accuracy"}
+            charts.append(line_chart(lines, bands=bands, title=title, percent=True, **axes))
         about = (
-            f"{len(of)} trials of {of[0]['epochs']} epochs on {of[0]['samples']:,} training images, judged on "
-            f"{of[0]['judged_on']:,} others of them; batches of {of[0]['batch_size']}, recipe `small`. A line is the "
-            "mean over seeds, its band reaches from the worst to the best."
+            f"{len(of)} trials of {' and '.join(map(str, lengths))} epochs on {of[0]['samples']:,} training images, "
+            f"judged on {of[0]['judged_on']:,} others of them; batches of {of[0]['batch_size']}, recipe `small`. A "
+            "line is the mean over seeds, its band reaches from the worst to the best."
         )
         blocks += [Text(name, "heading"), Text(about), *made]
         sections.append(Section(name, name, to_html([Text(about), grid(*charts), *made])))
@@ -314,28 +312,32 @@ def write_pages(folder: Path) -> None:
     (folder / "sweep.html").write_text(page, encoding="utf-8")
 
 
-def _by_rate(records: list[dict[str, Any]]) -> dict[float, list[float]]:
+def _by_rate(records: list[dict[str, Any]], epochs: int) -> dict[float, list[float]]:
     found: dict[float, list[float]] = {}
     for record in records:
-        if list(record["values"]) == ["optim.lr"]:
+        if list(record["values"]) == ["optim.lr"] and record["epochs"] == epochs:
             found.setdefault(record["values"]["optim.lr"], []).append(record["score"] or 0.0)
     return found
 
 
-def _rates(records: list[dict[str, Any]]) -> Any:
+def _rates(records: list[dict[str, Any]], epochs: int) -> Any:
     from saccade.report.document import Table
 
     families = list(dict.fromkeys(record["family"] for record in records))
-    curves = {family: _by_rate([record for record in records if record["family"] == family]) for family in families}
+    curves = {name: _by_rate([one for one in records if one["family"] == name], epochs) for name in families}
     rates = sorted({rate for curve in curves.values() for rate in curve})
     rows = []
     for family, curve in curves.items():
         best = max(curve, key=lambda rate: sum(curve[rate]) / len(curve[rate])) if curve else 0.0
         cells = [_cell(curve.get(rate), mark=rate == best) for rate in rates]
-        rows.append((family, *cells))
+        if curve:
+            rows.append((family, *cells))
     columns = ("Family", *(f"{rate:g}" for rate in rates))
     return Table(
-        "Accuracy in percent by rate; the best is marked by *", columns, tuple(rows), tuple(range(1, len(columns)))
+        f"Accuracy in percent by rate after {epochs} epochs; the best is marked by *",
+        columns,
+        tuple(rows),
+        tuple(range(1, len(columns))),
     )
 
 
@@ -356,7 +358,9 @@ def _others(records: list[dict[str, Any]]) -> Any:
             same = [
                 r["score"]
                 for r in records
-                if r["family"] == record["family"] and r["values"] == {"optim.lr": rate} and r["seed"] == record["seed"]
+                if r["family"] == record["family"]
+                and r["values"] == {"optim.lr": rate}
+                and (r["seed"], r["epochs"]) == (record["seed"], record["epochs"])
             ]
             more = ", ".join(f"{name}={value}" for name, value in record["values"].items() if name != "optim.lr")
             change = "" if not same or record["score"] is None else f"{100 * (record['score'] - same[0]):+.1f}"
