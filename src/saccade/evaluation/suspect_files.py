@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,11 @@ from ..data.source import FileSource, Source
 from ..files import whole_file, write_text
 from ..report import encode_picture, grid, paragraph, render_page, tag
 from ..report.markup import Html, join
-from ..report.page import Section
+from ..report.page import Section, next_section
 from .suspects import Suspect, Suspects
 
 SHOWN = 200  # pictures on the page
-COLUMNS = ("place", "name", "given", "label", "probability_wrong", "share_of_given", "share_of_likely")
+COLUMNS = ("place", "name", "given", "label", "probability_wrong", "probability_of_given", "probability_of_likely")
 
 
 def write_suspects(found: Suspects, out: Path) -> tuple[Path, Path]:
@@ -51,12 +52,18 @@ def _page(found: Suspects, table: Path) -> str:
     how = (
         f"Every picture was answered by {found.trainings} training{'s' * (found.trainings != 1)} that had not seen it. "
         f"Correct the column label of {table.name}: it holds the class that is most probable; a row taken out leaves "
-        "its label as it is. Then saccade data check --answers ... --fix FILE writes a corrected list."
+        "its label as it is."
     )
+    asked = f"saccade data check --answers {shlex.quote(found.answers)} --out {shlex.quote(str(table.parent))}"
+    commands = {
+        f"{asked} --fix corrected.csv": "the set's list with the labels as corrected",
+        "saccade train corrected.csv": "train on it",
+    }
     sections = [
         Section("frequent", "Most frequent", tag("ul", *(tag("li", f"{pair}: {count}") for pair, count in often))),
         Section("pictures", "Pictures", join(grid(*shown), more)),
         Section("how", "How", paragraph(how)),
+        next_section(commands),
     ]
     return render_page(found.data.name, sections, kind="Labels that are probably wrong", lead=paragraph(found.sentence))
 

@@ -1,10 +1,11 @@
-"""The page of an explanation: self-contained, without a script, its layers on a row of buttons."""
+"""The page of an explanation: self-contained, its layers on a row of buttons."""
 
 import math
+import shlex
 from collections.abc import Sequence
 
 from ..report import Html, Section, encode_picture, paragraph, render_page, strip, table, tag
-from ..report.page import fold
+from ..report.page import fold, next_section
 from ..tasks import Answer
 from .view import Explained, ExplainedSample, Figure, Rows, View
 
@@ -55,11 +56,24 @@ def render(explanation: Explained) -> str:
     for absent, name in lacking.items():  # once, where it is the same for all
         title = ABSENT if len(lacking) == 1 else f"{ABSENT}, {name}"
         sections += [Section("absent", title, absent)] if absent else []
+    if explanation.target is not None:
+        sections.append(_next(explanation, explanation.target))
     lead = [tag("style", Html(STYLE + _steps())), *(paragraph(note, class_="note") for note in explanation.notes)]
     count = f"{len(explanation.pictures)} pictures" if several else explanation.pictures[0].name
     title = f"{explanation.model}: {count}"
     foot = "All numbers are in numbers.json beside this page; every picture is there as a PNG file."
     return render_page(title, sections, kind="Explanation", lead=Html("".join(lead)), foot=foot)
+
+
+def _next(explanation: Explained, target: str) -> Section:
+    """Return what to type next; of pictures a second model can stand beside the first."""
+    place, image = shlex.quote(target), explanation.pictures[0].pixels is not None
+    commands = {f"saccade explain {place} FOLDER": "a whole folder of pictures"} if image else {}
+    if image and explanation.against is None:
+        commands[f"saccade explain {place} IMAGE.jpg --against OTHER_RUN"] = "beside another model"
+    commands[f"saccade evaluate {place}"] = "how often it is right, with intervals"
+    commands[f"saccade serve {place}"] = f"a page to ask it about {'pictures' if image else 'texts'}"
+    return next_section(commands)
 
 
 def _names(samples: Sequence[ExplainedSample]) -> list[str]:
@@ -69,7 +83,7 @@ def _names(samples: Sequence[ExplainedSample]) -> list[str]:
 
 
 def _steps() -> str:
-    """Show the panel whose button is on: no script may run on the page."""
+    """Show the panel whose button is on: it takes no script."""
     rules = (f".layers>input:nth-of-type({n}):checked~.panels>figure:nth-of-type({n})" for n in range(1, STEPS + 1))
     return f"{','.join(rules)}{{display:block}}"
 

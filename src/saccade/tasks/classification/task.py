@@ -159,7 +159,7 @@ class Classify(Task):
 
     @classmethod
     def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return shares of classes that sum to one, B, K float32, of logits."""
+        """Return probabilities of classes, B, K float32, of logits."""
         if output.ndim != 2 or output.shape[1] != len(spec.outputs):
             raise ValueError(f"it gives {output.shape[-1]} logits for {len(spec.outputs)} classes")
         logits = output.astype(np.float64)
@@ -189,7 +189,7 @@ class Classify(Task):
 
     @classmethod
     def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:
-        """Return the likeliest classes and their shares."""
+        """Return the likeliest classes and their probabilities."""
         cells: list[str | float] = [cell for name, _, share in answer.rows[:top] for cell in (name, share or 0.0)]
         return cells + [""] * (len(cls.table_head(spec, top=top)) - len(cells))
 

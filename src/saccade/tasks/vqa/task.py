@@ -178,7 +178,7 @@ class AnswerQuestions(Task):
 
     @classmethod
     def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return shares of answers that sum to one."""
+        """Return probabilities of answers."""
         return Classify.read_output(output, spec)
 
     @classmethod
@@ -188,12 +188,12 @@ class AnswerQuestions(Task):
 
     @classmethod
     def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
-        """Return answer and share, likeliest first."""
+        """Return answer and confidence, likeliest first."""
         return Classify.table_head(spec, top=top)
 
     @classmethod
     def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:
-        """Return the likeliest answers and their shares."""
+        """Return the likeliest answers and their probabilities."""
         return Classify.table_row(answer, spec, top=top)
 
 
