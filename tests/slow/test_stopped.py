@@ -1,4 +1,4 @@
-"""A real process of `saccade train` that gets a real Ctrl-C: what it leaves serves every verb and is called unfinished."""
+"""A process of `saccade train` that gets a real Ctrl-C: what it leaves serves every verb and is called unfinished."""
 
 import json
 import re

@@ -42,10 +42,16 @@ def render(explanation: Explained) -> str:
     for place, sample in enumerate(explanation.pictures):
         shown = [view for view in sample.views if view.absent is None and view.figures]
         told = {(view.key, view.about) for other in explanation.pictures[:place] for view in other.views}
-        views = [(view, _render_view(view, f"p{place + 1}", told, folded=several)) for view in shown]
+        views = [
+            (view, _render_view(view, f"p{place + 1}", told, folded=several and not _charts_alone(view)))
+            for view in shown
+        ]
         head, absent = _head(explanation, sample), _absent(sample.views)
         if several:
-            bodies = [Html(tag("h3", view.title) + body) for view, body in views]
+            bodies = [
+                fold(view.title, body) if _charts_alone(view) else Html(tag("h3", view.title) + body)
+                for view, body in views
+            ]
             sections.append(Section(f"picture-{place + 1}", names[place], Html("".join((head, *bodies)))))
             lacking.setdefault(absent, names[place])
         else:
@@ -74,6 +80,11 @@ def _next(explanation: Explained, target: str) -> Section:
     commands[f"saccade evaluate {place}"] = "how often it is right, with intervals"
     commands[f"saccade serve {place}"] = f"a page to ask it about {'pictures' if image else 'texts'}"
     return next_section(commands)
+
+
+def _charts_alone(view: View) -> bool:
+    """Whether a view has nothing to look at but charts, which are for experts."""
+    return all(figure.pixels is None for figure in view.figures)
 
 
 def _names(samples: Sequence[ExplainedSample]) -> list[str]:
