@@ -14,6 +14,7 @@ from typing import Any
 import saccade
 from saccade.deployment.judge import Exported
 from saccade.runs import Run
+from saccade.wording import count_of
 
 
 def main() -> None:
@@ -51,8 +52,8 @@ def main() -> None:
 def table(summary: dict[str, Any], exported: Exported, args: argparse.Namespace) -> list[str]:
     """Return what was trained, and a row a file: its size, its score and what it lost, as `export` measured them."""
     lines = [
-        f"{args.model} at {args.img_size} pixels, {summary['epochs']} epochs on {summary['data']}, judged by "
-        f"{exported.pictures:,} validation images; 8 bits are calibrated on training images.",
+        f"{args.model} at {args.img_size} pixels, {count_of(summary['epochs'], 'epoch')} on {summary['data']}, judged "
+        f"by {exported.pictures:,} validation images; 8 bits are calibrated on training images.",
         "",
         f"| file | MiB | {exported.metric.words} | lost, points | 95% interval | ms an image |",
         "| --- | --: | --: | --: | --: | --: |",

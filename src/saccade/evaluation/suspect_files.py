@@ -51,6 +51,13 @@ def _page(found: Suspects, table: Path) -> str:
     more = paragraph(f"{rest} more are in {table.name}") if rest > 0 else None
     how = (
         f"Every picture was answered by {found.trainings} training{'s' * (found.trainings != 1)} that had not seen it. "
+    )
+    lead = paragraph(f"{found.sentence[:1].upper()}{found.sentence[1:]}.", class_="lead")
+    kind = "Labels that are probably wrong"
+    if not found.suspects:
+        next_ = next_section({f"saccade data check {shlex.quote(found.data.name)}": "what else may spoil a training"})
+        return render_page(found.data.name, [Section("how", "How", paragraph(how)), next_], kind=kind, lead=lead)
+    how += (
         f"Correct the column label of {table.name}: it holds the class that is most probable; a row taken out leaves "
         "its label as it is."
     )
@@ -65,7 +72,7 @@ def _page(found: Suspects, table: Path) -> str:
         Section("how", "How", paragraph(how)),
         next_section(commands),
     ]
-    return render_page(found.data.name, sections, kind="Labels that are probably wrong", lead=paragraph(found.sentence))
+    return render_page(found.data.name, sections, kind=kind, lead=lead)
 
 
 def _figure(one: Suspect, source: Source) -> Html:

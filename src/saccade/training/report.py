@@ -142,7 +142,7 @@ def _shown(run: Run, config: TrainConfig, data: Data | None) -> tuple[Shown, typ
     spec = InputSpec(tuple(outputs), 3, 1, [0.0], [1.0], task=kind.name)
     shown = Shown(
         model=join(tag("strong", shorten(config.model.name, 120)), shorten(plugins, 200)),
-        data=summary.get("data") or (data.name if data else config.data.path or "fashion_mnist (embedded)"),
+        data=summary.get("data") or (data.name if data else Path(config.data.path).name or "fashion_mnist (embedded)"),
         summary=summary,
         records=run.metrics(),
         outputs=outputs,
