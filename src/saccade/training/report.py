@@ -108,9 +108,10 @@ def _next(run: Run, reads: str) -> Section:
         judged[f'saccade explain {place} "A text."'] = "which words counted"
     else:
         asked = {f"saccade predict {place} questions.csv --out answers.csv": "answers to many questions"}
-    last = {f"saccade export {place}": "an ONNX file for other programs"}
-    if reads != "question":
-        last[f"saccade serve {place}"] = "a page and an HTTP service"
+    last = {
+        f"saccade export {place}": "an ONNX file for other programs",
+        f"saccade serve {place}": "a page and an HTTP service",
+    }
     return next_section(judged | asked | last)
 
 
