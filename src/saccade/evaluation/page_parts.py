@@ -40,7 +40,8 @@ def number_cell(value: str, ends: str, *, share: float | None = None) -> Html:
     bar = None
     if share is not None:
         bar = tag("span", class_="meter", style=f"--to: {100 * min(max(share, 0.0), 1.0):.1f}%", aria_hidden="true")
-    return join(bar, tag("b", value), " ", tag("span", ends, class_="remark", style="white-space: nowrap"))
+    text = join(tag("b", value), " ", tag("span", ends, class_="remark", style="white-space: nowrap"))
+    return text if bar is None else join(bar, tag("span", text, class_="number"))
 
 
 def change(value: float, spec: MetricSpec) -> str:

@@ -126,7 +126,7 @@ def _axis(low: float, high: float, *, percent: bool) -> Html:
     for place, (value, text) in enumerate(zip(values, tick_labels(values, percent=percent), strict=True)):
         at = _share(value, (low, high))
         parts.append(tag("line", x1=at, x2=at, y1=1, y2=6, class_="axis"))
-        spare = "spare" if len(values) > 2 and place % 2 != kept else None
+        spare = "spare" if len(values) > 3 and place % 2 != kept else None
         parts.append(tag("text", text, x=at, y=19, text_anchor="middle", class_=spare))
     return tag("svg", *parts, height=STRIP, class_="row")
 
