@@ -170,7 +170,7 @@ NAMES = {
     "runs/tune-convnext_atto-1a2b3c4d/tuned.yaml": "TUNED/tuned.yaml",
 }
 OF_DOCUMENT = {"docs/finetuning.md": {"photos": "PICTURES"}}
-SHORTER = {"10m": "40s", "5m": "20s", "crop=512": "crop=32"}  # times and sizes
+SHORTER = {"10m": "40s", "5m": "20s", "crop=512": "crop=32", "vit_small": "vit_tiny"}  # times and sizes
 FEWER = {"--seeds": "2", "--folds": "2", "--limit": "12", "--epochs": "1"}
 
 
@@ -190,7 +190,9 @@ def shortened(line, home, names):
         words += ["--epochs", "1", *SMALL] if verb != "tune" else [*SMALL, "--epochs", "2"]
         words += [] if texts else SIZE if "--img-size" not in words else []
         if "--img-size" in words:
-            words[words.index("--img-size") + 1] = "64" if "swin_tiny" in words or "vit_small" in words else "32"
+            words[words.index("--img-size") + 1] = "64" if "swin_tiny" in words else "32"
+        if "segment" in line and "model.head" not in line:
+            words += ["--set", "model.head=upernet:width=16,aux=0"]
         named = {"--model", "--checkpoint", "--recipe"} & set(words)
         words += [] if named else ["--set", OPTIONS]
         out = {"tune": "TUNED"}.get(verb, "FOLDED" if "--folds" in words else f"out-{time.monotonic_ns()}")
