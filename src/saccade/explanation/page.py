@@ -40,16 +40,17 @@ def render(explanation: Explained) -> str:
     sections: list[Section] = []
     lacking: dict[Html, str] = {}
     for place, sample in enumerate(explanation.pictures):
+        image = sample.pixels is not None  # of texts charts are what is looked at
         shown = [view for view in sample.views if view.absent is None and view.figures]
         told = {(view.key, view.about) for other in explanation.pictures[:place] for view in other.views}
         views = [
-            (view, _render_view(view, f"p{place + 1}", told, folded=several and not _charts_alone(view)))
+            (view, _render_view(view, f"p{place + 1}", told, folded=image and several and not _charts_alone(view)))
             for view in shown
         ]
         head, absent = _head(explanation, sample), _absent(sample.views)
         if several:
             bodies = [
-                fold(view.title, body) if _charts_alone(view) else Html(tag("h3", view.title) + body)
+                fold(view.title, body) if image and _charts_alone(view) else Html(tag("h3", view.title) + body)
                 for view, body in views
             ]
             sections.append(Section(f"picture-{place + 1}", names[place], Html("".join((head, *bodies)))))
