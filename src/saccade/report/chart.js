@@ -49,10 +49,11 @@
   }
 
   // Round values within a range, and as many digits as they need to differ.
-  function ticksOf(low, high, most) {
+  function ticksOf(low, high, most, whole = false) {
     const raw = (high - low) / (most - 1);
     const power = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= raw * (1 - 1e-9));
+    const round = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= raw * (1 - 1e-9));
+    const step = whole && high - low >= 2 ? Math.max(1, Math.round(round)) : round;
     const found = [];
     for (let one = Math.ceil(low / step - 1e-9); one * step <= high + step * 1e-9; one++) found.push(one * step);
     return [found, step];
@@ -87,18 +88,20 @@
       element.setAttribute(name, text.replace(/(-?[\d.]+)([ ,])(-?[\d.]+)/g, (_, a, between, b) => move(+a, +b).map((one) => one.toFixed(1)).join(between)));
     }
     const axes = svg.querySelector(".ticks");
-    axes.replaceChildren();
+    state.ticks ??= [...axes.children];
+    state.whole.hidden = x === all.x;
+    axes.replaceChildren(...(x === all.x ? state.ticks : []));
+    if (x === all.x) return;
     const [ys, yStep] = ticksOf(y[0], y[1], 6);
     for (const one of ys) {
       draw(axes, "line", { class: "rule", x1: x[2], x2: x[3], y1: place(y, one), y2: place(y, one) });
       draw(axes, "text", { x: x[2] - 7, y: place(y, one) + 4, "text-anchor": "end" }).textContent = written(one, yStep, yPercent);
     }
-    const [xs, xStep] = ticksOf(x[0], x[1], 7);
+    const [xs, xStep] = ticksOf(x[0], x[1], 7, state.lines.every((line) => line.points.every(([a]) => Number.isInteger(a))));
     for (const one of xs) {
       draw(axes, "line", { class: "axis", x1: place(x, one), x2: place(x, one), y1: y[2], y2: y[2] + 5 });
       draw(axes, "text", { x: place(x, one), y: y[2] + 19, "text-anchor": "middle" }).textContent = written(one, xStep, xPercent);
     }
-    state.whole.hidden = x === all.x;
   }
 
   // Show a part of the x-axis, with as much of the y-axis as it fills; null for all.
