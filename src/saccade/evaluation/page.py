@@ -75,6 +75,7 @@ def _lead(result: Findings) -> Html:
             rows,
             caption=f"{result.samples:,} samples; with each number its 95% interval over samples of this kind",
             numeric=range(1, len(names) + 1),
+            wide=True,
         ),
         tag("ul", *notes, class_="note") if notes else None,
     )

@@ -96,7 +96,7 @@ def explain(
             return explain_texts(model, images, tokenizer=tokenizer, **given)  # type: ignore[arg-type]
         shared = {"tokenizer": SpecTokenizer(opened.spec), "classes": opened.spec.outputs}
         found = explain_texts(opened.model, images, **shared, **given)  # type: ignore[arg-type]
-        return replace(found, model=opened.name)
+        return replace(found, model=opened.name, target=str(model))
     tell = progress or (lambda _: None)
     chosen = choose_views(views)
     named = read_images(images)  # type: ignore[arg-type]
@@ -126,7 +126,8 @@ def explain(
     if layers is not None:
         check_shown(explained, layers)
     name = None if other is None else other.name
-    return Explanation(loaded.name, explained, name, loaded.notes, loaded.task.outputs_key)
+    target = None if isinstance(model, nn.Module) else str(model)
+    return Explanation(loaded.name, explained, name, loaded.notes, loaded.task.outputs_key, target)
 
 
 def _explain(

@@ -96,7 +96,7 @@ def test_folder_holds_page_images_and_numbers(tmp_path):
     view = numbers["samples"][1]["views"]["attention"]
     assert view["figures"]["map-2"]["numbers"] == {"share": 0.5}
     assert numbers["samples"][0]["views"]["slots"] == {"absent": "This model has no <slots>."}
-    assert numbers["samples"][0]["answer"][0] == {"class": "dog", "share": 0.75}
+    assert numbers["samples"][0]["answer"][0] == {"class": "dog", "probability": 0.75, "share": 0.75}
     image = Image.open(folder / view["figures"]["map-2"]["file"])
     assert np.array_equal(np.asarray(image), PIXELS)
 

@@ -190,7 +190,7 @@ def test_predict_writes_masks_of_the_images_size_and_overlays(trained, tmp_path)
     assert (tmp_path / "masks" / "classes.txt").read_text() == "class 0\nclass 1\nclass 2\n"
     assert len(list((tmp_path / "drawn").iterdir())) == 2
     shares = np.bincount(np.array(mask).ravel(), minlength=3) / 1280
-    assert f'"share": {round(float(shares.max()), 6)}' in (tmp_path / "p.jsonl").read_text().splitlines()[0]
+    assert f'"area": {round(float(shares.max()), 6)}' in (tmp_path / "p.jsonl").read_text().splitlines()[0]
 
 
 def test_masks_of_a_classifier_are_refused(tmp_path):
@@ -272,6 +272,7 @@ def test_server_tells_the_mask_of_the_image_as_it_was_sent(trained):
     read = np.array(Image.open(io.BytesIO(base64.b64decode(mask["png"]))))
     assert (mask["width"], mask["height"]) == (60, 24)
     shares = np.bincount(read[..., 0].ravel(), minlength=3) / read[..., 0].size
-    assert told["classes"][0]["share"] == pytest.approx(shares.max(), abs=1e-6)
+    assert [told["classes"][0]["area"], told["rows"][0]["area"]] == pytest.approx([shares.max()] * 2, abs=1e-6)
+    assert "probability" not in told["rows"][0]
     assert told["outputs"] == ["class 0", "class 1", "class 2"]
     assert len(mask["colours"]) == 3
