@@ -80,7 +80,7 @@ def explain(target, images, *, views=None, device="cpu", layers=6):
     answer = [(BAD_NAME, 0.5)]
     rows = [(BAD_NAME, "50.0%", 0.5)]
     image = SimpleNamespace(name="picture", pixels=pixels, answer=answer, rows=rows, views=found)
-    return SimpleNamespace(images=[image])
+    return SimpleNamespace(samples=[image])
 
 
 def image(level=3, *, size=(40, 30), kind="PNG"):
