@@ -5,6 +5,7 @@ import shlex
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, next_section, paragraph, render_page, table
 from ..report.rows import Interval, interval_chart
+from ..tasks.task import TASKS
 from .bootstrap import Difference, fewer
 from .classes.page import ABOUT, attack_section, calibration_section, class_section, class_sentence
 from .findings import Findings
@@ -50,12 +51,16 @@ def render(result: Findings) -> str:
 
 def _next(result: Findings) -> Section:
     place = shlex.quote(result.run().target)
-    commands = {
-        f"saccade explain {place} IMAGE.jpg": "where it looked in an image",
+    reads = TASKS.find(result.task).reads
+    explained = {
+        "image": {f"saccade explain {place} IMAGE.jpg": "where it looked in an image"},
+        "text": {f'saccade explain {place} "A text."': "which words counted"},
+    }
+    commands = explained.get(reads, {}) | {
         f"saccade evaluate {place} OTHER_RUN": "side by side with another run",
         f"saccade serve {place}": "a page to ask it",
     }
-    if not result.settings["robust"]:
+    if reads == "image" and not result.settings["robust"]:
         commands = {f"saccade evaluate {place} --robust": "noise, occlusion and attacks as well"} | commands
     return next_section(commands)
 

@@ -16,7 +16,7 @@ from ..report.markup import shorten
 from ..tasks import Answer
 from .capture import Captured, capture
 from .opening import ImageLike, open_target, read_images, read_samples, to_pixels
-from .outputs import BEST, Text, find_logits, name_answers, read_text
+from .outputs import BEST, Text, find_logits, is_dense, name_answers, read_output, read_text
 from .recording import Recorded, eval_mode, record
 from .request import (
     Estimator,
@@ -173,6 +173,8 @@ def _explain(
 def _name(model: LoadedModel, captured: Captured, count: int) -> list[Answer | None]:
     """Return what a model said to each image; None where it gives no answer for a whole one."""
     output = find_logits(captured.output, count)
+    if output is None and model.task.masks and is_dense(captured.output):
+        output = read_output(captured.output)
     return [None] * count if output is None else [*name_answers(output, model)]
 
 

@@ -1,5 +1,6 @@
 import base64
 import io
+import json
 
 import httpx
 import numpy as np
@@ -276,3 +277,18 @@ def test_server_tells_the_mask_of_the_image_as_it_was_sent(trained):
     assert "probability" not in told["rows"][0]
     assert told["outputs"] == ["class 0", "class 1", "class 2"]
     assert len(mask["colours"]) == 3
+
+
+def test_an_explained_image_has_the_areas_of_its_mask_for_an_answer(trained, tmp_path):
+    data, run = trained
+    found = saccade.explain(run.path, data / "images" / "val" / "0.png", views=["gradcam"])
+    (predicted,) = saccade.predict(run.path, data / "images" / "val" / "0.png")
+    said = found.pictures[0].said
+    assert said is not None
+    assert said.record["answer"] == predicted.answer.record["answer"]
+    page = found.save(tmp_path / "page")
+    assert "gives no answer" not in page.read_text()
+    assert "Covers" in page.read_text()
+    told = json.loads((tmp_path / "page" / "numbers.json").read_text())["pictures"][0]["answer"]
+    assert sum(one["area"] for one in told) == pytest.approx(1, abs=1e-4)
+    assert "What next" in page.read_text()

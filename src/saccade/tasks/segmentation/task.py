@@ -305,16 +305,11 @@ class Segment(Task):
         shares = np.bincount(row.ravel(), minlength=len(spec.outputs)) / max(row.size, 1)
         order = [int(place) for place in np.argsort(-shares, kind="stable")[:top] if shares[place] > 0]
         rows = tuple((spec.outputs[place], f"{shares[place]:.1%}", float(shares[place])) for place in order)
-        covered = [round(float(shares[place]), 6) for place in order]
-        classes = [
-            {"class": spec.outputs[place], "index": place, "area": area, "share": area}
-            for place, area in zip(order, covered, strict=True)
-        ]
-        drawn = palette(len(shares))
-        colours = {spec.outputs[place]: "#{:02x}{:02x}{:02x}".format(*drawn[place]) for place in order}
-        record = {"answer": rows[0][0], "area": rows[0][2], "share": rows[0][2], "classes": classes}
+        areas = [{"area": area, "share": area} for area in (round(float(shares[place]), 6) for place in order)]
+        classes = [{"class": spec.outputs[p], "index": p, **area} for p, area in zip(order, areas, strict=True)]
+        colours = {spec.outputs[p]: "#{:02x}{:02x}{:02x}".format(*palette(len(shares))[p]) for p in order}
+        record = {"answer": rows[0][0], **areas[0], "classes": classes, "outputs": list(spec.outputs)}
         text = ", ".join(f"{name} {text}" for name, text, _ in rows)
-        record["outputs"] = list(spec.outputs)
         return Answer(text, rows, record, mask=row, colours=colours, measure="area")
 
     @classmethod
