@@ -1,0 +1,239 @@
+"""Detectors that ask every cell at once: RetinaNet and ATSS."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .anchors import cell_anchors, grid_anchors
+from .boxes import best_boxes, clip, covered, decode, encode, overlaps, take
+from .fpn import FPN
+from .losses import focal, mean_where, overlap_loss, smooth_l1
+from .matching import UNUSED, leave_out, match_by_atss, match_by_overlap
+from .objects import Found, Objects
+
+RATIOS = (0.5, 1.0, 2.0)
+HIDDEN = 0.5  # part of an anchor within a crowd that leaves it out of the loss
+
+
+def tower(width: int, depth: int, *, groups: int) -> nn.Sequential:
+    """Return 3 x 3 convolutions, with group normalisation where there are groups."""
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers.append(nn.Conv2d(width, width, 3, padding=1, bias=not groups))
+        layers += [nn.GroupNorm(groups, width)] if groups else []
+        layers.append(nn.ReLU(inplace=True))
+    return nn.Sequential(*layers)
+
+
+class DenseDetector(nn.Module):
+    """A head that says of every anchor what it is and where.
+
+    Args:
+        channels: of the backbone's maps, finest first.
+        num_classes: that objects are told apart into.
+        width: of the pyramid and the head.
+        depth: convolutions before each answer.
+        more: see `FPN`.
+        groups: of group normalisation; 0 for none.
+        sizes: of the anchors of a cell, in terms of its stride.
+        ratios: of height to width.
+    """
+
+    codes = (1.0, 1.0, 1.0, 1.0)
+    overlap, kept, least, candidates = 0.5, 300, 0.05, 1000
+
+    def __init__(
+        self,
+        *,
+        channels: Sequence[int],
+        num_classes: int,
+        width: int = 256,
+        depth: int = 4,
+        more: str = "coarsest",
+        groups: int = 0,
+        sizes: Sequence[float],
+        ratios: Sequence[float],
+    ) -> None:
+        super().__init__()
+        self.num_classes, self.sizes, self.ratios = num_classes, tuple(sizes), tuple(ratios)
+        self.per_cell = len(self.sizes) * len(self.ratios)
+        self.fpn = FPN(channels[-3:], width, more=more)
+        self.class_tower, self.box_tower = tower(width, depth, groups=groups), tower(width, depth, groups=groups)
+        self.classes = nn.Conv2d(width, self.per_cell * num_classes, 3, padding=1)
+        self.boxes = nn.Conv2d(width, self.per_cell * 4, 3, padding=1)
+        for part in (self.class_tower, self.box_tower, self.classes, self.boxes):
+            for module in part.modules():
+                if isinstance(module, nn.Conv2d):
+                    nn.init.normal_(module.weight, std=0.01)
+                    if module.bias is not None:
+                        nn.init.zeros_(module.bias)
+        nn.init.constant_(self.classes.bias, -math.log((1 - 0.01) / 0.01))  # an object is rare
+
+    def forward(self, maps: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the raw answers to all anchors: "logits" B, A, K, "codes" B, A, 4, and what a kind adds."""
+        return self._answer(self.fpn(maps[-3:]))
+
+    def _answer(self, maps: Sequence[Tensor]) -> dict[str, Tensor]:
+        logits = [self._rows(self.classes(self.class_tower(one)), self.num_classes) for one in maps]
+        codes = [self._rows(self.boxes(self.box_tower(one)), 4) for one in maps]
+        return {"logits": torch.cat(logits, 1), "codes": torch.cat(codes, 1)}
+
+    def _rows(self, answers: Tensor, size: int) -> Tensor:
+        batch, _, height, width = answers.shape
+        answers = answers.view(batch, self.per_cell, size, height, width).permute(0, 3, 4, 1, 2)
+        return answers.reshape(batch, -1, size)
+
+    def anchors(self, size: tuple[int, int], maps: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
+        """Return the anchors of all levels, A, 4, and how many are of each.
+
+        Args:
+            size: height and width of the images.
+            maps: the backbone's.
+        """
+        shapes = self.shapes(maps)
+        found = []
+        for shape in shapes:
+            stride = (size[0] // shape[0], size[1] // shape[1])
+            cell = cell_anchors([self.base(stride[0]) * one for one in self.sizes], self.ratios)
+            found.append(grid_anchors(shape, stride, cell.to(maps[0].device)))
+        return torch.cat(found), [len(one) for one in found]
+
+    def base(self, stride: float) -> float:
+        """Return the side of the smallest anchor of a map."""
+        return stride * 4.0
+
+    def shapes(self, maps: Sequence[Tensor]) -> list[tuple[int, int]]:
+        """Return height and width of the maps of all levels."""
+        found = [(one.shape[-2], one.shape[-1]) for one in maps[-3:]]
+        while len(found) < self.fpn.levels:
+            found.append(((found[-1][0] + 1) // 2, (found[-1][1] + 1) // 2))
+        return found
+
+    def find(self, raw: dict[str, Tensor], anchors: Tensor, counts: Sequence[int], size: tuple[int, int]) -> Found:
+        """Return what raw answers say.
+
+        Args:
+            raw: as calling it returned them.
+            anchors: of all levels.
+            counts: anchors of each level.
+            size: height and width of the images.
+        """
+        scores = self.scores(raw)
+        picked, start = [], 0
+        for count in counts:
+            level = scores[:, start : start + count].flatten(1)
+            value, place = level.topk(min(self.candidates, level.shape[1]), dim=1)
+            picked.append((value, place // self.num_classes + start, place % self.num_classes))
+            start += count
+        value, place, label = (torch.cat(parts, dim=1) for parts in zip(*picked, strict=True))
+        boxes = clip(decode(take(raw["codes"], place), anchors[place], self.codes), size)
+        keep, filled = best_boxes(boxes, value, label, value > self.least, overlap=self.overlap, count=self.kept)
+        return Found(take(boxes, keep), take(value, keep) * filled, torch.where(filled, take(label, keep), -1))
+
+    def scores(self, raw: dict[str, Tensor]) -> Tensor:
+        """Return how sure each class of each anchor is, B, A, K."""
+        return raw["logits"].sigmoid()
+
+
+class RetinaNet(DenseDetector):
+    """Focal loss over anchors of three sizes and three ratios (Lin et al., 2017)."""
+
+    def __init__(self, *, channels: Sequence[int], num_classes: int, **options: int) -> None:
+        sizes = [2 ** (part / 3) for part in range(3)]
+        super().__init__(channels=channels, num_classes=num_classes, sizes=sizes, ratios=RATIOS, **options)
+
+    def loss(
+        self, raw: dict[str, Tensor], objects: Objects, anchors: Tensor, counts: Sequence[int]  # noqa: ARG002
+    ) -> dict[str, Tensor]:
+        """Return the losses of classes and boxes: each image's over its matched anchors, then their mean."""
+        shared = overlaps(objects.boxes, anchors.expand(len(objects.boxes), -1, -1))
+        matched = match_by_overlap(shared, objects.real, high=0.5, low=0.4, every_object=True)
+        matched = leave_out(matched, in_crowd(anchors, objects))
+        positive = matched >= 0
+        label, box = of_matched(objects, matched)
+        target = F.one_hot(label.clamp(min=0), self.num_classes).to(raw["logits"].dtype) * positive[..., None]
+        over = positive.sum(1).clamp(min=1)
+        classes = torch.where((matched != UNUSED)[..., None], focal(raw["logits"], target), 0).sum((1, 2))
+        codes = smooth_l1(raw["codes"], encode(box, anchors.expand_as(box), self.codes), beta=0.0)
+        boxes = torch.where(positive[..., None], codes, 0).sum((1, 2))
+        return {"classes": (classes / over).mean(), "boxes": (boxes / over).mean()}
+
+
+class ATSS(DenseDetector):
+    """One anchor a cell, matched by adaptive selection; boxes by GIoU, with a centredness beside (Zhang et al., 2020)."""
+
+    codes = (10.0, 10.0, 5.0, 5.0)
+    overlap, kept = 0.6, 100
+
+    def __init__(self, *, channels: Sequence[int], num_classes: int, width: int = 256, **options: int) -> None:
+        options.setdefault("groups", math.gcd(32, width))
+        super().__init__(
+            channels=channels, num_classes=num_classes, width=width, sizes=(1.0,), ratios=(1.0,), **options
+        )
+        self.centredness = nn.Conv2d(width, 1, 3, padding=1)
+        self.scales = nn.Parameter(torch.ones(self.fpn.levels))
+        nn.init.normal_(self.centredness.weight, std=0.01)
+        nn.init.zeros_(self.centredness.bias)
+
+    def base(self, stride: float) -> float:
+        """Return the side of a map's anchors."""
+        return stride * 8.0
+
+    def _answer(self, maps: Sequence[Tensor]) -> dict[str, Tensor]:
+        logits, codes, centred = [], [], []
+        for number, one in enumerate(maps):
+            features = self.box_tower(one)
+            logits.append(self._rows(self.classes(self.class_tower(one)), self.num_classes))
+            codes.append(self._rows(self.boxes(features), 4) * self.scales[number])
+            centred.append(self._rows(self.centredness(features), 1)[..., 0])
+        return {"logits": torch.cat(logits, 1), "codes": torch.cat(codes, 1), "centred": torch.cat(centred, 1)}
+
+    def scores(self, raw: dict[str, Tensor]) -> Tensor:
+        """Return how sure each class of each anchor is, B, A, K: less so far from an object's centre."""
+        return raw["logits"].sigmoid() * raw["centred"].sigmoid()[..., None]
+
+    def loss(
+        self, raw: dict[str, Tensor], objects: Objects, anchors: Tensor, counts: Sequence[int]
+    ) -> dict[str, Tensor]:
+        """Return the losses of classes, boxes and centredness over the batch's matched anchors."""
+        matched = match_by_atss(objects.boxes, objects.real, anchors, counts)
+        matched = leave_out(matched, in_crowd(anchors, objects))
+        positive = matched >= 0
+        label, box = of_matched(objects, matched)
+        target = F.one_hot(label.clamp(min=0), self.num_classes).to(raw["logits"].dtype) * positive[..., None]
+        centred = torch.where(positive, centredness(anchors.expand_as(box), box), 0)
+        found = decode(raw["codes"], anchors, self.codes)
+        near = F.binary_cross_entropy_with_logits(raw["centred"], centred, reduction="none")
+        return {
+            "classes": mean_where(focal(raw["logits"], target), matched != UNUSED, over=positive.sum()),
+            "boxes": 2 * mean_where(overlap_loss(found, box) * centred, positive, over=centred.sum()),
+            "centredness": mean_where(near, positive),
+        }
+
+
+def centredness(anchors: Tensor, boxes: Tensor) -> Tensor:
+    """Return how near anchors' centres lie to those of boxes, ..., N: 1 at the centre, 0 at the border and beyond."""
+    middle = (anchors[..., :2] + anchors[..., 2:]) / 2
+    before, after = middle - boxes[..., :2], boxes[..., 2:] - middle
+    nearer, farther = torch.minimum(before, after).clamp(min=0), torch.maximum(before, after).clamp(min=1e-6)
+    return (nearer / farther).prod(-1).sqrt()
+
+
+def in_crowd(boxes: Tensor, objects: Objects) -> Tensor:
+    """Return which boxes, N, 4 or B, N, 4, lie for the most part in a region that nothing is said of, B, N."""
+    boxes = boxes.expand(len(objects.boxes), -1, -1)
+    if objects.boxes.shape[1] == 0:
+        return torch.zeros(boxes.shape[:2], dtype=torch.bool, device=boxes.device)
+    part = covered(boxes, objects.boxes)
+    return ((part > HIDDEN) & (objects.crowd & (objects.labels >= 0))[:, None]).any(-1)
+
+
+def of_matched(objects: Objects, matched: Tensor) -> tuple[Tensor, Tensor]:
+    """Return class and box of what each is matched with, B, A and B, A, 4; anything where there is no match."""
+    if objects.boxes.shape[1] == 0:
+        return torch.full_like(matched, -1), objects.boxes.new_zeros(*matched.shape, 4)
+    place = matched.clamp(min=0)
+    return take(objects.labels, place), take(objects.boxes, place)
