@@ -15,6 +15,7 @@ from .classification import Classify
 from .metric import Metrics, MetricSpec
 from .multilabel import Multilabel
 from .regression import Regress
+from .detection import Detect
 from .segmentation import Segment
 from .task import TASKS, Task, register_task
 from .text import ClassifyText

@@ -88,7 +88,7 @@ class Task(nn.Module):
     @classmethod
     def open(cls, config: DataConfig, options: Any) -> Data:
         """Open the samples that settings name."""
-        return open_configured(config, partial(cls.read_table, options=options))
+        return open_configured(config, partial(cls.read_table, options=options), task=cls.name)
 
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .anchors import cell_anchors, grid_anchors
-from .boxes import best_boxes, clip, covered, decode, encode, overlaps, take
+from .boxes import clip, covered, decode, encode, overlaps, take
 from .fpn import FPN
 from .losses import focal, mean_where, overlap_loss, smooth_l1
 from .matching import UNUSED, leave_out, match_by_atss, match_by_overlap
-from .objects import Found, Objects
+from .objects import Objects
 
 RATIOS = (0.5, 1.0, 2.0)
 HIDDEN = 0.5  # part of an anchor within a crowd that leaves it out of the loss
@@ -43,7 +43,7 @@ class DenseDetector(nn.Module):
     """
 
     codes = (1.0, 1.0, 1.0, 1.0)
-    overlap, kept, least, candidates = 0.5, 300, 0.05, 1000
+    overlap, kept, least, candidates, mask_side = 0.5, 300, 0.05, 1000, 0
 
     def __init__(
         self,
@@ -112,15 +112,35 @@ class DenseDetector(nn.Module):
             found.append(((found[-1][0] + 1) // 2, (found[-1][1] + 1) // 2))
         return found
 
-    def find(self, raw: dict[str, Tensor], anchors: Tensor, counts: Sequence[int], size: tuple[int, int]) -> Found:
-        """Return what raw answers say.
+    def losses(
+        self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor  # noqa: ARG002
+    ) -> dict[str, Tensor]:
+        """Return the losses by name.
 
         Args:
-            raw: as calling it returned them.
-            anchors: of all levels.
-            counts: anchors of each level.
+            maps: the backbone's.
+            objects: what is there.
+            size: height and width of the images.
+            seeds: not needed here: nothing is drawn by lot.
+        """
+        raw = {name: value.float() for name, value in self(maps).items()}
+        return self.loss(raw, objects, *self.anchors(size, maps))
+
+    def loss(
+        self, raw: dict[str, Tensor], objects: Objects, anchors: Tensor, counts: Sequence[int]
+    ) -> dict[str, Tensor]:
+        """Return the losses of raw answers by name."""
+        raise NotImplementedError
+
+    def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
+        """Return the best answers of each level, B, M, 6: box, score and class; overlapping ones are all there yet.
+
+        Args:
+            maps: the backbone's.
             size: height and width of the images.
         """
+        raw = {name: value.float() for name, value in self(maps).items()}
+        anchors, counts = self.anchors(size, maps)
         scores = self.scores(raw)
         picked, start = [], 0
         for count in counts:
@@ -130,8 +150,7 @@ class DenseDetector(nn.Module):
             start += count
         value, place, label = (torch.cat(parts, dim=1) for parts in zip(*picked, strict=True))
         boxes = clip(decode(take(raw["codes"], place), anchors[place], self.codes), size)
-        keep, filled = best_boxes(boxes, value, label, value > self.least, overlap=self.overlap, count=self.kept)
-        return Found(take(boxes, keep), take(value, keep) * filled, torch.where(filled, take(label, keep), -1))
+        return torch.cat([boxes, value[..., None], label[..., None].to(boxes.dtype)], dim=-1)
 
     def scores(self, raw: dict[str, Tensor]) -> Tensor:
         """Return how sure each class of each anchor is, B, A, K."""
@@ -141,9 +160,27 @@ class DenseDetector(nn.Module):
 class RetinaNet(DenseDetector):
     """Focal loss over anchors of three sizes and three ratios (Lin et al., 2017)."""
 
-    def __init__(self, *, channels: Sequence[int], num_classes: int, **options: int) -> None:
+    def __init__(
+        self,
+        *,
+        channels: Sequence[int],
+        num_classes: int,
+        width: int = 256,
+        depth: int = 4,
+        more: str = "coarsest",
+        groups: int = 0,
+    ) -> None:
         sizes = [2 ** (part / 3) for part in range(3)]
-        super().__init__(channels=channels, num_classes=num_classes, sizes=sizes, ratios=RATIOS, **options)
+        super().__init__(
+            channels=channels,
+            num_classes=num_classes,
+            width=width,
+            depth=depth,
+            more=more,
+            groups=groups,
+            sizes=sizes,
+            ratios=RATIOS,
+        )
 
     def loss(
         self, raw: dict[str, Tensor], objects: Objects, anchors: Tensor, counts: Sequence[int]  # noqa: ARG002
@@ -168,10 +205,25 @@ class ATSS(DenseDetector):
     codes = (10.0, 10.0, 5.0, 5.0)
     overlap, kept = 0.6, 100
 
-    def __init__(self, *, channels: Sequence[int], num_classes: int, width: int = 256, **options: int) -> None:
-        options.setdefault("groups", math.gcd(32, width))
+    def __init__(
+        self,
+        *,
+        channels: Sequence[int],
+        num_classes: int,
+        width: int = 256,
+        depth: int = 4,
+        more: str = "coarsest",
+        groups: int = 32,
+    ) -> None:
         super().__init__(
-            channels=channels, num_classes=num_classes, width=width, sizes=(1.0,), ratios=(1.0,), **options
+            channels=channels,
+            num_classes=num_classes,
+            width=width,
+            depth=depth,
+            more=more,
+            groups=math.gcd(groups, width),
+            sizes=(1.0,),
+            ratios=(1.0,),
         )
         self.centredness = nn.Conv2d(width, 1, 3, padding=1)
         self.scales = nn.Parameter(torch.ones(self.fpn.levels))

@@ -136,7 +136,7 @@ class RegionDetector(nn.Module):
         finer = levels[:-1]  # the coarsest is for proposals alone
         return levels, pack(finer, [size[0] / one.shape[-2] for one in finer])
 
-    def loss(
+    def losses(
         self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor
     ) -> dict[str, Tensor]:
         """Return the losses of proposals, and of each look's classes, boxes and masks.
@@ -222,6 +222,17 @@ class RegionDetector(nn.Module):
         target = roi_align(objects.masks.flatten(0, 1)[:, None].to(boxes.dtype), regions, side, scale)[:, 0]
         loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none").mean((1, 2))
         return mean_where(loss, positive.flatten())
+
+    @property
+    def mask_side(self) -> int:
+        """Cells a side of the masks in answers; 0 without masks."""
+        return 2 * MASK_SIDE if self.mask_heads else 0
+
+    def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
+        """Return the best boxes, B, K, 6 and the cells of their masks: box, score, class (-1 for none), chances."""
+        found = self.find(maps, size)
+        parts = [found.boxes, found.scores[..., None], found.labels[..., None].to(found.boxes.dtype)]
+        return torch.cat(parts if found.masks is None else [*parts, found.masks.flatten(2)], dim=-1)
 
     @torch.no_grad()
     def find(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Found:

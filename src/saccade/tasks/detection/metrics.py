@@ -1,0 +1,249 @@
+"""How well objects are found: average precision over classes and overlaps, from what each image says by itself.
+
+Of every image it is kept which answers hit an object at ten overlaps, as COCO matches them; average precision is then a
+function of those records, so that samples can be left out, joined over processes and compared.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..metric import PLACE, Metrics, MetricSpec
+from .boxes import areas, intersections
+from .drawing import paste_masks
+
+OVERLAPS = tuple(0.5 + 0.05 * step for step in range(10))
+RECALLS = np.linspace(0, 1, 101)
+RANGES = ((0.0, 1e10), (0.0, 32.0**2), (32.0**2, 96.0**2), (96.0**2, 1e10))  # areas: all, small, medium, large
+SIZES = ("", "small", "medium", "large")
+SINGLE = 40  # classes up to which each has a metric of its own
+# A row of a record: class, score, then hits and spared answers of each range of areas, ten bits each. An object is a row
+# whose score is -1; it has 1 for hits where its area is in the range and it counts. Score 0 is no row.
+LABEL, SCORE, FIRST = 0, 1, 2
+WIDTH = FIRST + 2 * len(RANGES)
+BITS = 1 << np.arange(len(OVERLAPS))
+
+
+def metric_specs(outputs: Sequence[str], *, masks: bool) -> tuple[MetricSpec, ...]:
+    """Return the metrics of so many classes, of boxes and perhaps of masks."""
+    found: list[MetricSpec] = []
+    for start, words, column in (("mask_", " of masks", "mask_records"), ("", "", "records")):
+        if start and not masks:
+            continue
+
+        def spec(name: str, said: str, start: str = start, words: str = words, column: str = column, **how: object) -> MetricSpec:
+            statistic = partial(average_precision, **how)  # type: ignore[arg-type]
+            return MetricSpec(f"{start}{name}", f"{said}{words}", share=True, statistic=statistic, source=column)
+
+        found += [
+            spec("ap", "average precision"),
+            spec("ap50", "average precision at half overlap", overlaps=(0,)),
+            spec("ap75", "average precision at three quarters overlap", overlaps=(5,)),
+        ]
+        found += [spec(f"ap_{SIZES[size]}", f"average precision of {SIZES[size]} objects", size=size) for size in (1, 2, 3)]
+        found.append(
+            MetricSpec(f"{start}ar", f"average recall{words}", share=True, statistic=average_recall, source=column)
+        )
+        if len(outputs) <= SINGLE:
+            found += [
+                spec(f"ap_class_{place}", f"average precision of {name}", classes=(place,))
+                for place, name in enumerate(outputs)
+            ]
+    return tuple(found)
+
+
+class DetectionMetrics(Metrics):
+    """Collects, of every sample, which answers hit which objects.
+
+    Args:
+        specs: the metrics.
+        masks: whether masks are compared too.
+    """
+
+    def __init__(self, specs: Sequence[MetricSpec], *, masks: bool) -> None:
+        super().__init__(specs)
+        self.masks = masks
+
+    def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return `records`, B, R, columns, and `mask_records` where there are masks."""
+        found: dict[str, list[np.ndarray]] = {"records": []} | ({"mask_records": []} if self.masks else {})
+        side = batch["image"].shape[-1]
+        for place in range(len(batch["labels"])):
+            scale = side / float(batch["size"][place].max())
+            boxes, truth = answers["boxes"][place].double(), batch["boxes"][place].double()
+            labels = batch["labels"][place]
+            there = labels >= 0
+            common = {
+                "labels": answers["labels"][place].cpu().numpy(),
+                "scores": answers["scores"][place].double().cpu().numpy(),
+                "truth": labels[there].cpu().numpy(),
+                "crowd": batch["crowd"][place][there].cpu().numpy(),
+                "rows": len(labels),
+            }
+            truth = truth[there]
+            shared = intersections(boxes, truth)
+            found["records"].append(_record(shared, areas(boxes), areas(truth), scale=scale, **common))
+            if self.masks:
+                pasted = paste_masks(answers["masks"][place], answers["boxes"][place], side).flatten(1).float()
+                numbers = torch.arange(1, len(labels) + 1, device=labels.device)[there]
+                real = (batch["mask"][place].flatten()[None] == numbers[:, None]).float()
+                own, theirs = pasted.sum(1).double(), real.sum(1).double()
+                found["mask_records"].append(_record((pasted @ real.T).double(), own, theirs, scale=scale, **common))
+        return {name: torch.from_numpy(np.stack(records)) for name, records in found.items()}
+
+    def scores(self) -> dict[str, Tensor]:
+        """Return the records that metrics are made of."""
+        return {name: self.columns[name] for name in ("records", "mask_records") if name in self.columns}
+
+    def predictions(self) -> dict[str, Tensor]:
+        """Return every sample's own average precision."""
+        column = self.columns["mask_records" if self.masks else "records"].numpy()
+        own = [average_precision(record[None]) for record in column]
+        return {PLACE: self.columns[PLACE], "ap": torch.tensor(own, dtype=torch.float32)}
+
+
+def _record(
+    shared: Tensor,
+    own: Tensor,
+    theirs: Tensor,
+    *,
+    labels: np.ndarray,
+    scores: np.ndarray,
+    truth: np.ndarray,
+    crowd: np.ndarray,
+    rows: int,
+    scale: float,
+) -> np.ndarray:
+    """Return what is kept of an image.
+
+    Args:
+        shared: pixels that answers and objects share, K, N.
+        own: pixels of the answers, K.
+        theirs: pixels of the objects, N.
+        labels: of the answers, -1 for none.
+        scores: of the answers.
+        truth: classes of the objects.
+        crowd: which objects are regions that nothing is said of.
+        rows: that objects have in every sample.
+        scale: pixels of the frame for a pixel of the image.
+    """
+    union = own[:, None] + theirs[None] - shared
+    overlap = shared / torch.where(torch.from_numpy(crowd).to(own.device)[None], own[:, None], union).clamp(min=1e-9)
+    values = overlap.cpu().numpy()
+    area, object_area = own.cpu().numpy() / scale**2, theirs.cpu().numpy() / scale**2
+    found = np.zeros((len(labels) + rows, WIDTH), dtype=np.float64)
+    filled = labels >= 0
+    found[: len(labels), LABEL] = labels
+    found[: len(labels), SCORE] = np.where(filled, scores, 0.0)
+    objects = slice(len(labels), len(labels) + len(truth))
+    found[objects, LABEL], found[objects, SCORE] = truth, np.where(crowd, 0.0, -1.0)
+    for place, (low, high) in enumerate(RANGES):
+        outside = (object_area < low) | (object_area > high)
+        hit, spared = match_image(values, labels, truth, crowd=crowd, outside=outside)
+        spared |= ~hit & ~spared & ((area < low) | (area > high))[:, None]
+        found[: len(labels), FIRST + 2 * place] = hit @ BITS
+        found[: len(labels), FIRST + 2 * place + 1] = spared @ BITS
+        found[objects, FIRST + 2 * place] = ~outside & ~crowd
+    return found
+
+
+def match_image(
+    shared: np.ndarray, labels: np.ndarray, truth: np.ndarray, *, crowd: np.ndarray, outside: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which answers hit an object and which are spared, K, 10 bool each, at ten overlaps.
+
+    Best answers choose first, each the object of its class that it overlaps most among those not yet taken. One that
+    finds none may take an object that does not count, which spares it; a crowd may be taken again and again.
+
+    Args:
+        shared: overlap of answers, best first, with objects, K, N.
+        labels: of the answers, K; -1 for none.
+        truth: classes of the objects, N.
+        crowd: which objects are crowds, N.
+        outside: which objects do not count for another reason, N.
+    """
+    count = len(labels)
+    hit, spared = np.zeros((count, len(OVERLAPS)), bool), np.zeros((count, len(OVERLAPS)), bool)
+    same = (labels[:, None] == truth[None]) & (labels[:, None] >= 0)
+    ignored = crowd if outside is None else crowd | outside
+    order = np.argsort(ignored, kind="stable")  # of equal ones the last in this order is taken, as COCO's code does
+    shared, same, ignored, crowd = shared[:, order], same[:, order], ignored[order], crowd[order]
+    candidates = [place for place in range(count) if (same[place] & (shared[place] >= OVERLAPS[0] - 1e-9)).any()]
+    for step, overlap in enumerate(OVERLAPS):
+        least = min(overlap, 1 - 1e-10)
+        taken = np.zeros(len(truth), bool)
+        for place in candidates:
+            near = same[place] & (shared[place] >= least)
+            for kind, flags in ((near & ~ignored & ~taken, hit), (near & ignored & (crowd | ~taken), spared)):
+                if kind.any():
+                    best = np.where(kind, shared[place], -1.0)
+                    chosen = len(best) - 1 - int(np.argmax(best[::-1]))
+                    flags[place, step] = taken[chosen] = True
+                    break
+    return hit, spared
+
+
+def average_precision(
+    records: np.ndarray,
+    *,
+    overlaps: Sequence[int] = range(len(OVERLAPS)),
+    classes: Sequence[int] | None = None,
+    size: int = 0,
+) -> float:
+    """Return the mean over classes that there are, and over overlaps, of precision at 101 recalls.
+
+    Args:
+        records: of images, N, R, columns.
+        overlaps: which of the ten.
+        classes: which classes; all if not given.
+        size: which range of areas.
+    """
+    curves = class_curves(records, overlaps=overlaps, classes=classes, size=size)
+    return float(np.mean([curve.mean() for curve in curves.values()])) if curves else 0.0
+
+
+def class_curves(
+    records: np.ndarray, *, overlaps: Sequence[int], classes: Sequence[int] | None = None, size: int = 0
+) -> dict[int, np.ndarray]:
+    """Return the precision at 101 recalls of every class that has objects, overlaps, 101."""
+    found = {}
+    for label, own, total in _by_class(records, classes, size):
+        curves = []
+        for step in overlaps:
+            right, recall = _recall(own, step, total, size)
+            precision = right / np.arange(1, len(right) + 1)
+            precision = np.maximum.accumulate(precision[::-1])[::-1]
+            place = np.searchsorted(recall, RECALLS, side="left")
+            curves.append(np.append(precision, 0.0)[np.minimum(place, len(precision))])
+        found[label] = np.stack(curves)
+    return found
+
+
+def average_recall(records: np.ndarray, *, size: int = 0) -> float:
+    """Return the mean over classes and overlaps of the part of the objects that was found."""
+    found = []
+    for _, own, total in _by_class(records, None, size):
+        ends = [_recall(own, step, total, size)[1] for step in range(len(OVERLAPS))]
+        found.append(np.mean([end[-1] if len(end) else 0.0 for end in ends]))
+    return float(np.mean(found)) if found else 0.0
+
+
+def _by_class(
+    records: np.ndarray, classes: Sequence[int] | None, size: int
+) -> "list[tuple[int, np.ndarray, int]]":
+    rows = records.reshape(-1, records.shape[-1])
+    objects = rows[(rows[:, SCORE] < 0) & (rows[:, FIRST + 2 * size] > 0)]
+    answers = rows[rows[:, SCORE] > 0]
+    answers = answers[np.argsort(-answers[:, SCORE], kind="stable")]
+    totals = np.bincount(objects[:, LABEL].astype(np.int64)) if len(objects) else np.zeros(0, np.int64)
+    chosen = [label for label in np.flatnonzero(totals).tolist() if classes is None or label in classes]
+    return [(label, answers[answers[:, LABEL] == label], int(totals[label])) for label in chosen]
+
+
+def _recall(own: np.ndarray, step: int, total: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    hit, spared = (own[:, FIRST + 2 * size + part].astype(np.int64) >> step & 1 for part in (0, 1))
+    right = np.cumsum(hit[spared == 0])
+    return right, right / total

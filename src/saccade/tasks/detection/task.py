@@ -1,0 +1,295 @@
+"""Objects in images: their boxes, classes and masks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig, TrainConfig
+from ...data.feed import Batch, Expand
+from ...data.framing import Encoder, fitted
+from ...data.open import Data
+from ...data.source import Stream
+from ...data.spec import InputSpec
+from ..answer import Answer
+from ..metric import Metrics, MetricSpec
+from ..segmentation.augment import CropAugment
+from ..segmentation.pyramid import any_size_options
+from ..task import Task, register_task
+from . import layouts  # noqa: F401, it registers its reader
+from .boxes import areas, clip
+from .data import BoxTargets, ObjectEncoder
+from .detector import CELLS, LABEL, SCORE, Detector, read_answers
+from .metrics import DetectionMetrics, metric_specs
+from .objects import Objects
+
+DEFAULT_HEAD = "mask_rcnn"
+VISIBLE = 0.1  # part of a box that a crop shows, below which the object is left out
+SURE = 0.5  # score from which people are told of an answer
+
+
+@dataclass(frozen=True)
+class DetectOptions:
+    """Options of `--task detect`.
+
+    Args:
+        scale: smallest and largest factor that training samples are enlarged by (large-scale jitter).
+        least: score from which answers count.
+        overlap: of answers of one class at which the better one alone stays; the head's own if not given.
+        kept: answers of an image.
+    """
+
+    scale: list[float] = field(default_factory=lambda: [0.5, 2.0])
+    least: float = 0.05
+    overlap: float | None = None
+    kept: int = 100
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] <= 10:
+            raise ValueError(f"scale={self.scale}; it is two factors above 0 and at most 10, the smaller one first")
+        if not 0 <= self.least < 1:
+            raise ValueError(f"least={self.least}; it is a score from 0 to 1")
+        if self.overlap is not None and not 0 < self.overlap <= 1:
+            raise ValueError(f"overlap={self.overlap}; it is above 0 and at most 1")
+        if not 1 <= self.kept <= 10_000:
+            raise ValueError(f"kept={self.kept}; it is a number of answers from 1 to 10000")
+
+
+@register_task("detect")
+class Detect(Task):
+    """A model that finds objects.
+
+    Args:
+        model: a detector.
+        options: how it is trained and asked.
+    """
+
+    primary = "ap"
+    running = ()
+    output = "objects"
+    outputs_key = "classes"
+    Options = DetectOptions
+    recipe = "detect"
+
+    def __init__(self, model: nn.Module, *, options: DetectOptions | None = None) -> None:
+        super().__init__()
+        self.model, self.options = model, options or DetectOptions()
+
+    # From data to a batch
+
+    @classmethod
+    def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
+        """Leave out what is made for one class an image; crops are the task's own."""
+        left = [name for name in ("mixup", "cutmix", "erase") if getattr(config.augment, name)]
+        left += ["smoothing"] if config.loss.smoothing else []
+        augment = replace(config.augment, crop="none", mixup=0.0, cutmix=0.0, erase=0.0)
+        model = replace(config.model, head=config.model.head or DEFAULT_HEAD)
+        config = replace(config, augment=augment, loss=replace(config.loss, smoothing=0.0), model=model)
+        return config, [f"{', '.join(left)}: left out, since every object has a class of its own"] if left else []
+
+    @classmethod
+    def complete_spec(cls, spec: InputSpec, data: Data) -> None:
+        """Show images as a whole, and keep whether objects have masks."""
+        spec.extra["fit"], spec.shorter = True, None
+        targets = None if isinstance(data.train, Stream) else data.train.targets
+        spec.extra["masks"] = isinstance(targets, BoxTargets) and targets.regions is not None
+
+    @classmethod
+    def note_options(cls, spec: InputSpec, options: Any) -> None:
+        """Keep the scale of crops and which answers stand."""
+        spec.extra |= {"scale": list(options.scale), "least": options.least, "kept": options.kept}
+        spec.extra |= {} if options.overlap is None else {"overlap": options.overlap}
+
+    @classmethod
+    def primary_of(cls, spec: InputSpec) -> str:
+        """Return average precision, of masks where there are some."""
+        return "mask_ap" if spec.extra.get("masks") else "ap"
+
+    @classmethod
+    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:  # noqa: ARG003
+        """Return what makes tensors of images and objects; crops are made on the device."""
+        return ObjectEncoder(spec.framing)
+
+    @classmethod
+    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:  # noqa: ARG003
+        """Return what makes training crops."""
+        scale = spec.extra.get("scale") or [1.0, 1.0]
+        return CropAugment(augment, crop=spec.img_size, scale=scale, mean=spec.mean, std=spec.std, device=device)
+
+    # In training
+
+    @classmethod
+    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:  # noqa: ARG003
+        """Let the backbone take images of any size."""
+        return any_size_options(name)
+
+    @classmethod
+    def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
+        """Return a detector of a backbone."""
+        if config.probe:
+            raise ConfigError(
+                "model.probe was asked for; it is for classifiers: a detector's head is trained as a whole"
+            )
+        masks = bool(spec.extra.get("masks"))
+        made = Detector(model, config.head or DEFAULT_HEAD, num_classes=len(spec.outputs), masks=masks)
+        spec.extra.setdefault("overlap", made.head.overlap)
+        spec.extra["masks"] = made.head.mask_side > 0
+        return made
+
+    @classmethod
+    def build(
+        cls,
+        model: nn.Module,
+        spec: InputSpec,
+        *,
+        options: Any = None,
+        loss: LossConfig | None = None,  # noqa: ARG003
+        counts: Tensor | None = None,  # noqa: ARG003
+        total: int | None = None,  # noqa: ARG003
+    ) -> "Task":
+        """Return the task around a model."""
+        task = Detect(model, options=options)
+        task.spec = spec
+        return task
+
+    def draw(
+        self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Draw the seeds of what is drawn by lot, one for each image."""
+        return {"seeds": torch.randint(0, 2**31, (batch_size,), device=device, generator=generator)}
+
+    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
+        """Find the objects.
+
+        Args:
+            batch: `image`, B, C, H, W; `boxes`, B, N, 4; `labels`, B, N; `crowd`, B, N; and perhaps `mask`, B, H, W.
+            generator: of what is drawn by lot.
+            draws: `seeds`, instead of a generator.
+
+        Returns:
+            "output", and with objects "loss" and its parts.
+        """
+        images = batch["image"]
+        if "labels" not in batch:
+            return {"output": self.ask(batch)}
+        if not draws:
+            draws = self.draw(len(images), device=images.device, generator=generator)
+        model: Any = self.model
+        parts = model.losses(images, self.objects(batch), draws["seeds"])
+        total = torch.stack(list(parts.values())).sum()
+        return {"output": images.new_zeros(len(images), 0, CELLS), "loss": total} | {
+            name: value.detach() for name, value in parts.items()
+        }
+
+    def objects(self, batch: Batch) -> Objects:
+        """Return what is in a batch's images, as far as they show it."""
+        size = (batch["image"].shape[-2], batch["image"].shape[-1])
+        whole = batch["boxes"].float()
+        boxes = clip(whole, size)
+        seen = areas(boxes) >= VISIBLE * areas(whole).clamp(min=1e-6)
+        large = ((boxes[..., 2:] - boxes[..., :2]) >= 1).all(-1)
+        labels = torch.where(seen & large, batch["labels"], -1)
+        masks = None
+        if "mask" in batch and self.spec is not None and self.spec.extra.get("masks"):
+            numbers = torch.arange(1, labels.shape[1] + 1, device=labels.device, dtype=batch["mask"].dtype)
+            masks = batch["mask"][:, None] == numbers[None, :, None, None]
+        return Objects(boxes, labels, batch["crowd"].bool(), masks)
+
+    # Of answers
+
+    @classmethod
+    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
+        """Return average precision and what else is measured."""
+        return metric_specs(spec.outputs, masks=bool(spec.extra.get("masks")))
+
+    def metrics(self) -> Metrics:
+        """Return what collects objects found and missed."""
+        assert self.spec is not None
+        return DetectionMetrics(self.metric_specs(self.spec), masks=bool(self.spec.extra.get("masks")))
+
+    def answer(self, batch: Batch) -> dict[str, Tensor]:
+        """Return what the model finds in each sample of a batch."""
+        return self.read(self({"image": batch["image"]})["output"].float(), batch)
+
+    def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:  # noqa: ARG002
+        """Return the answers that stand: `boxes`, `scores`, `labels` and perhaps `masks`, best first."""
+        assert self.spec is not None
+        found = read_answers(output, **standing(self.spec))
+        kept = {"output": output, "boxes": found.boxes, "scores": found.scores, "labels": found.labels}
+        return kept if found.masks is None else kept | {"masks": found.masks}
+
+    @classmethod
+    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:
+        """Return where the sure answers are of the same classes at nearly the same places."""
+        found = []
+        for a, b in zip(cls.read_output(first, spec), cls.read_output(second, spec), strict=True):
+            mine, theirs = a[a[:, SCORE] >= SURE], b[b[:, SCORE] >= SURE]
+            alike = len(mine) == len(theirs) and np.array_equal(mine[:, LABEL], theirs[:, LABEL])
+            found.append(alike and (not len(mine) or float(np.abs(mine[:, :4] - theirs[:, :4]).max()) < 1.0))
+        return np.array(found)
+
+    # For people
+
+    @classmethod
+    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
+        """Return the answers that stand, B, K, columns: box, score, class (-1 for none) and the cells of a mask."""
+        if output.ndim != 3 or output.shape[2] < CELLS:
+            raise ValueError(f"it gives an answer of shape {output.shape} where boxes with score and class were due")
+        found = read_answers(torch.from_numpy(np.ascontiguousarray(output)), **standing(spec))
+        parts = [found.boxes, found.scores[..., None], found.labels[..., None].float()]
+        parts += [] if found.masks is None else [found.masks.flatten(2)]
+        return torch.cat(parts, dim=-1).numpy()
+
+    @classmethod
+    def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:
+        """Return the boxes in pixels of the image."""
+        height, width = size
+        left, top, wide, high = fitted(height, width, spec.img_size)
+        moved = (row[:, :4] - np.array([left, top, left, top])) / np.array([wide, high, wide, high])
+        boxes = (moved.clip(0, 1) * np.array([width, height, width, height])).astype(row.dtype)
+        return np.concatenate([boxes, row[:, 4:]], axis=1)
+
+    @classmethod
+    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
+        """Return how many objects of which classes there are, and where."""
+        found = row[row[:, LABEL] >= 0]
+        sure = found[found[:, SCORE] >= SURE]
+        counts = np.bincount(sure[:, LABEL].astype(np.int64), minlength=len(spec.outputs))
+        text = ", ".join(f"{count} {name}" for name, count in zip(spec.outputs, counts, strict=True) if count)
+        objects = [
+            {
+                "class": spec.outputs[int(one[LABEL])],
+                "score": round(float(one[SCORE]), 6),
+                "box": [round(float(value), 2) for value in one[:4]],
+            }
+            for one in found
+        ]
+        rows = tuple((one["class"], f"{one['score']:.1%}", one["score"]) for one in objects[:top])
+        record = {"answer": text or "nothing", "objects": objects}
+        return Answer(text or "nothing", rows, record)
+
+    @classmethod
+    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:  # noqa: ARG003
+        """Return how many sure objects there are, and the surest of them."""
+        return ["objects", *(part for number in range(1, top + 1) for part in (f"class_{number}", f"score_{number}"))]
+
+    @classmethod
+    def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:
+        """Return the surest objects."""
+        cells: list[str | float] = [sum(one["score"] >= SURE for one in answer.record["objects"])]
+        cells += [cell for name, _, score in answer.rows[:top] for cell in (name, score or 0.0)]
+        return cells + [""] * (len(cls.table_head(spec, top=top)) - len(cells))
+
+
+def standing(spec: InputSpec) -> dict[str, Any]:
+    """Return which answers stand, as a spec says."""
+    extra: Mapping[str, Any] = spec.extra
+    return {
+        "overlap": float(extra.get("overlap") or 0.5),
+        "least": float(extra.get("least", 0.05)),
+        "kept": int(extra.get("kept", 100)),
+    }
