@@ -70,9 +70,7 @@ class Data:
         return self.train.task
 
 
-def open_configured(
-    config: DataConfig, read_targets: ReadTargets = read_classes, *, task: str | None = None
-) -> Data:
+def open_configured(config: DataConfig, read_targets: ReadTargets = read_classes, *, task: str | None = None) -> Data:
     """Open the samples that a run's settings name, with the same ones held out as in that run.
 
     Args:
@@ -182,6 +180,7 @@ def _open(spec: str, options: ReadOptions) -> Splits:
     path = Path(spec).expanduser() if spec else Path()
     if spec and path.is_dir():
         path = next((path / inner for inner in INNER if (path / inner).is_dir()), path)
+
     def order(reader: Reader) -> tuple[bool, int]:
         return options.task is None or getattr(reader, "task", None) != options.task, reader.rank
 

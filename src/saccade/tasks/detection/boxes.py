@@ -103,7 +103,9 @@ def best_boxes(
     filled = torch.zeros(len(boxes), count, dtype=torch.bool, device=boxes.device)
     for number in range(len(boxes)):
         places = allowed[number].nonzero()[:, 0]
-        chosen = batched_nms(boxes[number, places].float(), scores[number, places].float(), groups[number, places], overlap)
+        chosen = batched_nms(
+            boxes[number, places].float(), scores[number, places].float(), groups[number, places], overlap
+        )
         chosen = places[chosen[:count]]
         kept[number, : len(chosen)] = chosen
         filled[number, : len(chosen)] = True

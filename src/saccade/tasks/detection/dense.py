@@ -113,7 +113,11 @@ class DenseDetector(nn.Module):
         return found
 
     def losses(
-        self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor  # noqa: ARG002
+        self,
+        maps: Sequence[Tensor],
+        objects: Objects,
+        size: tuple[int, int],
+        seeds: Tensor,  # noqa: ARG002
     ) -> dict[str, Tensor]:
         """Return the losses by name.
 
@@ -183,7 +187,11 @@ class RetinaNet(DenseDetector):
         )
 
     def loss(
-        self, raw: dict[str, Tensor], objects: Objects, anchors: Tensor, counts: Sequence[int]  # noqa: ARG002
+        self,
+        raw: dict[str, Tensor],
+        objects: Objects,
+        anchors: Tensor,
+        counts: Sequence[int],  # noqa: ARG002
     ) -> dict[str, Tensor]:
         """Return the losses of classes and boxes: each image's over its matched anchors, then their mean."""
         shared = overlaps(objects.boxes, anchors.expand(len(objects.boxes), -1, -1))

@@ -15,7 +15,9 @@ from .dense import ATSS, RetinaNet
 from .objects import Found, Objects
 from .roi import RegionDetector
 
-HEADS: Registry[Callable[..., nn.Module]] = Registry("detector", group="saccade.detectors", home="saccade.tasks.detection")
+HEADS: Registry[Callable[..., nn.Module]] = Registry(
+    "detector", group="saccade.detectors", home="saccade.tasks.detection"
+)
 register_detector = HEADS.register
 SCORE, LABEL, CELLS = 4, 5, 6  # columns of answers, after the box
 
@@ -35,7 +37,9 @@ def mask_rcnn(
     proposals: int = 1000,
 ) -> nn.Module:
     """Return Mask R-CNN; without masks in the data it is Faster R-CNN."""
-    return _regions(channels, num_classes, masks, stages=1, width=width, sampled=sampled, hidden=hidden, proposals=proposals)
+    return _regions(
+        channels, num_classes, masks, stages=1, width=width, sampled=sampled, hidden=hidden, proposals=proposals
+    )
 
 
 @register_detector("cascade")
@@ -50,7 +54,9 @@ def cascade(
     proposals: int = 1000,
 ) -> nn.Module:
     """Return Cascade Mask R-CNN: three looks at a box."""
-    return _regions(channels, num_classes, masks, stages=3, width=width, sampled=sampled, hidden=hidden, proposals=proposals)
+    return _regions(
+        channels, num_classes, masks, stages=3, width=width, sampled=sampled, hidden=hidden, proposals=proposals
+    )
 
 
 def _regions(channels: tuple[int, ...], num_classes: int, masks: bool, *, proposals: int, **options: Any) -> nn.Module:
@@ -147,5 +153,8 @@ def read_answers(output: Tensor, *, overlap: float, least: float, kept: int) -> 
         side = round((output.shape[-1] - CELLS) ** 0.5)
         masks = take(output[..., CELLS:], keep).unflatten(-1, (side, side))
     return Found(
-        take(boxes, keep) * filled[..., None], take(score, keep) * filled, torch.where(filled, take(label, keep), -1), masks
+        take(boxes, keep) * filled[..., None],
+        take(score, keep) * filled,
+        torch.where(filled, take(label, keep), -1),
+        masks,
     )

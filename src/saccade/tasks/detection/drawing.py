@@ -21,8 +21,6 @@ def paste_masks(masks: Tensor, boxes: Tensor, size: int | tuple[int, int]) -> Te
     down = (torch.arange(height, device=boxes.device) + 0.5)[None]
     x = (across - left[:, None]) / (right - left).clamp(min=1e-3)[:, None] * 2 - 1
     y = (down - top[:, None]) / (bottom - top).clamp(min=1e-3)[:, None] * 2 - 1
-    grid = torch.stack(
-        [x[:, None].expand(-1, height, -1), y[:, :, None].expand(-1, -1, width)], dim=-1
-    )
+    grid = torch.stack([x[:, None].expand(-1, height, -1), y[:, :, None].expand(-1, -1, width)], dim=-1)
     pasted = F.grid_sample(masks[:, None].float(), grid, align_corners=False)[:, 0]
     return pasted >= THRESHOLD

@@ -77,7 +77,9 @@ def pack(maps: Sequence[Tensor], strides: Sequence[float]) -> Packed:
         left.append(start + 1)
         start += framed.shape[-1]
     stacked = torch.cat(parts, dim=-1)
-    return Packed(stacked, stacked.new_tensor(left, dtype=torch.float32), stacked.new_tensor(strides, dtype=torch.float32))
+    return Packed(
+        stacked, stacked.new_tensor(left, dtype=torch.float32), stacked.new_tensor(strides, dtype=torch.float32)
+    )
 
 
 def level_of(boxes: Tensor, levels: int, *, finest: float, canonical: float = 224.0) -> Tensor:

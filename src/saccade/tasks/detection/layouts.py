@@ -209,7 +209,9 @@ def _coco_thing(one: Mapping[str, Any], label: str, file: Path) -> Thing:
     if not isinstance(box, list) or len(box) != 4 or not all(isinstance(value, int | float) for value in box):
         raise ValueError(f"{file}: annotation {one.get('id')} has the bbox {box!r}; it is left, top, width, height")
     left, top, width, height = map(float, box)
-    return Thing(label, (left, top, left + width, top + height), bool(one.get("iscrowd")), one.get("segmentation") or None)
+    return Thing(
+        label, (left, top, left + width, top + height), bool(one.get("iscrowd")), one.get("segmentation") or None
+    )
 
 
 def _order(key: Any) -> tuple[int, Any]:
@@ -228,7 +230,10 @@ def _read_voc(path: Path) -> dict[str, Listed]:
     lists = {file.stem: file for file in sorted((path / "ImageSets" / "Main").glob("*.txt"))}
     roles, _ = choose_split(list(lists))
     if roles:
-        stems = {part: [line.split()[0] for line in lists[name].read_text().splitlines() if line.split()] for part, name in roles.items()}
+        stems = {
+            part: [line.split()[0] for line in lists[name].read_text().splitlines() if line.split()]
+            for part, name in roles.items()
+        }
     else:
         stems = {"train": sorted(file.stem for file in (path / "Annotations").glob("*.xml"))}
     found: dict[str, Listed] = {}
@@ -256,7 +261,9 @@ def _voc_things(file: Path) -> Iterator[Thing]:
             raise ValueError(f"{file} defines entities, which no list of objects needs; take them out")
         root = ElementTree.fromstring(text)
     except FileNotFoundError:
-        raise FileNotFoundError(f"{file} is not there, and its image is listed; add it, or take the image out") from None
+        raise FileNotFoundError(
+            f"{file} is not there, and its image is listed; add it, or take the image out"
+        ) from None
     except (ElementTree.ParseError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is no XML: {error}") from None
     for one in root.iter("object"):
@@ -265,15 +272,23 @@ def _voc_things(file: Path) -> Iterator[Thing]:
             assert label and box is not None
             left, top, right, bottom = (float(box.findtext(side) or "") for side in ("xmin", "ymin", "xmax", "ymax"))
         except (AssertionError, ValueError):
-            raise ValueError(f"{file}: an object lacks its name or a side of its box (xmin, ymin, xmax, ymax)") from None
-        yield Thing(label.strip(), (left - 1, top - 1, right, bottom), (one.findtext("difficult") or "0").strip() == "1")
+            raise ValueError(
+                f"{file}: an object lacks its name or a side of its box (xmin, ymin, xmax, ymax)"
+            ) from None
+        yield Thing(
+            label.strip(), (left - 1, top - 1, right, bottom), (one.findtext("difficult") or "0").strip() == "1"
+        )
 
 
 # YOLO
 
 
 def _is_yolo(path: Path) -> bool:
-    return (path / "labels").is_dir() and (path / "images").is_dir() and next((path / "labels").rglob("*.txt"), None) is not None
+    return (
+        (path / "labels").is_dir()
+        and (path / "images").is_dir()
+        and next((path / "labels").rglob("*.txt"), None) is not None
+    )
 
 
 def _read_yolo(path: Path) -> dict[str, Listed]:
@@ -296,7 +311,9 @@ def _read_yolo(path: Path) -> dict[str, Listed]:
                     highest = max(highest, number)
                     label = names[number] if names is not None and number < len(names) else str(number)
                     if names is not None and number >= len(names):
-                        raise ValueError(f"{label_file} has class {number}; {len(names)} classes are named: {abbreviate(names)}")
+                        raise ValueError(
+                            f"{label_file} has class {number}; {len(names)} classes are named: {abbreviate(names)}"
+                        )
                     listed.add(name, Thing(label, box))
         found[part] = listed
     classes = tuple(names if names is not None else map(str, range(highest + 1)))
@@ -359,7 +376,9 @@ def _json(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is no JSON: {error}") from None
     if not isinstance(whole, dict):
-        raise ValueError(f"{file} holds a {type(whole).__name__}; COCO's format is an object with images and annotations")
+        raise ValueError(
+            f"{file} holds a {type(whole).__name__}; COCO's format is an object with images and annotations"
+        )
     return whole
 
 

@@ -34,7 +34,9 @@ def metric_specs(outputs: Sequence[str], *, masks: bool) -> tuple[MetricSpec, ..
         if start and not masks:
             continue
 
-        def spec(name: str, said: str, start: str = start, words: str = words, column: str = column, **how: object) -> MetricSpec:
+        def spec(
+            name: str, said: str, start: str = start, words: str = words, column: str = column, **how: object
+        ) -> MetricSpec:
             statistic = partial(average_precision, **how)  # type: ignore[arg-type]
             return MetricSpec(f"{start}{name}", f"{said}{words}", share=True, statistic=statistic, source=column)
 
@@ -43,7 +45,9 @@ def metric_specs(outputs: Sequence[str], *, masks: bool) -> tuple[MetricSpec, ..
             spec("ap50", "average precision at half overlap", overlaps=(0,)),
             spec("ap75", "average precision at three quarters overlap", overlaps=(5,)),
         ]
-        found += [spec(f"ap_{SIZES[size]}", f"average precision of {SIZES[size]} objects", size=size) for size in (1, 2, 3)]
+        found += [
+            spec(f"ap_{SIZES[size]}", f"average precision of {SIZES[size]} objects", size=size) for size in (1, 2, 3)
+        ]
         found.append(
             MetricSpec(f"{start}ar", f"average recall{words}", share=True, statistic=average_recall, source=column)
         )
@@ -231,9 +235,7 @@ def average_recall(records: np.ndarray, *, size: int = 0) -> float:
     return float(np.mean(found)) if found else 0.0
 
 
-def _by_class(
-    records: np.ndarray, classes: Sequence[int] | None, size: int
-) -> "list[tuple[int, np.ndarray, int]]":
+def _by_class(records: np.ndarray, classes: Sequence[int] | None, size: int) -> "list[tuple[int, np.ndarray, int]]":
     rows = records.reshape(-1, records.shape[-1])
     objects = rows[(rows[:, SCORE] < 0) & (rows[:, FIRST + 2 * size] > 0)]
     answers = rows[rows[:, SCORE] > 0]

@@ -52,7 +52,9 @@ class BoxHead(nn.Module):
         """Return logits, B, N, K + 1, and codes, B, N, K or 1, 4, of what lies in boxes, B * N, C, side, side."""
         features = self.layers(looked)
         logits = self.classes(features).float()
-        return logits.view(batch, -1, self.num_classes + 1), self.boxes(features).float().view(batch, len(logits) // batch, -1, 4)
+        return logits.view(batch, -1, self.num_classes + 1), self.boxes(features).float().view(
+            batch, len(logits) // batch, -1, 4
+        )
 
     def codes_of(self, codes: Tensor, labels: Tensor) -> Tensor:
         """Return the codes that belong to classes, B, N, 4."""
@@ -126,7 +128,9 @@ class RegionDetector(nn.Module):
         self.heads = nn.ModuleList(
             BoxHead(width, num_classes, hidden=hidden, per_class=stages == 1) for _ in range(stages)
         )
-        self.mask_heads = nn.ModuleList(MaskHead(width, num_classes, hidden=width) for _ in range(stages if masks else 0))
+        self.mask_heads = nn.ModuleList(
+            MaskHead(width, num_classes, hidden=width) for _ in range(stages if masks else 0)
+        )
         # One look codes boxes as Mask R-CNN does, several as Cascade R-CNN, whose loss is squared up to 1.
         self.beta = 1 / 9 if stages == 1 else 1.0
 

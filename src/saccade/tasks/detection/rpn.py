@@ -116,16 +116,12 @@ class RPN(nn.Module):
         shared = overlaps(objects.boxes, anchor.expand(len(objects.boxes), -1, -1))
         matched = match_by_overlap(shared, objects.real, high=0.7, low=0.3, every_object=True)
         matched = leave_out(matched, in_crowd(anchor, objects))
-        place, used = draw_samples(
-            matched, lots(seeds, matched.shape[1]), count=self.sampled, positive=self.positive
-        )
+        place, used = draw_samples(matched, lots(seeds, matched.shape[1]), count=self.sampled, positive=self.positive)
         chosen = take(matched, place)
         positive = used & (chosen >= 0)
         own = anchor[place]
         wanted = encode(of_matched(objects, chosen)[1], own)
-        something = F.binary_cross_entropy_with_logits(
-            take(logit, place), positive.to(logit.dtype), reduction="none"
-        )
+        something = F.binary_cross_entropy_with_logits(take(logit, place), positive.to(logit.dtype), reduction="none")
         where = smooth_l1(take(code, place), wanted, beta=1 / 9)
         return {
             "rpn_objects": mean_where(something, used),

@@ -125,7 +125,11 @@ class SparseRCNN(nn.Module):
         return found
 
     def losses(
-        self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor  # noqa: ARG002
+        self,
+        maps: Sequence[Tensor],
+        objects: Objects,
+        size: tuple[int, int],
+        seeds: Tensor,  # noqa: ARG002
     ) -> dict[str, Tensor]:
         """Return the losses of every look: classes, corners and overlaps of the boxes matched with objects.
 
@@ -186,5 +190,7 @@ def match_one_to_one(logits: Tensor, boxes: Tensor, objects: Objects, scale: Ten
         shape = (len(mine), len(truth), 4)
         pairs = generalized_overlap(boxes[number][:, None].expand(shape), truth[None].expand(shape))
         rows, columns = linear_sum_assignment((cost - OVERLAP * pairs).nan_to_num(1e6).cpu().numpy())
-        result[number, torch.as_tensor(rows, device=result.device)] = places[torch.as_tensor(columns, device=places.device)]
+        result[number, torch.as_tensor(rows, device=result.device)] = places[
+            torch.as_tensor(columns, device=places.device)
+        ]
     return result
