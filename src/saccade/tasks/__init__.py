@@ -12,10 +12,10 @@ from .auxiliary import (
     save_label_maps,
 )
 from .classification import Classify
+from .detection import Detect
 from .metric import Metrics, MetricSpec
 from .multilabel import Multilabel
 from .regression import Regress
-from .detection import Detect
 from .segmentation import Segment
 from .task import TASKS, Task, register_task
 from .text import ClassifyText
@@ -27,6 +27,7 @@ __all__ = [
     "AnswerQuestions",
     "Classify",
     "ClassifyText",
+    "Detect",
     "Distillation",
     "LabelMaps",
     "MetricSpec",

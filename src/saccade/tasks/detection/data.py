@@ -10,7 +10,7 @@ import torch
 
 from ...data.framing import Encoded, ImageEncoder
 from ...data.image import BadSample
-from ...data.source import Sample
+from ...data.source import Names, Sample
 from ...data.split import abbreviate
 from ...data.targets import Targets
 from .regions import paint_objects, region_problem
@@ -44,7 +44,7 @@ class BoxTargets(Targets):
     labels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     crowd: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
     regions: "Sequence[Any] | None" = None
-    names: Sequence[str] = ()
+    names: "Sequence[str] | Names" = ()
     remarks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def require(self, where: str) -> None:
@@ -63,7 +63,7 @@ class BoxTargets(Targets):
         return slice(int(self.starts[image]), int(self.starts[image + 1]))
 
     def read(self, index: int) -> dict[str, Any]:
-        """Return a sample's objects in as many rows as the fullest image has; -1 is the class of those that are none."""
+        """Return a sample's objects in as many rows as the fullest image has; -1 is the class of empty rows."""
         here = self.objects(index)
         count, most = here.stop - here.start, self.most
         boxes, labels, crowd = np.zeros((most, 4), np.float32), np.full(most, -1, np.int64), np.zeros(most, bool)

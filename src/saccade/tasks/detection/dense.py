@@ -28,6 +28,21 @@ def tower(width: int, depth: int, *, groups: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+def start_small(part: nn.Module, std: float = 0.01) -> None:
+    """Give the convolutions of a part small random weights."""
+    for module in part.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.normal_(module.weight, std=std)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def assume_rare(layer: nn.Module, chance: float = 0.01) -> None:
+    """Let a layer of logits say at first that an object is rare."""
+    if isinstance(layer.bias, Tensor):
+        nn.init.constant_(layer.bias, -math.log((1 - chance) / chance))
+
+
 class DenseDetector(nn.Module):
     """A head that says of every anchor what it is and where.
 
@@ -65,12 +80,8 @@ class DenseDetector(nn.Module):
         self.classes = nn.Conv2d(width, self.per_cell * num_classes, 3, padding=1)
         self.boxes = nn.Conv2d(width, self.per_cell * 4, 3, padding=1)
         for part in (self.class_tower, self.box_tower, self.classes, self.boxes):
-            for module in part.modules():
-                if isinstance(module, nn.Conv2d):
-                    nn.init.normal_(module.weight, std=0.01)
-                    if module.bias is not None:
-                        nn.init.zeros_(module.bias)
-        nn.init.constant_(self.classes.bias, -math.log((1 - 0.01) / 0.01))  # an object is rare
+            start_small(part)
+        assume_rare(self.classes)
 
     def forward(self, maps: Sequence[Tensor]) -> dict[str, Tensor]:
         """Return the raw answers to all anchors: "logits" B, A, K, "codes" B, A, 4, and what a kind adds."""
@@ -208,7 +219,7 @@ class RetinaNet(DenseDetector):
 
 
 class ATSS(DenseDetector):
-    """One anchor a cell, matched by adaptive selection; boxes by GIoU, with a centredness beside (Zhang et al., 2020)."""
+    """One anchor a cell, matched by adaptive selection; boxes by GIoU, and a centredness (Zhang et al., 2020)."""
 
     codes = (10.0, 10.0, 5.0, 5.0)
     overlap, kept = 0.6, 100
@@ -235,8 +246,7 @@ class ATSS(DenseDetector):
         )
         self.centredness = nn.Conv2d(width, 1, 3, padding=1)
         self.scales = nn.Parameter(torch.ones(self.fpn.levels))
-        nn.init.normal_(self.centredness.weight, std=0.01)
-        nn.init.zeros_(self.centredness.bias)
+        start_small(self.centredness)
 
     def base(self, stride: float) -> float:
         """Return the side of a map's anchors."""

@@ -32,7 +32,8 @@ class FPN(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_uniform_(module.weight, a=1)
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         """Return maps, B, width, H, W, finest first."""
@@ -83,7 +84,7 @@ def pack(maps: Sequence[Tensor], strides: Sequence[float]) -> Packed:
 
 
 def level_of(boxes: Tensor, levels: int, *, finest: float, canonical: float = 224.0) -> Tensor:
-    """Return the scale each box is looked at on, ..., N: that at which it is about as large as on an image of 224 pixels.
+    """Return the scale each box is looked at on, ..., N: where it has about as many cells as any other.
 
     Args:
         boxes: ..., N, 4.

@@ -117,7 +117,8 @@ def make_targets(listed: Listed, classes: Sequence[str]) -> BoxTargets:
 def _notes(part: str, listed: Listed, targets: BoxTargets) -> Iterator[str]:
     lost = sum(map(len, listed.remarks.values()))
     if lost:
-        yield f"{part}: {lost} objects were left out: {abbreviate([one for some in listed.remarks.values() for one in some])}"
+        said = [one for some in listed.remarks.values() for one in some]
+        yield f"{part}: {lost} objects were left out: {abbreviate(said)}"
     if empty := targets.empty():
         yield f"{part}: {empty} images have no objects; they teach what is none"
     absent = [name for name, count in zip(targets.outputs, targets.counts(), strict=True) if not count]
@@ -181,11 +182,11 @@ def _read_coco_list(root: Path, file: Path, part: str) -> Listed:
     places += [root / "images" / name for name in PARTS[part]]
     places += [folder for name in PARTS[part] for folder in sorted(root.glob(f"{name}[0-9]*")) if folder.is_dir()]
     names: dict[Any, str | None] = {}
-    for key, name in known.items():
-        found = find_image(root, places, name)
+    for key, file_name in known.items():
+        found = find_image(root, places, file_name)
         names[key] = found
         if found is None:
-            listed.missing.append(BadSample(name, "the list names it and it is not there", "missing"))
+            listed.missing.append(BadSample(file_name, "the list names it and it is not there", "missing"))
         else:
             listed.images[found] = []
     unknown: list[str] = []
@@ -269,9 +270,10 @@ def _voc_things(file: Path) -> Iterator[Thing]:
     for one in root.iter("object"):
         label, box = one.findtext("name"), one.find("bndbox")
         try:
-            assert label and box is not None
+            if not label or box is None:
+                raise ValueError
             left, top, right, bottom = (float(box.findtext(side) or "") for side in ("xmin", "ymin", "xmax", "ymax"))
-        except (AssertionError, ValueError):
+        except ValueError:
             raise ValueError(
                 f"{file}: an object lacks its name or a side of its box (xmin, ymin, xmax, ymax)"
             ) from None
@@ -343,11 +345,12 @@ def _yolo_boxes(file: Path, image: Path) -> Iterator[tuple[int, tuple[float, flo
             continue
         try:
             label, x, y, width, height = int(words[0]), *map(float, words[1:5])
-            assert len(words) == 5 and label >= 0
-        except (ValueError, AssertionError):
+            if len(words) != 5 or label < 0:
+                raise ValueError
+        except ValueError:
             raise ValueError(
-                f"{file}, line {number}: {line[:80]!r}; a line is class, x, y, width, height, the last four in sides of the "
-                "image"
+                f"{file}, line {number}: {line[:80]!r}; a line is class, x, y, width, height, the last four in sides "
+                "of the image"
             ) from None
         if size is None:
             found = header(image, name=image.name)
@@ -357,7 +360,7 @@ def _yolo_boxes(file: Path, image: Path) -> Iterator[tuple[int, tuple[float, flo
 
 
 def find_image(root: Path, places: Sequence[Path], name: str) -> str | None:
-    """Return where an image lies, relative to a folder; None if it is in none of the places, or outside of the folder."""
+    """Return where an image lies, relative to a folder; None if it is in none of the places, or outside."""
     for place in places:
         file = place / name
         try:

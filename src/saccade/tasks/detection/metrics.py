@@ -6,6 +6,7 @@ function of those records, so that samples can be left out, joined over processe
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +21,8 @@ RECALLS = np.linspace(0, 1, 101)
 RANGES = ((0.0, 1e10), (0.0, 32.0**2), (32.0**2, 96.0**2), (96.0**2, 1e10))  # areas: all, small, medium, large
 SIZES = ("", "small", "medium", "large")
 SINGLE = 40  # classes up to which each has a metric of its own
-# A row of a record: class, score, then hits and spared answers of each range of areas, ten bits each. An object is a row
-# whose score is -1; it has 1 for hits where its area is in the range and it counts. Score 0 is no row.
+# A row of a record: class, score, then hits and spared answers of each range of areas, ten bits each. An object is a
+# row whose score is -1; it has 1 for hits where its area is in the range and it counts. Score 0 is no row.
 LABEL, SCORE, FIRST = 0, 1, 2
 WIDTH = FIRST + 2 * len(RANGES)
 BITS = 1 << np.arange(len(OVERLAPS))
@@ -73,14 +74,14 @@ class DetectionMetrics(Metrics):
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return `records`, B, R, columns, and `mask_records` where there are masks."""
-        found: dict[str, list[np.ndarray]] = {"records": []} | ({"mask_records": []} if self.masks else {})
+        found: dict[str, list[np.ndarray]] = {"records": [], **({"mask_records": []} if self.masks else {})}
         side = batch["image"].shape[-1]
         for place in range(len(batch["labels"])):
             scale = side / float(batch["size"][place].max())
             boxes, truth = answers["boxes"][place].double(), batch["boxes"][place].double()
             labels = batch["labels"][place]
             there = labels >= 0
-            common = {
+            common: dict[str, Any] = {
                 "labels": answers["labels"][place].cpu().numpy(),
                 "scores": answers["scores"][place].double().cpu().numpy(),
                 "truth": labels[there].cpu().numpy(),

@@ -74,7 +74,7 @@ def to_mask(region: Any, size: tuple[int, int], *, name: str) -> np.ndarray:
 
 
 def paint_objects(regions: Sequence[Any], size: tuple[int, int], *, name: str) -> np.ndarray:
-    """Return the number of the object that each pixel is of, from 1 on, H, W int32; the smaller one where they overlap."""
+    """Return the number of the object that each pixel is of, from 1 on, H, W int32; the smaller of two that overlap."""
     if len(regions) > MOST:
         raise BadSample(name, f"it has {len(regions)} objects; at most {MOST} can be told apart", "box")
     masks = [None if region is None else to_mask(region, size, name=name) for region in regions]

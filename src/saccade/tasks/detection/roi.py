@@ -83,7 +83,8 @@ class MaskHead(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def forward(self, looked: Tensor, labels: Tensor) -> Tensor:
         """Return logits of the cells, N, 28, 28, of the classes asked for, N."""

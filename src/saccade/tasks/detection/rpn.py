@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .anchors import cell_anchors, grid_anchors
 from .boxes import best_boxes, clip, decode, encode, has_area, overlaps, take
-from .dense import RATIOS, in_crowd, of_matched
+from .dense import RATIOS, in_crowd, of_matched, start_small
 from .losses import mean_where, smooth_l1
 from .matching import draw_samples, leave_out, lots, match_by_overlap
 from .objects import Objects
@@ -50,8 +50,7 @@ class RPN(nn.Module):
         self.boxes = nn.Conv2d(width, len(RATIOS) * 4, 1)
         self.sampled, self.positive, self.proposals, self.candidates = sampled, positive, proposals, candidates
         for module in (self.conv, self.objects, self.boxes):
-            nn.init.normal_(module.weight, std=0.01)
-            nn.init.zeros_(module.bias)
+            start_small(module)
 
     def forward(self, maps: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Return logits, B, A, and codes, B, A, 4, of each map's anchors."""
@@ -67,7 +66,8 @@ class RPN(nn.Module):
         found = []
         for one in maps:
             stride = (size[0] // one.shape[-2], size[1] // one.shape[-1])
-            found.append(grid_anchors(one.shape[-2:], stride, cell_anchors([8.0 * stride[0]], RATIOS).to(one.device)))
+            cell = cell_anchors([8.0 * stride[0]], RATIOS)
+            found.append(grid_anchors((one.shape[-2], one.shape[-1]), stride, cell.to(one.device)))
         return found
 
     @torch.no_grad()

@@ -260,7 +260,7 @@ class Detect(Task):
         sure = found[found[:, SCORE] >= SURE]
         counts = np.bincount(sure[:, LABEL].astype(np.int64), minlength=len(spec.outputs))
         text = ", ".join(f"{count} {name}" for name, count in zip(spec.outputs, counts, strict=True) if count)
-        objects = [
+        objects: list[dict[str, Any]] = [
             {
                 "class": spec.outputs[int(one[LABEL])],
                 "score": round(float(one[SCORE]), 6),
@@ -268,7 +268,7 @@ class Detect(Task):
             }
             for one in found
         ]
-        rows = tuple((one["class"], f"{one['score']:.1%}", one["score"]) for one in objects[:top])
+        rows = tuple((str(one["class"]), f"{one['score']:.1%}", float(one["score"])) for one in objects[:top])
         record = {"answer": text or "nothing", "objects": objects}
         return Answer(text or "nothing", rows, record)
 
