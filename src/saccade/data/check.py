@@ -16,7 +16,11 @@ from .open import Data, open_data
 from .source import Source, Stream
 from .table import ReadTargets, read_classes
 
-FAULTS = ("unreadable", "truncated", "misnamed", "huge", "range", "mask", "dim", "tiny")  # of a picture by itself
+FAULTS = (
+    "missing", "unreadable", "truncated", "misnamed", "huge", "range", "mask", "unknown", "box", "doubled",
+    "no objects", "dim", "tiny",
+)  # of a picture by itself  # fmt: skip
+MILD = ("no objects",)  # may be as it should
 KINDS = (*FAULTS, "duplicate", "two labels", "in both splits")
 SMALL_CLASS = 10
 CHUNK = 32
@@ -214,7 +218,7 @@ def _look(split: str, source: Source, index: int, max_pixels: int) -> Look:
 
 def _bad(bad: BadSample) -> Finding:
     kind = "misnamed" if bad.kind == "foreign" else bad.kind if bad.kind in FAULTS else "unreadable"
-    return Finding(kind, bad.name, bad.reason, serious=True)
+    return Finding(kind, bad.name, bad.reason, serious=kind not in MILD)
 
 
 def _single(look: Look, splits: dict[str, Source], min_side: int) -> Iterator[Finding]:

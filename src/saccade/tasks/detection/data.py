@@ -1,9 +1,11 @@
 """Objects that belong to images: boxes and classes, masks where there are some; read when a sample is."""
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,7 +15,8 @@ from ...data.image import BadSample
 from ...data.source import Names, Sample
 from ...data.split import abbreviate
 from ...data.targets import Targets
-from .regions import paint_objects, region_problem
+from ...files import write_text
+from .regions import paint_objects, to_mask
 
 LEAST = 8  # rows of objects that a sample is given, at least, so that a set of few has one shape
 
@@ -31,13 +34,15 @@ class BoxTargets(Targets):
         crowd: regions in which nothing is said of single objects, K bool.
         regions: what of the image is an object's, as COCO writes it (polygons or runs); None without masks.
         names: of the images, for messages.
-        remarks: what is wrong with objects that were left out, by image.
+        sizes: heights and widths of the images as their list tells them, M, 2 int64; 0 where it does not.
+        remarks: what is wrong with objects that were left out or have no usable region, by image.
     """
 
     task = "detect"
     noun = "classes"
     counted = "objects"
     in_rows = False
+    repaired = ("box", "doubled", "no objects")
 
     starts: np.ndarray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
     boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 4), dtype=np.float32))
@@ -45,6 +50,7 @@ class BoxTargets(Targets):
     crowd: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
     regions: "Sequence[Any] | None" = None
     names: "Sequence[str] | Names" = ()
+    sizes: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     remarks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def require(self, where: str) -> None:
@@ -63,7 +69,7 @@ class BoxTargets(Targets):
         return slice(int(self.starts[image]), int(self.starts[image + 1]))
 
     def read(self, index: int) -> dict[str, Any]:
-        """Return a sample's objects in as many rows as the fullest image has; -1 is the class of empty rows."""
+        """Return a sample's objects in as many rows as the fullest image has; -1 is the class of empty ones."""
         here = self.objects(index)
         count, most = here.stop - here.start, self.most
         boxes, labels, crowd = np.zeros((most, 4), np.float32), np.full(most, -1, np.int64), np.zeros(most, bool)
@@ -80,24 +86,91 @@ class BoxTargets(Targets):
 
     def problems(self, index: int, size: tuple[int, int]) -> Iterator[BadSample]:
         """Yield what is wrong with a sample's objects, in an image of some height and width."""
-        image, (height, width) = int(self.rows[index]), size
-        name = self.names[image]
+        image, name = int(self.rows[index]), self.names[int(self.rows[index])]
         for remark in self.remarks.get(image, ()):
             yield BadSample(name, remark, "box")
+        told = tuple(map(int, self.sizes[image])) if len(self.sizes) else (0, 0)
+        if all(told) and told != size:
+            turned = ", turned by its EXIF note: are its boxes?" if told == size[::-1] else ""
+            reason = f"the list says {told[1]} x {told[0]} pixels and it has {size[1]} x {size[0]}{turned}"
+            yield BadSample(name, reason, "box")
         here = self.objects(index)
-        boxes = self.boxes[here]
-        beyond = (boxes[:, :2] < -1).any(1) | (boxes[:, 2:] > np.array([width, height]) + 1).any(1)
-        if beyond.any():
-            shown = [str([round(float(value), 1) for value in box]) for box in boxes[beyond]]
-            yield BadSample(name, f"boxes reach beyond its {width} x {height} pixels: {abbreviate(shown)}", "box")
-        whole = np.concatenate([boxes, self.labels[here][:, None]], axis=1)
-        doubled = len(whole) - len(np.unique(whole, axis=0))
-        if doubled:
-            yield BadSample(name, f"{doubled} boxes are there twice with the same class", "box")
-        if self.regions is not None:
-            for place, region in enumerate(self.regions[here]):
-                if (problem := region_problem(region, size)) is not None:
-                    yield BadSample(name, f"object {place + 1}: {problem}", "box")
+        if here.start == here.stop:
+            yield BadSample(name, "it has no objects; that is right where nothing is to be found", "no objects")
+        if (beyond := reaches_beyond(self.boxes[here], size)).any():
+            shown = abbreviate([str([round(float(side), 1) for side in box]) for box in self.boxes[here][beyond]])
+            yield BadSample(name, f"boxes reach beyond its {size[1]} x {size[0]} pixels, and are cut: {shown}", "box")
+        whole = np.concatenate([self.boxes[here], self.labels[here][:, None]], axis=1)
+        _, first = np.unique(whole, axis=0, return_index=True)
+        if len(first) < len(whole):
+            again = np.setdiff1d(np.arange(len(whole)), first)
+            shown = abbreviate([f"{self.outputs[int(one[4])]} {one[:4].round(1).tolist()}" for one in whole[again]])
+            yield BadSample(name, f"boxes are there twice with the same class: {shown}", "doubled")
+        for place, region in enumerate([] if self.regions is None else self.regions[here]):
+            try:
+                if region is not None and not to_mask(region, size).any():
+                    yield BadSample(name, f"object {place + 1}: no pixel is its own; its box is filled", "box")
+            except ValueError as error:
+                yield BadSample(name, f"object {place + 1}: {error}", "box")
+
+    def beyond(self) -> np.ndarray:
+        """Return which objects reach beyond their images, K bool, as far as lists tell these images' sizes."""
+        if not len(self.sizes):
+            return np.zeros(len(self.boxes), dtype=bool)
+        sizes = np.repeat(self.sizes, np.diff(self.starts), axis=0)
+        return reaches_beyond(self.boxes, sizes) & (sizes > 0).all(1)
+
+    def write_part(
+        self, folder: Path, part: str, samples: Sequence[tuple[int, str, tuple[int, int]]]
+    ) -> Iterator[tuple[str, str]]:
+        """Write a list as COCO has it: objects whose boxes lie in their images, each once; masks that can be read."""
+        images: list[dict[str, Any]] = []
+        annotations: list[dict[str, Any]] = []
+        for number, (index, name, size) in enumerate(samples, 1):
+            images.append({"id": number, "file_name": name, "height": size[0], "width": size[1]})
+            for remark in self.remarks.get(int(self.rows[index]), ()):
+                yield name, remark
+            seen = set()
+            for place in range(self.objects(index).start, self.objects(index).stop):
+                box = self.boxes[place].clip(0, [size[1], size[0]] * 2).round(2).tolist()
+                label, reason = int(self.labels[place]), None
+                key = (label, *box)
+                if box[2] <= box[0] or box[3] <= box[1]:
+                    reason = "its box lies outside of the image"
+                elif key in seen:
+                    reason = "its box is there twice"
+                if reason is not None:
+                    yield name, f"a {self.outputs[label]} left out: {reason}"
+                    continue
+                seen.add(key)
+                width, height = round(box[2] - box[0], 2), round(box[3] - box[1], 2)
+                one: dict[str, Any] = {"id": len(annotations) + 1, "image_id": number, "category_id": label + 1}
+                one |= {"bbox": [*box[:2], width, height], "area": width * height, "iscrowd": int(self.crowd[place])}
+                region = None if self.regions is None else self.regions[place]
+                try:
+                    if region is not None and (mask := to_mask(region, size)).any():
+                        one |= {"segmentation": region, "area": int(mask.sum())}
+                except ValueError as error:
+                    yield name, f"a {self.outputs[label]} without its mask: {error}"
+                annotations.append(one)
+        categories = [{"id": place, "name": name} for place, name in enumerate(self.outputs, 1)]
+        whole = {"images": images, "annotations": annotations, "categories": categories}
+        write_text(folder / f"{part}.json", json.dumps(whole))
+
+    def aligned(self, outputs: tuple[str, ...]) -> Self:
+        """Return the same counted in another list of classes, which has all of its own that have objects."""
+        if outputs == self.outputs:
+            return self
+        new = {name: place for place, name in enumerate(outputs)}
+        used = np.unique(self.labels)
+        unknown = [self.outputs[place] for place in used if self.outputs[place] not in new]
+        if unknown:
+            raise ValueError(
+                f"the validation samples have classes that the training samples lack: {abbreviate(unknown)}; the "
+                f"training classes are {abbreviate(list(outputs))}. Rename them, or take them out"
+            )
+        lookup = np.array([new.get(name, -1) for name in self.outputs], dtype=np.int64)
+        return replace(self, labels=lookup[self.labels], outputs=outputs)
 
     def strata(self) -> np.ndarray:
         """Return the rarest class of each image, so that held-out sets have some of each; -1 for none."""
@@ -137,14 +210,32 @@ class ObjectEncoder(ImageEncoder):
     """
 
     def __call__(self, sample: Sample, word: int = 0) -> Encoded:
-        """Return a sample as tensors."""
-        target = sample.target
-        if isinstance(target, Mapping) and "regions" in target:
-            picture = sample.inputs["image"]
+        """Return a sample as tensors, its boxes cut at the image's edges."""
+        target, size = sample.target, sample.inputs["image"].shape[:2]
+        if isinstance(target, Mapping):
             target = dict(target)
-            target["mask"] = paint_objects(target.pop("regions"), picture.shape[:2], name=sample.name)
+            target["boxes"] = _cut(target["boxes"], target["labels"] >= 0, size, name=sample.name)
+            if "regions" in target:
+                regions = target.pop("regions")
+                target["mask"] = paint_objects(regions, target["boxes"][: len(regions)], size, name=sample.name)
             sample = sample._replace(target=target)
         found = super().__call__(sample, word)
-        height, width = sample.inputs["image"].shape[:2]
-        found["size"] = torch.tensor([height, width])
+        found["size"] = torch.tensor(size)
         return found | ({"mask": found["mask"].to(torch.int16)} if "mask" in found else {})
+
+
+def _cut(boxes: np.ndarray, real: np.ndarray, size: tuple[int, int], *, name: str) -> np.ndarray:
+    """Return boxes as far as they lie in an image of some height and width, or raise BadSample."""
+    inside = boxes.clip(0, np.array([size[1], size[0]] * 2, dtype=boxes.dtype))
+    outside = real & ((inside[:, 2:] - inside[:, :2]) <= 0).any(1)
+    if outside.any():
+        shown = abbreviate([str([round(float(side), 1) for side in box]) for box in boxes[outside]])
+        reason = f"boxes lie outside of its {size[1]} x {size[0]} pixels: {shown}; correct them, or take them out"
+        raise BadSample(name, reason, "box")
+    return inside
+
+
+def reaches_beyond(boxes: np.ndarray, sizes: np.ndarray | tuple[int, int]) -> np.ndarray:
+    """Return which boxes, K, 4, reach more than a pixel beyond images of some heights and widths, 2 or K, 2."""
+    ends = np.asarray(sizes)[..., ::-1] + 1
+    return np.asarray((boxes[:, :2] < -1).any(1) | (boxes[:, 2:] > ends).any(1))

@@ -1,4 +1,4 @@
-"""Which pixels are an object's: polygons and runs as COCO writes them, through faster-coco-eval."""
+"""Which pixels are an object's: polygons and runs as COCO writes them; polygons through faster-coco-eval."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -7,81 +7,91 @@ from typing import Any
 import numpy as np
 
 from ...data.image import BadSample
+from .runs import paint_runs, unpack_counts
 
-EXTRA = "faster-coco-eval: pip install 'saccade[dense]'"
 MOST = 32_000  # objects of an image: what an int16 counts
 
 
-def mask_tools() -> Any:
-    """Return the functions that read runs, or say what to install."""
-    try:
-        return import_module("faster_coco_eval.core.mask")
-    except ImportError:
-        raise ImportError(f"masks of objects need {EXTRA}") from None
-
-
-def region_problem(region: Any, size: tuple[int, int]) -> str | None:
-    """Return what is wrong with an object's region; None if nothing is.
+def tidy_region(region: Any) -> tuple[Any, str | None]:
+    """Return a region without parts that are no polygons, None if nothing is left, and what was wrong with it.
 
     Args:
-        region: polygons, a list of lists x, y, x, y, ...; or runs, a mapping of `size` and `counts`; None for a box.
+        region: a list of polygons x, y, x, y, ..., or one of them; or runs, a mapping of `size` and `counts`.
+    """
+    if region is None or region == [] or isinstance(region, Mapping):
+        return region or None, None
+    if not isinstance(region, list):
+        return (
+            None,
+            f"its segmentation is {type(region).__name__}; it is a list of polygons, or runs with size and counts",
+        )
+    if all(isinstance(value, int | float) for value in region):
+        region = [region]
+    kept = [one for one in region if isinstance(one, list) and len(one) >= 6 and len(one) % 2 == 0]
+    wrong = (
+        None if len(kept) == len(region) else "a polygon of it is no list of x, y, x, y, ... of three corners or more"
+    )
+    return kept or None, wrong
+
+
+def to_mask(region: Any, size: tuple[int, int]) -> np.ndarray:
+    """Return which pixels are an object's, H, W bool, or raise ValueError.
+
+    Args:
+        region: as `tidy_region` leaves it.
         size: height and width of the image.
     """
-    if region is None:
-        return None
-    if isinstance(region, Mapping):
-        given, counts = region.get("size"), region.get("counts")
-        if not isinstance(given, Sequence) or list(given) != list(size):
-            return f"its runs are of an image of size {given}, this one is {list(size)} (height, width)"
-        if isinstance(counts, list):
-            if not all(type(count) is int and count >= 0 for count in counts) or sum(counts) != size[0] * size[1]:
-                return f"its runs do not add up to the image's {size[0] * size[1]} pixels"
-            return None
-        return None if isinstance(counts, str | bytes) and counts else "its runs have no counts"
-    if not isinstance(region, Sequence) or isinstance(region, str | bytes) or not region:
-        return f"its segmentation is {type(region).__name__}; it is a list of polygons, or runs with size and counts"
-    for polygon in region:
-        numbers = isinstance(polygon, Sequence) and all(isinstance(v, int | float) and np.isfinite(v) for v in polygon)
-        if not numbers or len(polygon) < 6 or len(polygon) % 2:
-            return "a polygon of it is no list of x, y, x, y, ... with three corners or more"
-    return None
+    if not isinstance(region, Mapping):
+        return _fill(region, size)
+    given, counts = region.get("size"), region.get("counts")
+    if not isinstance(given, Sequence) or list(given) != list(size):
+        raise ValueError(f"its runs are of an image of size {given}, this one is {list(size)} (height, width)")
+    if not isinstance(counts, list | str | bytes):
+        raise ValueError(f"its runs have counts of type {type(counts).__name__}; they are a list or a text")
+    return paint_runs(counts if isinstance(counts, list) else unpack_counts(counts), size)
 
 
-def to_runs(region: Any, size: tuple[int, int]) -> dict[str, Any]:
-    """Return a region that has no problem as compressed runs."""
-    tools = mask_tools()
-    if isinstance(region, Mapping):
-        if isinstance(region["counts"], list):
-            return dict(tools.frPyObjects(dict(region), *size))
-        counts = region["counts"]
-        return {"size": list(size), "counts": counts.encode() if isinstance(counts, str) else counts}
-    return dict(tools.merge(tools.frPyObjects([list(map(float, polygon)) for polygon in region], *size)))
+def _fill(polygons: Sequence[Sequence[float]], size: tuple[int, int]) -> np.ndarray:
+    reach = max(size)
+    for polygon in polygons:
+        if not all(isinstance(value, int | float) and -reach <= value <= 2 * reach for value in polygon):
+            raise ValueError("a polygon of it has corners that are no numbers, or far outside of the image")
+    try:
+        tools = import_module("faster_coco_eval.core.mask")
+    except ImportError:
+        raise ImportError("polygons of objects need faster-coco-eval: pip install 'saccade[dense]'") from None
+    runs = tools.merge(tools.frPyObjects([list(map(float, polygon)) for polygon in polygons], *size))
+    return np.asarray(tools.decode(runs)).astype(bool)
 
 
-def to_mask(region: Any, size: tuple[int, int], *, name: str) -> np.ndarray:
-    """Return which pixels are an object's, H, W bool, or raise BadSample."""
-    problem = region_problem(region, size)
-    if problem is None:
-        try:
-            found = np.asarray(mask_tools().decode(to_runs(region, size)))
-        except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-            problem = f"its runs cannot be read: {error}"
-        else:
-            if found.shape == tuple(size):
-                return found.astype(bool)
-            problem = f"its runs are of {found.shape}, the image is {tuple(size)}"
-    raise BadSample(name, problem, "box")
+def paint_objects(regions: Sequence[Any], boxes: np.ndarray, size: tuple[int, int], *, name: str) -> np.ndarray:
+    """Return the number of the object that each pixel is of, from 1 on, H, W int32; the smaller one where they overlap.
 
-
-def paint_objects(regions: Sequence[Any], size: tuple[int, int], *, name: str) -> np.ndarray:
-    """Return the number of the object that each pixel is of, from 1 on, H, W int32; the smaller of two that overlap."""
+    Args:
+        regions: of the objects; the box of one that has none, or none of whose pixels is there, stands for it.
+        boxes: of the objects, in pixels, K, 4.
+        size: height and width of the image.
+        name: of the image.
+    """
     if len(regions) > MOST:
         raise BadSample(name, f"it has {len(regions)} objects; at most {MOST} can be told apart", "box")
-    masks = [None if region is None else to_mask(region, size, name=name) for region in regions]
-    areas = [0 if mask is None else int(mask.sum()) for mask in masks]
+    pixels = []
+    for place, (region, box) in enumerate(zip(regions, boxes, strict=True)):
+        try:
+            mask = None if region is None else to_mask(region, size)
+        except ValueError as error:
+            raise BadSample(name, f"object {place + 1}: {error}", "box") from None
+        pixels.append(np.flatnonzero(mask if mask is not None and mask.any() else box_mask(box, size)))
     found = np.zeros(size, dtype=np.int32)
-    for place in sorted(range(len(masks)), key=lambda number: -areas[number]):
-        mask = masks[place]
-        if mask is not None:
-            found[mask] = place + 1
+    for place in sorted(range(len(pixels)), key=lambda number: -len(pixels[number])):
+        found.reshape(-1)[pixels[place]] = place + 1
+    return found
+
+
+def box_mask(box: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return the pixels of a box, H, W bool, at least one."""
+    left, top = np.floor(box[:2]).clip(0, [size[1] - 1, size[0] - 1]).astype(int)
+    right, bottom = np.maximum(np.ceil(box[2:]).astype(int), [left + 1, top + 1])
+    found = np.zeros(size, dtype=bool)
+    found[top:bottom, left:right] = True
     return found
