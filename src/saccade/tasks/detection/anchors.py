@@ -3,7 +3,49 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+
+class Anchors(nn.Module):
+    """The anchors of a pyramid's cells; those of a size of images are made once and kept.
+
+    Args:
+        sizes: the root of each area, in cells.
+        ratios: of height to width.
+    """
+
+    def __init__(self, sizes: Sequence[float], ratios: Sequence[float]) -> None:
+        super().__init__()
+        self.sizes, self.ratios = tuple(sizes), tuple(ratios)
+        self.kept: dict[tuple[object, ...], list[Tensor]] = {}
+
+    def forward(
+        self, shapes: Sequence[tuple[int, int]], size: tuple[int, int], device: torch.device | str
+    ) -> list[Tensor]:
+        """Return each level's anchors, A, 4.
+
+        Args:
+            shapes: height and width of each level's map.
+            size: height and width of the images.
+            device: on which they are to be.
+        """
+        if torch.compiler.is_compiling() or torch.compiler.is_exporting():
+            return self._make(shapes, size, device)
+        key = (tuple(shapes), tuple(size), str(device))
+        if key not in self.kept:
+            with torch.inference_mode(False):  # they serve training too
+                self.kept[key] = self._make(shapes, size, device)
+        return self.kept[key]
+
+    def _make(
+        self, shapes: Sequence[tuple[int, int]], size: tuple[int, int], device: torch.device | str
+    ) -> list[Tensor]:
+        found = []
+        for shape in shapes:
+            stride = (size[0] // shape[0], size[1] // shape[1])
+            cell = cell_anchors([stride[0] * one for one in self.sizes], self.ratios)
+            found.append(grid_anchors(shape, stride, cell.to(device)))
+        return found
 
 
 def cell_anchors(sizes: Sequence[float], ratios: Sequence[float]) -> Tensor:

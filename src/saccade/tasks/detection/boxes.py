@@ -6,6 +6,7 @@ All take batches, ..., N, 4, and give as many rows as they were given, so that s
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torchvision.ops import batched_nms
 
@@ -54,36 +55,42 @@ def generalized_overlap(first: Tensor, second: Tensor) -> Tensor:
     return _over(shared, union) - _over(hull - union, hull)
 
 
-def encode(boxes: Tensor, anchors: Tensor, weights: tuple[float, float, float, float] = (1, 1, 1, 1)) -> Tensor:
+def encode(boxes: Tensor, anchors: Tensor, weights: tuple[float, float] = (1.0, 1.0)) -> Tensor:
     """Return the shift of the centre and the logarithm of the sides, in terms of anchors, ..., N, 4.
 
     Args:
         boxes: to be coded; those without area are coded as if they had a little.
         anchors: one for each box, with area.
-        weights: that the four numbers are multiplied by.
+        weights: that shifts and logarithms are multiplied by.
     """
     sides, own = anchors[..., 2:] - anchors[..., :2], (boxes[..., 2:] - boxes[..., :2]).clamp(min=SMALLEST)
     shift = (centres(boxes) - centres(anchors)) / sides
-    return torch.cat([shift, (own / sides).log()], dim=-1) * boxes.new_tensor(weights)
+    return torch.cat([shift * weights[0], (own / sides).log() * weights[1]], dim=-1)
 
 
-def decode(codes: Tensor, anchors: Tensor, weights: tuple[float, float, float, float] = (1, 1, 1, 1)) -> Tensor:
+def decode(codes: Tensor, anchors: Tensor, weights: tuple[float, float] = (1.0, 1.0)) -> Tensor:
     """Return the boxes, ..., N, 4, that `encode` made codes of."""
-    sides, codes = anchors[..., 2:] - anchors[..., :2], codes / codes.new_tensor(weights)
-    middle = centres(anchors) + codes[..., :2] * sides
-    half = codes[..., 2:].clamp(max=WIDEST).exp() * sides / 2
+    sides = anchors[..., 2:] - anchors[..., :2]
+    middle = centres(anchors) + codes[..., :2] / weights[0] * sides
+    half = (codes[..., 2:] / weights[1]).clamp(max=WIDEST).exp() * sides / 2
     return torch.cat([middle - half, middle + half], dim=-1)
 
 
 def clip(boxes: Tensor, size: tuple[int, int]) -> Tensor:
     """Return boxes cut to an image of a height and a width."""
     height, width = size
-    return torch.minimum(boxes.clamp(min=0), boxes.new_tensor([width, height, width, height]))
+    across, down = boxes[..., 0::2].clamp(0, width), boxes[..., 1::2].clamp(0, height)
+    return torch.stack([across, down], dim=-1).flatten(-2)
 
 
 def has_area(boxes: Tensor) -> Tensor:
     """Return which boxes are more than a line, ..., N."""
     return ((boxes[..., 2:] - boxes[..., :2]) >= SMALLEST).all(-1)
+
+
+def with_area(boxes: Tensor) -> Tensor:
+    """Return boxes that can be divided by: those that have no area get a pixel of it."""
+    return torch.where(has_area(boxes)[..., None], boxes, F.pad(boxes[..., :2] * 0, (0, 2), value=1.0))
 
 
 def best_boxes(

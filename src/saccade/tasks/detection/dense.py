@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .anchors import cell_anchors, grid_anchors
+from .anchors import Anchors
 from .boxes import clip, covered, decode, encode, overlaps, take
 from .fpn import FPN
 from .losses import focal, mean_where, overlap_loss, smooth_l1
@@ -53,11 +53,11 @@ class DenseDetector(nn.Module):
         depth: convolutions before each answer.
         more: see `FPN`.
         groups: of group normalisation; 0 for none.
-        sizes: of the anchors of a cell, in terms of its stride.
+        sizes: of the anchors of a cell, in cells.
         ratios: of height to width.
     """
 
-    codes = (1.0, 1.0, 1.0, 1.0)
+    codes = (1.0, 1.0)
     overlap, kept, least, candidates, mask_side = 0.5, 300, 0.05, 1000, 0
 
     def __init__(
@@ -73,8 +73,8 @@ class DenseDetector(nn.Module):
         ratios: Sequence[float],
     ) -> None:
         super().__init__()
-        self.num_classes, self.sizes, self.ratios = num_classes, tuple(sizes), tuple(ratios)
-        self.per_cell = len(self.sizes) * len(self.ratios)
+        self.num_classes, self.per_cell = num_classes, len(sizes) * len(ratios)
+        self.grid = Anchors(sizes, ratios)
         self.fpn = FPN(channels[-3:], width, more=more)
         self.class_tower, self.box_tower = tower(width, depth, groups=groups), tower(width, depth, groups=groups)
         self.classes = nn.Conv2d(width, self.per_cell * num_classes, 3, padding=1)
@@ -104,24 +104,8 @@ class DenseDetector(nn.Module):
             size: height and width of the images.
             maps: the backbone's.
         """
-        shapes = self.shapes(maps)
-        found = []
-        for shape in shapes:
-            stride = (size[0] // shape[0], size[1] // shape[1])
-            cell = cell_anchors([self.base(stride[0]) * one for one in self.sizes], self.ratios)
-            found.append(grid_anchors(shape, stride, cell.to(maps[0].device)))
+        found = self.grid(pyramid_shapes(maps[-3:], self.fpn.levels), size, maps[0].device)
         return torch.cat(found), [len(one) for one in found]
-
-    def base(self, stride: float) -> float:
-        """Return the side of the smallest anchor of a map."""
-        return stride * 4.0
-
-    def shapes(self, maps: Sequence[Tensor]) -> list[tuple[int, int]]:
-        """Return height and width of the maps of all levels."""
-        found = [(one.shape[-2], one.shape[-1]) for one in maps[-3:]]
-        while len(found) < self.fpn.levels:
-            found.append(((found[-1][0] + 1) // 2, (found[-1][1] + 1) // 2))
-        return found
 
     def losses(
         self,
@@ -156,14 +140,7 @@ class DenseDetector(nn.Module):
         """
         raw = {name: value.float() for name, value in self(maps).items()}
         anchors, counts = self.anchors(size, maps)
-        scores = self.scores(raw)
-        picked, start = [], 0
-        for count in counts:
-            level = scores[:, start : start + count].flatten(1)
-            value, place = level.topk(min(self.candidates, level.shape[1]), dim=1)
-            picked.append((value, place // self.num_classes + start, place % self.num_classes))
-            start += count
-        value, place, label = (torch.cat(parts, dim=1) for parts in zip(*picked, strict=True))
+        value, place, label = best_of_levels(self.scores(raw), counts, self.candidates)
         boxes = clip(decode(take(raw["codes"], place), anchors[place], self.codes), size)
         return torch.cat([boxes, value[..., None], label[..., None].to(boxes.dtype)], dim=-1)
 
@@ -184,8 +161,9 @@ class RetinaNet(DenseDetector):
         depth: int = 4,
         more: str = "coarsest",
         groups: int = 0,
+        anchor: float = 4.0,
     ) -> None:
-        sizes = [2 ** (part / 3) for part in range(3)]
+        sizes = [anchor * 2 ** (part / 3) for part in range(3)]
         super().__init__(
             channels=channels,
             num_classes=num_classes,
@@ -221,7 +199,7 @@ class RetinaNet(DenseDetector):
 class ATSS(DenseDetector):
     """One anchor a cell, matched by adaptive selection; boxes by GIoU, and a centredness (Zhang et al., 2020)."""
 
-    codes = (10.0, 10.0, 5.0, 5.0)
+    codes = (10.0, 5.0)
     overlap, kept = 0.6, 100
 
     def __init__(
@@ -233,6 +211,7 @@ class ATSS(DenseDetector):
         depth: int = 4,
         more: str = "coarsest",
         groups: int = 32,
+        anchor: float = 8.0,
     ) -> None:
         super().__init__(
             channels=channels,
@@ -241,16 +220,12 @@ class ATSS(DenseDetector):
             depth=depth,
             more=more,
             groups=math.gcd(groups, width),
-            sizes=(1.0,),
+            sizes=(anchor,),
             ratios=(1.0,),
         )
         self.centredness = nn.Conv2d(width, 1, 3, padding=1)
         self.scales = nn.Parameter(torch.ones(self.fpn.levels))
         start_small(self.centredness)
-
-    def base(self, stride: float) -> float:
-        """Return the side of a map's anchors."""
-        return stride * 8.0
 
     def _answer(self, maps: Sequence[Tensor]) -> dict[str, Tensor]:
         logits, codes, centred = [], [], []
@@ -282,6 +257,33 @@ class ATSS(DenseDetector):
             "boxes": 2 * mean_where(overlap_loss(found, box) * centred, positive, over=centred.sum()),
             "centredness": mean_where(near, positive),
         }
+
+
+def pyramid_shapes(maps: Sequence[Tensor], levels: int) -> list[tuple[int, int]]:
+    """Return height and width of a pyramid's maps: those it is given, and coarser ones of half the side."""
+    found = [(one.shape[-2], one.shape[-1]) for one in maps]
+    while len(found) < levels:
+        found.append(((found[-1][0] + 1) // 2, (found[-1][1] + 1) // 2))
+    return found
+
+
+def best_of_levels(scores: Tensor, counts: Sequence[int], candidates: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return score, place and class of each level's best answers, B, M each.
+
+    Args:
+        scores: of every class of every place, B, A, K.
+        counts: places of each level.
+        candidates: that are taken of each level, at most.
+    """
+    classes, start = scores.shape[-1], 0
+    picked = []
+    for count in counts:
+        level = scores[:, start : start + count].flatten(1)
+        value, place = level.topk(min(candidates, level.shape[1]), dim=1)
+        picked.append((value, place // classes + start, place % classes))
+        start += count
+    value, place, label = (torch.cat(parts, dim=1) for parts in zip(*picked, strict=True))
+    return value, place, label
 
 
 def centredness(anchors: Tensor, boxes: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """A detector: a backbone, a pyramid of its maps and a head that finds objects; and the heads by name."""
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,7 +14,9 @@ from ..segmentation.pyramid import FeaturePyramid, pad_to
 from .boxes import best_boxes, take
 from .dense import ATSS, RetinaNet
 from .objects import Found, Objects
+from .reppoints import RepPointsV2
 from .roi import RegionDetector
+from .sparse import SparseRCNN
 
 HEADS: Registry[Callable[..., nn.Module]] = Registry(
     "detector", group="saccade.detectors", home="saccade.tasks.detection"
@@ -23,6 +26,8 @@ SCORE, LABEL, CELLS = 4, 5, 6  # columns of answers, after the box
 
 register_detector("retinanet")(RetinaNet)
 register_detector("atss")(ATSS)
+register_detector("reppoints_v2")(RepPointsV2)
+register_detector("sparse_rcnn")(SparseRCNN)
 
 
 @register_detector("mask_rcnn")
@@ -35,10 +40,19 @@ def mask_rcnn(
     sampled: int = 512,
     hidden: int = 1024,
     proposals: int = 1000,
+    anchor: float = 8.0,
 ) -> nn.Module:
     """Return Mask R-CNN; without masks in the data it is Faster R-CNN."""
-    return _regions(
-        channels, num_classes, masks, stages=1, width=width, sampled=sampled, hidden=hidden, proposals=proposals
+    return RegionDetector(
+        channels=channels,
+        num_classes=num_classes,
+        masks=masks,
+        stages=1,
+        width=width,
+        sampled=sampled,
+        hidden=hidden,
+        proposals=(proposals, proposals),
+        anchor=anchor,
     )
 
 
@@ -52,16 +66,19 @@ def cascade(
     sampled: int = 512,
     hidden: int = 1024,
     proposals: int = 1000,
+    anchor: float = 8.0,
 ) -> nn.Module:
     """Return Cascade Mask R-CNN: three looks at a box."""
-    return _regions(
-        channels, num_classes, masks, stages=3, width=width, sampled=sampled, hidden=hidden, proposals=proposals
-    )
-
-
-def _regions(channels: tuple[int, ...], num_classes: int, masks: bool, *, proposals: int, **options: Any) -> nn.Module:
     return RegionDetector(
-        channels=channels, num_classes=num_classes, masks=masks, proposals=(proposals, proposals), **options
+        channels=channels,
+        num_classes=num_classes,
+        masks=masks,
+        stages=3,
+        width=width,
+        sampled=sampled,
+        hidden=hidden,
+        proposals=(proposals, proposals),
+        anchor=anchor,
     )
 
 
@@ -82,7 +99,7 @@ class Detector(nn.Module):
         self.neck = FeaturePyramid(backbone, norm=True)
         known: dict[str, Any] = {"channels": tuple(self.neck.channels), "num_classes": num_classes, "masks": masks}
         make = HEADS.find(name)
-        if name in ("retinanet", "atss"):
+        if "masks" not in inspect.signature(make).parameters:
             known.pop("masks")
         try:
             self.head: Any = partial(make, **known)(**options)

@@ -60,8 +60,8 @@ class Packed(NamedTuple):
     """
 
     map: Tensor
-    left: Tensor
-    stride: Tensor
+    left: tuple[float, ...]
+    stride: tuple[float, ...]
 
 
 def pack(maps: Sequence[Tensor], strides: Sequence[float]) -> Packed:
@@ -70,17 +70,15 @@ def pack(maps: Sequence[Tensor], strides: Sequence[float]) -> Packed:
     One RoIAlign over all proposals takes the place of one for each scale over as many as fall on it, which is not known
     before; what it gives is the same.
     """
-    height, left, start = max(one.shape[-2] for one in maps) + 2, [], 0
+    height, start = max(one.shape[-2] for one in maps) + 2, 0
+    left: list[float] = []
     parts = []
     for one in maps:
         framed = F.pad(one.float(), (1, 1, 1, 1), mode="replicate").to(one.dtype)
         parts.append(F.pad(framed, (0, 0, 0, height - framed.shape[-2])))
         left.append(start + 1)
         start += framed.shape[-1]
-    stacked = torch.cat(parts, dim=-1)
-    return Packed(
-        stacked, stacked.new_tensor(left, dtype=torch.float32), stacked.new_tensor(strides, dtype=torch.float32)
-    )
+    return Packed(torch.cat(parts, dim=-1), tuple(left), tuple(strides))
 
 
 def level_of(boxes: Tensor, levels: int, *, finest: float, canonical: float = 224.0) -> Tensor:
@@ -109,9 +107,18 @@ def look_at(packed: Packed, boxes: Tensor, side: int, *, sampling: int = 2, alig
         aligned: shift by half a cell, as later code does.
     """
     batch, count = boxes.shape[:2]
-    level = level_of(boxes, len(packed.left), finest=float(packed.stride[0]))
-    boxes = boxes / packed.stride[level][..., None]
-    shift = torch.stack([packed.left[level], torch.ones_like(packed.left[level])], dim=-1).repeat(1, 1, 2)
+    level = level_of(boxes, len(packed.left), finest=packed.stride[0])
+    boxes = boxes / _of_level(packed.stride, level)[..., None]
+    left = _of_level(packed.left, level)
+    shift = torch.stack([left, torch.ones_like(left)], dim=-1).repeat(1, 1, 2)
     numbers = torch.arange(batch, device=boxes.device, dtype=boxes.dtype).repeat_interleave(count)
     rows = torch.cat([numbers[:, None], (boxes + shift).reshape(-1, 4)], dim=1)
     return roi_align(packed.map.float(), rows, side, 1.0, sampling, aligned=aligned)  # half precision loses pixels
+
+
+def _of_level(values: Sequence[float], level: Tensor) -> Tensor:
+    """Return each level's value, without a table on the device that would have to be copied there."""
+    found = torch.full_like(level, values[0], dtype=torch.float32)
+    for number, value in enumerate(values[1:], 1):
+        found = torch.where(level == number, value, found)
+    return found

@@ -44,16 +44,16 @@ def match_by_atss(boxes: Tensor, real: Tensor, anchors: Tensor, counts: Sequence
     Args:
         boxes: objects, B, N, 4.
         real: which of them there are, B, N.
-        anchors: of all levels, A, 4.
+        anchors: of all levels, A, 4 or B, A, 4.
         counts: anchors of each level.
         nearest: candidates of a level.
     """
     batch, objects = real.shape
     if objects == 0:
-        return torch.full((batch, len(anchors)), NOTHING, device=boxes.device)
-    found = overlaps(boxes, anchors.expand(batch, -1, -1))
-    middle = centres(anchors)
-    distance = torch.cdist(centres(boxes), middle.expand(batch, -1, -1))
+        return torch.full((batch, anchors.shape[-2]), NOTHING, device=boxes.device)
+    anchors = anchors.expand(batch, -1, -1)
+    found, middle = overlaps(boxes, anchors), centres(anchors)
+    distance = torch.cdist(centres(boxes), middle)
     candidates, start = [], 0
     for count in counts:
         near = distance[..., start : start + count].topk(min(nearest, count), largest=False).indices
@@ -62,11 +62,49 @@ def match_by_atss(boxes: Tensor, real: Tensor, anchors: Tensor, counts: Sequence
     places = torch.cat(candidates, dim=-1)  # B, N, C
     shared = found.gather(2, places)
     threshold = shared.mean(-1) + shared.std(-1)
-    inside = (middle > boxes[..., None, :2]).all(-1) & (middle < boxes[..., None, 2:]).all(-1)
+    inside = (middle[:, None] > boxes[..., None, :2]).all(-1) & (middle[:, None] < boxes[..., None, 2:]).all(-1)
     good = (shared >= threshold[..., None]) & inside.gather(2, places) & real[..., None]
     value = torch.full_like(found, -1.0).scatter(2, places, torch.where(good, shared, -1.0))
     best, matched = value.max(1)
     return torch.where(best < 0, NOTHING, matched)
+
+
+def level_by_size(boxes: Tensor, strides: Sequence[float], *, cells: float) -> Tensor:
+    """Return the level whose cells are nearest below a part of each object's side, B, N.
+
+    Args:
+        boxes: objects, B, N, 4.
+        strides: of the levels, finest first, each about twice the one before.
+        cells: of a side on its level, at least.
+    """
+    sides = (boxes[..., 2:] - boxes[..., :2]).clamp(min=1e-3)
+    octave = torch.log2(sides.prod(-1).sqrt() / (cells * strides[0])).floor()
+    return octave.clamp(0, len(strides) - 1).to(torch.int64)
+
+
+def match_by_point(boxes: Tensor, real: Tensor, points: Tensor, levels: Tensor, counts: Sequence[int]) -> Tensor:
+    """Return the number of each point's object, B, A, or `NOTHING`: an object has the nearest point of its level.
+
+    Args:
+        boxes: objects, B, N, 4.
+        real: which of them there are, B, N.
+        points: of all levels, A, 2.
+        levels: of the objects, B, N.
+        counts: points of each level.
+    """
+    batch, objects = real.shape
+    if objects == 0:
+        return torch.full((batch, len(points)), NOTHING, device=boxes.device)
+    sides = (boxes[..., 2:] - boxes[..., :2]).clamp(min=1e-3)
+    distance = ((points - centres(boxes)[:, :, None]) / sides[:, :, None]).norm(dim=-1)  # B, N, A
+    start = 0
+    for number, count in enumerate(counts):
+        distance[..., start : start + count].masked_fill_((levels != number)[..., None], torch.inf)
+        start += count
+    least, place = distance.min(-1)
+    value = torch.full_like(distance, torch.inf).scatter(2, place[..., None], least[..., None])
+    best, matched = torch.where(real[..., None], value, torch.inf).min(1)
+    return torch.where(best < torch.inf, matched, NOTHING)
 
 
 def leave_out(matched: Tensor, hidden: Tensor) -> Tensor:

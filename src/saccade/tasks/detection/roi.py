@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
-from .boxes import best_boxes, clip, decode, encode, has_area, overlaps, take
+from .boxes import best_boxes, clip, decode, encode, has_area, overlaps, take, with_area
 from .dense import in_crowd, of_matched
 from .fpn import FPN, Packed, look_at, pack
 from .losses import mean_where, smooth_l1
@@ -17,7 +17,7 @@ from .objects import Found, Objects
 from .rpn import RPN, Proposals
 
 SIDE, MASK_SIDE = 7, 14  # cells of what is looked at
-WEIGHTS = ((10.0, 10.0, 5.0, 5.0), (20.0, 20.0, 10.0, 10.0), (30.0, 30.0, 15.0, 15.0))  # of codes, stage by stage
+WEIGHTS = ((10.0, 5.0), (20.0, 10.0), (30.0, 15.0))  # of codes, stage by stage
 OVERLAPS, SHARES = (0.5, 0.6, 0.7), (1.0, 0.5, 0.25)  # that match, and of the loss
 
 
@@ -89,7 +89,8 @@ class MaskHead(nn.Module):
     def forward(self, looked: Tensor, labels: Tensor) -> Tensor:
         """Return logits of the cells, N, 28, 28, of the classes asked for, N."""
         logits = self.masks(self.layers(looked)).float()
-        return logits[torch.arange(len(logits), device=logits.device), labels.clamp(min=0)]
+        place = labels.clamp(min=0)[:, None, None, None].expand(-1, 1, *logits.shape[2:])
+        return logits.gather(1, place)[:, 0]
 
 
 class RegionDetector(nn.Module):
@@ -191,7 +192,7 @@ class RegionDetector(nn.Module):
         target = torch.where(positive, label + 1, 0)
         kinds = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
         own = head.codes_of(codes, label)
-        safe = torch.where(has_area(boxes)[..., None], boxes, boxes.new_tensor([0, 0, 1, 1]))
+        safe = with_area(boxes)
         where = smooth_l1(own, encode(wanted, safe, WEIGHTS[number]), beta=self.beta)
         parts = {"classes": mean_where(kinds, used), "boxes": mean_where(where, positive, over=used.sum())}
         if self.mask_heads and objects.masks is not None:
@@ -254,7 +255,7 @@ class RegionDetector(nn.Module):
         for number, head in enumerate(self.heads):
             said, codes = head(look_at(packed, boxes, SIDE), len(boxes))
             chances.append(said.softmax(-1))
-            safe = torch.where(has_area(boxes)[..., None], boxes, boxes.new_tensor([0, 0, 1, 1]))
+            safe = with_area(boxes)
             moved = clip(decode(codes, safe[:, :, None], WEIGHTS[number]), size)  # B, P, K or 1, 4
             boxes = moved[:, :, 0] if number + 1 < len(self.heads) else boxes
         chance = torch.stack(chances).mean(0)[..., 1:] * filled[..., None]

@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .anchors import cell_anchors, grid_anchors
+from .anchors import Anchors
 from .boxes import best_boxes, clip, decode, encode, has_area, overlaps, take
 from .dense import RATIOS, in_crowd, of_matched, start_small
 from .losses import mean_where, smooth_l1
+from .keep_triton import can_replay, keep_best
 from .matching import draw_samples, leave_out, lots, match_by_overlap
 from .objects import Objects
 
@@ -31,6 +32,7 @@ class RPN(nn.Module):
         positive: part of them that may be matched.
         proposals: how many are given on, in training and in use.
         candidates: of each level, in training and in use.
+        anchor: root of the area of anchors, in cells.
     """
 
     overlap = 0.7
@@ -43,8 +45,10 @@ class RPN(nn.Module):
         positive: float = 0.5,
         proposals: tuple[int, int] = (1000, 1000),
         candidates: tuple[int, int] = (2000, 1000),
+        anchor: float = 8.0,
     ) -> None:
         super().__init__()
+        self.grid = Anchors([anchor], RATIOS)
         self.conv = nn.Conv2d(width, width, 3, padding=1)
         self.objects = nn.Conv2d(width, len(RATIOS), 1)
         self.boxes = nn.Conv2d(width, len(RATIOS) * 4, 1)
@@ -62,13 +66,8 @@ class RPN(nn.Module):
         return logits, codes
 
     def anchors(self, maps: Sequence[Tensor], size: tuple[int, int]) -> list[Tensor]:
-        """Return each map's anchors, A, 4: of eight cells a side."""
-        found = []
-        for one in maps:
-            stride = (size[0] // one.shape[-2], size[1] // one.shape[-1])
-            cell = cell_anchors([8.0 * stride[0]], RATIOS)
-            found.append(grid_anchors((one.shape[-2], one.shape[-1]), stride, cell.to(one.device)))
-        return found
+        """Return each map's anchors, A, 4."""
+        return self.grid([(one.shape[-2], one.shape[-1]) for one in maps], size, maps[0].device)
 
     @torch.no_grad()
     def propose(
@@ -89,10 +88,15 @@ class RPN(nn.Module):
             values.append(value)
             boxes.append(clip(decode(take(code, place), anchor[place]), size))
             levels.append(torch.full_like(place, number))
-        value, box, level = torch.cat(values, 1), torch.cat(boxes, 1), torch.cat(levels, 1)
-        keep, filled = best_boxes(
-            box, value.sigmoid(), level, has_area(box), overlap=self.overlap, count=self.proposals[mode]
-        )
+        box, count = torch.cat(boxes, 1), self.proposals[mode]
+        if self.training and can_replay(box):  # without waiting for the device
+            alive = [keep_best(one, has_area(one), overlap=self.overlap) for one in boxes]
+            rank = torch.where(torch.cat(alive, 1), torch.cat(values, 1), -torch.inf)
+            value, keep = rank.topk(min(count, rank.shape[1]), dim=1)
+            filled = value > -torch.inf
+        else:
+            score, level = torch.cat(values, 1).sigmoid(), torch.cat(levels, 1)
+            keep, filled = best_boxes(box, score, level, has_area(box), overlap=self.overlap, count=count)
         return Proposals(take(box, keep) * filled[..., None], filled)
 
     def loss(

@@ -7,15 +7,15 @@ import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from .boxes import clip, decode, generalized_overlap
+from .boxes import clip, decode, generalized_overlap, take
+from .dense import assume_rare, of_matched
 from .fpn import FPN, look_at, pack
 from .losses import focal, overlap_loss
 from .objects import Objects
 
 SIDE = 7
-CODES = (2.0, 2.0, 1.0, 1.0)
+CODES = (2.0, 1.0)
 CLASS, CORNERS, OVERLAP = 2.0, 5.0, 2.0  # weights of costs and losses
-RARE = 0.01  # how likely an answer is an object, to begin with
 
 
 class DynamicConv(nn.Module):
@@ -63,7 +63,7 @@ class Look(nn.Module):
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
-        nn.init.constant_(self.classes.bias, -torch.tensor((1 - RARE) / RARE).log().item())
+        assume_rare(self.classes)
 
     def forward(self, features: Tensor, looked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits, B, N, K, codes, B, N, 4, and features, B, N, width, of what lies in boxes."""
@@ -111,9 +111,9 @@ class SparseRCNN(nn.Module):
         """Return logits, B, N, K, and boxes, B, N, 4, of every look."""
         levels = self.fpn(maps)
         packed = pack(levels, [size[0] / one.shape[-2] for one in levels])
-        scale = self.starts.new_tensor([size[1], size[0]])
-        middle, half = self.starts[:, :2] * scale, self.starts[:, 2:] * scale / 2
-        boxes = torch.cat([middle - half, middle + half], dim=-1).expand(len(maps[0]), -1, -1)
+        middle, half = self.starts[:, :2], self.starts[:, 2:] / 2
+        boxes = in_sides(torch.cat([middle - half, middle + half], dim=-1), (1 / size[0], 1 / size[1]))
+        boxes = boxes.expand(len(maps[0]), -1, -1)
         features = self.features.expand(len(maps[0]), -1, -1)
         found = []
         for look in self.looks:
@@ -139,18 +139,14 @@ class SparseRCNN(nn.Module):
             size: height and width of the images.
             seeds: not needed here: nothing is drawn by lot.
         """
-        scale = objects.boxes.new_tensor([size[1], size[0]] * 2)
-        real = objects.real
-        count = real.sum().clamp(min=1)
+        count = objects.real.sum().clamp(min=1)
         parts: dict[str, Tensor] = {}
         for number, (logits, boxes) in enumerate(self(maps, size), 1):
-            matched = match_one_to_one(logits, boxes, objects, scale)
+            matched = match_one_to_one(logits, boxes, objects, size)
             positive = matched >= 0
-            place = matched.clamp(min=0)
-            label = objects.labels.gather(1, place)
-            wanted = objects.boxes.gather(1, place[..., None].expand(-1, -1, 4))
+            label, wanted = of_matched(objects, matched)
             target = F.one_hot(label.clamp(min=0), self.num_classes).to(logits.dtype) * positive[..., None]
-            corners = torch.where(positive[..., None], (boxes - wanted).abs() / scale, 0).sum()
+            corners = torch.where(positive[..., None], in_sides(boxes - wanted, size).abs(), 0).sum()
             overlap = torch.where(positive, overlap_loss(boxes, wanted), 0).sum()
             parts[f"classes_{number}"] = CLASS * focal(logits, target).sum() / count
             parts[f"corners_{number}"] = CORNERS * corners / count
@@ -162,35 +158,36 @@ class SparseRCNN(nn.Module):
         logits, boxes = self(maps, size)[-1]
         scores = logits.sigmoid().flatten(1)
         value, place = scores.topk(min(self.kept, scores.shape[1]), dim=1)
-        box = clip(boxes, size).gather(1, (place // self.num_classes)[..., None].expand(-1, -1, 4))
+        box = take(clip(boxes, size), place // self.num_classes)
         return torch.cat([box, value[..., None], (place % self.num_classes)[..., None].to(box.dtype)], dim=-1)
 
 
 @torch.no_grad()
-def match_one_to_one(logits: Tensor, boxes: Tensor, objects: Objects, scale: Tensor) -> Tensor:
+def match_one_to_one(logits: Tensor, boxes: Tensor, objects: Objects, size: tuple[int, int]) -> Tensor:
     """Return the number of each answer's object, B, N, -1 for none: the cheapest pairing of answers and objects.
 
     Args:
         logits: B, N, K.
         boxes: B, N, 4.
         objects: what is there.
-        scale: width and height of the images, twice.
+        size: height and width of the images.
     """
-    result = torch.full(logits.shape[:2], -1, dtype=torch.int64, device=logits.device)
-    for number in range(len(logits)):
-        places = objects.real[number].nonzero()[:, 0]
-        if not len(places):
-            continue
-        truth, label = objects.boxes[number, places], objects.labels[number, places]
-        wanted = F.one_hot(label, logits.shape[-1]).to(logits.dtype)
-        mine = logits[number]
-        positive, negative = focal(mine, torch.ones_like(mine)), focal(mine, torch.zeros_like(mine))
-        cost = CLASS * (positive - negative) @ wanted.T
-        cost = cost + CORNERS * torch.cdist(boxes[number] / scale, truth / scale, p=1)
-        shape = (len(mine), len(truth), 4)
-        pairs = generalized_overlap(boxes[number][:, None].expand(shape), truth[None].expand(shape))
-        rows, columns = linear_sum_assignment((cost - OVERLAP * pairs).nan_to_num(1e6).cpu().numpy())
-        result[number, torch.as_tensor(rows, device=result.device)] = places[
-            torch.as_tensor(columns, device=places.device)
-        ]
-    return result
+    result = torch.full(logits.shape[:2], -1, dtype=torch.int64)
+    wanted = F.one_hot(objects.labels.clamp(min=0), logits.shape[-1]).to(logits.dtype)
+    gain = focal(logits, torch.ones_like(logits)) - focal(logits, torch.zeros_like(logits))
+    cost = CLASS * gain @ wanted.transpose(1, 2)  # B, N, M
+    first, second = in_sides(boxes, size), in_sides(objects.boxes, size)
+    cost = cost + CORNERS * (first[:, :, None] - second[:, None]).abs().sum(-1)
+    shape = (*cost.shape, 4)
+    pairs = generalized_overlap(boxes[:, :, None].expand(shape), objects.boxes[:, None].expand(shape))
+    costs, real = (cost - OVERLAP * pairs).nan_to_num(1e6).cpu().numpy(), objects.real.cpu().numpy()
+    for number in range(len(costs)):
+        places = real[number].nonzero()[0]
+        rows, columns = linear_sum_assignment(costs[number][:, places])
+        result[number, rows] = torch.from_numpy(places[columns])
+    return result.to(logits.device)
+
+
+def in_sides(boxes: Tensor, size: tuple[float, float]) -> Tensor:
+    """Return boxes in widths and heights of the images."""
+    return torch.stack([boxes[..., 0::2] / size[1], boxes[..., 1::2] / size[0]], dim=-1).flatten(-2)
