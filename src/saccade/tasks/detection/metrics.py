@@ -145,20 +145,21 @@ def _record(
     found[: len(labels), SCORE] = np.where(filled, scores, 0.0)
     objects = slice(len(labels), len(labels) + len(truth))
     found[objects, LABEL], found[objects, SCORE] = truth, np.where(crowd, 0.0, -1.0)
-    for place, (low, high) in enumerate(RANGES):
-        outside = (object_area < low) | (object_area > high)
-        hit, spared = match_image(values, labels, truth, crowd=crowd, outside=outside)
-        spared |= ~hit & ~spared & ((area < low) | (area > high))[:, None]
-        found[: len(labels), FIRST + 2 * place] = hit @ BITS
-        found[: len(labels), FIRST + 2 * place + 1] = spared @ BITS
-        found[objects, FIRST + 2 * place] = ~outside & ~crowd
+    low, high = (np.array(side)[:, None] for side in zip(*RANGES, strict=True))
+    outside = (object_area < low) | (object_area > high)  # ranges, N
+    hit, spared = match_image(values, labels, truth, crowd=crowd, outside=outside)
+    spared |= ~hit & ((area < low) | (area > high))[..., None]
+    for place in range(len(RANGES)):
+        found[: len(labels), FIRST + 2 * place] = hit[place] @ BITS
+        found[: len(labels), FIRST + 2 * place + 1] = spared[place] @ BITS
+        found[objects, FIRST + 2 * place] = ~outside[place] & ~crowd
     return found
 
 
 def match_image(
-    shared: np.ndarray, labels: np.ndarray, truth: np.ndarray, *, crowd: np.ndarray, outside: np.ndarray | None = None
+    shared: np.ndarray, labels: np.ndarray, truth: np.ndarray, *, crowd: np.ndarray, outside: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return which answers hit an object and which are spared, K, 10 bool each, at ten overlaps.
+    """Return which answers hit an object and which are spared, R, K, 10 bool each, at ten overlaps.
 
     Best answers choose first, each the object of its class that it overlaps most among those not yet taken. One that
     finds none may take an object that does not count, which spares it; a crowd may be taken again and again.
@@ -168,26 +169,25 @@ def match_image(
         labels: of the answers, K; -1 for none.
         truth: classes of the objects, N.
         crowd: which objects are crowds, N.
-        outside: which objects do not count for another reason, N.
+        outside: which objects do not count for another reason, in each of R cases, R, N.
     """
-    count = len(labels)
-    hit, spared = np.zeros((count, len(OVERLAPS)), bool), np.zeros((count, len(OVERLAPS)), bool)
-    same = (labels[:, None] == truth[None]) & (labels[:, None] >= 0)
-    ignored = crowd if outside is None else crowd | outside
-    order = np.argsort(ignored, kind="stable")  # of equal ones the last in this order is taken, as COCO's code does
-    shared, same, ignored, crowd = shared[:, order], same[:, order], ignored[order], crowd[order]
-    candidates = [place for place in range(count) if (same[place] & (shared[place] >= OVERLAPS[0] - 1e-9)).any()]
-    for step, overlap in enumerate(OVERLAPS):
-        least = min(overlap, 1 - 1e-10)
-        taken = np.zeros(len(truth), bool)
-        for place in candidates:
-            near = same[place] & (shared[place] >= least)
-            for kind, flags in ((near & ~ignored & ~taken, hit), (near & ignored & (crowd | ~taken), spared)):
-                if kind.any():
-                    best = np.where(kind, shared[place], -1.0)
-                    chosen = len(best) - 1 - int(np.argmax(best[::-1]))
-                    flags[place, step] = taken[chosen] = True
-                    break
+    cases = len(outside)
+    hit = np.zeros((cases, len(labels), len(OVERLAPS)), bool)
+    spared, taken = np.zeros_like(hit), np.zeros((cases, len(OVERLAPS), len(truth)), bool)
+    least = np.minimum(OVERLAPS, 1 - 1e-10)[:, None]
+    ignored = crowd | outside
+    close = (labels[:, None] == truth[None]) & (labels[:, None] >= 0) & (shared >= least[0])
+    for place in np.flatnonzero(close.any(1)):
+        near = np.flatnonzero(close[place])
+        enough, left_out, used = shared[place, near] >= least, ignored[:, None, near], taken[..., near]
+        free = enough & ~left_out & ~used
+        found = free.any(-1)
+        other = enough & left_out & (crowd[near] | ~used) & ~found[..., None]
+        hit[:, place], spared[:, place] = found, other.any(-1)
+        # Of equal ones the last is taken, as COCO's code does.
+        best = np.where(free | other, shared[place, near], -1.0)[..., ::-1].argmax(-1)
+        case, step = np.nonzero(found | spared[:, place])
+        taken[case, step, near[len(near) - 1 - best[case, step]]] = True
     return hit, spared
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from .anchors import Anchors
 from .boxes import best_boxes, clip, decode, encode, has_area, overlaps, take
 from .dense import RATIOS, in_crowd, of_matched, start_small
-from .losses import mean_where, smooth_l1
 from .keep_triton import can_replay, keep_best
+from .losses import mean_where, smooth_l1
 from .matching import draw_samples, leave_out, lots, match_by_overlap
 from .objects import Objects
 
