@@ -13,6 +13,7 @@ from ...registry import Registry, parse_options
 from ..segmentation.pyramid import FeaturePyramid, pad_to
 from .boxes import best_boxes, take
 from .dense import ATSS, RetinaNet
+from .keep_triton import has_triton
 from .objects import Found, Objects
 from .reppoints import RepPointsV2
 from .roi import RegionDetector
@@ -150,6 +151,15 @@ class Detector(nn.Module):
     def get_classifier(self) -> nn.Module:
         """Return the head."""
         return self.head
+
+
+def waits_for_device(head: str) -> bool:
+    """Say whether training steps of a head wait for the device, so that no graph of them can be captured.
+
+    Sparse R-CNN pairs answers and objects on the processor; proposals are chosen there where there is no Triton.
+    """
+    name = head.split(":")[0]
+    return name == "sparse_rcnn" or (name in ("mask_rcnn", "cascade") and not has_triton())
 
 
 def read_answers(output: Tensor, *, overlap: float, least: float, kept: int) -> Found:

@@ -22,7 +22,7 @@ from ..task import Task, register_task
 from . import layouts  # noqa: F401, it registers its reader
 from .boxes import areas, clip
 from .data import BoxTargets, ObjectEncoder
-from .detector import CELLS, LABEL, SCORE, Detector, read_answers
+from .detector import CELLS, LABEL, SCORE, Detector, read_answers, waits_for_device
 from .metrics import DetectionMetrics, metric_specs
 from .objects import Objects
 
@@ -89,6 +89,8 @@ class Detect(Task):
         augment = replace(config.augment, crop="none", mixup=0.0, cutmix=0.0, erase=0.0)
         model = replace(config.model, head=config.model.head or DEFAULT_HEAD)
         config = replace(config, augment=augment, loss=replace(config.loss, smoothing=0.0), model=model)
+        if waits_for_device(model.head or DEFAULT_HEAD):
+            config = replace(config, engine=replace(config.engine, graphs=False))
         return config, [f"{', '.join(left)}: left out, since every object has a class of its own"] if left else []
 
     @classmethod
@@ -137,6 +139,7 @@ class Detect(Task):
         masks = bool(spec.extra.get("masks"))
         made = Detector(model, config.head or DEFAULT_HEAD, num_classes=len(spec.outputs), masks=masks)
         spec.extra.setdefault("overlap", made.head.overlap)
+        made.head.kept = max(made.head.kept, int(spec.extra.get("kept", 0)))
         spec.extra["masks"] = made.head.mask_side > 0
         return made
 
