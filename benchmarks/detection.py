@@ -1,6 +1,6 @@
 """Train detectors on blood cells and nuclei, from random and from real weights, and time their steps.
 
-    python benchmarks/detection.py OUT --bccd BCCD --nuclei NUCLEI --weights efficientnet_lite0.safetensors --device cuda
+    python benchmarks/detection.py OUT --bccd BCCD --nuclei NUCLEI --weights efficientnet_lite0.safetensors
     python benchmarks/detection.py OUT --stage speed --device cuda
 
 BCCD (boxes) and NUCLEI (masks) are folders of COCO's layout. Stages, each written to OUT as it ends; an unfinished one
@@ -116,7 +116,9 @@ def _weights(args: argparse.Namespace) -> dict[str, str]:
 
 def backbones(args: argparse.Namespace) -> dict[str, Any]:
     """Backbones from random weights in Mask R-CNN under one schedule."""
-    return _compared(args, "backbones", "nuclei", BACKBONES, head=NUCLEI, seeds=args.seeds, epochs=40, side=320, lr=5e-4)
+    return _compared(
+        args, "backbones", "nuclei", BACKBONES, head=NUCLEI, seeds=args.seeds, epochs=40, side=320, lr=5e-4
+    )
 
 
 def detectors(args: argparse.Namespace) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def _compared(
     seeds: int,
     epochs: int,
     side: int,
-    lr: float = 1e-3,
+    lr: float = 7e-4,
 ) -> dict[str, Any]:
     epochs = args.epochs or epochs
     settings: dict[str, Any] = {
@@ -145,7 +147,7 @@ def _compared(
         "optim.lr": lr,
         "keep.evaluate_every": max(epochs // 2, 1),
         "keep.every_seconds": 1e9,
-        "keep.ema": 0.998,
+        "keep.ema": 0.995,
         "augment.jitter": 0.4,
         "engine.compile": False,  # minutes of compiling for runs of seconds
         "data.workers": 4,
@@ -264,7 +266,9 @@ class Ours:
         given = {
             "data.path": str(data),
             "model.name": SWIN,
-            "model.head": "mask_rcnn" if device.type == "cuda" else "mask_rcnn:width=32,hidden=64,sampled=32,proposals=50",
+            "model.head": "mask_rcnn"
+            if device.type == "cuda"
+            else "mask_rcnn:width=32,hidden=64,sampled=32,proposals=50",
             "data.img_size": side,
             "optim.batch_size": batch,
             "engine.device": str(device),

@@ -30,7 +30,10 @@ def draw_set(seed: int, *, images: int = 40, classes: int = 3) -> list[dict[str,
         boxes = np.concatenate([corner, corner + side], 1).round()
         labels, crowd = draws.integers(0, classes, count), draws.uniform(size=count) < 0.15
         answers = [
-            (boxes[place] + draws.normal(0, 5, 4), labels[place] if draws.uniform() < 0.8 else draws.integers(0, classes))
+            (
+                boxes[place] + draws.normal(0, 5, 4),
+                labels[place] if draws.uniform() < 0.8 else draws.integers(0, classes),
+            )
             for place in range(count)
             for _ in range(int(draws.integers(0, 4)))
         ]
@@ -39,7 +42,9 @@ def draw_set(seed: int, *, images: int = 40, classes: int = 3) -> list[dict[str,
         where[:, 2:] = np.maximum(where[:, 2:], where[:, :2] + 1)
         scores = np.sort(draws.uniform(0.01, 1, len(answers)))[::-1].astype(np.float32)
         kinds = np.array([kind for _, kind in answers])
-        found.append({"boxes": boxes, "labels": labels, "crowd": crowd, "where": where, "kinds": kinds, "scores": scores})
+        found.append(
+            {"boxes": boxes, "labels": labels, "crowd": crowd, "where": where, "kinds": kinds, "scores": scores}
+        )
     return found
 
 
@@ -139,7 +144,11 @@ def test_an_answer_takes_the_object_it_overlaps_most_and_a_second_one_finds_it_t
 
 def test_a_crowd_spares_every_answer_within_it_and_is_never_hit() -> None:
     hit, spared = match_image(
-        np.array([[0.9], [0.8]]), np.zeros(2, int), np.zeros(1, int), crowd=np.ones(1, bool), outside=np.zeros((1, 1), bool)
+        np.array([[0.9], [0.8]]),
+        np.zeros(2, int),
+        np.zeros(1, int),
+        crowd=np.ones(1, bool),
+        outside=np.zeros((1, 1), bool),
     )
     assert not hit.any()
     assert spared[0, :, 0].all()

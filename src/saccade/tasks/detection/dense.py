@@ -21,11 +21,17 @@ HIDDEN = 0.5  # part of an anchor within a crowd that leaves it out of the loss
 def tower(width: int, depth: int, *, groups: int) -> nn.Sequential:
     """Return 3 x 3 convolutions, with group normalisation where there are groups."""
     layers: list[nn.Module] = []
+    groups = even_groups(groups, width)
     for _ in range(depth):
         layers.append(nn.Conv2d(width, width, 3, padding=1, bias=not groups))
         layers += [nn.GroupNorm(groups, width)] if groups else []
         layers.append(nn.ReLU(inplace=True))
     return nn.Sequential(*layers)
+
+
+def even_groups(groups: int, width: int) -> int:
+    """Return into how many groups channels are parted, of four at least, so that a map of one cell has a deviation."""
+    return math.gcd(groups, max(width // 4, 1)) if groups else 0
 
 
 def start_small(part: nn.Module, std: float = 0.01) -> None:
@@ -219,7 +225,7 @@ class ATSS(DenseDetector):
             width=width,
             depth=depth,
             more=more,
-            groups=math.gcd(groups, width),
+            groups=groups,
             sizes=(anchor,),
             ratios=(1.0,),
         )

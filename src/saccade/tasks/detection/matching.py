@@ -53,7 +53,7 @@ def match_by_atss(boxes: Tensor, real: Tensor, anchors: Tensor, counts: Sequence
         return torch.full((batch, anchors.shape[-2]), NOTHING, device=boxes.device)
     anchors = anchors.expand(batch, -1, -1)
     found, middle = overlaps(boxes, anchors), centres(anchors)
-    distance = torch.cdist(centres(boxes), middle)
+    distance = torch.cdist(centres(boxes), middle, compute_mode="donot_use_mm_for_euclid_dist")  # exact on any device
     candidates, start = [], 0
     for count in counts:
         near = distance[..., start : start + count].topk(min(nearest, count), largest=False).indices

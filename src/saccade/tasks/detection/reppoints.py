@@ -4,7 +4,6 @@ The points are Yang et al., 2019; corners of their own and their verification Ch
 verified corners are added to those that points are regressed from.
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -15,7 +14,7 @@ from torchvision.ops import deform_conv2d
 from .anchors import centre_points
 from .boxes import clip, take
 from .corners import Verification, verification_losses, verify_corners
-from .dense import assume_rare, best_of_levels, in_crowd, of_matched, pyramid_shapes, start_small, tower
+from .dense import assume_rare, best_of_levels, even_groups, in_crowd, of_matched, pyramid_shapes, start_small, tower
 from .fpn import FPN
 from .losses import focal, mean_where, overlap_loss
 from .matching import UNUSED, leave_out, level_by_size, match_by_atss, match_by_point
@@ -75,10 +74,9 @@ class RepPointsV2(nn.Module):
     ) -> None:
         super().__init__()
         self.num_classes, self.anchor = num_classes, anchor
-        groups = math.gcd(groups, width)
         self.fpn = FPN(channels[-3:], width, more="coarsest")
         self.class_tower, self.box_tower = tower(width, depth, groups=groups), tower(width, depth, groups=groups)
-        self.verification = Verification(width, num_classes, groups=groups)
+        self.verification = Verification(width, num_classes, groups=even_groups(groups, width))
         self.first = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, 2 * POINTS, 1))
         self.second, self.classes = PointConv(width, 2 * POINTS), PointConv(width, num_classes)
         for part in (self.class_tower, self.box_tower, self.first):
