@@ -114,7 +114,7 @@ class SparseRCNN(nn.Module):
         middle, half = self.starts[:, :2], self.starts[:, 2:] / 2
         boxes = in_sides(torch.cat([middle - half, middle + half], dim=-1), (1 / size[0], 1 / size[1]))
         boxes = boxes.expand(len(maps[0]), -1, -1)
-        features = self.features.expand(len(maps[0]), -1, -1)
+        features = self.features.repeat(len(maps[0]), 1, 1)  # a view of a parameter is more than counters of FLOPs bear
         found = []
         for look in self.looks:
             seen = look_at(packed, clip(boxes, size).float(), SIDE, aligned=True)
