@@ -23,6 +23,7 @@ HEADS: Registry[Callable[..., nn.Module]] = Registry(
     "detector", group="saccade.detectors", home="saccade.tasks.detection"
 )
 register_detector = HEADS.register
+MOST = 16_384  # of any number that a head is given
 SCORE, LABEL, CELLS = 4, 5, 6  # columns of answers, after the box
 
 register_detector("retinanet")(RetinaNet)
@@ -100,6 +101,10 @@ class Detector(nn.Module):
         self.neck = FeaturePyramid(backbone, norm=True)
         known: dict[str, Any] = {"channels": tuple(self.neck.channels), "num_classes": num_classes, "masks": masks}
         make = HEADS.find(name)
+        for key, value in options.items():
+            least = 0 if key in ("groups", "depth") else 1
+            if isinstance(value, int | float) and not isinstance(value, bool) and not least <= value <= MOST:
+                raise ConfigError(f"model.head = {head!r} was given; {key} is a number from {least} to {MOST}")
         if "masks" not in inspect.signature(make).parameters:
             known.pop("masks")
         try:
