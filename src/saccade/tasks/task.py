@@ -54,6 +54,7 @@ class Task(nn.Module):
         page: what it adds to reports.
         recipe: what it is trained by if no recipe is named.
         masks: whether its answers are masks.
+        boxes: whether its answers are objects with boxes.
         reads: what a sample is: "image" or "text".
         own_models: whether its models are none of timm's: `create_model` builds them from the spec.
     """
@@ -67,6 +68,7 @@ class Task(nn.Module):
     page: ClassVar[type[Page]] = Page
     recipe: ClassVar[str] = "small"
     masks: ClassVar[bool] = False
+    boxes: ClassVar[bool] = False
     reads: ClassVar[str] = "image"
     own_models: ClassVar[bool] = False
 
@@ -372,6 +374,16 @@ class Task(nn.Module):
     def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:
         """Return an answer's cells in such a table, texts and numbers."""
         raise NotImplementedError
+
+    @classmethod
+    def table_rows(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[list[str | float]]:
+        """Return an answer's rows in such a table: one, unless an answer has parts of equal right."""
+        return [cls.table_row(answer, spec, top=top)]
+
+    @classmethod
+    def paint(cls, picture: np.ndarray, answer: Answer) -> np.ndarray:  # noqa: ARG003
+        """Return an image of any size, H, W, 3 uint8, with an answer drawn on it."""
+        return picture
 
     @classmethod
     def line_record(cls, answer: Answer) -> dict[str, Any]:

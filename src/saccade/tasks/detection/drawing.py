@@ -1,10 +1,19 @@
 """Answers as they are drawn: masks pasted into images, boxes and names on them."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from .regions import to_mask
+from .runs import pack_runs
+
 THRESHOLD = 0.5  # chance from which a pixel is an object's
+LEAST = 480  # longer side that images are enlarged to before something is drawn on them
 
 
 def paste_masks(masks: Tensor, boxes: Tensor, size: int | tuple[int, int]) -> Tensor:
@@ -24,3 +33,56 @@ def paste_masks(masks: Tensor, boxes: Tensor, size: int | tuple[int, int]) -> Te
     grid = torch.stack([x[:, None].expand(-1, height, -1), y[:, :, None].expand(-1, -1, width)], dim=-1)
     pasted = F.grid_sample(masks[:, None].float(), grid, align_corners=False)[:, 0]
     return pasted >= THRESHOLD
+
+
+def to_runs(cells: np.ndarray, box: np.ndarray, size: tuple[int, int]) -> str:
+    """Return which pixels of an image are an object's, as COCO's letters.
+
+    Args:
+        cells: chances within the box, side, side.
+        box: in pixels, 4.
+        size: height and width of the image.
+    """
+    left, top = (max(int(side), 0) for side in np.floor(box[:2]))
+    right, bottom = (int(side) for side in np.minimum(np.ceil(box[2:]), size[::-1]))
+    if right <= left or bottom <= top:
+        return pack_runs(np.zeros((0, 0)), size=size)
+    moved = torch.from_numpy(box - np.array([left, top, left, top])).float()[None]
+    part = paste_masks(torch.from_numpy(np.ascontiguousarray(cells))[None], moved, (bottom - top, right - left))
+    return pack_runs(part[0].numpy(), corner=(top, left), size=size)
+
+
+def draw_objects(
+    picture: np.ndarray, objects: Sequence[Mapping[str, Any]], colours: Mapping[str, str], size: tuple[int, int]
+) -> np.ndarray:
+    """Return an image with objects drawn on it, at a side at which names can be read.
+
+    Args:
+        picture: H, W, 3 uint8, perhaps smaller than what the objects are of.
+        objects: with `class`, `box` and perhaps `score` and `segmentation`; the first ones are drawn on top.
+        colours: of the classes, as "#rrggbb".
+        size: height and width of the image that boxes and masks are of.
+    """
+    image = Image.fromarray(picture)
+    scale = max(LEAST / max(image.size), 1.0)
+    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
+    for one in reversed(objects):
+        if "segmentation" in one:
+            mask = Image.fromarray(to_mask(one["segmentation"], size).astype(np.uint8) * 110).resize(image.size)
+            image.paste(colours[one["class"]], mask=mask)
+    pen = ImageDraw.Draw(image)
+    line = max(round(max(image.size) / 240), 2)
+    font = ImageFont.load_default(size=6 * line)
+    for one in reversed(objects):
+        across, down = image.width / size[1], image.height / size[0]
+        left, top, right, bottom = (side * (down if axis % 2 else across) for axis, side in enumerate(one["box"]))
+        pen.rectangle(
+            (left, top, max(right, left + 1), max(bottom, top + 1)), outline=colours[one["class"]], width=line
+        )
+        text = one["class"][:24] + (f" {one['score']:.0%}" if "score" in one else "")
+        high = 7 * line
+        above = top - high if top >= high else top
+        wide = pen.textlength(text, font=font) + 2 * line
+        pen.rectangle((left, above, left + wide, above + high), fill=colours[one["class"]])
+        pen.text((left + line, above), text, fill="white", stroke_fill="black", stroke_width=1, font=font)
+    return np.asarray(image)

@@ -7,12 +7,23 @@ import numpy as np
 LONGEST = 8  # letters of a number: 40 bits are more than any image has pixels
 
 
-def pack_runs(mask: np.ndarray) -> str:
-    """Return which pixels are an object's, H, W, as letters."""
-    flat = np.asarray(mask, dtype=bool).T.ravel()
-    ends = np.flatnonzero(flat[1:] != flat[:-1]) + 1
-    counts = np.diff([0, *ends, len(flat)]).tolist()
-    counts = [0, *counts] if len(flat) and flat[0] else counts
+def pack_runs(mask: np.ndarray, *, corner: tuple[int, int] = (0, 0), size: tuple[int, int] | None = None) -> str:
+    """Return which pixels are an object's as letters.
+
+    Args:
+        mask: of a part of the image, H, W.
+        corner: where that part begins, its first row and column.
+        size: height and width of the image; those of the mask if not given.
+    """
+    height, width = size or mask.shape
+    padded = np.pad(np.asarray(mask, dtype=np.int8), ((1, 1), (0, 0)))
+    column, row = np.nonzero(np.diff(padded, axis=0).T)  # where runs begin and end, in turn, down the columns
+    changes = (column + corner[1]) * height + row + corner[0]
+    same = np.flatnonzero(changes[1:] == changes[:-1])  # one run ends where the next column's begins
+    changes = np.delete(changes, [*same, *(same + 1)])
+    counts = np.diff([0, *changes.tolist(), height * width]).tolist()
+    if len(changes) and changes[-1] == height * width:
+        counts.pop()
     letters = []
     for place, count in enumerate(counts):
         value = count - counts[place - 2] if place > 2 else count

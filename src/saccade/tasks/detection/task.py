@@ -1,5 +1,6 @@
 """Objects in images: their boxes, classes and masks."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,18 +18,21 @@ from ...data.spec import InputSpec
 from ..answer import Answer
 from ..metric import Metrics, MetricSpec
 from ..segmentation.augment import CropAugment
+from ..segmentation.drawing import palette
 from ..segmentation.pyramid import any_size_options
 from ..task import Task, register_task
 from . import layouts  # noqa: F401, it registers its reader
 from .boxes import areas, clip
 from .data import BoxTargets, ObjectEncoder
 from .detector import CELLS, LABEL, SCORE, Detector, read_answers, waits_for_device
+from .drawing import draw_objects, to_runs
 from .metrics import DetectionMetrics, metric_specs
 from .objects import Objects
 
 DEFAULT_HEAD = "mask_rcnn"
 VISIBLE = 0.1  # part of a box that a crop shows, below which the object is left out
 SURE = 0.5  # score from which people are told of an answer
+WHOLE = -2  # class of the row that tells an image's size
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Detect(Task):
     outputs_key = "classes"
     Options = DetectOptions
     recipe = "detect"
+    boxes = True
 
     def __init__(self, model: nn.Module, *, options: DetectOptions | None = None) -> None:
         super().__init__()
@@ -249,43 +254,76 @@ class Detect(Task):
 
     @classmethod
     def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:
-        """Return the boxes in pixels of the image."""
+        """Return the boxes in pixels of the image, and a last row of the class `WHOLE` with the image's own box."""
         height, width = size
         left, top, wide, high = fitted(height, width, spec.img_size)
         moved = (row[:, :4] - np.array([left, top, left, top])) / np.array([wide, high, wide, high])
-        boxes = (moved.clip(0, 1) * np.array([width, height, width, height])).astype(row.dtype)
-        return np.concatenate([boxes, row[:, 4:]], axis=1)
+        boxes = (moved * np.array([width, height, width, height])).astype(row.dtype)
+        whole = np.zeros_like(row[:1])
+        whole[0, [2, 3, LABEL]] = width, height, WHOLE
+        return np.concatenate([np.concatenate([boxes, row[:, 4:]], axis=1), whole])
 
     @classmethod
     def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
-        """Return how many objects of which classes there are, and where."""
-        found = row[row[:, LABEL] >= 0]
-        sure = found[found[:, SCORE] >= SURE]
-        counts = np.bincount(sure[:, LABEL].astype(np.int64), minlength=len(spec.outputs))
-        text = ", ".join(f"{count} {name}" for name, count in zip(spec.outputs, counts, strict=True) if count)
-        objects: list[dict[str, Any]] = [
-            {
-                "class": spec.outputs[int(one[LABEL])],
-                "score": round(float(one[SCORE]), 6),
-                "box": [round(float(value), 2) for value in one[:4]],
-            }
-            for one in found
-        ]
-        rows = tuple((str(one["class"]), f"{one['score']:.1%}", float(one["score"])) for one in objects[:top])
-        record = {"answer": text or "nothing", "objects": objects}
-        return Answer(text or "nothing", rows, record)
+        """Return how many sure objects of which classes there are, the classes with the surest first, and where."""
+        whole = row[row[:, LABEL] == WHOLE]
+        size = (int(whole[0, 3]), int(whole[0, 2])) if len(whole) else (spec.img_size, spec.img_size)
+        objects = [_object(one, size, spec) for one in row if one[LABEL] >= 0]
+        colours = {
+            name: "#{:02x}{:02x}{:02x}".format(*one)
+            for name, one in zip(spec.outputs, palette(len(spec.outputs)), strict=True)
+        }
+        best: dict[str, float] = {}
+        for one in objects:
+            best.setdefault(one["class"], one["score"])  # they come best first
+        counts = Counter(one["class"] for one in objects if one["score"] >= SURE)
+        rows = tuple(
+            (name, f"{counts[name]} sure, the surest {score:.1%}" if counts[name] else f"perhaps, {score:.1%}", score)
+            for name, score in list(best.items())[:top]
+        )
+        text = ", ".join(f"{counts[name]} {name}" for name in best if counts[name]) or "nothing sure"
+        record = {"answer": text, "size": list(size), "objects": objects, "outputs": list(spec.outputs)}
+        return Answer(text, rows, record, said=tuple(counts), colours=colours)
 
     @classmethod
     def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:  # noqa: ARG003
-        """Return how many sure objects there are, and the surest of them."""
-        return ["objects", *(part for number in range(1, top + 1) for part in (f"class_{number}", f"score_{number}"))]
+        """Return class, score and box."""
+        return ["class", "score", "left", "top", "right", "bottom"]
 
     @classmethod
-    def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:
-        """Return the surest objects."""
-        cells: list[str | float] = [sum(one["score"] >= SURE for one in answer.record["objects"])]
-        cells += [cell for name, _, score in answer.rows[:top] for cell in (name, score or 0.0)]
-        return cells + [""] * (len(cls.table_head(spec, top=top)) - len(cells))
+    def table_rows(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[list[str | float]]:
+        """Return a row an object, best first; an empty one where nothing was found."""
+        found = [[one["class"], one["score"], *one["box"]] for one in answer.record["objects"]]
+        return found or [[""] * len(cls.table_head(spec, top=top))]
+
+    @classmethod
+    def paint(cls, picture: np.ndarray, answer: Answer) -> np.ndarray:
+        """Return an image with the sure objects drawn on it."""
+        sure = [one for one in answer.record["objects"] if one["score"] >= SURE]
+        height, width = answer.record["size"]
+        return draw_objects(picture, sure, answer.colours, (height, width))
+
+    @classmethod
+    def line_record(cls, answer: Answer) -> dict[str, Any]:
+        """Return the objects."""
+        return {name: value for name, value in answer.record.items() if name != "outputs"}
+
+    @classmethod
+    def served_record(cls, answer: Answer) -> dict[str, Any]:
+        """Return the objects, and colours of the classes for a page."""
+        return answer.record | {"colours": [answer.colours[name] for name in answer.record["outputs"]], "sure": SURE}
+
+
+def _object(one: np.ndarray, size: tuple[int, int], spec: InputSpec) -> dict[str, Any]:
+    """Return an object as JSON holds it; masks as COCO's runs."""
+    place = int(one[LABEL])
+    found: dict[str, Any] = {"class": spec.outputs[place], "index": place, "score": round(float(one[SCORE]), 6)}
+    found["box"] = [round(float(value), 2) for value in one[:4].clip(0, [size[1], size[0]] * 2)]
+    if len(one) > CELLS:
+        side = round((len(one) - CELLS) ** 0.5)
+        runs = to_runs(one[CELLS:].reshape(side, side), one[:4], size)
+        found["segmentation"] = {"size": list(size), "counts": runs}
+    return found
 
 
 def standing(spec: InputSpec) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from ..task import Task, register_task
 from . import layouts  # noqa: F401, it registers its reader
 from .augment import CropAugment
 from .data import LOOKED, MaskEncoder, MaskTargets, claims, read_masks
-from .drawing import encode_places, palette
+from .drawing import encode_places, overlay, palette, resize_mask
 from .heads import Answers, Segmenter
 from .losses import Loss, mask_loss, pixel_losses, pixel_weights
 from .metrics import SegmentationMetrics, metric_specs, small_masks
@@ -332,6 +332,12 @@ class Segment(Task):
         """Return the classes that cover most."""
         cells: list[str | float] = [cell for name, _, share in answer.rows[:top] for cell in (name, share or 0.0)]
         return cells + [""] * (len(cls.table_head(spec, top=top)) - len(cells))
+
+    @classmethod
+    def paint(cls, picture: np.ndarray, answer: Answer) -> np.ndarray:
+        """Return an image under the colours of its classes."""
+        assert answer.mask is not None
+        return overlay(picture, resize_mask(answer.mask, (picture.shape[0], picture.shape[1])))
 
     @classmethod
     def line_record(cls, answer: Answer) -> dict[str, Any]:
