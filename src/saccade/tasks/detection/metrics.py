@@ -215,14 +215,13 @@ def class_curves(
 ) -> dict[int, np.ndarray]:
     """Return the precision at 101 recalls of every class that has objects, overlaps, 101."""
     found = {}
-    for label, own, total in _by_class(records, classes, size):
+    for label, hits, spared, total in _by_class(records, classes, size):
         curves = []
         for step in overlaps:
-            right, recall = _recall(own, step, total, size)
-            precision = right / np.arange(1, len(right) + 1)
-            precision = np.maximum.accumulate(precision[::-1])[::-1]
-            place = np.searchsorted(recall, RECALLS, side="left")
-            curves.append(np.append(precision, 0.0)[np.minimum(place, len(precision))])
+            counted = np.cumsum(spared >> step & 1 == 0)[np.flatnonzero((hits & ~spared) >> step & 1)]
+            right = np.arange(1, len(counted) + 1)  # recall rises at hits alone
+            precision = np.maximum.accumulate((right / counted)[::-1])[::-1]
+            curves.append(np.append(precision, 0.0)[np.searchsorted(right / total, RECALLS, side="left")])
         found[label] = np.stack(curves)
     return found
 
@@ -230,23 +229,25 @@ def class_curves(
 def average_recall(records: np.ndarray, *, size: int = 0) -> float:
     """Return the mean over classes and overlaps of the part of the objects that was found."""
     found = []
-    for _, own, total in _by_class(records, None, size):
-        ends = [_recall(own, step, total, size)[1] for step in range(len(OVERLAPS))]
-        found.append(np.mean([end[-1] if len(end) else 0.0 for end in ends]))
+    for _, hits, spared, total in _by_class(records, None, size):
+        ends = [((hits & ~spared) >> step & 1).sum() / total for step in range(len(OVERLAPS))]
+        found.append(np.mean(ends))
     return float(np.mean(found)) if found else 0.0
 
 
-def _by_class(records: np.ndarray, classes: Sequence[int] | None, size: int) -> "list[tuple[int, np.ndarray, int]]":
+def _by_class(
+    records: np.ndarray, classes: Sequence[int] | None, size: int
+) -> list[tuple[int, np.ndarray, np.ndarray, int]]:
+    """Return of each class that has objects: hits and spared answers as bits, surest first, and how many objects."""
     rows = records.reshape(-1, records.shape[-1])
-    objects = rows[(rows[:, SCORE] < 0) & (rows[:, FIRST + 2 * size] > 0)]
-    answers = rows[rows[:, SCORE] > 0]
-    answers = answers[np.argsort(-answers[:, SCORE], kind="stable")]
-    totals = np.bincount(objects[:, LABEL].astype(np.int64)) if len(objects) else np.zeros(0, np.int64)
-    chosen = [label for label in np.flatnonzero(totals).tolist() if classes is None or label in classes]
-    return [(label, answers[answers[:, LABEL] == label], int(totals[label])) for label in chosen]
-
-
-def _recall(own: np.ndarray, step: int, total: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    hit, spared = (own[:, FIRST + 2 * size + part].astype(np.int64) >> step & 1 for part in (0, 1))
-    right = np.cumsum(hit[spared == 0])
-    return right, right / total
+    label, score, hits, spared = (rows[:, column] for column in (LABEL, SCORE, FIRST + 2 * size, FIRST + 2 * size + 1))
+    totals = np.bincount(label[(score < 0) & (hits > 0)].astype(np.int64))
+    said = np.flatnonzero(score > 0)
+    said = said[np.lexsort((-score[said], label[said]))]
+    begins = np.searchsorted(label[said], np.arange(len(totals) + 1))
+    found = []
+    for place in np.flatnonzero(totals).tolist():
+        if classes is None or place in classes:
+            own = said[begins[place] : begins[place + 1]]
+            found.append((place, hits[own].astype(np.int64), spared[own].astype(np.int64), int(totals[place])))
+    return found
