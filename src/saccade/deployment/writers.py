@@ -312,7 +312,7 @@ def write_predictions(
     form, path = check_output(out, form=form)
     task, spec = predictions.task, predictions.spec
     if masks is not None and not task.masks:
-        raise ValueError(f"--masks was given; the task {task.name} tells no class of every pixel")
+        raise ValueError(f"--masks was given; the task {task.name} tells no masks of every pixel's class")
     if form == "coco" and not task.boxes:
         raise ValueError(f"--form coco was given; the task {task.name} tells no boxes of objects: use csv or jsonl")
     begun = _begun(predictions)

@@ -17,6 +17,7 @@ from .classes.options import ClassOptions, read_options
 from .findings import Evaluated, Example
 from .judge import Judge
 from .masks import MaskJudge
+from .objects import ObjectJudge
 from .opening import EvaluatedModel, EvaluatedSet, EvaluationError, choose, open_models, open_set
 from .result import FOLDER, Evaluation
 from .robust import Condition, corruptions, occlusions
@@ -25,6 +26,7 @@ EPSILONS = (1.0, 4.0)
 JUDGES: dict[str, type[Judge]] = {
     "classify": ClassJudge,
     "segment": MaskJudge,
+    "detect": ObjectJudge,
 }  # of tasks that have more to say than their metrics
 
 

@@ -64,12 +64,14 @@ function paint(canvas, objects, { scale, colours }) {
     const above = top >= high ? top - high : top;
     const begin = Math.max(0, Math.min(left, canvas.width - wide));
     pen.fillRect(begin, above, wide, high);
-    pen.fillStyle = "#000";
-    pen.strokeStyle = "#fff";
-    pen.lineJoin = "round";
-    pen.strokeText(text, begin + line, above + line);
+    pen.fillStyle = legible(colours[one.index]);
     pen.fillText(text, begin + line, above + line);
   }
+}
+
+function legible(colour) {
+  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  return 0.3 * red + 0.59 * green + 0.11 * blue > 128 ? "#000" : "#fff";
 }
 
 function fill(pen, { size: [height], counts }, scale) {

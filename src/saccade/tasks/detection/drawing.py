@@ -1,6 +1,7 @@
 """Answers as they are drawn: masks pasted into images, boxes and names on them."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,12 @@ def to_runs(cells: np.ndarray, box: np.ndarray, size: tuple[int, int]) -> str:
 
 
 def draw_objects(
-    picture: np.ndarray, objects: Sequence[Mapping[str, Any]], colours: Mapping[str, str], size: tuple[int, int]
+    picture: np.ndarray,
+    objects: Sequence[Mapping[str, Any]],
+    colours: Mapping[str, str],
+    size: tuple[int, int],
+    *,
+    side: int | None = None,
 ) -> np.ndarray:
     """Return an image with objects drawn on it, at a side at which names can be read.
 
@@ -62,16 +68,19 @@ def draw_objects(
         objects: with `class`, `box` and perhaps `score` and `segmentation`; the first ones are drawn on top.
         colours: of the classes, as "#rrggbb".
         size: height and width of the image that boxes and masks are of.
+        side: that the longer one is brought to; if not given, small images are enlarged and others left as they are.
     """
     image = Image.fromarray(picture)
-    scale = max(LEAST / max(image.size), 1.0)
-    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
+    scale = max(LEAST / max(image.size), 1.0) if side is None else side / max(image.size)
+    shape = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
+    image = image.resize(shape, Image.Resampling.BICUBIC, reducing_gap=3.0)
     for one in reversed(objects):
         if "segmentation" in one:
-            mask = Image.fromarray(to_mask(one["segmentation"], size).astype(np.uint8) * 110).resize(image.size)
-            image.paste(colours[one["class"]], mask=mask)
+            with suppress(ValueError):  # a list's own region may be none
+                mask = Image.fromarray(to_mask(one["segmentation"], size).astype(np.uint8) * 110).resize(image.size)
+                image.paste(colours[one["class"]], mask=mask)
     pen = ImageDraw.Draw(image)
-    line = max(round(max(image.size) / 240), 2)
+    line = max(round(max(image.size) / 200), 2)
     font = ImageFont.load_default(size=6 * line)
     for one in reversed(objects):
         across, down = image.width / size[1], image.height / size[0]
@@ -84,5 +93,11 @@ def draw_objects(
         above = top - high if top >= high else top
         wide = pen.textlength(text, font=font) + 2 * line
         pen.rectangle((left, above, left + wide, above + high), fill=colours[one["class"]])
-        pen.text((left + line, above), text, fill="white", stroke_fill="black", stroke_width=1, font=font)
+        pen.text((left + line, above), text, fill=_legible(colours[one["class"]]), font=font)
     return np.asarray(image)
+
+
+def _legible(colour: str) -> str:
+    """Return black or white, whichever can be read on a colour."""
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 128 else "white"

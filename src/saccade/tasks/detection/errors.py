@@ -51,6 +51,7 @@ class ShownMetrics(DetectionMetrics):
         scale = batch["image"].shape[-1] / batch["size"].amax(1).float()
         area = (areas(batch["boxes"].float()) / scale[:, None] ** 2).cpu()
         found["objects"] = torch.stack([labels, torch.stack(scores), area], -1)
+        found["side"] = torch.full((len(area),), batch["image"].shape[-1])
         if "masks" in answers:
             found["masks"] = (255 * answers["masks"][:, :SHOWN_MASKS]).to(torch.uint8).cpu()
         return found
@@ -62,6 +63,7 @@ class ShownMetrics(DetectionMetrics):
         empty = (objects[..., 0] < 0).all(1)
         sure = (answers[..., 4] >= ENOUGH).any(1)
         kept["ap"] = torch.where(empty, (~sure).float(), kept["ap"])  # nothing is found where nothing is: all is right
+        kept["side"] = self.columns["side"][:1]
         kept |= {"answers": answers, "objects": objects, "shown": torch.from_numpy(choose_shown(kept["ap"].numpy()))}
         return kept | ({"masks": self.columns["masks"][kept["shown"]]} if "masks" in self.columns else {})
 

@@ -26,8 +26,10 @@ from .boxes import areas, clip
 from .data import BoxTargets, ObjectEncoder
 from .detector import CELLS, LABEL, SCORE, Detector, read_answers, waits_for_device
 from .drawing import draw_objects, to_runs
-from .metrics import DetectionMetrics, metric_specs
+from .errors import ShownMetrics
+from .metrics import metric_specs
 from .objects import Objects
+from .page import DetectionPage
 
 DEFAULT_HEAD = "mask_rcnn"
 VISIBLE = 0.1  # part of a box that a crop shows, below which the object is left out
@@ -78,6 +80,7 @@ class Detect(Task):
     outputs_key = "classes"
     Options = DetectOptions
     recipe = "detect"
+    page = DetectionPage
     boxes = True
 
     def __init__(self, model: nn.Module, *, options: DetectOptions | None = None) -> None:
@@ -217,7 +220,7 @@ class Detect(Task):
     def metrics(self) -> Metrics:
         """Return what collects objects found and missed."""
         assert self.spec is not None
-        return DetectionMetrics(self.metric_specs(self.spec), masks=bool(self.spec.extra.get("masks")))
+        return ShownMetrics(self.metric_specs(self.spec), masks=bool(self.spec.extra.get("masks")))
 
     def answer(self, batch: Batch) -> dict[str, Tensor]:
         """Return what the model finds in each sample of a batch."""
