@@ -171,6 +171,14 @@ def test_answer_in_the_square_is_told_in_pixels_of_the_image():
     assert Detect.table_rows(Detect.describe(rows[:0], spec), spec) == [[""] * 6]
 
 
+@pytest.mark.parametrize(
+    "extra", [{"overlap": "0.5"}, {"least": 2}, {"kept": 0}, {"kept": [5]}, {"overlap": float("nan")}]
+)
+def test_spec_by_which_no_answer_stands_is_refused(extra):
+    with pytest.raises(ValueError, match=f"extra.{next(iter(extra))} is a number"):
+        Detect.check_spec(make_spec(**extra))
+
+
 def test_mask_of_a_box_that_leaves_the_image_is_cut():
     runs = to_runs(np.ones((4, 4), np.float32), np.array([-10.0, 5, 10, 30]), (20, 40))
     mask = paint_runs(unpack_counts(runs), (20, 40))

@@ -115,6 +115,14 @@ class Detect(Task):
         spec.extra |= {} if options.overlap is None else {"overlap": options.overlap}
 
     @classmethod
+    def check_spec(cls, spec: InputSpec) -> None:
+        """Refuse numbers by which no answers stand."""
+        for name, low, high in (("overlap", 0.0, 1.0), ("least", 0.0, 1.0), ("kept", 1, 10_000)):
+            value = spec.extra.get(name)
+            if value is not None and not (type(value) in (int, float) and low <= value <= high):
+                raise ValueError(f"extra.{name} is a number from {low:g} to {high:g}")
+
+    @classmethod
     def primary_of(cls, spec: InputSpec) -> str:
         """Return average precision, of masks where there are some."""
         return "mask_ap" if spec.extra.get("masks") else "ap"
@@ -262,7 +270,7 @@ class Detect(Task):
         left, top, wide, high = fitted(height, width, spec.img_size)
         moved = (row[:, :4] - np.array([left, top, left, top])) / np.array([wide, high, wide, high])
         boxes = (moved * np.array([width, height, width, height])).astype(row.dtype)
-        whole = np.zeros_like(row[:1])
+        whole = np.zeros((1, row.shape[1]), row.dtype)
         whole[0, [2, 3, LABEL]] = width, height, WHOLE
         return np.concatenate([np.concatenate([boxes, row[:, 4:]], axis=1), whole])
 
