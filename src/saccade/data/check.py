@@ -125,6 +125,7 @@ def look_through(
     progress: Callable[[int, int], None] | None = None,
     read_targets: ReadTargets = read_classes,
     columns: Mapping[str, str] | None = None,
+    task: str | None = None,
 ) -> LookedThrough:
     """Read every picture of a set once.
 
@@ -137,8 +138,9 @@ def look_through(
         progress: called with how many pictures are done and how many there are.
         read_targets: what the task makes of a list's columns; by default one class a sample.
         columns: of a list, which are read as what.
+        task: that the samples are for, where a folder can be read for several.
     """
-    data = open_data(spec, val=val, read_targets=read_targets, columns=columns)
+    data = open_data(spec, val=val, read_targets=read_targets, columns=columns, task=task)
     train = data.train.indexed() if isinstance(data.train, Stream) else data.train
     splits = {"train": train, "val": data.val}
     looks: list[Look] = []

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from saccade.config import DataConfig
 from saccade.data.check import check_data
 from saccade.data.framing import Framing
 from saccade.data.image import BadSample
@@ -13,6 +14,7 @@ from saccade.data.open import open_data
 from saccade.tasks.detection.data import ObjectEncoder
 from saccade.tasks.detection.regions import to_mask
 from saccade.tasks.detection.runs import pack_runs, paint_runs, unpack_counts
+from saccade.tasks.opening import open_samples
 from support.objects import change, make_image, make_objects
 
 
@@ -434,6 +436,28 @@ def test_yolo_file_of_no_image_and_broken_image_are_told(tmp_path):
     (tmp_path / "labels" / "stray.txt").write_text("0 0.5 0.5 0.1 0.1\n")
     names = {bad.name for bad in opened(tmp_path).train.lost}
     assert names == {"images/0.png", "labels/stray.txt"}
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda root: (root / "train.json").rename(root / "a.json"), "call the training one train.json"),
+        (lambda root: [file.unlink() for file in root.glob("*.json")], "shows the layouts of COCO, VOC and YOLO"),
+        (lambda root: _into(root, root / "deep" / "set"), r"deep/set is: give that"),
+    ],
+)
+def test_folder_that_is_none_is_told_what_it_lacks(root, make, match):
+    (root / "other.json").write_text('{"images": [], "annotations": []}')
+    make(root)
+    with pytest.raises(ValueError, match=match):
+        open_samples("detect", DataConfig(path=str(root)))
+
+
+def _into(root, place):
+    place.mkdir(parents=True)
+    for name in ("train.json", "val.json", "images"):
+        (root / name).rename(place / name)
+    (root / "other.json").unlink()
 
 
 # A clean copy

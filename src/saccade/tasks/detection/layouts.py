@@ -38,6 +38,23 @@ class ObjectFolderReader:
         return open_objects(path, bad_limit=options.bad_limit)
 
 
+def require_layout(spec: str) -> None:
+    """Refuse a folder that no layout knows, and say what is missing."""
+    path = Path(spec).expanduser()
+    if not spec or not path.is_dir() or ObjectFolderReader().matches(spec, path):
+        return
+    lists = [file.name for file in sorted(path.glob("*.json"))]
+    inner = next(
+        (one for one in sorted(path.rglob("*")) if one.is_dir() and ObjectFolderReader().matches("", one)), None
+    )
+    hint = "docs/detection.md shows the layouts of COCO, VOC and YOLO"
+    if inner is not None:
+        hint = f"{inner} is: give that"
+    elif lists:
+        hint = f"of its lists ({abbreviate(lists)}) call the training one train.json and the validation one val.json"
+    raise ValueError(f"{path} is not laid out as a set of images with objects; {hint}")
+
+
 def open_objects(path: Path, *, bad_limit: float = 0.05) -> Splits:
     """List a folder of images and objects.
 

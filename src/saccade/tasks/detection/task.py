@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig, TrainConfig
+from ...config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig
 from ...data.feed import Batch, Expand
 from ...data.framing import Encoder, fitted
 from ...data.open import Data
@@ -21,12 +21,12 @@ from ..segmentation.augment import CropAugment
 from ..segmentation.drawing import palette
 from ..segmentation.pyramid import any_size_options
 from ..task import Task, register_task
-from . import layouts  # noqa: F401, it registers its reader
 from .boxes import areas, clip
 from .data import BoxTargets, ObjectEncoder
 from .detector import CELLS, LABEL, SCORE, Detector, read_answers, waits_for_device
 from .drawing import draw_objects, to_runs
 from .errors import ShownMetrics
+from .layouts import require_layout
 from .metrics import metric_specs
 from .objects import Objects
 from .page import DetectionPage
@@ -88,6 +88,13 @@ class Detect(Task):
         self.model, self.options = model, options or DetectOptions()
 
     # From data to a batch
+
+    @classmethod
+    def open(cls, config: DataConfig, options: Any) -> Data:
+        """Open the samples that settings name, or say how they are to be laid out."""
+        for spec in (config.path, config.val):
+            require_layout(spec or "")
+        return super().open(config, options)
 
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
