@@ -106,7 +106,7 @@ function drawn(asked, answer) {
 // An answer in a line: the parts that are said, each with its share; of an answer without such parts, its text.
 function inWords(answer) {
   const said = answer.rows.filter((row) => row.said);
-  return said.length ? said.map((row) => `${row.name}, ${worth(row)}`).join("; ") : answer.text;
+  return said.length && !answer.objects ? said.map((row) => `${row.name}, ${worth(row)}`).join("; ") : answer.text;
 }
 
 const worth = (row) => (row.share === null ? row.text : percent(row.share));

@@ -52,7 +52,8 @@ function paint(canvas, objects, { scale, colours }) {
   const line = Math.max(2, Math.max(canvas.width, canvas.height) / 300);
   pen.clearRect(0, 0, canvas.width, canvas.height);
   pen.lineWidth = line;
-  pen.font = `600 ${6 * line}px system-ui, sans-serif`;
+  const letters = matchMedia("(max-width: 720px)").matches ? 10 * line : 6 * line;
+  pen.font = `600 ${letters}px system-ui, sans-serif`;
   pen.textBaseline = "top";
   for (const one of [...objects].reverse()) {
     pen.fillStyle = pen.strokeStyle = colours[one.index];
@@ -60,7 +61,7 @@ function paint(canvas, objects, { scale, colours }) {
     const [left, top, right, bottom] = one.box.map((side) => side * scale);
     pen.strokeRect(left, top, right - left, bottom - top);
     const text = `${one.class.slice(0, 24)} ${Math.round(100 * one.score)}%`;
-    const [high, wide] = [7.5 * line, pen.measureText(text).width + 2 * line];
+    const [high, wide] = [letters + 1.5 * line, pen.measureText(text).width + 2 * line];
     const above = top >= high ? top - high : top;
     const begin = Math.max(0, Math.min(left, canvas.width - wide));
     pen.fillRect(begin, above, wide, high);
