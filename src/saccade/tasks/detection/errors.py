@@ -48,10 +48,10 @@ class ShownMetrics(DetectionMetrics):
         told = [answers["boxes"], answers["scores"][..., None], answers["labels"][..., None]]
         found["answers"] = torch.cat([*(one.float().cpu() for one in told), torch.stack(kinds)[..., None].float()], -1)
         labels = torch.where(batch["crowd"].bool(), -1, batch["labels"]).float().cpu()
-        scale = batch["image"].shape[-1] / batch["size"].amax(1).float()
+        scale = self.side(batch) / batch["size"].amax(1).float()
         area = (areas(batch["boxes"].float()) / scale[:, None] ** 2).cpu()
         found["objects"] = torch.stack([labels, torch.stack(scores), area], -1)
-        found["side"] = torch.full((len(area),), batch["image"].shape[-1])
+        found["side"] = torch.full((len(area),), self.side(batch))
         if "masks" in answers:
             found["masks"] = (255 * answers["masks"][:, :SHOWN_MASKS]).to(torch.uint8).cpu()
         return found

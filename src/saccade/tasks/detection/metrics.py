@@ -66,16 +66,21 @@ class DetectionMetrics(Metrics):
     Args:
         specs: the metrics.
         masks: whether masks are compared too.
+        side: of the images' square, for batches without images.
     """
 
-    def __init__(self, specs: Sequence[MetricSpec], *, masks: bool) -> None:
+    def __init__(self, specs: Sequence[MetricSpec], *, masks: bool, side: int = 0) -> None:
         super().__init__(specs)
-        self.masks = masks
+        self.masks, self._side = masks, side
+
+    def side(self, batch: Mapping[str, Tensor]) -> int:
+        """Return the side of a batch's square images."""
+        return batch["image"].shape[-1] if "image" in batch else self._side
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return `records`, B, R, columns, and `mask_records` where there are masks."""
         found: dict[str, list[np.ndarray]] = {"records": [], **({"mask_records": []} if self.masks else {})}
-        side = batch["image"].shape[-1]
+        side = self.side(batch)
         for place in range(len(batch["labels"])):
             scale = side / float(batch["size"][place].max())
             boxes, truth = answers["boxes"][place].double(), batch["boxes"][place].double()

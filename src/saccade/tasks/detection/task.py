@@ -235,7 +235,9 @@ class Detect(Task):
     def metrics(self) -> Metrics:
         """Return what collects objects found and missed."""
         assert self.spec is not None
-        return ShownMetrics(self.metric_specs(self.spec), masks=bool(self.spec.extra.get("masks")))
+        return ShownMetrics(
+            self.metric_specs(self.spec), masks=bool(self.spec.extra.get("masks")), side=self.spec.img_size
+        )
 
     def answer(self, batch: Batch) -> dict[str, Tensor]:
         """Return what the model finds in each sample of a batch."""
