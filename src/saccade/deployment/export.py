@@ -65,6 +65,10 @@ def export(
     target = find_target(target)
     loaded = open_model(target)
     model, spec = loaded.model, loaded.spec
+    try:
+        find_task(spec.task).check_export(model)
+    except ValueError as error:
+        raise ExportError(f"{_name(target)} cannot be exported: {error}") from None
     folder = _folder(target, out)
     progress("gathering pictures")
     evidence = gather(target, spec, data=data, val=val, limit=limit)

@@ -53,8 +53,7 @@ class Task(nn.Module):
         Options: its options, a dataclass; given as `--task NAME:option=value`.
         page: what it adds to reports.
         recipe: what it is trained by if no recipe is named.
-        masks: whether its answers are masks.
-        boxes: whether its answers are objects with boxes.
+        masks, boxes: whether its answers are masks, or objects with boxes.
         reads: what a sample is: "image" or "text".
         own_models: whether its models are none of timm's: `create_model` builds them from the spec.
     """
@@ -67,8 +66,7 @@ class Task(nn.Module):
     Options: ClassVar[type] = NoOptions
     page: ClassVar[type[Page]] = Page
     recipe: ClassVar[str] = "small"
-    masks: ClassVar[bool] = False
-    boxes: ClassVar[bool] = False
+    masks, boxes = False, False
     reads: ClassVar[str] = "image"
     own_models: ClassVar[bool] = False
 
@@ -265,11 +263,7 @@ class Task(nn.Module):
         device: torch.device | str,  # noqa: ARG002
         generator: torch.Generator | None = None,  # noqa: ARG002
     ) -> dict[str, Tensor]:
-        """Draw what one step of the task needs, to be passed to it by name.
-
-        For a compiled task: `task(batch, **task.draw(size, device=..., generator=...))`, since torch.compile takes no
-        generator.
-        """
+        """Draw what one step needs, to be passed by name: `task(batch, **draws)`; torch.compile takes no generator."""
         return {}
 
     def set_epoch(self, epoch: float, total_epochs: int) -> None:
@@ -329,6 +323,15 @@ class Task(nn.Module):
             ]
         )
 
+    @classmethod
+    def gap(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> float:  # noqa: ARG003
+        """Return the largest difference between two raw answers to the same samples, B, ..."""
+        return float(np.abs(first - second).max())
+
+    @classmethod
+    def check_export(cls, model: nn.Module) -> None:
+        """Refuse, by ValueError, a model that cannot be written as a graph."""
+
     def metrics(self) -> Metrics:
         """Return what collects measurements of answers."""
         raise NotImplementedError
@@ -345,24 +348,12 @@ class Task(nn.Module):
 
     @classmethod
     def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:  # noqa: ARG003
-        """Return what `read_output` gave for one sample in terms of its image before it was framed.
-
-        Args:
-            row: of that sample.
-            size: height and width of the image.
-            spec: of the model.
-        """
+        """Return what `read_output` gave for one sample in terms of its image, of some height and width, unframed."""
         return row
 
     @classmethod
     def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
-        """Return what `read_output` gave for one sample in words, rows and names.
-
-        Args:
-            row: of that sample.
-            spec: of the model.
-            top: parts of the answer to name at most, where there are many.
-        """
+        """Return what `read_output` gave for one sample in words, rows and names, at most `top` of many."""
         raise NotImplementedError
 
     @classmethod

@@ -14,11 +14,13 @@ import saccade
 from saccade.building import build_model
 from saccade.config import ModelConfig
 from saccade.data.spec import InputSpec
+from saccade.deployment.bundle import ExportError
 from saccade.deployment.predictor import open_predictor
 from saccade.deployment.writers import write_predictions
 from saccade.runs import Run
 from saccade.scores import read_scores
 from saccade.tasks import Detect
+from saccade.tasks.detection.apart import answers_apart
 from saccade.tasks.detection.drawing import draw_objects, to_runs
 from saccade.tasks.detection.errors import (
     DOUBLED,
@@ -259,3 +261,32 @@ def test_maps_of_context_are_shown_inside_a_detector(name, view):
     found = saccade.explain(model, [picture], views=[view], shape=spec).pictures[0].views[0]
     assert found.absent is None
     assert any(figure.pixels is not None for figure in found.figures)
+
+
+# As a graph
+
+
+def test_order_of_nearly_equal_answers_says_nothing_of_how_far_they_lie_apart():
+    first = make_rows(((0, 0, 10, 10), 0.9, 0), ((5, 5, 20, 20), 0.9, 1), ((1, 1, 2, 2), 0.01, 0))
+    second = first[[1, 0, 2]] + np.array([0.001, 0, 0, 0, 0, 0], np.float32)
+    second[2, :4] = 50  # never stands
+    assert answers_apart(first[None], second[None], least=0.05) == pytest.approx(0.001, rel=1e-2)
+    second[0, 2] += 3
+    assert answers_apart(first[None], second[None], least=0.05) == pytest.approx(3, rel=1e-2)
+    assert answers_apart(first[None], first[None, :1], least=0.05) == np.inf
+    assert np.isnan(answers_apart(first[None] * np.nan, first[None], least=0.05))
+
+
+@pytest.mark.parametrize("head", ["mask_rcnn", "cascade", "sparse_rcnn", "reppoints_v2"])
+def test_graph_of_a_detector_that_looks_again_is_refused(head):
+    options = "width=16,depth=1,groups=4" if head == "reppoints_v2" else "width=16,proposals=8"
+    model = build_model(ModelConfig(name="resnet10t", head=f"{head}:{options}"), make_spec(), seed=0)
+    with pytest.raises(ValueError, match="of detectors retinanet and atss are written as graphs"):
+        Detect.check_export(model)
+
+
+def test_export_of_a_detector_that_looks_again_is_refused_before_anything_is_written(trained):
+    _, run = trained
+    with pytest.raises(ExportError, match="cannot be exported: its head is RegionDetector"):
+        saccade.export(run.path)
+    assert not (run.path / "export").exists()

@@ -21,8 +21,10 @@ from ..segmentation.augment import CropAugment
 from ..segmentation.drawing import palette
 from ..segmentation.pyramid import any_size_options
 from ..task import Task, register_task
+from .apart import answers_apart
 from .boxes import areas, clip
 from .data import BoxTargets, ObjectEncoder
+from .dense import ATSS, RetinaNet
 from .detector import CELLS, LABEL, SCORE, Detector, read_answers, waits_for_device
 from .drawing import draw_objects, to_runs
 from .errors import ShownMetrics
@@ -231,6 +233,21 @@ class Detect(Task):
     def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
         """Return average precision and what else is measured."""
         return metric_specs(spec.outputs, masks=bool(spec.extra.get("masks")))
+
+    @classmethod
+    def gap(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> float:
+        """Return how far answers that count lie apart, whatever their order."""
+        return answers_apart(first, second, least=standing(spec)["least"])
+
+    @classmethod
+    def check_export(cls, model: nn.Module) -> None:
+        """Refuse detectors that look at boxes again: what they look at has no operator in ONNX that answers alike."""
+        head = getattr(model, "head", None)
+        if not isinstance(head, RetinaNet | ATSS):
+            raise ValueError(
+                f"its head is {type(head).__name__}, and of detectors retinanet and atss are written as graphs; train "
+                "with --set model.head=atss, or use the run itself"
+            )
 
     def metrics(self) -> Metrics:
         """Return what collects objects found and missed."""
