@@ -16,7 +16,7 @@ TINY = {"keep.ema": None, "data.workers": 0, "augment.jitter": 0.1}
 def train(data, out, head):
     return saccade.train(
         str(data),
-        task="detect:scale=[0.9,1.1],least=0.01",
+        task="detect:scale=[0.9,1.1],least=0.001",
         model="resnet10t",
         epochs=3,
         batch_size=4,

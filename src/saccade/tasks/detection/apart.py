@@ -4,7 +4,7 @@ import numpy as np
 
 from .detector import CELLS, LABEL, SCORE
 
-MARGIN = 0.01  # of a score: what lies this near to where answers begin to count may fall on either side
+MARGIN = 1.2  # times the least score: what lies nearer to where answers begin to count may fall on either side
 
 
 def answers_apart(first: np.ndarray, second: np.ndarray, *, least: float) -> float:
@@ -20,7 +20,7 @@ def answers_apart(first: np.ndarray, second: np.ndarray, *, least: float) -> flo
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         return float("nan")
     pairs = [(a, b) for one, two in zip(first, second, strict=True) for a, b in ((one, two), (two, one))]
-    return max((_farthest(a[a[:, SCORE] >= least + MARGIN], b) for a, b in pairs), default=0.0)
+    return max((_farthest(a[a[:, SCORE] >= least * MARGIN], b) for a, b in pairs), default=0.0)
 
 
 def _farthest(rows: np.ndarray, others: np.ndarray) -> float:
