@@ -126,6 +126,16 @@ class Detector(nn.Module):
             for entry, stride in zip(self.neck.feature_info, strides, strict=True)
         ]
 
+    @property
+    def no_graph(self) -> str | None:
+        """Why it cannot be written as a graph: ONNX has no operator that looks at boxes, or at points, as these do."""
+        if isinstance(self.head, RetinaNet | ATSS):
+            return None
+        return (
+            f"its head is {type(self.head).__name__}, and of detectors retinanet and atss are written as graphs; train "
+            "with --set model.head=atss, or use the run itself"
+        )
+
     def maps(self, x: Tensor) -> tuple[list[Tensor], tuple[int, int]]:
         """Return the four maps that the head gets, and the size of the images with what was added to their sides."""
         padded = pad_to(x, self.multiple)

@@ -7,12 +7,12 @@ import numpy as np
 
 from ...data.framing import fitted
 from ...report.chart import line_chart
+from ...report.image import encode_image
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph, table
-from ...report.picture import encode_picture
 from ...report.rows import Interval, share_chart
 from ..metric import MetricSpec
-from ..page import NAME, Page, Shown, no_pictures
+from ..page import NAME, Page, Shown, no_images
 from ..segmentation.drawing import palette
 from ..segmentation.metrics import SOME, WORST
 from .data import BoxTargets
@@ -94,7 +94,7 @@ def _image_section(shown: Shown) -> Section:
     kept = shown.predictions
     targets = None if shown.source is None else shown.source.targets
     if shown.source is None or not shown.same_samples or not isinstance(targets, BoxTargets):
-        return no_pictures(shown, title)
+        return no_images(shown, title)
     least = best_threshold(kept["answers"], kept["objects"])
     colours = _colours(shown)
     items = []
@@ -112,7 +112,7 @@ def _image_section(shown: Shown) -> Section:
         pictures = [
             tag(
                 "div",
-                encode_picture(_drawn(pixels, some, colours), alt=f"{words} of {name}", largest=SIDE),
+                encode_image(_drawn(pixels, some, colours), alt=f"{words} of {name}", largest=SIDE),
                 class_="frame",
             )
             for some, words in ((truth, "truth"), (answer, "answer"))
@@ -124,9 +124,7 @@ def _image_section(shown: Shown) -> Section:
         "found for the least that is wrong (F1). Images whose truth is wrong gather among the worst: look at it before "
         "blaming the model."
     )
-    body = (
-        tag("ol", *items, class_="pictures beside") if items else paragraph("No picture could be read.", class_="note")
-    )
+    body = tag("ol", *items, class_="pictures beside") if items else paragraph("No image could be read.", class_="note")
     return Section("pictures", title, join(paragraph(about), body))
 
 

@@ -24,7 +24,6 @@ from ..task import Task, register_task
 from .apart import answers_apart
 from .boxes import areas, clip
 from .data import BoxTargets, ObjectEncoder
-from .dense import ATSS, RetinaNet
 from .detector import CELLS, LABEL, SCORE, Detector, read_answers, waits_for_device
 from .drawing import draw_objects, to_runs
 from .errors import ShownMetrics
@@ -239,16 +238,6 @@ class Detect(Task):
         """Return how far answers that count lie apart, whatever their order."""
         return answers_apart(first, second, least=standing(spec)["least"])
 
-    @classmethod
-    def check_export(cls, model: nn.Module) -> None:
-        """Refuse detectors that look at boxes again: what they look at has no operator in ONNX that answers alike."""
-        head = getattr(model, "head", None)
-        if not isinstance(head, RetinaNet | ATSS):
-            raise ValueError(
-                f"its head is {type(head).__name__}, and of detectors retinanet and atss are written as graphs; train "
-                "with --set model.head=atss, or use the run itself"
-            )
-
     def metrics(self) -> Metrics:
         """Return what collects objects found and missed."""
         assert self.spec is not None
@@ -334,11 +323,11 @@ class Detect(Task):
         return found or [[""] * len(cls.table_head(spec, top=top))]
 
     @classmethod
-    def paint(cls, picture: np.ndarray, answer: Answer) -> np.ndarray:
+    def paint(cls, pixels: np.ndarray, answer: Answer) -> np.ndarray:
         """Return an image with the sure objects drawn on it."""
         sure = [one for one in answer.record["objects"] if one["score"] >= SURE]
         height, width = answer.record["size"]
-        return draw_objects(picture, sure, answer.colours, (height, width))
+        return draw_objects(pixels, sure, answer.colours, (height, width))
 
     @classmethod
     def line_record(cls, answer: Answer) -> dict[str, Any]:
