@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 .PHONY: help env browser demo test test-slow lint clean
 
 help:
-	@echo "make demo       set up and train a small model on the embedded pictures, in a few minutes"
+	@echo "make demo       set up and train a small model on the embedded images, in a few minutes"
 	@echo "make test       set up, lint, type-check and run the tests"
 	@echo "make test-slow  the tests left out of 'make test' for their length"
 	@echo "make clean      remove the environment and caches"

@@ -43,8 +43,8 @@ def photographs(side: int) -> Tensor:
     from sklearn.datasets import load_sample_images  # type: ignore[import-untyped]
 
     found = []
-    for picture in load_sample_images().images:
-        whole = torch.from_numpy(picture.copy()).permute(2, 0, 1)[None].float()
+    for image in load_sample_images().images:
+        whole = torch.from_numpy(image.copy()).permute(2, 0, 1)[None].float()
         for left in (0, whole.shape[3] - whole.shape[2]):
             square = whole[:, :, :, left : left + whole.shape[2]]
             found.append(torch.nn.functional.interpolate(square, size=(side, side), mode="bicubic", antialias=True))

@@ -4,7 +4,7 @@
     python benchmarks/coverage.py --records-only                        # its part on statistics that are no mean
     python benchmarks/coverage.py --verdicts-only                       # its part on failures, single numbers and looks
 
-An experiment draws new trainings and new pictures. 95 % is promised, and no more false alarms than 5 % at any number of
+An experiment draws new trainings and new images. 95 % is promised, and no more false alarms than 5 % at any number of
 arms; 93 to 97 is what the tables are checked for.
 """
 
@@ -23,21 +23,21 @@ from saccade.comparison.paired import paired_difference, statistic_difference
 from saccade.comparison.spread import MeanSquares, Spread, mean_squares, paired_spread, unpaired_spread
 from saccade.tasks.multilabel.metrics import mean_average_precision
 
-SEEDS, PICTURES = (3, 5, 10), (200, 1000, 10000)
+SEEDS, IMAGES = (3, 5, 10), (200, 1000, 10000)
 BINARY = {  # accuracy, effect and standard deviations in logits
     "same recipe, seeds alike": {"accuracy": 0.75, "effect": 0.0, "seed_sd": 0.0, "taste_sd": 0.0},
     "same recipe, seeds vary": {"accuracy": 0.75, "effect": 0.0, "seed_sd": 0.1, "taste_sd": 0.0},
     "small effect": {"accuracy": 0.9, "effect": 0.3, "seed_sd": 0.1, "taste_sd": 0.5},
-    "pictures dominate": {"accuracy": 0.75, "effect": 0.3, "seed_sd": 0.0, "taste_sd": 1.5},
-    "seeds and pictures": {"accuracy": 0.75, "effect": 0.3, "seed_sd": 0.1, "taste_sd": 1.0},
+    "images dominate": {"accuracy": 0.75, "effect": 0.3, "seed_sd": 0.0, "taste_sd": 1.5},
+    "seeds and images": {"accuracy": 0.75, "effect": 0.3, "seed_sd": 0.1, "taste_sd": 1.0},
     "seeds dominate": {"accuracy": 0.75, "effect": 1.0, "seed_sd": 0.5, "taste_sd": 0.5},
     "97 % right": {"accuracy": 0.97, "effect": 0.5, "seed_sd": 0.05, "taste_sd": 1.0},
 }
 ARMS, LEVELS = (1, 5, 10, 20), (0.05, 0.01, 0.0025, 0.0005)
-NORMAL = {  # standard deviations of training, picture and rest; 0.3 is 9 % of answers differing
+NORMAL = {  # standard deviations of training, image and rest; 0.3 is 9 % of answers differing
     "rest only": (0.0, 0.0, 0.3),
-    "pictures only": (0.0, 0.3, 0.0),
-    "pictures, no seeds": (0.0, 0.3, 0.3),
+    "images only": (0.0, 0.3, 0.0),
+    "images, no seeds": (0.0, 0.3, 0.3),
     "few of seeds": (0.002, 0.2, 0.3),
     "all three": (0.01, 0.2, 0.3),
     "seeds dominate": (0.05, 0.1, 0.2),
@@ -85,19 +85,17 @@ def main() -> None:
 
 
 def binary_coverage(experiments: int, rng: np.random.Generator) -> list[float]:
-    print("## Right or wrong answers (logit-normal trainings and pictures), 95 % interval\n")
+    print("## Right or wrong answers (logit-normal trainings and images), 95 % interval\n")
     print(
         f"{experiments} experiments a line, {experiments // 4} for the bootstrap (400 resamples); one standard error of"
     )
     print("a coverage is 0.5 points, of the bootstrap's 1.0.\n")
-    print(
-        "| model | seeds | pictures | true difference | seed share | **ours** | Satterthwaite | two-level bootstrap |"
-    )
+    print("| model | seeds | images | true difference | seed share | **ours** | Satterthwaite | two-level bootstrap |")
     print("| --- | --: | --: | --: | --: | --: | --: | --: |")
     column = []
     for name, model in BINARY.items():
         for S in SEEDS:
-            for P in PICTURES:
+            for P in IMAGES:
                 ours, peer, boot, share, truth = [], [], [], [], 0.0
                 weights = resampling(S, P, rng)
                 for a, b, truth in batches(experiments, (S, S), P, model, rng):
@@ -119,17 +117,17 @@ def binary_coverage(experiments: int, rng: np.random.Generator) -> list[float]:
 
 
 def normal_coverage(rng: np.random.Generator, experiments: int = 20_000) -> list[float]:
-    print("\n## Normal trainings, pictures and rest, 95 % interval\n")
+    print("\n## Normal trainings, images and rest, 95 % interval\n")
     print(
         f"{experiments} experiments a line, mean squares drawn from their exact distributions (standard error 0.15).\n"
     )
-    print("| model | seeds | " + " | ".join(f"{P} pictures: ours | Satterthwaite" for P in PICTURES) + " |")
+    print("| model | seeds | " + " | ".join(f"{P} images: ours | Satterthwaite" for P in IMAGES) + " |")
     print("| --- | --: |" + " --: |" * 6)
     column = []
     for name, sds in NORMAL.items():
         for S in (2, *SEEDS):
             cells = []
-            for P in PICTURES:
+            for P in IMAGES:
                 ms = draw(experiments, S, P, sds, 0.0, rng)
                 spread = paired_spread(ms, seeds=S, samples=P)
                 ours, peer = (np.abs(ms.mean) <= half for half in (spread.half_width(), satterthwaite(spread)))
@@ -143,7 +141,7 @@ def normal_coverage(rng: np.random.Generator, experiments: int = 20_000) -> list
 def small_levels(rng: np.random.Generator, experiments: int = 20_000) -> None:
     print("\n## False alarms of one arm at small levels, percent: ours, and Satterthwaite's in brackets\n")
     print(
-        "Normal trainings and pictures, 200 pictures; the chance of an alarm averaged over "
+        "Normal trainings and images, 200 images; the chance of an alarm averaged over "
         f"{experiments} drawn mean squares.\n"
     )
     print("| seeds | of the variance trainings cause | " + " | ".join(f"{100 * x:g} %" for x in LEVELS) + " |")
@@ -167,13 +165,13 @@ def families(experiments: int, rng: np.random.Generator) -> None:
         "Where no arm differs, Holm raises an alarm exactly when one arm's p-value is below 5 % / arms. "
         f"{experiments} experiments\na line; one standard error is {100 * np.sqrt(0.05 * 0.95 / experiments):.2f}.\n"
     )
-    print("| scores | pictures | seeds | " + " | ".join(f"{m} arm{'s' if m > 1 else ''}" for m in ARMS) + " |")
+    print("| scores | images | seeds | " + " | ".join(f"{m} arm{'s' if m > 1 else ''}" for m in ARMS) + " |")
     print("| --- | --: | --: |" + " --: |" * len(ARMS))
     normal = [(f"normal, {100 * x:.0f} % by trainings", 60, {"share": x}) for x in (0.0, 0.5, 0.9, 0.95)]
     answers = [
         ("seeds alike", 1000, {"accuracy": 0.75, "seed_sd": 0.0, "taste_sd": 0.0}),
-        ("pictures dominate", 200, {"accuracy": 0.75, "seed_sd": 0.0, "taste_sd": 1.5}),
-        ("seeds and pictures", 1000, {"accuracy": 0.75, "seed_sd": 0.1, "taste_sd": 1.0}),
+        ("images dominate", 200, {"accuracy": 0.75, "seed_sd": 0.0, "taste_sd": 1.5}),
+        ("seeds and images", 1000, {"accuracy": 0.75, "seed_sd": 0.1, "taste_sd": 1.0}),
         ("seeds dominate", 200, {"accuracy": 0.75, "seed_sd": 0.5, "taste_sd": 0.5}),
         ("97 % right", 50, {"accuracy": 0.97, "seed_sd": 0.05, "taste_sd": 1.0}),
         ("97 % right", 200, {"accuracy": 0.97, "seed_sd": 0.05, "taste_sd": 1.0}),
@@ -203,9 +201,9 @@ def power(experiments: int, rng: np.random.Generator) -> None:
     print(
         "Differences in points. Planned: from the true spread. Reported: the mean `.detectable` of 500 experiments.\n"
     )
-    print("| model | seeds | pictures | planned | power there | reported | power there |")
+    print("| model | seeds | images | planned | power there | reported | power there |")
     print("| --- | --: | --: | --: | --: | --: | --: |")
-    for name in ("rest only", "pictures, no seeds", "all three", "seeds dominate"):
+    for name in ("rest only", "images, no seeds", "all three", "seeds dominate"):
         sds = NORMAL[name]
         for S in SEEDS:
             P = 1000
@@ -215,7 +213,7 @@ def power(experiments: int, rng: np.random.Generator) -> None:
             reported = np.mean([one(spread, i).estimated_detectable() for i in range(500)])
             found = [found_share(draw(20_000, S, P, sds, x, rng), S, P) for x in (planned, reported)]
             print_power(f"normal, {name}", (S, P), (planned, reported), found)
-    for name in ("same recipe, seeds vary", "pictures dominate", "seeds and pictures"):
+    for name in ("same recipe, seeds vary", "images dominate", "seeds and images"):
         for S in SEEDS:
             binary_power(name, S, 1000, experiments, rng)
 
@@ -249,9 +247,7 @@ def print_power(name: str, sizes: tuple[int, int], differences: Any, found: list
 def unpaired(experiments: int, rng: np.random.Generator) -> None:
     print("\n## Arms with different seeds: false alarms of a recipe against itself, 5 % promised\n")
     print(
-        "| seeds of the arms | "
-        + " | ".join(f"{P} pictures, seeds alike | vary | vary much" for P in (200, 1000))
-        + " |"
+        "| seeds of the arms | " + " | ".join(f"{P} images, seeds alike | vary | vary much" for P in (200, 1000)) + " |"
     )
     print("| --- |" + " --: |" * 6)
     for seeds in ((2, 2), (3, 3), (3, 5), (3, 10), (5, 5), (10, 10)):
@@ -314,7 +310,7 @@ def batches(experiments: int, seeds: tuple[int, int], samples: int, model: dict[
 
 
 def bootstrap_holds(d: np.ndarray, truth: float, weights: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Whether the percentile interval of resampled seeds and resampled pictures holds the truth, for each of d."""
+    """Whether the percentile interval of resampled seeds and resampled images holds the truth, for each of d."""
     seeds, samples = weights
     means = ((d.astype(np.float32) @ samples) * seeds).sum(1)  # experiments, resamples
     low, high = np.quantile(means, (0.025, 0.975), axis=1)
@@ -322,7 +318,7 @@ def bootstrap_holds(d: np.ndarray, truth: float, weights: tuple[np.ndarray, np.n
 
 
 def resampling(seeds: int, samples: int, rng: np.random.Generator, resamples: int = 400) -> Any:
-    """Weights of drawing with replacement, seeds x resamples and pictures x resamples."""
+    """Weights of drawing with replacement, seeds x resamples and images x resamples."""
     return tuple((rng.multinomial(n, np.full(n, 1 / n), resamples).T / n).astype(np.float32) for n in (seeds, samples))
 
 

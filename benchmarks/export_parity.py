@@ -5,7 +5,7 @@
     python benchmarks/export_parity.py sot_7 ExtraBlock                                     # some, printed
 
 Each model is exported and compared in a process of its own. Weights are the first ones with noise added, so that
-nothing is at a neutral start; pictures are photographs of clothes in grey and coloured clouds, three asked one at a
+nothing is at a neutral start; images are photographs of clothes in grey and coloured clouds, three asked one at a
 time and ten by fives.
 """
 
@@ -133,7 +133,7 @@ def at_sizes(model: nn.Module, side: int, sizes: tuple[tuple[int, int], ...]) ->
         ):
             path = Path(folder) / f"model.{form}"
             write(program, path, bundle)
-            parity = compare(asked.outputs, opener(path).outputs, pictures(spec), sizes, spec)
+            parity = compare(asked.outputs, opener(path).outputs, images(spec), sizes, spec)
             found[form] = parity.difference
             found["scale"], found["same"] = max(found["scale"], parity.scale), min(found["same"], parity.same)
             path.unlink()
@@ -149,7 +149,7 @@ def vit(name: str, side: int) -> nn.Module:
 def stirred(model: nn.Module, side: int) -> nn.Module:
     """Add noise to all weights, since what starts as nothing would be compared as nothing, and settle batch norms.
 
-    Running statistics are those of noise pictures: with others a deep network's logits grow to hundreds, where float32
+    Running statistics are those of noise images: with others a deep network's logits grow to hundreds, where float32
     has no 0.0001 to compare.
     """
     with torch.no_grad():
@@ -162,9 +162,9 @@ def stirred(model: nn.Module, side: int) -> nn.Module:
     return model.eval()
 
 
-def pictures(spec: InputSpec) -> Tensor:
+def images(spec: InputSpec) -> Tensor:
     """Return photographs of clothes and coloured clouds in turn, uint8 10, 3, S, S."""
-    clothes = gather("", spec, data="", limit=5).pictures
+    clothes = gather("", spec, data="", limit=5).images
     small = torch.rand(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     clouds = F.interpolate(small, clothes.shape[-2:], mode="bicubic").mul(255).clamp(0, 255).to(torch.uint8)
     return torch.stack([clothes, clouds], 1).flatten(0, 1)

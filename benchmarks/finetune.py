@@ -22,29 +22,30 @@ from typing import Any
 
 import numpy as np
 import torch
+from one_process import share_processes
 
 from saccade import compare, cross_validate
 from saccade.config import parse_settings
 
 TRIED = {
     "as it is": "",
-    "slower": "lr=3e-4",
-    "faster": "lr=1.5e-3",
-    "fastest": "lr=3e-3",
+    "slower": "lr=1e-4,optim.new_scale=30",
+    "faster": "lr=1e-3,optim.new_scale=3",
     "flat": "optim.layer_decay=0.9",
     "steep": "optim.layer_decay=0.65",
-    "longer": "epochs=40",
-    "small": "img_size=192",
+    "head longer": "schedule.head_epochs=10",
     "large": "img_size=256",
     "gentle crops": "augment.scale=[0.6,1.0]",
-    "mixed": "augment.mixup=0.2,augment.cutmix=1.0,augment.mix_prob=0.5,epochs=40",
-    "no head first": "schedule.head_epochs=0",
-    "probe": "model.probe=true,lr=4e-3",
-    "probe slow": "model.probe=true,lr=1e-3",
-    "frozen half": "model.freeze=0.5",
+    "mixed": "augment.mixup=0.2,augment.cutmix=1.0,augment.mix_prob=0.5",
+    "head no faster": "optim.new_scale=1",
+    "probe": "model.probe=true",
+    "probe faster": "model.probe=true,optim.new_scale=30",
 }
-PROBE = "model.probe=true,optim.lr=3e-3,schedule.head_epochs=0"
-SCRATCH = "recipe=small,model.checkpoint=null,schedule.epochs=60,data.img_size=160,augment.crop=resized,optim.lr=1e-3"
+PROBE = "model.probe=true"
+SCRATCH = (
+    "recipe=small,model.checkpoint=null,schedule.epochs=100,optim.batch_size=32,augment.crop=resized,optim.lr=1e-3,"
+    "data.img_size=160"
+)
 
 
 def main() -> None:
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--stage", action="append", choices=list(STAGES), help="tune, folds and plugins if not given")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--parallel", type=int, default=None, help="runs side by side")
+    parser.add_argument("--staying", type=int, default=None, help="processes that stay, instead of one a run")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument(
@@ -65,6 +67,8 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, a setting of every run")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.staying:
+        share_processes(args.staying)
     for stage in args.stage or ["tune", "folds", "plugins"]:
         begun = time.perf_counter()
         found = STAGES[stage](args)
@@ -142,13 +146,11 @@ def _compared(args: argparse.Namespace, name: str, arms: list[str], **options: A
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """Return what spares time and disk in many short runs."""
     shared = {
-        "optim.batch_size": 32,
-        "optim.lr": 7e-4,
         "keep.evaluate_every": 10,
         "keep.every_seconds": 1e9,
         "keep.states": 1,
         "engine.compile": False,
-        "data.workers": 2,
+        "data.workers": 3,
     }
     return shared | parse_settings(args.set)
 

@@ -40,7 +40,7 @@ from benchmarks.mutate import as_text, mutate, twist  # noqa: E402
 
 
 class Images:
-    """One picture, decoded from bytes and from a file."""
+    """One image, decoded from bytes and from a file."""
 
     def __init__(self, folder):
         self.folder, self.seeds = folder, []
@@ -68,10 +68,10 @@ class Images:
 
 
 class Shards:
-    """A tar of pictures and labels, listed and read."""
+    """A tar of images and labels, listed and read."""
 
     def __init__(self, folder):
-        self.folder, self.picture = folder, Images(folder).seeds[0]
+        self.folder, self.image = folder, Images(folder).seeds[0]
 
     def __call__(self, draw):
         from saccade.data.open import open_data
@@ -83,7 +83,7 @@ class Shards:
                 stem = f"{'deep/' * draw.choice((0, 0, 30))}{number}"
                 label = draw.choice(("cls", "json"))
                 text = as_text(twist({"label": number % 2}, draw), draw) if draw.random() < 0.1 else str(number % 2)
-                for name, data in ((f"{stem}.jpg", self.picture), (f"{stem}.{label}", text.encode())):
+                for name, data in ((f"{stem}.jpg", self.image), (f"{stem}.{label}", text.encode())):
                     info = tarfile.TarInfo(name)
                     info.size = len(data)
                     archive.addfile(info, io.BytesIO(data))

@@ -28,7 +28,7 @@ def write_rows(path, rows, draw):
 
 
 def read_all(data):
-    """Read every picture of a set; bad ones are what is expected of some."""
+    """Read every image of a set; bad ones are what is expected of some."""
     from saccade.data.image import BadSample
     from saccade.data.source import Stream
 

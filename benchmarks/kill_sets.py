@@ -32,13 +32,13 @@ def make_data(made):
     import pyarrow.parquet as parquet
     from PIL import Image
 
+    from support.images import write_shard
     from support.lists import write_images, write_list
     from support.masks import make_masks
-    from support.pictures import write_shard
     from support.trainings import png_folder
 
-    pictures = png_folder(made / "pictures", train=48, val=12, bad=1)
-    files = sorted(pictures.glob("*/*/*.png"))
+    images = png_folder(made / "pictures", train=48, val=12, bad=1)
+    files = sorted(images.glob("*/*/*.png"))
     rows = [{"path": str(f.relative_to(made)), "label": f.parent.name, "split": f.parts[-3]} for f in files]
     write_list(made / "list.csv", rows, ("label",))
     parquet.write_table(pyarrow.Table.from_pylist(rows), made / "list.parquet")
@@ -67,7 +67,7 @@ def make_data(made):
 
 
 def make_published(made, whole):
-    """Write pictures as Hugging Face has them: saved, in Parquet, and as a set by name."""
+    """Write images as Hugging Face has them: saved, in Parquet, and as a set by name."""
     import datasets
 
     datasets.disable_progress_bars()

@@ -58,7 +58,7 @@ PLUGINS = {
     "distill": ("distill:teacher={teacher}",),
 }
 OF_CLASSES = ("token_label", "label maps", "distill")
-PICTURES = (
+IMAGES = (
     "embedded", "folder", "list", "list in parquet", "images in parquet", "saved", "hub", "hub stream", "shards", "npz",
     "arrays",
 )  # fmt: skip
@@ -93,9 +93,9 @@ class Case:
 def cases():
     """Return all that is trained: each plug-in on a third of the kinds of data of classes, and on every other task."""
     plain = [name for name in PLUGINS if name not in OF_CLASSES]
-    found = [Case("classify", "folder", plugin) for plugin in OF_CLASSES]  # labels and a teacher are of these pictures
+    found = [Case("classify", "folder", plugin) for plugin in OF_CLASSES]  # labels and a teacher are of these images
     for place, plugin in enumerate(plain):
-        found += [Case("classify", data, plugin) for number, data in enumerate(PICTURES) if (place + number) % 3 == 0]
+        found += [Case("classify", data, plugin) for number, data in enumerate(IMAGES) if (place + number) % 3 == 0]
     found += [Case("classify", "folder", model=one) for one in [*FAMILIES.items(), SWIN]]
     found += [
         Case(task, data, plugin)

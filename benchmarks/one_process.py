@@ -1,11 +1,16 @@
-"""Comparisons whose runs take turns in this process: CUDA, its libraries and decoded files are loaded once.
+"""Comparisons whose runs take turns in this process, or in a few that stay: CUDA and its libraries are loaded once.
 
 Runs are seconds long on a large GPU, and a process needs half a minute before its first step. What is trained is the
 same: a run depends on its settings alone.
 """
 
 import gc
-from collections.abc import Iterator
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ import torch
 
 from saccade.comparison import planning, schedule
 from saccade.comparison.budget import Pace
+from saccade.comparison.schedule import Clock, Job, Watch
 from saccade.comparison.worker import Outcome, train_run
 from saccade.config import TrainConfig
 from saccade.data.feed import Batch
@@ -28,6 +34,44 @@ def share_process() -> None:
     SharedFiles().install()
 
 
+def share_processes(count: int) -> None:
+    """Let comparisons begun from here on train in so many processes that stay, instead of one a run.
+
+    Args:
+        count: of processes; the calling script must keep its work under `if __name__ == "__main__"`.
+    """
+    spawning = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(count, mp_context=spawning, initializer=_end_with, initargs=(os.getpid(),))
+
+    def run_in_pool(jobs: Sequence[Job], watch: Watch, clock: Clock | None = None) -> dict[tuple[str, int], Outcome]:  # noqa: ARG001
+        found, waiting = {}, {}
+        for job in jobs:
+            watch.begin(job, job.path, job.config.schedule.epochs)
+            waiting[pool.submit(_train_and_clear, job.config, job.path)] = job
+        for future in as_completed(waiting):
+            job = waiting[future]
+            found[(job.arm, job.seed)] = outcome = future.result()
+            watch.end(job, outcome)
+        return found
+
+    planning.make_slots = lambda *_, **__: []
+    planning.time_probe = _refuse_to_time
+    schedule.run_here = run_in_pool
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent has."""
+
+    multiprocessing.set_start_method("fork", force=True)  # readers of files share what is decoded
+
+    def follow() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
 def _refuse_to_time(*_: Any, **__: Any) -> Pace:
     raise RuntimeError("not timed beforehand")
 
@@ -41,7 +85,7 @@ def _train_and_clear(config: TrainConfig, path: Path) -> Outcome:
 
 
 class SharedFiles:
-    """Encoded files of the first run, given to those after it; all runs of a benchmark read the same set."""
+    """Encoded files of the first run, given to those after it that read the same samples."""
 
     def __init__(self) -> None:
         self.kept: dict[tuple[Any, ...], Any] = {}
@@ -62,7 +106,7 @@ class SharedFiles:
 
     def read_training(self, feed: KeptFeed) -> None:
         """Read training files, or take those that were."""
-        key = ("train", len(feed.source), repr(feed.encode), str(feed.place))
+        key = ("train", feed.source.fingerprint(), repr(feed.encode), str(feed.place))
         if key not in self.kept:
             self.read(feed)
             if feed.unreadable:  # named anew in every run
@@ -74,7 +118,7 @@ class SharedFiles:
         """Yield validation batches, of files that were read if there are some."""
         if validation.columns is None and not validation.kept:
             reading: Any = validation.loader.dataset
-            key = ("val", len(validation), repr(reading.encode), validation.batch_size)
+            key = ("val", validation.source.fingerprint(), repr(reading.encode), validation.batch_size)
             validation.kept = list(self.kept.get(key, []))
             yield from self.batches(validation)
             if validation.kept and not validation.bad:

@@ -7,7 +7,7 @@
 MODEL+broadcast is a model with ContextBroadcast attached. Rounds alternate between a model and its optimized copy, so
 that both meet the same machine. Images/s are medians over rounds; the gain is the median over rounds of the copy's
 speed over the model's in the same round, with its smallest and largest. Trust no gain whose range includes 1. The
-difference is the largest of an output on pictures that the copy was not made with, in shares of the largest output.
+difference is the largest of an output on images that the copy was not made with, in shares of the largest output.
 """
 
 import argparse

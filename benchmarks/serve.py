@@ -78,7 +78,7 @@ class Client:
         return int(lines[0].split()[1]), body
 
 
-def upload(data, *, kind="image/png", name="picture.png", length=None, path="/predict"):
+def upload(data, *, kind="image/png", name="image.png", length=None, path="/predict"):
     """Return a whole request with a form."""
     named = f'form-data; name="file"; filename="{name}"'
     head = f"--{BOUNDARY}\r\nContent-Disposition: {named}\r\nContent-Type: {kind}\r\n\r\n"
@@ -89,7 +89,7 @@ def upload(data, *, kind="image/png", name="picture.png", length=None, path="/pr
     ).encode() + body
 
 
-def make_picture(kind="PNG", size=(64, 64), seed=0):
+def make_image(kind="PNG", size=(64, 64), seed=0):
     file = io.BytesIO()
     pixels = np.random.default_rng(seed).integers(0, 255, (size[1], size[0], 3), np.uint8)
     Image.fromarray(pixels).save(file, kind)
@@ -99,11 +99,11 @@ def make_picture(kind="PNG", size=(64, 64), seed=0):
 async def good(client, tally, stop, *, kept=True):
     """Ask again and again, on one connection or on new ones; every answer has to be 200."""
     draw = random.Random(id(client))
-    pictures = [make_picture(kind, size, seed) for seed, (kind, size) in enumerate(
+    images = [make_image(kind, size, seed) for seed, (kind, size) in enumerate(
         [("PNG", (64, 64)), ("JPEG", (64, 64)), ("JPEG", (320, 240)), ("WEBP", (100, 80))]
     )]  # fmt: skip
     while time.monotonic() < stop:
-        data = draw.choice(pictures)
+        data = draw.choice(images)
         began = time.perf_counter()
         try:
             await client.send(upload(data))
@@ -152,7 +152,7 @@ async def _endless(client):
 
 
 async def _slow(client):
-    data = upload(make_picture())
+    data = upload(make_image())
     await client.send(data[:300])
     answer = asyncio.create_task(client.answer())
     for byte in data[300:]:
@@ -174,7 +174,7 @@ async def _headers(client):
 
 
 async def _vanishing(client):
-    data = upload(make_picture(size=(200, 200)))
+    data = upload(make_image(size=(200, 200)))
     await client.send(data if random.random() < 0.5 else data[: len(data) // 2])
     await asyncio.sleep(random.random() * 0.02)
     client.writer.transport.abort()
@@ -183,7 +183,7 @@ async def _vanishing(client):
 
 def _bomb():
     """Return a small PNG whose header tells of 400 million pixels."""
-    data = bytearray(make_picture())
+    data = bytearray(make_image())
     data[16:24] = (20000).to_bytes(4, "big") * 2
     data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
     return bytes(data)
@@ -192,7 +192,7 @@ def _bomb():
 ATTACKS = {
     "huge": lambda client: _whole(client, upload(b"\0" * (17 * 1024 * 1024))),
     "endless": _endless,
-    "truncated": lambda client: _whole(client, upload(make_picture(size=(300, 300))[:5000])),
+    "truncated": lambda client: _whole(client, upload(make_image(size=(300, 300))[:5000])),
     "wrong": lambda client: _whole(client, upload(b"%PDF-1.7 " * 100, kind="application/pdf", name="paper.pdf")),
     "slow": _slow,
     "headers": _headers,
@@ -236,10 +236,10 @@ def resident_mib(pid):
 
 async def latencies(port, *, count=200):
     """Return milliseconds of the middle answer, by what is asked and whether the connection is kept."""
-    picture = upload(make_picture())
+    image = upload(make_image())
     health = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     found = {}
-    for name, request in (("/health", health), ("/predict", picture)):
+    for name, request in (("/health", health), ("/predict", image)):
         for kept in (True, False):
             client, seconds = Client(port), []
             for _ in range(count):
@@ -270,17 +270,17 @@ def server(run, files=None, **options):
 
 
 def in_process(run, batch_size, seconds=4):
-    """Return pictures a second of the model alone."""
+    """Return images a second of the model alone."""
     import torch
 
     from saccade.deployment.predictor import open_predictor
 
     predictor = open_predictor(run)
-    pictures = torch.zeros(batch_size, predictor.channels, predictor.img_size, predictor.img_size, dtype=torch.uint8)
-    predictor.rows(pictures)
+    images = torch.zeros(batch_size, predictor.channels, predictor.img_size, predictor.img_size, dtype=torch.uint8)
+    predictor.rows(images)
     began, count = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
-        predictor.rows(pictures)
+        predictor.rows(images)
         count += batch_size
     return count / (time.perf_counter() - began)
 
@@ -341,7 +341,7 @@ def make_run(folder):
 
 
 def print_speed(args):
-    print("| the model alone | pictures/s |\n| --- | --: |")
+    print("| the model alone | images/s |\n| --- | --: |")
     for size in (1, 8, args.batch_size):
         print(f"| batch {size} | {in_process(args.run, size):.1f} |", flush=True)
     print("\n| over HTTP | answers/s | p50 ms | p99 ms | failed |\n| --- | --: | --: | --: | --: |")

@@ -24,20 +24,20 @@ def right_or_wrong(
     taste_sd: float,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Simulate answers of two arms on the same pictures: a logit-normal model with crossed trainings and pictures.
+    """Simulate answers of two arms on the same images: a logit-normal model with crossed trainings and images.
 
-    A picture is answered rightly with a probability whose logit is the sum of a level, the picture's difficulty (sd 2,
-    shared by the arms), the arm's taste for the picture and the training's quality. Pictures and trainings are drawn
+    An image is answered rightly with a probability whose logit is the sum of a level, the image's difficulty (sd 2,
+    shared by the arms), the arm's taste for the image and the training's quality. Images and trainings are drawn
     anew in every experiment.
 
     Args:
         experiments: how many.
         seeds: trainings of the first and of the second arm.
-        samples: test pictures.
+        samples: test images.
         accuracy: of the first arm, about.
         effect: added to the second arm's logit.
         seed_sd: of a training's quality, in logits; 0.1 is one to two points of accuracy.
-        taste_sd: of an arm's taste for pictures, in logits; it makes pictures differ for every seed alike.
+        taste_sd: of an arm's taste for images, in logits; it makes images differ for every seed alike.
         rng: where chance comes from.
 
     Returns:
@@ -63,7 +63,7 @@ def useless_arms(
 ) -> np.ndarray:
     """Simulate answers as `right_or_wrong` and return differences, experiments, arms, S, P, from one shared baseline.
 
-    The arms differ from it by luck of trainings and by their taste for pictures; every true difference is zero.
+    The arms differ from it by luck of trainings and by their taste for images; every true difference is zero.
     """
     level, _ = _level(accuracy, seed_sd, taste_sd)
     difficulty = 2 * rng.standard_normal((experiments, 1, samples), dtype=np.float32)
@@ -80,8 +80,8 @@ def useless_normal_arms(
         experiments: how many.
         arms: how many beside the baseline.
         seeds: trainings of every arm.
-        samples: test pictures.
-        share: of a mean difference's variance that trainings cause; pictures cause the rest.
+        samples: test images.
+        share: of a mean difference's variance that trainings cause; images cause the rest.
         rng: where chance comes from.
     """
     scores = np.sqrt(share * seeds) * rng.standard_normal((experiments, arms + 1, seeds, 1))
@@ -100,7 +100,7 @@ def normal_differences(
     rest_sd: float,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Simulate differences, experiments, S, P, of the crossed model with normal trainings, pictures and rest."""
+    """Simulate differences, experiments, S, P, of the crossed model with normal trainings, images and rest."""
     differences = mean + rest_sd * rng.standard_normal((experiments, seeds, samples))
     differences += seed_sd * rng.standard_normal((experiments, seeds, 1))
     differences += sample_sd * rng.standard_normal((experiments, 1, samples))
@@ -118,7 +118,7 @@ def normal_mean_squares(
     rest_sd: float,
     rng: np.random.Generator,
 ) -> MeanSquares:
-    """Draw the mean squares of `normal_differences` from their exact distributions, at no cost a picture."""
+    """Draw the mean squares of `normal_differences` from their exact distributions, at no cost an image."""
     S, P = seeds, samples
     expected = (P * seed_sd**2 + rest_sd**2, S * sample_sd**2 + rest_sd**2, rest_sd**2)
     freedom = (S - 1, P - 1, (S - 1) * (P - 1))

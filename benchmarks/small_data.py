@@ -1,11 +1,11 @@
-"""Time training on few pictures end to end, against timm's own loader and loop: same model, data and augmentation.
+"""Time training on few images end to end, against timm's own loader and loop: same model, data and augmentation.
 
     python benchmarks/small_data.py                                              # the embedded set on the CPU
     python benchmarks/small_data.py --data cifar100_a.npz --device cuda --batch-size 512 --peer-workers 8
     python benchmarks/small_data.py --data FOLDER --img-size 64 --option patch_size=8 --batch-size 64   # photographs
 
 Both sides crop, flip, apply one operation of RandAugment, mix by mixup or cutmix, run forward, backward and AdamW, and
-average weights. timm's side is what its training script does with these options: a dataset of PIL pictures (a folder's
+average weights. timm's side is what its training script does with these options: a dataset of PIL images (a folder's
 files by `create_dataset`), `create_loader` (prefetching on a GPU), `Mixup`, autocast, `ModelEmaV3`; compiled where ours
 is. Ours is what `saccade train` does. The sides take turns; images per second are those of whole epochs after one to
 warm up, the median over rounds. What only the first epoch does (starting readers, decoding what is kept) is in the
@@ -44,14 +44,14 @@ from saccade.training.setup import assemble, limit_samples, resolve
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="", help="a set of small pictures that opens as arrays, or a folder of files")
+    parser.add_argument("--data", default="", help="a set of small images that opens as arrays, or a folder of files")
     parser.add_argument("--model", default="vit_tiny", help="a model's name, ours or timm's")
     parser.add_argument("--option", action="append", default=[], help="NAME=VALUE of the model's constructor")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--img-size", type=int, help="side of the images; that of arrays if not given")
     parser.add_argument("--crop", choices=("pad", "resized"), help="pad for arrays and resized for files, if not given")
-    parser.add_argument("--pictures", type=int, default=2000, help="training pictures used, at most")
+    parser.add_argument("--images", type=int, default=2000, help="training images used, at most")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer-workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--compile", action="store_true", help="compile both sides' models")
@@ -93,7 +93,7 @@ def settings(args: argparse.Namespace) -> TrainConfig:
         "model.name": args.model,
         "model.options": options,
         "optim.batch_size": args.batch_size,
-        "data.train_limit": args.pictures,
+        "data.train_limit": args.images,
         "data.img_size": args.img_size,
         "augment.crop": args.crop,
         "engine.device": args.device,
@@ -134,7 +134,7 @@ class Theirs:
         gpu = device.type == "cuda"
         self.mixup = Mixup(0.2, 1.0, prob=0.5, label_smoothing=0.1, num_classes=len(spec.outputs))
         self.loader = create_loader(
-            files(data, args.pictures) if isinstance(data.train, FileSource) else Pictures(data, args, spec.in_chans),
+            files(data, args.images) if isinstance(data.train, FileSource) else Images(data, args, spec.in_chans),
             (spec.in_chans, spec.img_size, spec.img_size),
             args.batch_size,
             is_training=True,
@@ -189,22 +189,22 @@ def files(data: Data, limit: int) -> torch.utils.data.Dataset[Any]:
     return dataset  # type: ignore[no-any-return]
 
 
-class Pictures(torch.utils.data.Dataset[Any]):
-    """The same pictures as PIL images, as timm's transforms want them."""
+class Images(torch.utils.data.Dataset[Any]):
+    """The same images as PIL images, as timm's transforms want them."""
 
     def __init__(self, data: Data, args: argparse.Namespace, channels: int) -> None:
-        train = limit_samples(data.train, args.pictures)
+        train = limit_samples(data.train, args.images)
         assert isinstance(train, ArraySource)
-        self.pictures, self.labels = train.images, train.labels
+        self.arrays, self.labels = train.images, train.labels
         self.mode = "L" if channels == 1 else "RGB"
         self.transform: Any = None
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.arrays)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        picture = self.pictures[index]
-        image = Image.fromarray(picture[..., 0] if picture.shape[-1] == 1 else picture).convert(self.mode)
+        pixels = self.arrays[index]
+        image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).convert(self.mode)
         return self.transform(image), int(self.labels[index])
 
 

@@ -4,7 +4,7 @@
 
 "in turn" trains one seed after another; "side by side" gives each seed a process; "stacked" holds the parameters of all
 seeds in one set of tensors and trains them by one `torch.func.vmap` of the step. Every step is forward, backward and
-AdamW in bfloat16, replayed as a CUDA graph; pictures are random and stay on the device. Seconds are those in which all
+AdamW in bfloat16, replayed as a CUDA graph; images are random and stay on the device. Seconds are those in which all
 seeds have taken all steps, without starting, compiling and capturing. Processes share a GPU in turns unless NVIDIA's
 Multi-Process Service is running (`nvidia-cuda-mps-control -d`), which lets their kernels overlap.
 """
@@ -57,7 +57,7 @@ def build(seed: int) -> nn.Module:
 
 
 def batch(size: int, *lead: int) -> list[Tensor]:
-    """Return random pictures and labels on the device."""
+    """Return random images and labels on the device."""
     return [torch.randn(*lead, size, 3, 32, 32, device="cuda"), torch.randint(100, (*lead, size), device="cuda")]
 
 

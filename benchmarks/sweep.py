@@ -2,14 +2,14 @@
 
     python benchmarks/sweep.py run OUT --data cifar100.npz --name cifar100 --device cuda --seconds 420
     python benchmarks/sweep.py run OUT --data cifar100.npz --name cifar100_few --samples 2000 --epochs 60 ...
-    python benchmarks/sweep.py run OUT ... --share 0/6      # families 0, 6, ... of the list: six processes side by side
+    python benchmarks/sweep.py run OUT ... --claims DIR &   # several times: processes side by side that share the work
     python benchmarks/sweep.py page OUT                     # OUT/sweep.md, sweep.csv and sweep.html of all trials
 
-Trials train by the recipe `small` on a part of the training pictures and are judged on others of them; validation and
-test pictures are not looked at. All families are swept in turns, the most telling trials first:
+Trials train by the recipe `small` on a part of the training images and are judged on others of them; validation and
+test images are not looked at. All families are swept in turns, the most telling trials first:
 
-1. rates four times apart (2.5e-4, 1e-3, 4e-3), and beyond while the best is at the edge;
-2. the two rates between the best and its neighbours;
+1. rates four times apart (2.5e-4, 1e-3, 4e-3) for a third of the epochs, and beyond while the best is at the edge;
+2. the best of them, half and twice of it for all of the epochs, and on while the best is at the edge;
 3. other seeds of the best rate and of its neighbours, three in all;
 4. weight decay, strength of augmentation, drop path and clipping around the best, one at a time.
 
@@ -32,23 +32,24 @@ from typing import Any
 from saccade.tuning.space import strength_settings
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {  # of each family one, with options for images of 32 pixels
-    "vit": ("vit_tiny_patch16_224", {"patch_size": 4}),
+    "nommer": ("nommer_tiny", {}),
+    "cvt": ("cvt_13", {}),
     "swin": ("swin_tiny_patch4_window7_224", {"patch_size": 2, "window_size": 4}),
+    "vit": ("vit_tiny_patch16_224", {"patch_size": 4}),
+    "glnet": ("glnet_nano", {}),
     "resnet": ("resnet18", {}),
     "convnext": ("convnext_atto", {"patch_size": 2}),
-    "pit": ("pit_ti_224", {}),
+    "pit": ("pit_ti_224", {"patch_size": 4, "stride": 2}),
     "mixer": ("mixer_s16_224", {}),
     "efficientnet": ("efficientnet_b0", {}),
-    "glnet": ("glnet_nano", {}),
     "t2t": ("t2t_vit_7", {}),
-    "cvt": ("cvt_13", {}),
     "sot": ("sot_7", {}),
-    "nommer": ("nommer_tiny", {}),
 }
 PUBLISHED = {  # options that those above are held against
     "vit": {"patch_size": 16},
     "swin": {"patch_size": 4, "window_size": 7},
     "convnext": {"patch_size": 4},
+    "pit": {"patch_size": 8, "stride": 4},
 }
 TINY: dict[str, dict[str, Any]] = {  # options that make a family small enough to try the script on a CPU
     "vit": {"embed_dim": 32, "depth": 2, "num_heads": 2},
@@ -59,17 +60,19 @@ COARSE = (1e-3, 2.5e-4, 4e-3)
 LOWEST, HIGHEST = 2e-5, 3e-2
 SEEDS = (0, 1, 2)
 
+Asked = tuple[dict[str, Any], int, int]  # settings, seed, epochs
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("do", choices=("run", "page"))
     parser.add_argument("out", type=Path)
-    parser.add_argument("--data", help="an archive of small pictures")
+    parser.add_argument("--data", help="an archive of small images")
     parser.add_argument("--name", default="cifar100", help="what results call this set and size")
     parser.add_argument("--samples", type=int, help="to train with; all that are not held out if not given")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--families", default=",".join(MODELS))
-    parser.add_argument("--share", default="0/1", help="K/N: every N-th family, from the K-th")
+    parser.add_argument("--claims", type=Path, help="an empty folder that processes side by side share the work by")
     parser.add_argument("--seconds", type=float, default=420.0, help="when to stop, from the start of the process")
     parser.add_argument("--steps", default="1234", help="which of the four steps")
     parser.add_argument("--device", default="cpu")
@@ -90,86 +93,119 @@ class Sweep:
         from saccade.training.recipes import configure
 
         self.args, self.begun = args, time.monotonic() - _age()
-        names = args.families.split(",")
-        first, every = map(int, args.share.split("/"))
-        self.families = names[first::every]
+        self.families = args.families.split(",")
         self.device = local_device(args.device)
         args.out.mkdir(parents=True, exist_ok=True)
-        self.file = args.out / f"{args.name}-{first}of{every}.jsonl"
-        self.known = {record["key"]: record for record in read_records(args.out)}
+        self.claims = args.claims or Path(tempfile.mkdtemp(prefix="sweep-claims-"))
+        self.claims.mkdir(parents=True, exist_ok=True)
+        self.file = args.out / f"{args.name}-{os.getpid()}.jsonl"
+        self.known: dict[str, Any] = {}
         opened = {"data.path": args.data, "data.val_share": 0.005}  # none of it is looked at; see `prepare_ground`
         self.choice, self.data = open_samples("classify", configure("small", opened).data)
         self.ground: Any = None
         self.folder = Path(tempfile.mkdtemp(prefix="sweep-"))
 
     def run(self) -> None:
-        for trials in (self.coarse, self.finer, self.seeds, self.others):
-            if str([self.coarse, self.finer, self.seeds, self.others].index(trials) + 1) not in self.args.steps:
+        """Take steps of families, the first steps first, until none is left or the time is over."""
+        steps = {"1": self.coarse, "2": self.finer, "3": self.seeds, "4": self.others}
+        tasks = [(step, family) for step in self.args.steps for family in self.families]
+        while tasks and self.left() > 2:
+            mine = next((task for task in tasks if self.claim(*task)), None)
+            tasks = [task for task in tasks if task != mine and not self.mark("begun", *task).exists()]
+            if mine is None:  # all that can begin is under way elsewhere
+                time.sleep(0.5)
                 continue
-            for family in self.families:
-                for values, seed in trials(family):
-                    if self.left() < 2:
-                        print("the time is over", flush=True)
-                        return
-                    self.measure(family, values, seed)
+            step, family = mine
+            self.known = {record["key"]: record for record in read_records(self.args.out)}
+            for values, seed, epochs in steps[step](family):
+                if self.left() < 2:
+                    break
+                self.measure(family, values, seed, epochs)
+            else:
+                self.mark("ended", *mine).touch()
+        print("the time is over" if self.left() <= 2 else "all is done", flush=True)
+
+    def mark(self, state: str, step: str, family: str) -> Path:
+        return self.claims / f"{self.args.name}-{family}-{step}-{state}"
+
+    def claim(self, step: str, family: str) -> bool:
+        """Whether a step was this process's to take: the one before has ended, and nobody else has it."""
+        earlier = self.args.steps[: self.args.steps.index(step)]
+        if earlier and not self.mark("ended", earlier[-1], family).exists():
+            return False
+        try:
+            self.mark("begun", step, family).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
     def left(self) -> float:
         return self.args.seconds - (time.monotonic() - self.begun)
 
-    def coarse(self, family: str) -> Iterator[tuple[dict[str, Any], int]]:
+    def coarse(self, family: str) -> Iterator[Asked]:
+        short = max(self.args.epochs // 3, 1)
         for rate in COARSE:
-            yield {"optim.lr": rate}, 0
-        tried: list[float] = []
-        while scores := self.by_rate(family):
-            best = best_rate(scores)
-            beyond = best * 4 if best == max(scores) else best / 4 if best == min(scores) else best
-            if beyond in (best, *tried) or not LOWEST <= beyond <= HIGHEST:
-                return
-            tried.append(beyond)
-            yield {"optim.lr": beyond}, 0
+            yield {"optim.lr": rate}, 0, short
+        yield from self.beyond(family, 4.0, short)
 
-    def finer(self, family: str) -> Iterator[tuple[dict[str, Any], int]]:
-        best = best_rate(self.by_rate(family))
-        for rate in (best / 2, best * 2):
-            yield {"optim.lr": rate}, 0
-
-    def seeds(self, family: str) -> Iterator[tuple[dict[str, Any], int]]:
-        best = best_rate(self.by_rate(family))
+    def finer(self, family: str) -> Iterator[Asked]:
+        best, whole = best_rate(self.by_rate(family, max(self.args.epochs // 3, 1))), self.args.epochs
         for rate in (best, best / 2, best * 2):
-            for seed in SEEDS[1:]:
-                yield {"optim.lr": rate}, seed
+            yield {"optim.lr": rate}, 0, whole
+        yield from self.beyond(family, 2.0, whole)
 
-    def others(self, family: str) -> Iterator[tuple[dict[str, Any], int]]:
+    def beyond(self, family: str, factor: float, epochs: int) -> Iterator[Asked]:
+        """Go on while the best is the lowest or the highest of those tried."""
+        tried: list[float] = []
+        while scores := self.by_rate(family, epochs):
+            best = best_rate(scores)
+            further = best * factor if best == max(scores) else best / factor if best == min(scores) else best
+            if further in (best, *tried) or not LOWEST <= further <= HIGHEST:
+                return
+            tried.append(further)
+            yield {"optim.lr": further}, 0, epochs
+
+    def seeds(self, family: str) -> Iterator[Asked]:
+        best = best_rate(self.by_rate(family, self.args.epochs))
+        for seed in SEEDS[1:]:
+            for rate in (best, best / 2, best * 2):
+                yield {"optim.lr": rate}, seed, self.args.epochs
+
+    def others(self, family: str) -> Iterator[Asked]:
         from saccade.training.recipes import configure
 
-        best = {"optim.lr": best_rate(self.by_rate(family))}
+        best = {"optim.lr": best_rate(self.by_rate(family, self.args.epochs))}
         augment = configure("small", {}).augment
-        yield {**best, "optim.weight_decay": 0.2}, 0
-        yield {**best, "optim.weight_decay": 0.01}, 0
-        yield {**best, **strength_settings(augment, 0.0)}, 0
-        yield {**best, **strength_settings(augment, 0.5)}, 0
-        yield {**best, "model.drop_path": 0.1}, 0
-        yield {**best, "optim.clip": None}, 0
+        tried: list[dict[str, Any]] = [
+            {"optim.weight_decay": 0.2},
+            strength_settings(augment, 0.5),
+            {"model.drop_path": 0.1},
+            {"optim.weight_decay": 0.01},
+            {"optim.clip": None},
+            strength_settings(augment, 0.0),
+        ]
         if family in PUBLISHED:
-            yield {**best, "model.options": PUBLISHED[family]}, 0
+            tried.append({"model.options": PUBLISHED[family]})
+        for values in tried:
+            yield {**best, **values}, 0, self.args.epochs
 
-    def by_rate(self, family: str) -> dict[float, float]:
+    def by_rate(self, family: str, epochs: int) -> dict[float, float]:
         """Return the first seed's score of each rate, with all else as the recipe has it."""
         found = {}
         for record in self.known.values():
             same = record["family"] == family and record["set"] == self.args.name and record["seed"] == 0
-            if same and list(record["values"]) == ["optim.lr"]:
+            if same and record["epochs"] == epochs and list(record["values"]) == ["optim.lr"]:
                 found[record["values"]["optim.lr"]] = -1.0 if record["score"] is None else record["score"]
         return found
 
-    def measure(self, family: str, values: dict[str, Any], seed: int) -> None:
+    def measure(self, family: str, values: dict[str, Any], seed: int, epochs: int) -> None:
         from saccade.config import overlay
         from saccade.training.recipes import configure
         from saccade.training.setup import resolve
         from saccade.training.trial import OutOfTime, prepare_ground, run_trial
 
         args, (model, options) = self.args, MODELS[family]
-        key = json.dumps([args.name, family, model, values, seed, args.epochs, args.samples])
+        key = json.dumps([args.name, family, model, values, seed, epochs, args.samples])
         if key in self.known:
             return
         if args.tiny:
@@ -177,8 +213,8 @@ class Sweep:
         given = {
             "model.name": model,
             "model.options": options,
-            "schedule.epochs": args.epochs,
-            "keep.evaluate_every": args.epochs,
+            "schedule.epochs": epochs,
+            "keep.evaluate_every": epochs,
             "engine.compile": False,
             "engine.device": args.device,
             **values,
@@ -198,14 +234,17 @@ class Sweep:
             print(f"{family} {values}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             return
         record = {"key": key, "set": args.name, "family": family, "model": model, "options": options, "values": values}
-        record |= {"seed": seed, "epochs": args.epochs, "samples": len(ground.data.train)}  # type: ignore[arg-type]
+        record |= {"seed": seed, "epochs": epochs, "samples": len(ground.data.train)}  # type: ignore[arg-type]
         record |= {"judged_on": len(ground.data.val), "score": trial.score, "failed": trial.failed}
         record |= {"losses": [round(loss, 4) for loss in trial.losses], "seconds": round(time.monotonic() - begun, 2)}
         record |= {"device": str(self.device.type), "batch_size": resolved.optim.batch_size}
         with open(self.file, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         self.known[key] = record
-        print(f"{time.monotonic() - self.begun:6.1f} s  {family:12} {values} seed {seed}: {trial.score}", flush=True)
+        print(
+            f"{time.monotonic() - self.begun:6.1f} s  {family:12} {values} seed {seed}, {epochs} epochs: {trial.score}",
+            flush=True,
+        )
 
 
 def best_rate(scores: dict[float, float]) -> float:
@@ -247,26 +286,24 @@ def write_pages(folder: Path) -> None:
     sections, blocks = [], []
     for name in dict.fromkeys(record["set"] for record in records):
         of = [record for record in records if record["set"] == name]
-        made: list[Block] = [_rates(of), _others(of)]
+        lengths = sorted({record["epochs"] for record in of})
+        made: list[Block] = [*(_rates(of, epochs) for epochs in reversed(lengths)), _others(of)]
         charts = []
         for family in dict.fromkeys(record["family"] for record in of):
-            points = _by_rate([record for record in of if record["family"] == family])
-            line = [(_place(rate), sum(scores) / len(scores)) for rate, scores in sorted(points.items())]
-            band = [(_place(rate), min(scores), max(scores)) for rate, scores in sorted(points.items())]
-            charts.append(
-                line_chart(
-                    {family: line},
-                    bands={family: band},
-                    title=f"{family}: score against rate",
-                    x_label="doublings of 1e-3",
-                    y_label="accuracy",
-                    percent=True,
-                )
-            )
+            lines, bands = {}, {}
+            for epochs in lengths:
+                points = _by_rate([record for record in of if record["family"] == family], epochs)
+                if points:
+                    word = f"{epochs} epochs"
+                    lines[word] = [(_place(rate), sum(scores) / len(scores)) for rate, scores in sorted(points.items())]
+                    bands[word] = [(_place(rate), min(scores), max(scores)) for rate, scores in sorted(points.items())]
+            title = f"{family}: score against rate"
+            axes = {"x_label": "doublings of 1e-3", "y_label": "accuracy"}
+            charts.append(line_chart(lines, bands=bands, title=title, percent=True, **axes))
         about = (
-            f"{len(of)} trials of {of[0]['epochs']} epochs on {of[0]['samples']:,} training pictures, judged on "
-            f"{of[0]['judged_on']:,} others of them; batches of {of[0]['batch_size']}, recipe `small`. A line is the "
-            "mean over seeds, its band reaches from the worst to the best."
+            f"{len(of)} trials of {' and '.join(map(str, lengths))} epochs on {of[0]['samples']:,} training images, "
+            f"judged on {of[0]['judged_on']:,} others of them; batches of {of[0]['batch_size']}, recipe `small`. A "
+            "line is the mean over seeds, its band reaches from the worst to the best."
         )
         blocks += [Text(name, "heading"), Text(about), *made]
         sections.append(Section(name, name, to_html([Text(about), grid(*charts), *made])))
@@ -275,28 +312,32 @@ def write_pages(folder: Path) -> None:
     (folder / "sweep.html").write_text(page, encoding="utf-8")
 
 
-def _by_rate(records: list[dict[str, Any]]) -> dict[float, list[float]]:
+def _by_rate(records: list[dict[str, Any]], epochs: int) -> dict[float, list[float]]:
     found: dict[float, list[float]] = {}
     for record in records:
-        if list(record["values"]) == ["optim.lr"]:
+        if list(record["values"]) == ["optim.lr"] and record["epochs"] == epochs:
             found.setdefault(record["values"]["optim.lr"], []).append(record["score"] or 0.0)
     return found
 
 
-def _rates(records: list[dict[str, Any]]) -> Any:
+def _rates(records: list[dict[str, Any]], epochs: int) -> Any:
     from saccade.report.document import Table
 
     families = list(dict.fromkeys(record["family"] for record in records))
-    curves = {family: _by_rate([record for record in records if record["family"] == family]) for family in families}
+    curves = {name: _by_rate([one for one in records if one["family"] == name], epochs) for name in families}
     rates = sorted({rate for curve in curves.values() for rate in curve})
     rows = []
     for family, curve in curves.items():
         best = max(curve, key=lambda rate: sum(curve[rate]) / len(curve[rate])) if curve else 0.0
         cells = [_cell(curve.get(rate), mark=rate == best) for rate in rates]
-        rows.append((family, *cells))
+        if curve:
+            rows.append((family, *cells))
     columns = ("Family", *(f"{rate:g}" for rate in rates))
     return Table(
-        "Accuracy in percent by rate; the best is marked by *", columns, tuple(rows), tuple(range(1, len(columns)))
+        f"Accuracy in percent by rate after {epochs} epochs; the best is marked by *",
+        columns,
+        tuple(rows),
+        tuple(range(1, len(columns))),
     )
 
 
@@ -317,7 +358,9 @@ def _others(records: list[dict[str, Any]]) -> Any:
             same = [
                 r["score"]
                 for r in records
-                if r["family"] == record["family"] and r["values"] == {"optim.lr": rate} and r["seed"] == record["seed"]
+                if r["family"] == record["family"]
+                and r["values"] == {"optim.lr": rate}
+                and (r["seed"], r["epochs"]) == (record["seed"], record["epochs"])
             ]
             more = ", ".join(f"{name}={value}" for name, value in record["values"].items() if name != "optim.lr")
             change = "" if not same or record["score"] is None else f"{100 * (record['score'] - same[0]):+.1f}"

@@ -22,7 +22,7 @@ from typing import Any
 
 HEADS = ("ClassT", "WordT", "ClassT+WordT")
 SETS = {"CoLA": 5, "RTE": 10}  # epochs
-RATES = (2e-5, 5e-5, 1e-4)
+RATES = (2e-5, 5e-5, 1.5e-4)
 PAPER = {"CoLA": (54.8, 56.4, 58.0), "RTE": (67.2, 69.0, 69.3)}  # Table 1: BERT-base, the paper's nearest model
 KEPT = {"keep.states": 1, "keep.every_seconds": 1e9}
 BATCH, WARM, TIMED = 32, 1, 2  # epochs that are not timed, and that are
@@ -38,11 +38,22 @@ def trials(head: str) -> list[dict[str, Any]]:
 
 
 def tune(args: argparse.Namespace) -> None:
-    """Try every head's settings with one seed, trials side by side, and keep the best on the development set."""
-    jobs = [(args, name, head, number) for name in SETS for head in HEADS for number in range(len(trials(head)))]
+    """Try every head's settings with one seed, trials side by side, and keep the best on the development set.
+
+    Trials that `tuned.json` has are not made again.
+    """
+    found = read(args.out / "tuned.json").get("trials", [])
+    known = [{key: one[key] for key in ("set", "head", "lr", "batch_size", "plugin")} for one in found]
+    jobs = [
+        (args, name, head, number)
+        for name in SETS
+        for head in HEADS
+        for number, trial in enumerate(trials(head))
+        if {"set": name, "head": head, **trial} not in known
+    ]
     # The longest first; a process does several trials, since it takes a while to begin.
     with ProcessPoolExecutor(args.parallel, mp_context=multiprocessing.get_context("spawn")) as pool:
-        found = list(pool.map(try_out, jobs))
+        found += pool.map(try_out, jobs)
     best = {name: {head: _best(found, name, head) for head in HEADS} for name in SETS}
     write(args.out / "tuned.json", {"trials": found, "best": best})
 
@@ -120,15 +131,21 @@ def compare(args: argparse.Namespace) -> None:
 
 
 def speed(args: argparse.Namespace) -> None:
-    """Time training by saccade and by Hugging Face's Trainer on the same model, texts, batch and precision."""
+    """Time training by saccade and by Hugging Face's Trainer on the same model, texts, batch and precision.
+
+    Rows that `speed.json` has are not timed again; the two numbers of a row are always of one run.
+    """
     import torch
     import transformers
 
     device = torch.cuda.get_device_name() if args.device.startswith("cuda") else "CPU"
     about = {"device": device, "torch": torch.__version__, "transformers": transformers.__version__, "batch": BATCH}
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = read(args.out / "speed.json").get("sentences_per_second", [])
+    known = [(row["set"], row["head"]) for row in found]
     for name in SETS:
         for head in ("ClassT", "ClassT+WordT"):
+            if (name, head) in known:
+                continue
             plugin = trials(head)[0]["plugin"]
             ours, seconds = time_ours(args, name, plugin)
             theirs = time_trainer(args, name, plugin)
@@ -239,6 +256,10 @@ def time_trainer(args: argparse.Namespace, name: str, plugin: str | None) -> flo
 def wait(torch: Any) -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def write(path: Path, told: Any) -> None:

@@ -53,7 +53,7 @@ def everything(experiments: int, seed: int) -> None:
 def failures(experiments: int, rng: np.random.Generator) -> None:
     print("\n## Trainings that fail or diverge are outcomes\n")
     print("An arm is 3.2 points better where its training succeeds, and a share of its trainings fails (no result) or")
-    print("diverges (answers by chance, 10 %). Percent of experiments that call it so, with 1000 pictures; before: the")
+    print("diverges (answers by chance, 10 %). Percent of experiments that call it so, with 1000 images; before: the")
     print(
         "verdict over finished trainings, failures left out. What never failed in an experiment cannot be seen in it.\n"
     )
@@ -101,14 +101,12 @@ def judged(a: np.ndarray, b: np.ndarray, kept: np.ndarray) -> tuple[str, str]:
 
 def single_numbers(experiments: int, rng: np.random.Generator) -> None:
     print("\n## One number a training, against a value per sample: false alarms, 5 % promised\n")
-    print("A recipe against an equally good one that is good at other pictures; 1000 pictures. The interval over seeds")
-    print(
-        "alone speaks about these very pictures, which its verdict now says; top-5 and the other numbers of a run are"
-    )
+    print("A recipe against an equally good one that is good at other images; 1000 images. The interval over seeds")
+    print("alone speaks about these very images, which its verdict now says; top-5 and the other numbers of a run are")
     print("compared over seeds and samples where their records are kept.\n")
     print("| model | seeds | over seeds alone | **over seeds and samples** |")
     print("| --- | --: | --: | --: |")
-    for name, taste in (("pictures matter little", 0.2), ("pictures matter", 0.5), ("pictures dominate", 1.5)):
+    for name, taste in (("images matter little", 0.2), ("images matter", 0.5), ("images dominate", 1.5)):
         for seeds in (3, 5, 10):
             model = {"accuracy": 0.75, "effect": 0.0, "seed_sd": 0.05, "taste_sd": taste}
             a, b, _ = simulate.right_or_wrong(experiments, (seeds, seeds), 1000, rng=rng, **model)
@@ -167,9 +165,7 @@ def looks(experiments: int, rng: np.random.Generator) -> None:
     print(
         "Seeds are added until zero is outside, or the plan's end. Percent of experiments with an alarm, and whose last"
     )
-    print(
-        f"interval holds the truth; {experiments} experiments a line, 200 pictures. Uncorrected: every look at 95 %.\n"
-    )
+    print(f"interval holds the truth; {experiments} experiments a line, 200 images. Uncorrected: every look at 95 %.\n")
     print(
         "| looks | model | uncorrected: alarms | **alarms** | **last interval holds the truth** | half width, times |"
     )

@@ -26,9 +26,9 @@ def average_weights(runs: Sequence[str | Path], out: str | Path) -> Path:
     first: dict[str, object] = {}
     for run in runs:
         about, weights = read_described(find_weights(run))
-        told = {name: about.get(name) for name in ("model", "outputs", "task", "img_size", "mean", "std", "in_chans")}
-        first = first or told
-        differing = [name for name in told if told[name] != first[name]]
+        facts = {name: about.get(name) for name in ("model", "outputs", "task", "img_size", "mean", "std", "in_chans")}
+        first = first or facts
+        differing = [name for name in facts if facts[name] != first[name]]
         if differing:
             raise ConfigError(
                 f"{run} differs from {runs[0]} in {', '.join(differing)}; only weights of one model for the same "

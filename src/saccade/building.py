@@ -19,7 +19,7 @@ from .models import CheckpointError
 from .models._builder import SMALL_SIDE
 from .models._identify import resolve_name
 from .plugins import PLUGINS, attach
-from .plugins.trained import new_parameters, watched
+from .plugins.trained import new_parameters, watched, zero_new_classifier
 from .pretrained import PREFIX, class_words, match_classes, open_timm
 from .registry import option_hints, parse_options
 from .starting import has_head, load_rest, start_from, weights_file
@@ -63,7 +63,7 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
             made = PLUGINS[name]
             if not is_task(made):
                 if "num_classes" in option_hints(made):
-                    options.setdefault("num_classes", find_task(spec.task).num_outputs(spec))
+                    options.setdefault("num_classes", len(spec.outputs))
                 shape = (spec.in_chans, spec.img_size, spec.img_size)
                 look = (
                     nullcontext()
@@ -75,6 +75,7 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
     if started is not None:
         load_rest(model, started, spec)
         model.new_parameters = new_parameters(model, started.parameters)  # type: ignore[assignment]
+        zero_new_classifier(model)
     return model
 
 
@@ -193,7 +194,7 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
     if (made := find_task(spec.task).create_model(config, spec)) is not None:
         return made
     name = resolve_name(config.name)
-    outputs = find_task(spec.task).num_outputs(spec)
+    outputs = len(spec.outputs)
     options: dict[str, Any] = {"num_classes": outputs, "in_chans": spec.in_chans}
     if config.drop_path is not None:
         options["drop_path_rate"] = config.drop_path
@@ -202,7 +203,7 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
     own_patches = config.checkpoint is None and not config.pretrained and "patch_size" not in config.options
     if spec.img_size <= SMALL_SIDE and "patch16" in name and own_patches:  # or little is left
         fitted["patch_size"] = 4
-        spec.notes.append(f"{name} reads patches of 4 pixels, since the pictures have {spec.img_size}")
+        spec.notes.append(f"{name} reads patches of 4 pixels, since the images have {spec.img_size}")
     try:
         return timm.create_model(name, **options, **{**fitted, **more, **config.options})
     except TypeError as error:

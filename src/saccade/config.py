@@ -4,8 +4,8 @@ import dataclasses
 import difflib
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
@@ -26,18 +26,18 @@ class DataConfig:
     """What is trained on."""
 
     path: str = ""  # a folder, a list, an array file, shards; nothing is the embedded set
-    val: str | None = None  # where the validation pictures are, if not found beside the others
+    val: str | None = None  # where the validation images are, if not found beside the others
     val_share: float = 0.1  # held out where there is no validation split
-    split_seed: int = 0  # of the pictures held out: the same ones whatever the run's seed
-    img_size: int | None = None  # None: the pictures' own if they all have one size, else the model's
+    split_seed: int = 0  # of the images held out: the same ones whatever the run's seed
+    img_size: int | None = None  # None: the images' own if they all have one size, else the model's
     mean: list[float] | None = None  # None: of the training set if it is in memory, else the model's
     std: list[float] | None = None
     workers: int | None = None  # processes that read files; None: as many as there are cores, at most 8
-    resident: Literal["auto", "always", "never"] = "auto"  # keep pictures decoded: auto what fits, of files up to 2 GiB
-    buffer: int = 4096  # undecoded pictures a stream shuffles among
-    bad_limit: float = 0.05  # share of unreadable pictures at which training stops
+    resident: Literal["auto", "always", "never"] = "auto"  # keep images decoded: auto what fits, of files up to 2 GiB
+    buffer: int = 4096  # undecoded images a stream shuffles among
+    bad_limit: float = 0.05  # share of unreadable images at which training stops
     columns: dict[str, str] = field(default_factory=dict)  # of a list: what is read as image, label, ... if named so
-    train_limit: int | None = None  # use only this many training pictures, balanced over classes
+    train_limit: int | None = None  # use only this many training images, balanced over classes
     group: str | None = None  # column of a list: samples of one patient, video, ... are never on both sides of a split
     folds: int | None = None  # cut the training samples into so many parts, and validate on one of them
     fold: int = 0  # which one, from 0 on
@@ -55,12 +55,13 @@ class ModelConfig:
     checkpoint: str | None = None  # weights to start from: a run, a safetensors file, a published checkpoint
     probe: bool = False  # train the classifier alone
     freeze: float = 0.0  # share of the layers, from the first on, that stay as they are
+    keep_statistics: bool = False  # of trained weights: batch normalisation goes on with the means it was trained with
     head: str | None = None  # of tasks that have several: "upernet", "fpn:width=128", ...; None: the task's own choice
 
 
 @dataclass(kw_only=True)
 class AugmentConfig:
-    """What is done to pictures in training; every draw is a function of seed, epoch and picture."""
+    """What is done to images in training; every draw is a function of seed, epoch and image."""
 
     crop: Literal["pad", "resized", "none"] = "pad"
     pad: float = 0.125  # of the side, on each side
@@ -80,7 +81,7 @@ class AugmentConfig:
     cutmix: float = 0.0
     mix_prob: float = 1.0
     switch_prob: float = 0.5  # of cutmix where both are on
-    repeats: int = 1  # copies of a picture in an epoch, each drawn anew
+    repeats: int = 1  # copies of an image in an epoch, each drawn anew
     off_epochs: int = 0  # last epochs without RandAugment, erasing and mixing
 
 
@@ -99,6 +100,7 @@ class OptimConfig:
     betas: list[float] | None = None
     eps: float | None = None
     layer_decay: float | None = None
+    new_scale: float = 1.0  # of trained weights: what is new learns at so many times the rate
     clip: float | None = None  # largest norm of the gradient
 
 
@@ -179,6 +181,21 @@ class TrainConfig:
             if not allowed.holds(value):
                 others = "".join(f", or {word}" for word in _other_words(self, name))
                 raise ConfigError(f"{name} = {value} was given; it must be {allowed}{others}")
+
+
+def leave_out(config: TrainConfig, names: Sequence[str], reason: str) -> tuple[TrainConfig, list[str]]:
+    """Return settings without some augmentation and without smoothing of labels, and a remark on what was asked of it.
+
+    Args:
+        config: the settings.
+        names: of augmentation that is a share or a strength, such as "mixup".
+        reason: why, for the remark.
+    """
+    left = [name for name in names if getattr(config.augment, name)] + ["smoothing"] * bool(config.loss.smoothing)
+    nothing: dict[str, Any] = dict.fromkeys(names, 0.0)
+    augment = replace(config.augment, **nothing)
+    config = replace(config, augment=augment, loss=replace(config.loss, smoothing=0.0))
+    return config, [f"{', '.join(left)}: left out, since {reason}"] if left else []
 
 
 def overlay(config: ConfigT, values: Mapping[str, Any], *, source: str = "the settings") -> ConfigT:

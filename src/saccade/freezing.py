@@ -4,6 +4,7 @@ from typing import Any
 
 from timm.models import group_parameters
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from .config import ConfigError
 
@@ -42,9 +43,16 @@ def freeze_lower(model: Any, share: float) -> None:
             named[name].requires_grad_(False)
 
 
-def still(model: nn.Module) -> None:
-    """Keep what is not trained in evaluation mode, so that no running mean of it moves and nothing is dropped."""
-    for module in model.modules():
+def still(model: nn.Module, *, statistics: bool = False) -> None:
+    """Keep what is not trained in evaluation mode, so that no running mean of it moves and nothing is dropped.
+
+    Args:
+        model: in training mode.
+        statistics: keep also the batch normalisation that trained weights filled there; its scales are trained still.
+    """
+    new: frozenset[str] = getattr(model, "new_parameters", frozenset())
+    for name, module in model.named_modules():
         own = list(module.parameters())
-        if own and not any(parameter.requires_grad for parameter in own):
+        filled = isinstance(module, _BatchNorm) and f"{name}.weight" not in new
+        if own and ((statistics and filled) or not any(parameter.requires_grad for parameter in own)):
             module.eval()

@@ -1,4 +1,4 @@
-"""A teacher's labels of every place of every training picture, written once for token labelling."""
+"""A teacher's labels of every place of every training image, written once for token labelling."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,22 +30,22 @@ def write_labels(
     device: str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[LabelMaps, list[BadSample]]:
-    """Ask a teacher about the whole of every training picture; `train --plugin token_label:maps=OUT` reads the answers.
+    """Ask a teacher about the whole of every training image; `train --plugin token_label:maps=OUT` reads the answers.
 
     Args:
         data: as for `train`.
         teacher: a run, its weights, `timm:NAME` or `timm:NAME@FILE`.
         out: folder to make.
         val: validation samples, as for `train`: where there are none, some are held out and get no labels.
-        img_size: side that pictures are brought to, whatever their shape; the teacher's own if None.
+        img_size: side that images are brought to, whatever their shape; the teacher's own if None.
         top: classes to keep of each place.
         values: what is kept, "probabilities" or, as published, "logits".
-        batch_size: pictures the teacher is asked about at once.
+        batch_size: images the teacher is asked about at once.
         device: where it is asked.
-        progress: is told how many pictures of how many are done.
+        progress: is told how many images of how many are done.
 
     Returns:
-        What reads the labels, and the pictures that could not be read.
+        What reads the labels, and the images that could not be read.
     """
     if top < 1 or batch_size < 1 or (img_size is not None and img_size < 1):
         raise ConfigError(f"top={top}, batch_size={batch_size}, img_size={img_size} were given; all are at least 1")
@@ -68,17 +68,17 @@ def write_labels(
     framing = Framing(img_size or spec.img_size, channels=spec.in_chans)
     bad: list[BadSample] = []
 
-    def pictures() -> Iterator[tuple[str, Tensor]]:
+    def named_images() -> Iterator[tuple[str, Tensor]]:
         for index in range(len(source)):
             if progress is not None:
                 progress(index, len(source))
             try:
-                picture = source.read(index)
+                pixels = source.read(index)
             except BadSample as error:
                 bad.append(error)
                 continue
-            image = framing.image(picture, (0, 0, picture.shape[1], picture.shape[0]))
+            image = framing.image(pixels, (0, 0, pixels.shape[1], pixels.shape[0]))
             yield source.name(index), image.to(torch.float32) / 255
 
-    maps = make_label_maps(out, asked, pictures(), batch_size=batch_size, top=top, classes=source.outputs)
+    maps = make_label_maps(out, asked, named_images(), batch_size=batch_size, top=top, classes=source.outputs)
     return maps, bad

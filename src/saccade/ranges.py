@@ -1,7 +1,7 @@
-"""What every number of a run's settings may be, in one table."""
+"""What numbers and choices may be: those of a run's settings in one table, and refusals of others."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +113,7 @@ RANGES: dict[str, Range | Several] = {
     "optim.betas": Several(BELOW_ONE, (2, 3)),
     "optim.eps": POSITIVE,
     "optim.layer_decay": PORTION,
+    "optim.new_scale": POSITIVE,
     "optim.clip": POSITIVE,
     "schedule.epochs": COUNT,
     "schedule.warmup": NOT_NEGATIVE,
@@ -131,6 +132,13 @@ RANGES: dict[str, Range | Several] = {
     "keep.states": COUNT,
     "keep.evaluate_every": COUNT,
 }
+
+
+def require_choice(name: str, value: Any, allowed: Iterable[Any]) -> None:
+    """Refuse an option's value that is none of those allowed."""
+    allowed = list(allowed)
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} was given; allowed are {', '.join(map(repr, allowed))}")
 
 
 def require_number(name: str, value: float | None, low: float, high: float) -> None:

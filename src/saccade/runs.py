@@ -45,7 +45,7 @@ class Run:
         self.states = path / "state"
         self.scores_file = path / "scores.safetensors"
         self.predictions_file = path / "predictions.safetensors"
-        self.bad_file = path / "bad_pictures.json"
+        self.bad_file = path / "bad_samples.json"
         self.report = path / "report.html"
 
     @classmethod
@@ -53,7 +53,7 @@ class Run:
         """Make the folder of a new run.
 
         Args:
-            path: must not hold anything, unless `overwrite`, and must be apart from the pictures.
+            path: must not hold anything, unless `overwrite`, and must be apart from the images.
             config: written as `config.yaml`.
             overwrite: remove what is there if it is a run and nothing else.
         """
@@ -175,7 +175,7 @@ class Run:
             raise RunError(f"{self.path / 'summary.json'} is damaged; write it again: {self._resume}") from None
 
     def predictions(self) -> dict[str, Tensor]:
-        """Return the answers on the validation pictures: labels, correct, confidence, loss, logits where kept."""
+        """Return the answers on the validation images: labels, correct, confidence, loss, logits where kept."""
         if not self.predictions_file.exists():
             raise RunError(f"{self.path} holds no predictions; finish it by saccade train --resume {self.path}")
         try:
@@ -214,11 +214,11 @@ def _written_by_verbs() -> re.Pattern[str]:
 
 
 def require_apart(out: str | Path, data: DataConfig) -> None:
-    """Refuse a folder to write to that is, holds, or lies in the pictures that are read.
+    """Refuse a folder to write to that is, holds, or lies in the images that are read.
 
     Args:
         out: the folder.
-        data: where the pictures are.
+        data: where the images are.
     """
     folder = Path(out).expanduser().resolve()
     for spec in (data.path, data.val or ""):
@@ -228,6 +228,6 @@ def require_apart(out: str | Path, data: DataConfig) -> None:
             if folder == path or path in folder.parents or folder in path.parents:
                 where = "is" if folder == path else "lies inside" if path in folder.parents else "holds"
                 raise RunError(
-                    f"{out} {where} the pictures' place, {spec}: what is written would be taken for pictures, or take "
+                    f"{out} {where} the images' place, {spec}: what is written would be taken for images, or take "
                     "their place; name a folder elsewhere by --out"
                 )

@@ -57,7 +57,7 @@ def save_scores(
         spec: of the model, whose task says what the columns mean.
     """
     text = "".join(f"{name}\0" for name in names).encode()
-    tensors = {name: value.contiguous() for name, value in columns.items()}
+    tensors = dict(columns)
     tensors |= {PLACE: places, NAMES: torch.frombuffer(bytearray(text or b"\0"), dtype=torch.uint8)}
     kind = find_task(spec.task)
     metrics = [one.to_dict() for one in kind.metric_specs(spec)]

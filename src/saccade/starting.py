@@ -148,9 +148,9 @@ def start_from(model: nn.Module, file: Path, spec: InputSpec, *, name: str) -> S
     if not dropped and any(key in fit.weights for key in before):
         dropped, own_classes = _match_classes(model, before, about, spec, file)
     if fit.resampled:
-        spec.notes.append(f"resampled from {file.name} to fit: {_some(fit.resampled)}")
+        spec.notes.append(f"resampled from {file.name} to fit: {abbreviate(fit.resampled)}")
     if dropped:
-        spec.notes.append(f"left out of {file.name}, for other classes: {_some(dropped)}")
+        spec.notes.append(f"left out of {file.name}, for other classes: {abbreviate(dropped)}")
     loaded = fit.weights.keys() - set(dropped)
     parameters = {id(value) for key, value in model.named_parameters() if key in loaded}
     return Started(file, parameters, fit.rest, own_classes)
@@ -173,7 +173,9 @@ def load_rest(model: nn.Module, started: Started, spec: InputSpec) -> None:
     started.parameters |= {id(value) for key, value in model.named_parameters() if key in placed}
     surplus = [key for key in started.rest if key not in placed and not key.endswith(COUNTER)]
     if surplus:
-        spec.notes.append(f"{len(surplus)} tensors of {started.file.name} have no place in the model: {_some(surplus)}")
+        spec.notes.append(
+            f"{len(surplus)} tensors of {started.file.name} have no place in the model: {abbreviate(surplus)}"
+        )
 
 
 def _fit(model: nn.Module, weights: dict[str, Tensor]) -> Fit:
@@ -223,7 +225,7 @@ def _refuse_misfit(model: nn.Module, fit: Fit, file: Path, *, name: str, plugins
     if not isinstance(model, Backbone):
         better = _search(model, rename(read_checkpoint(file), model.state_dict()), fit.misfits, name=name)
     parts = [
-        f"{len(keys)} {title}: {_some(keys)}"
+        f"{len(keys)} {title}: {abbreviate(keys)}"
         for title, keys in (
             ("are missing", fit.missing),
             ("have another shape", fit.mismatched),
@@ -331,8 +333,3 @@ def _heads(model: nn.Module) -> tuple[str, ...]:
 
 def _within(key: str, modules: Iterable[str]) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in modules)
-
-
-def _some(keys: Iterable[str], most: int = 6) -> str:
-    keys = list(keys)
-    return ", ".join(keys[:most]) + (f" and {len(keys) - most} more" if len(keys) > most else "")

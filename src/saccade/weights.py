@@ -43,7 +43,7 @@ def save_model(
     allowed = {} if own else constructor_options(resolve_name(config.name))
     options = {name: value for name, value in config.options.items() if name in allowed}
     model = {**asdict(config), "options": options, "checkpoint": None, "pretrained": False, "probe": False}
-    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in weights.items()}
+    tensors = {name: value.detach().cpu() for name, value in weights.items()}
     state = {} if unfinished is None else {"unfinished": dict(unfinished)}
     about = json.dumps({"model": model, **spec.to_dict(), **state})
     save_tensors(path, tensors, metadata={"format": "pt", "saccade": about})
@@ -52,7 +52,8 @@ def save_model(
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], *, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file of a run whole or not at all."""
     with whole_file(path, then=f"resume by saccade train --resume {path.parent}") as draft:
-        save_file(dict(tensors), draft, metadata=metadata)
+        kept = {name: value.contiguous().clone() for name, value in tensors.items()}  # two names of one are two
+        save_file(kept, draft, metadata=metadata)
         sort_header(draft)
 
 

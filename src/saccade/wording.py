@@ -7,7 +7,7 @@ def count_of(number: int, noun: str) -> str:
 
 
 def count_are(number: int, noun: str) -> str:
-    """Return the beginning of a sentence about a number of things: 1 picture is, 2 pictures are."""
+    """Return the beginning of a sentence about a number of things: 1 image is, 2 images are."""
     return f"{count_of(number, noun)} {'is' if number == 1 else 'are'}"
 
 

@@ -13,7 +13,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     (folder / "one").mkdir()
     (folder / "one" / "config.yaml").write_text("")
-    (folder / "one" / "summary.json").write_text('{"val_top1": 0.875, "epochs": 3, "data": "pictures"}')
+    (folder / "one" / "summary.json").write_text('{"val_top1": 0.875, "epochs": 3, "data": "images"}')
     (folder / "one" / "report.html").write_text(
         "<!DOCTYPE html><title>r</title><h1>The report of one</h1><script>parent.document.title='broken into'</script>"
     )

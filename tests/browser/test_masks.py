@@ -31,8 +31,8 @@ class Colours(Brightness):
         self.spec = InputSpec(CLASSES, 3, 32, [0.5] * 3, [0.5] * 3, task="segment", extra={"fit": True})
         self.framing = self.spec.framing
 
-    def rows(self, pictures):
-        return pictures.argmax(1).short().numpy()
+    def rows(self, images):
+        return images.argmax(1).short().numpy()
 
     def about(self):
         return {**super().about(), "task": "segment"}

@@ -10,14 +10,14 @@ from saccade.deployment.browse import RunIndex
 from saccade.deployment.serve import _open
 from support.exports import COLUMNS, colourful, trained_run
 from support.page import Page
-from support.serving import BAD_NAME, Brightness, make_app, picture, running
+from support.serving import BAD_NAME, Brightness, image, make_app, running
 
 pytest.importorskip("selenium")
 
 
 @pytest.mark.parametrize("way", ["drop", "paste"])
-def test_a_picture_that_is_dropped_or_pasted_is_answered_with_every_view(page, way):
-    page.give(picture(3), way=way)
+def test_an_image_that_is_dropped_or_pasted_is_answered_with_every_view(page, way):
+    page.give(image(3), way=way)
     (answer,) = page.answered()
     assert "first" in answer
     assert "level 3" in answer
@@ -29,13 +29,13 @@ def test_a_picture_that_is_dropped_or_pasted_is_answered_with_every_view(page, w
 
 
 def test_a_file_can_be_chosen(page, tmp_path):
-    (tmp_path / "a.png").write_bytes(picture(5))
+    (tmp_path / "a.png").write_bytes(image(5))
     page.one("#file").send_keys(str(tmp_path / "a.png"))
     assert "level 5" in page.answered()[0]
 
 
 def test_the_slider_shows_one_layer_at_a_time(page):
-    page.give(picture())
+    page.give(image())
     page.answered()
     slider = page.one(".view[data-view=attention] input[type=range]")
 
@@ -53,13 +53,13 @@ def test_the_slider_shows_one_layer_at_a_time(page):
 def test_two_models_are_both_asked_from_the_start(browser, address):
     page = Page(browser, address)
     page.open()
-    page.give(picture(2))
+    page.give(image(2))
     page.until(lambda: len(page.all(".answer")) == 2)
     assert [one.split()[0] for one in page.answered()] == ["first", "second"]
 
 
 def test_two_models_stand_side_by_side_and_their_sliders_move_together(page):
-    page.give(picture(2))
+    page.give(image(2))
     page.answered()
     page.one("#second option:nth-child(3)").click()
     page.until(lambda: len(page.all(".answer")) == 2)
@@ -76,14 +76,14 @@ def test_two_models_stand_side_by_side_and_their_sliders_move_together(page):
 
 def test_names_of_classes_are_text_whatever_they_hold(page):
     page.one("#first option:nth-child(2)").click()
-    page.give(picture(0))
+    page.give(image(0))
     (answer,) = page.answered()
     assert BAD_NAME in answer
     assert page.browser.title.startswith("saccade")
 
 
 def test_everything_can_be_done_by_the_keyboard_alone(page, tmp_path):
-    (tmp_path / "a.png").write_bytes(picture(4))
+    (tmp_path / "a.png").write_bytes(image(4))
     page.tab_to(".skip")
     page.tab_to("#file")
     page.one("#file").send_keys(str(tmp_path / "a.png"))  # the system's dialog is not the page's
@@ -116,20 +116,20 @@ def test_focus_is_seen(page):
 @pytest.mark.parametrize(
     ("data", "kind", "told"),
     [
-        (picture()[:50], "image/png", "broken.png: the file is"),
-        (b"words", "image/png", "text, not a picture"),
+        (image()[:50], "image/png", "broken.png: the file is"),
+        (b"words", "image/png", "text, not an image"),
         (b"%PDF", "application/pdf", "application/pdf"),
     ],
 )
 def test_a_broken_file_is_refused_in_the_words_of_the_server(page, data, kind, told):
-    page.give(picture(1))
+    page.give(image(1))
     page.answered()
     page.give(data, name="broken.png", kind=kind)
     page.until(lambda: page.text("#alarm"))
     assert told in page.text("#alarm")
     assert page.one("#alarm").get_attribute("role") == "alert"
     assert not page.all(".answer")
-    page.give(picture(1))  # and the page goes on
+    page.give(image(1))  # and the page goes on
     page.answered()
     assert page.text("#alarm") == ""
 
@@ -152,7 +152,7 @@ def test_a_report_is_shown_where_it_can_run_nothing(page):
 
 def test_a_photograph_can_be_taken(page):
     page.one("#photograph").click()
-    page.until(lambda: page.browser.execute_script("return document.getElementById('camera-picture').videoWidth") > 0)
+    page.until(lambda: page.browser.execute_script("return document.getElementById('camera-image').videoWidth") > 0)
     page.one("#camera-take").click()
     assert page.answered()
     assert not page.one("#camera").get_attribute("open")
@@ -163,7 +163,7 @@ def test_axe_finds_nothing_wrong_and_nothing_is_cut_off(page, axe, width, scheme
     page.open(width=width, scheme=scheme)
     assert page.faults(axe) == []
     page.one("#second option:nth-child(3)").click()
-    page.give(picture(3))
+    page.give(image(3))
     page.answered()
     assert page.faults(axe) == []
     wide = page.browser.execute_script("return document.documentElement.scrollWidth")
@@ -190,7 +190,7 @@ def test_a_token_is_asked_for_once(browser):
         page.until(lambda: "not the server's" in page.text("#alarm"))
         page.press("open sesame", "\ue007")
         page.until(lambda: page.all("#first option"))
-        page.give(picture(6))
+        page.give(image(6))
         assert "level 6" in page.answered()[0]
         browser.get(address)
         page.until(lambda: page.all("#first option"))

@@ -68,7 +68,7 @@ def test_page_stands_alone_fits_its_window_and_axe_finds_nothing_wrong(opened, a
 @pytest.mark.parametrize(
     ("added", "told"),
     [
-        ("<img src='data:image/png;base64,AAAA' alt='gone'>", "no picture: gone"),
+        ("<img src='data:image/png;base64,AAAA' alt='gone'>", "no image: gone"),
         ("<img src='http://example.com/a.png' alt='far'>", "violates the following Content Security Policy"),
         ("<script>var x = 1;</script>", "violates the following Content Security Policy"),
         ("<p style='width: 400px'>x</p>", "the page is 4"),
@@ -122,7 +122,7 @@ def test_page_is_printed_on_white_on_a_few_sheets(opened, name):
 @pytest.mark.parametrize(("name", "view"), [("scaling", "attention"), ("slots", "slots"), ("pictures", "attention")])
 def test_layers_are_chosen_by_the_keyboard(opened, written, name, view):
     page = opened(name)
-    figures = beside(written[name], "numbers.json")["pictures"][0]["views"][view]["figures"]
+    figures = beside(written[name], "numbers.json")["samples"][0]["views"][view]["figures"]
     layers = sorted((one for one in figures.values() if "depth" in one), key=lambda one: one["depth"])
     group = f"input[name=p1-{view}]"
     panels = f"fieldset:has({group}) .panels > figure"
@@ -146,7 +146,7 @@ def test_training_report_tells_the_numbers_of_its_run(opened, written):
     summary = beside(written["training"], "summary.json")
     page = opened("training")
     lead = page.text("main .lead")
-    assert f"{summary['val_top1']:.1%} of {summary['validation']['pictures']} validation pictures" in lead
+    assert f"{summary['val_top1']:.1%} of {summary['validation']['samples']} validation images" in lead
     told = dict(zip((one.text for one in page.all(".facts dt")), page.all(".facts dt + dd"), strict=True))
     assert told["Accuracy"].text == f"{summary['val_top1']:.2%}"
     assert told["Top-5 accuracy"].text == f"{summary['val_top5']:.2%}"
@@ -204,7 +204,7 @@ def test_evaluation_page_tells_the_numbers_of_its_file(opened, written):
 def test_explanation_page_tells_the_numbers_beside_it(opened, written, name):
     numbers = beside(written[name], "numbers.json")
     page = opened(name)
-    first = numbers["pictures"][0]
+    first = numbers["samples"][0]
     seen = [(row[0], row[2]) for row in rows(page, f"What {numbers['model']} answers")]
     assert seen == [(one["class"], f"{one['share']:.1%}") for one in first["answer"]]
     against = [(row[0], row[2]) for row in rows(page, "What glnet answers")] if numbers["against"] else []
@@ -219,7 +219,7 @@ def test_explanation_page_tells_the_numbers_beside_it(opened, written, name):
     ]
     assert files
     assert all((written[name].parent / file).stat().st_size for file in files)
-    assert len(page.all("figure.shown img")) == len(files) * len(numbers["pictures"])
+    assert len(page.all("figure.shown img")) == len(files) * len(numbers["samples"])
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (320, "dark")])
@@ -246,7 +246,7 @@ def test_evaluation_page_of_another_task_tells_the_numbers_of_its_file(opened, o
 
 @pytest.mark.parametrize(("task", "head"), [("multilabel", "Label"), ("regress", "Column")])
 def test_explanation_page_of_another_task_tells_its_answer(opened, of_tasks, task, head):
-    said = beside(of_tasks[f"{task}-explanation"], "numbers.json")["pictures"][0]["said"]
+    said = beside(of_tasks[f"{task}-explanation"], "numbers.json")["samples"][0]["said"]
     page = opened(of_tasks[f"{task}-explanation"])
     seen = {row[0]: row[-1] for row in rows(page, "What one answers")}
     if task == "regress":

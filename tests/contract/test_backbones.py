@@ -62,7 +62,7 @@ def test_any_size_gives_finite_logits(name, size):
 
 
 @every_name
-def test_pictures_of_a_batch_do_not_see_each_other(name):
+def test_images_of_a_batch_do_not_see_each_other(name):
     model = shallow(name, num_classes=7).double().eval()
     x = images().double()
     with torch.inference_mode():

@@ -23,7 +23,7 @@ from saccade.plugins import (
     attach,
 )
 from support.backbones import NAMES, shallow
-from support.pictures import pixels
+from support.images import pixels
 
 SIZES = ((64, 64), (97, 131), (160, 96))
 SMALL = {  # one of each family, with as little depth as shows its kinds of block

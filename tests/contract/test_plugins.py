@@ -38,7 +38,7 @@ SMALL = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "i
 DROPLESS = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def pictures(model: nn.Module, batch: int = 2, size: tuple[int, int] = (32, 32)) -> dict[str, Tensor]:
+def images(model: nn.Module, batch: int = 2, size: tuple[int, int] = (32, 32)) -> dict[str, Tensor]:
     x = torch.randn(batch, 3, *size, dtype=next(model.parameters()).dtype)
     return {"pixel_values" if hasattr(model, "config") else "x": x}
 
@@ -49,8 +49,8 @@ def words(model: nn.Module, batch: int = 2) -> dict[str, Tensor]:
     return {"input_ids": torch.randint(3, 40, (batch, 7)), "attention_mask": mask}
 
 
-def words_and_pictures(model: nn.Module, batch: int = 2) -> dict[str, Tensor]:
-    return {**words(model, batch), **pictures(model, batch)}
+def words_and_images(model: nn.Module, batch: int = 2) -> dict[str, Tensor]:
+    return {**words(model, batch), **images(model, batch)}
 
 
 def sequences(model: nn.Module, batch: int = 2) -> dict[str, Tensor]:
@@ -61,7 +61,7 @@ def sequences(model: nn.Module, batch: int = 2) -> dict[str, Tensor]:
 @dataclass(frozen=True)
 class Case:
     build: Callable[[], nn.Module]
-    inputs: Callable[..., dict[str, Tensor]] = pictures
+    inputs: Callable[..., dict[str, Tensor]] = images
 
 
 def column(name: str, **kwargs: Any) -> Callable[[], nn.Module]:
@@ -111,7 +111,7 @@ HOSTS = {
     "cvt": Case(own("cvt_13", dims=(8, 8, 16), depths=(1, 1, 2), num_heads=(1, 1, 2), head_dim=8)),
     "t2t": Case(own("t2t_vit_7", img_size=32, embed_dim=24, num_heads=2, depth=3)),
     "hf_vit": Case(hugging_face("ViTForImageClassification", "ViTConfig", image_size=32, patch_size=8, **SMALL)),
-    "vilt": Case(hugging_face("ViltModel", "ViltConfig", **VILT, **SMALL, **DROPLESS), words_and_pictures),
+    "vilt": Case(hugging_face("ViltModel", "ViltConfig", **VILT, **SMALL, **DROPLESS), words_and_images),
     "bert": Case(
         hugging_face("BertForSequenceClassification", "BertConfig", vocab_size=50, **SMALL, **DROPLESS), words
     ),
@@ -194,7 +194,7 @@ def run(model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
 
 
 def arguments(inputs: dict[str, Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    """Positional and keyword arguments: pictures of timm models go by position."""
+    """Positional and keyword arguments: images of timm models go by position."""
     rest = {name: value for name, value in inputs.items() if name != "x"}
     return ((inputs["x"],) if "x" in inputs else ()), rest
 

@@ -71,10 +71,10 @@ def test_two_processes_learn_as_one_does_from_uneven_batches(tmp_path, data):
     run(command(tmp_path / "one", data, values, processes=1))
     run(command(tmp_path / "two", data, values, processes=2))
     assert_close(tmp_path / "two", tmp_path / "one")
-    assert records(tmp_path / "two")[-1]["step"] == 9  # three batches of 33 in 101 pictures, three epochs
+    assert records(tmp_path / "two")[-1]["step"] == 9  # three batches of 33 in 101 images, three epochs
     answers = load_file(tmp_path / "two" / "predictions.safetensors")
     assert answers["place"].tolist() == list(range(21))
-    assert json.loads((tmp_path / "two" / "summary.json").read_text())["validation"]["pictures"] == 21
+    assert json.loads((tmp_path / "two" / "summary.json").read_text())["validation"]["samples"] == 21
 
 
 def test_two_processes_weigh_classes_as_one_does(tmp_path, data):

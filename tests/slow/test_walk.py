@@ -1,7 +1,7 @@
 """The commands of README and documents in their order, as a newcomer types them, and a folder with faults, each timed.
 
 SACCADE_WALK_DATA names a folder of class folders, such as the pets'; without it photographs are made of the embedded
-set. Every command is run as written but for its names, and shortened: few pictures, one epoch, a small model.
+set. Every command is run as written but for its names, and shortened: few images, one epoch, a small model.
 Run with `-s` to see the table of times; SACCADE_WALK_TABLE names a file to write it to.
 """
 
@@ -32,7 +32,7 @@ DOCUMENTS = ["README.md", *(f"docs/{n}.md" for n in ("training", "data", "compar
 DOCUMENTS += ["docs/serve.md", "docs/token_labels.md"]
 # What is not walked here, and why.
 ELSEWHERE = {
-    "imagenet": "needs weights of timm and ImageNet's pictures",
+    "imagenet": "needs weights of timm and ImageNet's images",
     "timm:": "needs weights that are downloaded",
     "--recipe token_label ": "needs the maps of a downloaded teacher",
     "slots-training": "needs the states of a long run",
@@ -90,14 +90,14 @@ def photographs(folder):
 def place(tmp_path_factory):
     """A folder to walk in, with photographs, lists, two finished runs and one that is to be resumed."""
     home = tmp_path_factory.mktemp("walk")
-    set_ = photographs(home / "PICTURES")
-    pictures = sorted((set_ / "val").rglob("*.*"))
+    set_ = photographs(home / "IMAGES")
+    images = sorted((set_ / "val").rglob("*.*"))
     for name in ("PHOTOS", "photos", "cats"):
         (home / name).mkdir()
-        for picture in pictures[:3]:
-            shutil.copy(picture, home / name / f"{picture.stem}.jpg")
-    shutil.copy(pictures[0], home / "cat.jpg")
-    shutil.copy(pictures[1], home / "more.jpg")
+        for image in images[:3]:
+            shutil.copy(image, home / name / f"{image.stem}.jpg")
+    shutil.copy(images[0], home / "cat.jpg")
+    shutil.copy(images[1], home / "more.jpg")
     columns = {
         "birds.csv": lambda n: {"labels": ("crow|magpie", "crow", "magpie")[n % 3]},
         "xrays.csv": lambda n: {"edema": n % 2, "fracture": 1 - n % 3 % 2, "view": n},
@@ -118,9 +118,9 @@ def place(tmp_path_factory):
 SMALL = ["--set", "data.train_limit=32", "--set", "optim.batch_size=16", "--device", "cpu"]
 OPTIONS = f"model.options={TINY_MODEL}".replace("'", "")
 NAMES = {
-    "DATA": "PICTURES",
-    "pictures/": "PICTURES",
-    "TEST": "PICTURES",
+    "DATA": "IMAGES",
+    "images/": "IMAGES",
+    "TEST": "IMAGES",
     "OTHER_RUN": "OTHER",
     "RUN2": "OTHER",
     "runs/flowers": "RUN",
@@ -156,7 +156,7 @@ def shortened(line, home):
 
 def test_everything_that_the_documents_tell_to_type_works(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
-    begin = ["train", "PICTURES", *SMALL, "--img-size", "32", "--quiet"]
+    begin = ["train", "IMAGES", *SMALL, "--img-size", "32", "--quiet"]
     assert main([*begin, "--model", "vit_tiny", "--epochs", "1", "--out", "RUN"]) == 0  # with the layers that are named
     assert main([*begin, "--set", OPTIONS, "--epochs", "1", "--out", "OTHER"]) == 0
     stop(place, [*begin, "--set", OPTIONS, "--epochs", "400", "--out", "STOPPED"])
@@ -242,12 +242,12 @@ def show(times, capsys):
 
 def test_a_folder_with_faults_is_walked_through_and_every_fault_is_told(place, tmp_path, monkeypatch, capsys):
     set_ = tmp_path / "faults"
-    shutil.copytree(place / "PICTURES", set_)
+    shutil.copytree(place / "IMAGES", set_)
     first, second = sorted((set_ / "train").iterdir())[:2]
     (set_ / "train" / "an_empty_class").mkdir()
     (first / "cut.jpg").write_bytes(next(first.glob("*.jpg")).read_bytes()[:400])
-    (first / "text.jpg").write_text("no picture")
-    (first / "notes.txt").write_text("no picture by name")
+    (first / "text.jpg").write_text("no image")
+    (first / "notes.txt").write_text("no image by name")
     shutil.copy(next(first.glob("[0-9]*.jpg")), second / "of_another_class.jpg")
     monkeypatch.chdir(tmp_path)
     times = []
@@ -304,12 +304,12 @@ def test_a_folder_with_faults_is_walked_through_and_every_fault_is_told(place, t
     "line",
     [
         "models",
-        "data check PICTURES",
+        "data check IMAGES",
         "evaluate PIPED --limit 8 --quiet",
         "predict PIPED PHOTOS --quiet",
         "explain PIPED cat.jpg --views gradcam",
         "export PIPED --limit 8",
-        "compare PICTURES --arm base --arm lr=0.001 --seeds 2 --epochs 1 --model resnet18 --img-size 32 --plan",
+        "compare IMAGES --arm base --arm lr=0.001 --seeds 2 --epochs 1 --model resnet18 --img-size 32 --plan",
         "benchmark --model resnet18 --peer resnet18 --batch-size 1 --img-size 32",
         "serve PIPED --port 0",
         "train --print-config",
@@ -317,7 +317,7 @@ def test_a_folder_with_faults_is_walked_through_and_every_fault_is_told(place, t
 )
 def test_a_reader_that_has_seen_enough_ends_every_verb_without_a_word(line, place):
     if not (place / "PIPED" / "model.safetensors").exists() and "PIPED" in line:
-        words = ["train", str(place / "PICTURES"), *SMALL, "--img-size", "32", "--quiet", "--set", OPTIONS]
+        words = ["train", str(place / "IMAGES"), *SMALL, "--img-size", "32", "--quiet", "--set", OPTIONS]
         assert main([*words, "--epochs", "1", "--out", str(place / "PIPED")]) == 0
     reading, writing = os.pipe()
     os.close(reading)

@@ -1,4 +1,4 @@
-"""Augmentation of pictures with one class each, for tests that look at pictures and labels alone."""
+"""Augmentation of images with one class each, for tests that look at images and labels alone."""
 
 from saccade.config import AugmentConfig, LossConfig
 from saccade.data.augment import Augment
@@ -12,12 +12,12 @@ def class_augment(config: AugmentConfig, *, mean, std, num_classes, img_size, sm
     return Classify.expander(spec, config, LossConfig(smoothing=smoothing), device="cpu")
 
 
-class PicturesAndLabels:
-    """An augmentation called with pictures, labels and keys that returns images and targets."""
+class ImagesAndLabels:
+    """An augmentation called with images, labels and keys that returns images and targets."""
 
     def __init__(self, config, **options):
         self.augment = class_augment(config, **options)
 
-    def __call__(self, pictures, labels, keys, *, strong=True):
-        batch = self.augment({"image": pictures, "target": labels, "key": keys}, strong=strong)
+    def __call__(self, images, labels, keys, *, strong=True):
+        batch = self.augment({"image": images, "target": labels, "key": keys}, strong=strong)
         return batch["image"], batch["target"]

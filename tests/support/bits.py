@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import yaml
 
-from .pictures import encoded, write_shard
+from .images import encoded, write_shard
 from .trainings import environment, png_folder, records, settings, weights
 
 VIT = {

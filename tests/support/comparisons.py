@@ -31,7 +31,7 @@ def write_run(
     fingerprint: str = "same",
     **scores: float,
 ) -> Path:
-    """Write a finished run with given answers, right or wrong, one a validation picture."""
+    """Write a finished run with given answers, right or wrong, one a validation image."""
     path.mkdir(parents=True)
     count = len(correct)
     places = np.arange(count) if places is None else places
@@ -57,7 +57,7 @@ def write_run(
         "steps": 10 * len(seconds),
         "seconds": sum(seconds),
         "parameters": 7,
-        "validation": {"pictures": count, "fingerprint": fingerprint},
+        "validation": {"samples": count, "fingerprint": fingerprint},
         "classes": ["cat", "dog"],
         **scores,
     }

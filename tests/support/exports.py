@@ -86,13 +86,13 @@ def tiny_onnx(path: Path, *, told: str | None = None, bundle: Bundle = BUNDLE) -
 
 
 class Colours(Predictor):
-    """Says which channel is the strongest; remembers how many pictures it was asked about at once."""
+    """Says which channel is the strongest; remembers how many images it was asked about at once."""
 
     def __init__(self, img_size: int = 8) -> None:
         super().__init__("colours", "run", bundle=replace(BUNDLE, img_size=img_size))
         self.batches: list[int] = []
 
-    def outputs(self, pictures: Tensor) -> np.ndarray:
+    def outputs(self, images: Tensor) -> np.ndarray:
         """Return the mean of each channel over 16."""
-        self.batches.append(len(pictures))
-        return pictures.float().mean((2, 3)).numpy() / 16
+        self.batches.append(len(images))
+        return images.float().mean((2, 3)).numpy() / 16

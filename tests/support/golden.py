@@ -4,13 +4,13 @@ import json
 import math
 import zlib
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 FOLDER = Path(__file__).parents[1] / "golden"
 
@@ -168,3 +168,15 @@ def strided(x: Tensor, count: int = 64) -> Tensor:
 def relative_error(got: Tensor, want: Tensor) -> float:
     """Largest difference over the largest wanted magnitude."""
     return float((got.double() - want.double()).abs().max() / want.double().abs().max())
+
+
+def listen(model: nn.Module, *names: str) -> dict[str, Tensor]:
+    """Return what modules put out when the model is run next, by their names."""
+    heard: dict[str, Tensor] = {}
+
+    def keep(_module: nn.Module, _args: tuple, output: Tensor, *, name: str) -> None:
+        heard[name] = output
+
+    for name in names:
+        model.get_submodule(name).register_forward_hook(partial(keep, name=name))
+    return heard

@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 LABELS = ("red", "green", "blue")
+COLUMNS = {"multilabel": ("labels",), "regress": ("level", "red")}
 
 
 def write_images(root: Path, *, train: int = 60, val: int = 24, side: int = 16) -> list[dict[str, str]]:
@@ -31,6 +32,12 @@ def write_images(root: Path, *, train: int = 60, val: int = 24, side: int = 16) 
             }
         )
     return rows
+
+
+def write_task_lists(root: Path) -> dict[str, Path]:
+    """Write a list of the same few images for each task that reads more than classes, by the task's name."""
+    rows = write_images(root, train=24, val=10)
+    return {task: write_list(root / f"{task}.csv", rows, columns) for task, columns in COLUMNS.items()}
 
 
 def write_list(path: Path, rows: list[dict[str, str]], columns: tuple[str, ...]) -> Path:

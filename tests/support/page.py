@@ -51,7 +51,7 @@ class Page:
     def until(self, condition):
         return WebDriverWait(self.browser, SECONDS, 0.02).until(lambda _: condition())
 
-    def give(self, data, *, name="picture.png", kind="image/png", way="drop"):
+    def give(self, data, *, name="image.png", kind="image/png", way="drop"):
         """Drop or paste a file."""
         self.browser.execute_script(DROP, base64.b64encode(data).decode(), name, kind, way)
 

@@ -1,4 +1,4 @@
-"""A server for tests: models that answer by a picture's brightness, behind real sockets."""
+"""A server for tests: models that answer by an image's brightness, behind real sockets."""
 
 import contextlib
 import io
@@ -30,7 +30,7 @@ BAD_NAME = '<img src=x onerror="document.title=1">'
 
 
 class Brightness:
-    """Answers the class of a picture's brightness; sleeps as a model would compute."""
+    """Answers the class of an image's brightness; sleeps as a model would compute."""
 
     kind, task, model, channels, img_size = "run", Classify, None, 3, 16
 
@@ -43,14 +43,14 @@ class Brightness:
         self.go = threading.Event()  # a test may hold the model up
         self.go.set()
 
-    def rows(self, pictures):
+    def rows(self, images):
         self.begun.set()
         assert self.go.wait(30)
-        self.batches.append(len(pictures))
+        self.batches.append(len(images))
         time.sleep(self.seconds)
-        level = (pictures.float().mean((1, 2, 3)) / 32).long().clamp(max=len(self.classes) - 1).numpy()
-        shares = np.full((len(pictures), len(self.classes)), 0.02, np.float32)
-        shares[np.arange(len(pictures)), level] = 1 - 0.02 * (len(self.classes) - 1)
+        level = (images.float().mean((1, 2, 3)) / 32).long().clamp(max=len(self.classes) - 1).numpy()
+        shares = np.full((len(images), len(self.classes)), 0.02, np.float32)
+        shares[np.arange(len(images)), level] = 1 - 0.02 * (len(self.classes) - 1)
         return shares
 
     def about(self):
@@ -79,12 +79,12 @@ def explain(target, images, *, views=None, device="cpu", layers=6):
     ]
     answer = [(BAD_NAME, 0.5)]
     rows = [(BAD_NAME, "50.0%", 0.5)]
-    picture = SimpleNamespace(name="picture", pixels=pixels, answer=answer, rows=rows, views=found)
-    return SimpleNamespace(pictures=[picture])
+    image = SimpleNamespace(name="picture", pixels=pixels, answer=answer, rows=rows, views=found)
+    return SimpleNamespace(images=[image])
 
 
-def picture(level=3, *, size=(40, 30), kind="PNG"):
-    """Return an encoded picture of one brightness."""
+def image(level=3, *, size=(40, 30), kind="PNG"):
+    """Return an encoded image of one brightness."""
     file = io.BytesIO()
     Image.new("RGB", size, (32 * level + 16,) * 3).save(file, kind)
     return file.getvalue()

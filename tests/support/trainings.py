@@ -39,7 +39,7 @@ def settings(**more: Any) -> dict[str, Any]:
 
 
 def png_folder(root: Path, *, train: int = 50, val: int = 9, classes: int = 3, bad: int = 0) -> Path:
-    """Write pictures of 20 by 24 pixels whose colour tells their class; the first `bad` of each split are cut short."""
+    """Write images of 20 by 24 pixels whose colour tells their class; the first `bad` of each split are cut short."""
     for split, count in (("train", train), ("val", val)):
         for number in range(count):
             label = number % classes

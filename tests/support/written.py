@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def write_pictures(root: Path) -> Path:
+def write_images(root: Path) -> Path:
     """Write a set whose classes differ in colour and in where a bar is, with names that are hard to lay out."""
     for split, count in (("train", 60), ("val", 36)):
         for number in range(count):
@@ -49,9 +49,9 @@ def write_pictures(root: Path) -> Path:
 
 def write_pages(root: Path) -> dict[str, Path]:
     """Train, compare, evaluate and explain; return the pages by what they are."""
-    data = write_pictures(root / "set")
-    picture, another = sorted((data / "val").rglob("*.png"))[::20][:2]
-    namesake = root / picture.name  # two pictures of one name on a page have to be told apart
+    data = write_images(root / "set")
+    image, another = sorted((data / "val").rglob("*.png"))[::20][:2]
+    namesake = root / image.name  # two images of one name on a page have to be told apart
     namesake.write_bytes(another.read_bytes())
     glnet, vit = root / "glnet", root / "vit"
     common: dict[str, Any] = {"quiet": True}
@@ -73,9 +73,9 @@ def write_pages(root: Path) -> dict[str, Path]:
         "training": glnet / "report.html",
         "comparison": root / "comparison" / "report.html",
         "evaluation": root / "evaluation" / "evaluation.html",
-        "slots": saccade.explain(glnet, picture).save(root / "slots"),
-        "scaling": saccade.explain(vit, picture).save(root / "scaling"),
-        "pictures": saccade.explain(vit, [picture, namesake], against=glnet).save(root / "pictures"),
+        "slots": saccade.explain(glnet, image).save(root / "slots"),
+        "scaling": saccade.explain(vit, image).save(root / "scaling"),
+        "pictures": saccade.explain(vit, [image, namesake], against=glnet).save(root / "pictures"),
     }
 
 
@@ -87,7 +87,7 @@ def beside(page: Path, name: str) -> Any:
 FAULTS = """
 const all = (css) => [...document.querySelectorAll(css)], wide = document.documentElement.clientWidth, found = [];
 for (const image of all('img'))
-  if (!image.complete || !image.naturalWidth) found.push('no picture: ' + image.alt);
+  if (!image.complete || !image.naturalWidth) found.push('no image: ' + image.alt);
 if (document.documentElement.scrollWidth > wide)
   found.push(`the page is ${document.documentElement.scrollWidth} wide in a window of ${wide}`);
 for (const element of all('main *')) {
@@ -110,7 +110,7 @@ return found;
 
 
 def faults(page: Any) -> list[str]:
-    """Return what is wrong with an open page whose folds are open: pictures, width, headings, links, requests."""
+    """Return what is wrong with an open page whose folds are open: images, width, headings, links, requests."""
     page.browser.execute_script("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
     return [*page.browser.execute_script(FAULTS), *page.console()]
 

@@ -9,7 +9,7 @@ import yaml
 from PIL import Image
 
 from saccade.cli import main
-from support.pictures import class_folders, encoded, pixels
+from support.images import class_folders, encoded, pixels
 from support.training import TINY
 
 
@@ -85,7 +85,7 @@ def test_a_fault_is_seen_whole(monkeypatch):
         main(["models"])
 
 
-def test_overwrite_spares_pictures_and_projects(tmp_path, capsys):
+def test_overwrite_spares_images_and_projects(tmp_path, capsys):
     class_folders(tmp_path / "pics", {"a": 12, "b": 12})
     (tmp_path / "pics" / "config.yaml").write_text("a: 1\n")
     before = sorted(tmp_path.rglob("*"))
@@ -94,7 +94,7 @@ def test_overwrite_spares_pictures_and_projects(tmp_path, capsys):
     for out in ("pics", "pics/run", "."):
         flags = ["--out", str(tmp_path / out), "--overwrite", "--epochs", "1", *words]
         assert main(["train", str(tmp_path / "pics"), *flags]) == 2
-        assert "the pictures' place" in capsys.readouterr().err
+        assert "the images' place" in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -182,8 +182,8 @@ def test_print_config_prints_settings_that_can_be_read_back(capsys):
     assert settings["model"]["plugins"] == ["broadcast", "drloc"]
 
 
-def odd_pictures(root):
-    """Write class folders with every odd kind of picture that can be read, and some that cannot."""
+def odd_images(root):
+    """Write class folders with every odd kind of image that can be read, and some that cannot."""
     class_folders(root, {"cat": 12, "dog with spaces": 12, "größe": 12})
     colours = Image.fromarray(pixels(99))
     colours.convert("CMYK").save(root / "cat" / "cmyk.jpg")
@@ -194,16 +194,16 @@ def odd_pictures(root):
     exif[274] = 6
     colours.save(root / "cat" / "turned.jpg", exif=exif)
     (root / "dog with spaces" / "cut.jpg").write_bytes(encoded(7)[:200])
-    (root / "dog with spaces" / "text.jpg").write_text("this is no picture")
+    (root / "dog with spaces" / "text.jpg").write_text("this is no image")
     return root
 
 
-def test_odd_pictures_are_trained_on_and_broken_ones_named(tmp_path, capsys):
-    data = odd_pictures(tmp_path / "data")
+def test_odd_images_are_trained_on_and_broken_ones_named(tmp_path, capsys):
+    data = odd_images(tmp_path / "data")
     settings = TINY | {"data.train_limit": None, "data.workers": 0, "data.img_size": 16, "data.bad_limit": 0.2}
     words = [word for name, value in settings.items() for word in ("--set", f"{name}={json.dumps(value)}")]
     assert main(["train", str(data), "--epochs", "1", "--out", str(tmp_path / "run"), *words]) == 0
-    bad = json.loads((tmp_path / "run" / "bad_pictures.json").read_text())
+    bad = json.loads((tmp_path / "run" / "bad_samples.json").read_text())
     assert {name.split("/")[-1] for name in bad} <= {"cut.jpg", "text.jpg"}
     assert main(["data", "check", str(data), "--json"]) == 1
     found = {finding["name"].split("/")[-1] for finding in json.loads(capsys.readouterr().out)["findings"]}
@@ -212,14 +212,14 @@ def test_odd_pictures_are_trained_on_and_broken_ones_named(tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A finished tiny run and a picture."""
+    """A finished tiny run and an image."""
     folder = tmp_path_factory.mktemp("verbs")
     settings = [f"{name}={json.dumps(value)}" for name, value in TINY.items()]
     flags = ["--epochs", "1", "--quiet", *(word for text in settings for word in ("--set", text))]
     assert main(["train", "--out", str(folder / "run"), *flags]) == 0
-    Image.fromarray(pixels(3)).save(folder / "picture.png")
-    (folder / "text.png").write_text("this is no picture")
-    return folder / "run", folder / "picture.png"
+    Image.fromarray(pixels(3)).save(folder / "image.png")
+    (folder / "text.png").write_text("this is no image")
+    return folder / "run", folder / "image.png"
 
 
 def test_evaluate_prints_intervals_and_writes_a_page(run, tmp_path, capsys):
@@ -236,14 +236,14 @@ def test_explain_writes_a_page_and_names_the_answer(run, tmp_path, capsys):
     assert main(["explain", str(run[0]), str(run[1]), "--out", str(tmp_path / "seen")]) == 0
     printed = capsys.readouterr()
     assert printed.out.strip() == str(tmp_path / "seen" / "index.html")
-    assert "picture.png" in printed.err
+    assert "image.png" in printed.err
     assert (tmp_path / "seen" / "numbers.json").exists()
 
 
 def test_predict_answers_about_files_and_skips_bad_ones(run, capsys):
     assert main(["predict", str(run[0]), str(run[1].parent), "--form", "jsonl", "--quiet", "--top", "1"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {Path(line["name"]).name for line in lines} >= {"picture.png"}
+    assert {Path(line["name"]).name for line in lines} >= {"image.png"}
 
 
 def test_predict_exits_with_1_if_no_file_could_be_read(run, capsys):
@@ -256,10 +256,10 @@ def test_predict_exits_with_1_if_no_file_could_be_read(run, capsys):
     [
         (["evaluate", "nowhere"], "nowhere"),
         (["explain", "RUN", "nowhere.png"], "nowhere.png"),
-        (["explain", "RUN", "TEXT"], "picture"),
-        (["explain", "RUN", "PICTURE", "--views", "atention"], "attention"),
-        (["explain", "RUN", "PICTURE", "--layers", "stages.9"], "stages"),
-        (["predict", "nowhere.onnx", "PICTURE"], "nowhere.onnx"),
+        (["explain", "RUN", "TEXT"], "image"),
+        (["explain", "RUN", "IMAGE", "--views", "atention"], "attention"),
+        (["explain", "RUN", "IMAGE", "--layers", "stages.9"], "stages"),
+        (["predict", "nowhere.onnx", "IMAGE"], "nowhere.onnx"),
         (["export", "nowhere"], "nowhere"),
         (["export", "RUN", "--format", "onxx"], "onnx"),
         (["serve", "nowhere"], "nowhere"),
@@ -267,7 +267,7 @@ def test_predict_exits_with_1_if_no_file_could_be_read(run, capsys):
 )
 def test_wrong_input_of_a_verb_is_answered_with_what_is_allowed(words, told, run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    names = {"RUN": str(run[0]), "PICTURE": str(run[1]), "TEXT": str(run[1].with_name("text.png"))}
+    names = {"RUN": str(run[0]), "IMAGE": str(run[1]), "TEXT": str(run[1].with_name("text.png"))}
     assert main([names.get(word, word) for word in words]) == 2
     assert told in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -128,6 +128,7 @@ OUTSIDE = {
     "optim.betas": [[0.9, 1.0], [-0.1, 0.9], [0.9], []],
     "optim.eps": [0, -1],
     "optim.layer_decay": [0, 1.1],
+    "optim.new_scale": [0, -1],
     "optim.clip": [0, -1.0],
     "schedule.epochs": [0, -1],
     "schedule.warmup": [-1],

@@ -49,7 +49,7 @@ def train(data, maps, out, **more):
     )
 
 
-def test_the_command_writes_what_the_teacher_says_of_the_whole_picture(data, teacher, maps):
+def test_the_command_writes_what_the_teacher_says_of_the_whole_image(data, teacher, maps):
     from PIL import Image
     from torchvision.transforms.functional import pil_to_tensor
 
@@ -81,14 +81,14 @@ def test_training_learns_from_the_maps(data, maps, crop, resident, tmp_path):
 
 @pytest.mark.parametrize("config", [{"crop": "pad", "pad": 0.25}, {"crop": "resized"}, {"crop": "none", "flip": 1.0}])
 def test_labels_move_with_the_image(config, tmp_path):
-    """A picture's columns and rows grow brighter; its map says the brightness: labels then tell that of the image."""
+    """An image's columns and rows grow brighter; its map says the brightness: labels then tell that of the image."""
     side, count = 64, 40
     ramp = torch.linspace(0, 1, side)
     bright = (0.7 * ramp[None, :] + 0.3 * ramp[:, None]).expand(3, side, side)
     cells = bright[:1].unflatten(1, (16, 4)).unflatten(3, (16, 4)).mean((2, 4))
     maps = save_label_maps(tmp_path / "maps", [("one", torch.cat([cells, 1 - cells]))])
     index, value = maps.best("one")
-    shown = torch.tensor([0.0, 0.25, 0.5, 1.0])  # a frame took this part of the picture
+    shown = torch.tensor([0.0, 0.25, 0.5, 1.0])  # a frame took this part of the image
     part = torch.nn.functional.interpolate(bright[None, :, 16:, :32], size=(48, 48), mode="bilinear")
     batch = {
         "image": (part * 255).round().to(torch.uint8).expand(count, -1, -1, -1),
@@ -109,7 +109,7 @@ def test_labels_move_with_the_image(config, tmp_path):
     assert want.std() > 0.05
 
 
-def test_maps_of_other_classes_and_missing_pictures_are_refused(data, maps, tmp_path):
+def test_maps_of_other_classes_and_missing_images_are_refused(data, maps, tmp_path):
     other = png_folder(tmp_path / "other", train=8, val=4, classes=2)
     with pytest.raises(ConfigError, match=r"are of the classes class0, class1, class2.*saccade data labels"):
         train(other, maps, tmp_path / "run")

@@ -26,8 +26,8 @@ def test_a_folder_goes_before_a_model_of_that_name(tmp_path, monkeypatch):
 def test_what_is_not_there_is_told_with_what_is_near_and_what_may_be_given():
     with pytest.raises(CheckpointError, match=r"no model of that name \(the nearest are .*nommer_tiny.*give a run's f"):
         find_target("nomer_tiny")
-    with pytest.raises(CheckpointError, match="give a picture, or the name of a timm model"):
-        find_target("nowhere/at/all", allowed="a picture")
+    with pytest.raises(CheckpointError, match="give an image, or the name of a timm model"):
+        find_target("nowhere/at/all", allowed="an image")
 
 
 def test_a_folder_without_weights_says_what_it_is_and_how_to_go_on(tmp_path):

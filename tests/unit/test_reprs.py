@@ -49,7 +49,7 @@ def test_an_evaluation_is_one_line_and_a_table(trained, tmp_path):
 
 
 def test_an_explanation_is_one_line_and_a_page_of_its_own(trained):
-    picture = np.zeros((32, 32, 3), np.uint8)
-    shown = saccade.explain(trained.path, [picture], views=["gradcam"])
+    image = np.zeros((32, 32, 3), np.uint8)
+    shown = saccade.explain(trained.path, [image], views=["gradcam"])
     assert "<Explanation of run: " in short(shown)
     assert shown._repr_html_().startswith("<iframe srcdoc=")

@@ -12,7 +12,7 @@ from saccade.files import WriteError, write_text
 from saccade.runs import Run, RunError
 from saccade.state import save_state, set_aside
 from saccade.weights import save_tensors
-from support.pictures import class_folders
+from support.images import class_folders
 
 
 def config_for(path):
@@ -37,6 +37,7 @@ def finished_run(path):
         "scores.safetensors",
         "summary.json",
         "cost.json",
+        "bad_samples.json",
         "bad_pictures.json",
         "report.html",
         ".model.safetensors.part",
@@ -45,7 +46,7 @@ def finished_run(path):
         "evaluation/evaluation.html",
         "explanation/index.html",
         "explanation/numbers.json",
-        "explanation/picture-1/attention_blocks_3.png",
+        "explanation/image-1/attention_blocks_3.png",
         "explanation-2/index.html",
         "export/model.onnx",
         "export/model.int8.onnx",
@@ -129,18 +130,18 @@ def test_overwrite_replaces_a_run_whose_settings_are_refused_today(tmp_path):
 @pytest.mark.parametrize(
     ("out", "told"), [("pics", "is"), ("pics/runs/one", "lies inside"), (".", "holds"), ("link", "is")]
 )
-def test_a_run_is_not_written_into_or_around_its_pictures(out, told, overwrite, tmp_path):
+def test_a_run_is_not_written_into_or_around_its_images(out, told, overwrite, tmp_path):
     data = tmp_path / "set" / "pics"
     class_folders(data, {"a": 2, "b": 2})
     shutil.copyfile(Run.create(tmp_path / "other", TrainConfig()).settings, data / "config.yaml")
     (tmp_path / "set" / "link").symlink_to(data)
     before = everything(tmp_path)
-    with pytest.raises(RunError, match=f"{told} the pictures' place"):
+    with pytest.raises(RunError, match=f"{told} the images' place"):
         Run.create(tmp_path / "set" / out, config_for(data), overwrite=overwrite)
     assert everything(tmp_path) == before
 
 
-def test_a_run_is_not_written_into_its_validation_pictures(tmp_path):
+def test_a_run_is_not_written_into_its_validation_images(tmp_path):
     data = tmp_path / "val"
     class_folders(data, {"a": 2, "b": 2})
     with pytest.raises(RunError, match="lies inside"):
@@ -148,7 +149,7 @@ def test_a_run_is_not_written_into_its_validation_pictures(tmp_path):
 
 
 @pytest.mark.parametrize("out", ["runs/one", "pics-run"])
-def test_a_run_beside_its_pictures_is_written(out, tmp_path, monkeypatch):
+def test_a_run_beside_its_images_is_written(out, tmp_path, monkeypatch):
     class_folders(tmp_path / "pics", {"a": 2, "b": 2})
     monkeypatch.chdir(tmp_path)
     assert Run.create(out, config_for("pics")).settings.exists()

@@ -68,7 +68,7 @@ def test_a_missing_tensor_is_named(tmp_path):
     file, model = saved(tmp_path, "test_resnet")
     weights = {name: value for name, value in model.state_dict().items() if name != "layer1.0.conv1.weight"}
     save_file(weights, file)
-    with pytest.raises(CheckpointError, match=r"1 are missing: layer1\.0\.conv1\.weight"):
+    with pytest.raises(CheckpointError, match=r"1 are missing: 'layer1\.0\.conv1\.weight'"):
         build("test_resnet", file)
 
 
@@ -127,7 +127,7 @@ def test_a_vision_transformer_with_weights_keeps_its_patches_and_names_what_was_
     built, spec = build("vit_tiny", file, size=64, options={"depth": 1, "patch_size": 16})
     assert built.patch_embed.patch_size == (16, 16)
     assert torch.equal(built.patch_embed.proj.weight, model.patch_embed.proj.weight)
-    assert "resampled from vit_tiny_patch16_224.safetensors to fit: pos_embed" in spec.notes
+    assert "resampled from vit_tiny_patch16_224.safetensors to fit: 'pos_embed'" in spec.notes
     small, _ = build("vit_tiny", None, size=64, options={"depth": 1})
     assert small.patch_embed.patch_size == (4, 4)
 
@@ -163,7 +163,7 @@ def test_the_layout_of_efficientnet_pytorch_is_loaded_by_name(tmp_path):
     built, spec = build("tf_efficientnet_lite0", file)
     found = built.state_dict()
     assert all(torch.equal(found[key], own[key]) for key in own if not key.startswith("classifier"))
-    assert spec.notes == [f"left out of {file.name}, for other classes: classifier.weight, classifier.bias"]
+    assert spec.notes == [f"left out of {file.name}, for other classes: 'classifier.weight', 'classifier.bias'"]
     assert rename(own, own) == own
 
 

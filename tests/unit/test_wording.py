@@ -8,7 +8,7 @@ from saccade.wording import count_are, count_of
 
 def test_one_thing_is_not_many():
     assert [count_of(n, "epoch") for n in (0, 1, 2, 1234)] == ["0 epochs", "1 epoch", "2 epochs", "1,234 epochs"]
-    assert [count_are(n, "picture") for n in (1, 2)] == ["1 picture is", "2 pictures are"]
+    assert [count_are(n, "image") for n in (1, 2)] == ["1 image is", "2 images are"]
 
 
 def test_a_full_disk_speaks_of_states_only_where_there_are_some(tmp_path, monkeypatch):

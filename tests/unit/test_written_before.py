@@ -60,7 +60,7 @@ def test_scores_are_read_from_the_answers_that_were_kept(before):
 
 def test_report_is_written_again(before):
     page = rewrite_report(before / "run").read_text()
-    for title in ("Accuracy by class", "Confusions", "Confidence", "The worst pictures", "7.2%"):
+    for title in ("Accuracy by class", "Confusions", "Confidence", "The worst images", "7.2%"):
         assert title in page
 
 
@@ -93,7 +93,7 @@ def test_evaluate_and_explain_take_a_run(before, tmp_path):
     result = saccade.evaluate(before / "run", limit=64, quiet=True)
     assert 0 <= result.metrics()["top1"] <= 1
     explained = saccade.explain(before / "run", [np.full((28, 28, 3), 90, np.uint8)], views=["gradcam"])
-    assert len(explained.pictures[0].answer) == 5
+    assert len(explained.samples[0].answer) == 5
 
 
 def test_comparison_goes_on_with_its_finished_runs(before, monkeypatch):

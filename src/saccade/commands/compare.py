@@ -12,7 +12,7 @@ WRITES = r"cost\.json"  # in a run's folder
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Train several arms with several seeds, all else held equal, and say which one helps on your pictures."""
+    """Train several arms with several seeds, all else held equal, and say which one helps on your images."""
     parser.add_argument("data", nargs="?", default=None, help="as for train; nothing: a set inside")
     parser.add_argument(
         "--arm",
@@ -28,8 +28,8 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--model", default=None, help="of all arms that do not name another")
     add_weights(parser)
     parser.add_argument("--recipe", default=None, help="as for train")
-    parser.add_argument("--epochs", type=int, default=None, help="passes over the pictures")
-    parser.add_argument("--batch-size", type=int, default=None, help="pictures a step")
+    parser.add_argument("--epochs", type=int, default=None, help="passes over the images")
+    parser.add_argument("--batch-size", type=int, default=None, help="images a step")
     parser.add_argument("--lr", type=float, default=None, help="the highest learning rate")
     parser.add_argument("--img-size", type=int, default=None, help="side of the images")
     parser.add_argument(
@@ -44,7 +44,7 @@ def flags(parser: ArgumentParser) -> None:
         const="10m",
         default=None,
         metavar="TIME",
-        help="seek settings for each arm first, so long each (10m if not said), on a part of the training pictures",
+        help="seek settings for each arm first, so long each (10m if not said), on a part of the training images",
     )
     parser.add_argument("--out", default=None, help="the comparison's folder; one under runs/ named by what is asked")
     parser.add_argument(

@@ -16,23 +16,23 @@ from . import Args
 if TYPE_CHECKING:
     from ..data.fix import Fixed
 
-SHOWN = 20  # pictures left out that are named
+SHOWN = 20  # images left out that are named
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Look at a set of pictures: `data check DATA` reports what would spoil training, `data labels` asks a teacher."""
+    """Look at a set of images: `data check DATA` reports what would spoil training, `data labels` asks a teacher."""
     parser.add_argument(
         "what",
         choices=["check", "labels"],
-        help="check: read every picture once and report on the set; labels: write a teacher's labels of every place of "
-        "every training picture, for train --plugin token_label:maps=OUT",
+        help="check: read every image once and report on the set; labels: write a teacher's labels of every place of "
+        "every training image, for train --plugin token_label:maps=OUT",
     )
     parser.add_argument(
         "data", nargs="?", default="", help="folder, list, archive or shards; nothing: the embedded set"
     )
     parser.add_argument("--task", default=None, help="as for train; by the data's layout if not given")
     parser.add_argument("--columns", default=None, help="of a list, which are what: image=name,label=breed")
-    parser.add_argument("--val", default=None, help="the validation pictures, if the set has none of its own")
+    parser.add_argument("--val", default=None, help="the validation images, if the set has none of its own")
     parser.add_argument("--min-side", type=int, default=16, help="a shorter side is tiny")
     parser.add_argument("--max-pixels", type=int, default=120_000_000, help="more pixels are huge")
     parser.add_argument("--workers", type=int, default=4, help="threads that read")
@@ -41,7 +41,7 @@ def flags(parser: ArgumentParser) -> None:
         "--answers",
         default=None,
         metavar="RUN|COMPARISON",
-        help="check: list labels that are probably wrong, by what trainings without a picture say, into --out",
+        help="check: list labels that are probably wrong, by what trainings without an image say, into --out",
     )
     parser.add_argument("--arm", default=None, help="check --answers: whose; the most accurate arm's if not given")
     parser.add_argument(
@@ -58,9 +58,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--img-size", type=int, default=None, help="labels: side of the images; the teacher's by default"
     )
-    parser.add_argument(
-        "--batch-size", type=int, default=32, help="labels: pictures the teacher is asked about at once"
-    )
+    parser.add_argument("--batch-size", type=int, default=32, help="labels: images the teacher is asked about at once")
     parser.add_argument("--device", default="cpu", help="labels: where the teacher is asked")
 
 
@@ -113,8 +111,8 @@ def _labels(args: Args) -> int:
             device=args.device,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    for picture in bad:
-        print(f"cannot be used: {picture}")
+    for image in bad:
+        print(f"cannot be used: {image}")
     print(f"{len(maps)} label maps of {maps.num_classes} classes are in {maps.path}")
     print(f"train on them: saccade train {args.data} --recipe token_label --plugin token_label:maps={maps.path}")
     return 0
@@ -140,7 +138,7 @@ def _check(args: Args) -> int:
     if args.fix is not None and Path(args.fix).exists():
         raise ConfigError(f"--fix {args.fix} was given and is there; name a folder that is not")
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading pictures", total=None)
+        task = bar.add_task("reading images", total=None)
         found = look_through(
             args.data,
             val=args.val,
@@ -158,8 +156,8 @@ def _check(args: Args) -> int:
         print(json.dumps(report.to_dict(), indent=2))
         return 0 if report.ok or args.fix is not None else 1
     console = Console(highlight=False)
-    total = " + ".join(f"{count} {split}" for split, count in report.pictures.items())
-    console.print(f"{report.name}: {total} pictures, {len(report.classes)} {report.noun}", markup=False)
+    total = " + ".join(f"{count} {split}" for split, count in report.images.items())
+    console.print(f"{report.name}: {total} images, {len(report.classes)} {report.noun}", markup=False)
     if report.imbalance > 1:
         console.print(
             f"  the most frequent of them has {report.imbalance:.3g} times the {report.counted} of the rarest"
@@ -167,9 +165,9 @@ def _check(args: Args) -> int:
     for line in (*report.notes, *(f"fewer than ten {report.counted}: {name}" for name in report.small_classes[:10])):
         console.print(f"  {line}", markup=False)
     traits = ", ".join(f"{count} {name}" for name, count in report.traits.items() if count)
-    console.print(f"  {traits or 'all pictures are plain 8-bit RGB'}")
+    console.print(f"  {traits or 'all images are plain 8-bit RGB'}")
     if report.findings:
-        table = Table("found", "picture", "what", title=", ".join(f"{n} {kind}" for kind, n in report.counts().items()))
+        table = Table("found", "image", "what", title=", ".join(f"{n} {kind}" for kind, n in report.counts().items()))
         for finding in report.findings[:50]:
             kind = f"[red]{finding.kind}[/]" if finding.serious else finding.kind
             table.add_row(kind, escape(finding.name), escape(finding.reason))
@@ -187,8 +185,8 @@ def _say_fixed(fixed: "Fixed", *, quiet: bool) -> None:
         console.print(f"left out: {name}: {reason}", markup=False)
     if len(fixed.left_out) > SHOWN:
         console.print(f"and {len(fixed.left_out) - SHOWN} more: left_out.csv in the copy has all")
-    lacks = f"{count_of(len(fixed.left_out), 'picture')} left out"
+    lacks = f"{count_of(len(fixed.left_out), 'image')} left out"
     console.print(
-        f"clean copy: {fixed.path}, {count_of(fixed.kept, 'picture')}, {lacks}; the set itself is as it was",
+        f"clean copy: {fixed.path}, {count_of(fixed.kept, 'image')}, {lacks}; the set itself is as it was",
         markup=False,
     )

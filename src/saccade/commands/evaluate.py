@@ -15,17 +15,17 @@ def flags(parser: ArgumentParser) -> None:
         "runs", nargs="+", help="a run's folder, its model.safetensors or a timm model's name; several: side by side"
     )
     parser.add_argument(
-        "--data", default=None, help="pictures to ask about; the runs' own validation pictures if not given"
+        "--data", default=None, help="images to ask about; the runs' own validation images if not given"
     )
     parser.add_argument("--columns", default=None, help="of a list as --data, which are what: image=name,label=breed")
     parser.add_argument("--task", default=None, help="other options of the models' task, as in segment:flip=true")
     parser.add_argument(
         "--robust",
         action="store_true",
-        help="occlude and corrupt the pictures as well, and attack those of classifiers",
+        help="occlude and corrupt the images as well, and attack those of classifiers",
     )
     parser.add_argument(
-        "--limit", type=int, default=None, help="ask about so many pictures, evenly by class, label or number"
+        "--limit", type=int, default=None, help="ask about so many images, evenly by class, label or number"
     )
     parser.add_argument(
         "--labels", default=None, help="of classifiers: ReaL's real.json, or a JSON object from class to class"
@@ -50,9 +50,9 @@ def flags(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--steps", type=int, default=10, help="of PGD from each start")
     parser.add_argument("--restarts", type=int, default=2, help="starts of PGD")
-    parser.add_argument("--seed", type=int, default=0, help="of chosen pictures, draws and resamples")
+    parser.add_argument("--seed", type=int, default=0, help="of chosen images, draws and resamples")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
-    parser.add_argument("--batch-size", type=int, default=64, help="pictures at a time")
+    parser.add_argument("--batch-size", type=int, default=64, help="images at a time")
     parser.add_argument("--workers", type=int, default=0, help="processes that read files")
     parser.add_argument(
         "--out", default=None, help="folder of evaluation.json and .html; RUN/evaluation of the first run if not given"

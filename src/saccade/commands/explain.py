@@ -8,13 +8,13 @@ from rich.markup import escape
 
 from . import Args
 
-WRITES = r"explanation(-\d+)?(/(index\.html|numbers\.json|picture-\d+(/[\w-]+\.png)?))?"  # in a run's folder
+WRITES = r"explanation(-\d+)?(/(index\.html|numbers\.json|(image|picture)-\d+(/[\w-]+\.png)?))?"  # in a run's folder
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Show what a model did with pictures: where it looked, what it clustered and nominated, which layers are alike."""
+    """Show what a model did with images: where it looked, what it clustered and nominated, which layers are alike."""
     parser.add_argument("run", help="a run's folder, its model.safetensors, or a timm model by its name")
-    parser.add_argument("images", nargs="+", help="pictures or folders of them, such as cat.jpg or photos/; or texts")
+    parser.add_argument("images", nargs="+", help="images or folders of them, such as cat.jpg or photos/; or texts")
     parser.add_argument("--out", default=None, help="the page's folder; RUN/explanation if not given")
     parser.add_argument("--views", default=None, help="only these, such as attention,cka; all that apply if not given")
     parser.add_argument("--layers", default=None, help="only layers in these modules, such as blocks.3,blocks.11")
@@ -22,9 +22,9 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         default=None,
-        help="pictures to compare layers by (CKA); `run`: the run's validation pictures",
+        help="images to compare layers by (CKA); `run`: the run's validation images",
     )
-    parser.add_argument("--samples", type=int, default=64, help="how many pictures of --data")
+    parser.add_argument("--samples", type=int, default=64, help="how many images of --data")
     parser.add_argument("--block", default=None, help="slots during training: a block with slots, by number or path")
     parser.add_argument("--epochs", default=None, help="slots during training: after these epochs, such as 1,5,300")
     parser.add_argument("--heads", default="mean", help="attention: the mean of the heads, all, or some, such as 0,3")
@@ -67,9 +67,9 @@ def run(args: Args) -> None:
         )
         line.update("writing the page")
         page = explanation.save(out, overwrite=args.overwrite)
-    for picture in explanation.pictures:
-        best = ", ".join(f"{name} {text}" for name, text, _ in picture.rows[:3])
-        console.print(f"{picture.name}: {best or 'no answer for the whole picture'}", markup=False, highlight=False)
+    for image in explanation.samples:
+        best = ", ".join(f"{name} {text}" for name, text, _ in image.rows[:3])
+        console.print(f"{image.name}: {best or 'no answer for the whole image'}", markup=False, highlight=False)
     print(page)
 
 

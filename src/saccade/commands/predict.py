@@ -11,24 +11,24 @@ from . import Args
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Ask a model what is in pictures: a table, lines of JSON, or pictures with the answer drawn on them."""
+    """Ask a model what is in images: a table, lines of JSON, or images with the answer drawn on them."""
     parser.add_argument("target", help="a run's folder, a file of `saccade export`, or a timm model's name")
     parser.add_argument(
-        "pictures",
+        "images",
         nargs="+",
         help="files, folders, or - for a list of names on standard input; of a model of texts: texts, files of lines, "
         "tables, or - for lines",
     )
     parser.add_argument("--out", default=None, help="a .csv or .jsonl file; standard output if not given")
     parser.add_argument("--form", default=None, choices=["csv", "jsonl"], help="by the ending of --out if not given")
-    parser.add_argument("--draw", default=None, metavar="DIR", help="a folder for pictures with the answers drawn")
+    parser.add_argument("--draw", default=None, metavar="DIR", help="a folder for images with the answers drawn")
     parser.add_argument("--masks", default=None, metavar="DIR", help="a folder for masks, of a segmenter")
     parser.add_argument("--top", type=int, default=5, help="how many classes, or other parts of an answer, to name")
-    parser.add_argument("--batch-size", type=int, default=32, help="pictures asked together")
+    parser.add_argument("--batch-size", type=int, default=32, help="images asked together")
     parser.add_argument("--workers", type=int, default=4, help="threads that read")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
     parser.add_argument("--null", action="store_true", help="names on standard input end with a zero byte")
-    parser.add_argument("--max-pixels", type=int, default=120_000_000, help="a larger picture is refused")
+    parser.add_argument("--max-pixels", type=int, default=120_000_000, help="a larger image is refused")
     parser.add_argument("--trust", action="store_true", help="open a .pt2 file, which can run anything")
     parser.add_argument("--quiet", action="store_true", help="no progress bar and no names of bad files")
 
@@ -43,13 +43,13 @@ def run(args: Args) -> int:
     check_output(args.out, form=args.form)  # before the model is opened
     names = ("batch_size", "top", "workers", "device", "null", "max_pixels", "trust")
     given: dict[str, Any] = {name: args[name] for name in names}
-    predictions = run_predict(args.target, args.pictures, keep=args.draw is not None, **given)
+    predictions = run_predict(args.target, args.images, keep=args.draw is not None, **given)
     console = Console(stderr=True, soft_wrap=True, highlight=False, quiet=args.quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     last = Tally()
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task(
-            "asking", total=None if args.quiet or predictions.task.reads != "image" else count_paths(args.pictures)
+            "asking", total=None if args.quiet or predictions.task.reads != "image" else count_paths(args.images)
         )
 
         def each(prediction: Prediction, tally: Tally) -> None:

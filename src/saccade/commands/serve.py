@@ -15,11 +15,11 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--token", default=None, help="clients must send it; better set as SACCADE_TOKEN, which `ps` does not show"
     )
-    parser.add_argument("--batch-size", type=int, default=32, help="pictures that share a forward pass at most")
-    parser.add_argument("--wait-ms", type=float, default=5.0, help="a picture waits so long for others at most")
-    parser.add_argument("--queue", type=int, default=256, help="pictures that may wait; further ones are answered 503")
+    parser.add_argument("--batch-size", type=int, default=32, help="images that share a forward pass at most")
+    parser.add_argument("--wait-ms", type=float, default=5.0, help="an image waits so long for others at most")
+    parser.add_argument("--queue", type=int, default=256, help="images that may wait; further ones are answered 503")
     parser.add_argument("--max-bytes", type=int, default=16 * 2**20, help="of an upload")
-    parser.add_argument("--max-pixels", type=int, default=40_000_000, help="of a picture")
+    parser.add_argument("--max-pixels", type=int, default=40_000_000, help="of an image")
     parser.add_argument(
         "--upload-seconds", type=float, default=15.0, help="from the first to the last byte of an upload"
     )

@@ -11,14 +11,14 @@ from . import Args, add_weights
 
 # In a run's folder, as a pattern of paths; nothing that no verb writes is ever removed from one.
 WRITES = (
-    r"config\.yaml|metrics\.(jsonl|csv)|(summary|bad_pictures)\.json|report\.html|(model|last|best|predictions|scores)\.safetensors"
+    r"config\.yaml|metrics\.(jsonl|csv)|(summary|bad_samples|bad_pictures)\.json|report\.html|(model|last|best|predictions|scores)\.safetensors"
     r"|state(/(\.lock|\.torchrun|\.?(damaged-)?step-[\d.]+(part)?(/(state\.json|shard-\d+-of-\d+\.safetensors))?))?"
     r"|tensorboard(/events\.out\.[^/]+)?"
 )
 
 
 def flags(parser: ArgumentParser) -> None:
-    """Train a model on your pictures, or resume a run that was stopped."""
+    """Train a model on your images, or resume a run that was stopped."""
     parser.add_argument(
         "data",
         nargs="?",
@@ -37,15 +37,15 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--recipe", default=None, help="a recipe's name or a YAML file; `small`, or with trained weights `finetune`"
     )
-    parser.add_argument("--epochs", type=int, default=None, help="passes over the pictures; 100 in `small`")
+    parser.add_argument("--epochs", type=int, default=None, help="passes over the images; 100 in `small`")
     parser.add_argument(
         "--batch-size",
         type=int,
         default=None,
-        help="pictures a step; 256 in `small`, less for small sets",
+        help="images a step; 256 in `small`, less for small sets",
     )
     parser.add_argument("--lr", type=float, default=None, help="the highest learning rate; the recipe's if not given")
-    parser.add_argument("--img-size", type=int, default=None, help="side of the images; by the pictures if not given")
+    parser.add_argument("--img-size", type=int, default=None, help="side of the images; by the images if not given")
     parser.add_argument("--seed", type=int, default=None, help="of weights, order and augmentation")
     parser.add_argument("--out", default=None, help="the run's folder; a new one under runs/ if not given")
     parser.add_argument("--resume", default=None, help="a run's folder to resume")

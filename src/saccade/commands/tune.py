@@ -25,7 +25,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, default=None, help="of the run that settings are sought for")
     parser.add_argument("--batch-size", type=int, default=None, help="samples a step")
     parser.add_argument("--lr", type=float, default=None, help="then the rate is not sought")
-    parser.add_argument("--img-size", type=int, default=None, help="side of the images; by the pictures if not given")
+    parser.add_argument("--img-size", type=int, default=None, help="side of the images; by the images if not given")
     parser.add_argument("--out", default=None, help="the search's folder; one under runs/ named by what is asked")
     parser.add_argument("--device", default=None, help="cpu, cuda, cuda:1, ...; a GPU if there is one")
     parser.add_argument("--workers", type=int, default=None, help="processes that read files")

@@ -1,4 +1,4 @@
-"""Which of several arms helps on your pictures, with everything else held equal."""
+"""Which of several arms helps on your images, with everything else held equal."""
 
 import warnings
 from collections.abc import Mapping, Sequence

@@ -64,9 +64,9 @@ class Validated:
             name: {"mean": one.mean, "low": one.low, "high": one.high, "level": one.level}
             for name, one in self.metrics.items()
         }
-        told = {"metrics": found, "primary": self.primary, "seeds": list(self.seeds), "folds": self.folds}
-        told |= {"samples": self.samples, "seconds": self.seconds, "note": self.note}
-        return json.dumps(told, indent=1)
+        record = {"metrics": found, "primary": self.primary, "seeds": list(self.seeds), "folds": self.folds}
+        record |= {"samples": self.samples, "seconds": self.seconds, "note": self.note}
+        return json.dumps(record, indent=1)
 
     def to_markdown(self) -> str:
         """Return it as Markdown."""

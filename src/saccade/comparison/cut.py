@@ -133,7 +133,7 @@ class Cut:
                 if spec.by_group:
                     columns[GROUP] = scores.columns[GROUP]
                 found[f"val_{name}"] = spec.combine(columns)
-        found["validation"] = {"pictures": len(scores.places), "fingerprint": self.fingerprint}
+        found["validation"] = {"samples": len(scores.places), "fingerprint": self.fingerprint}
         return found
 
     def save_answers(self, path: Path, runs: Sequence[tuple[Piece, Path]]) -> None:

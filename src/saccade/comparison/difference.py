@@ -49,12 +49,12 @@ class Difference:
         detectable: estimate of the smallest true difference that such an experiment finds four times out of five.
         level: confidence of the interval.
         n_seeds: trainings of an arm, of the smaller arm if they differ.
-        n_samples: test pictures; 0 where only one number a seed is known.
+        n_samples: test images; 0 where only one number a seed is known.
         per_seed: b - a of each seed, S; empty when seeds are not paired.
         seed_se: standard error of the mean that trainings cause.
-        sample_se: standard error of the mean that the choice of pictures causes beyond that.
-        sign_flip_p: exact p-value over seeds, pictures as they are; None without paired seeds.
-        mcnemar_p: exact p-value over pictures, trainings as they are; None without pictures.
+        sample_se: standard error of the mean that the choice of images causes beyond that.
+        sign_flip_p: exact p-value over seeds, images as they are; None without paired seeds.
+        mcnemar_p: exact p-value over images, trainings as they are; None without images.
         mcnemar_per_seed: the same for each seed alone, S; empty when seeds are not paired.
         design: "paired", "unpaired" or "fixed" (these very trainings only).
         larger_is_better: whether a higher score is the better one.
@@ -63,7 +63,7 @@ class Difference:
         spread: where the uncertainty comes from.
         share: whether scores are shares of one, so that differences are in percentage points.
         unit: of other scores; empty for none.
-        samples_fixed: whether the interval takes the pictures as they are: only one number a seed is known.
+        samples_fixed: whether the interval takes the images as they are: only one number a seed is known.
     """
 
     mean: float
@@ -100,7 +100,7 @@ class Difference:
         return self.spread.power(difference, level=self.level)
 
     def seeds_needed(self, difference: float, *, power: float = 0.8, level: float | None = None) -> int | None:
-        """Return how many seeds of each arm, in all, find a true difference of this size on the same pictures.
+        """Return how many seeds of each arm, in all, find a true difference of this size on the same images.
 
         Args:
             difference: the size that matters; its sign does not.
@@ -108,7 +108,7 @@ class Difference:
             level: confidence of the interval; the result's by default.
 
         Returns:
-            The number, 2 at least, or None when no number of seeds is enough because the pictures are too few.
+            The number, 2 at least, or None when no number of seeds is enough because the images are too few.
         """
         wanted, now = abs(difference), self.n_seeds
         if not wanted > 0:
@@ -137,7 +137,7 @@ class Difference:
         return high
 
     def samples_needed(self, difference: float, *, level: float, power: float = 0.8) -> int:
-        """Return about how many pictures let enough seeds find a difference of this size, twofold reserve included."""
+        """Return about how many images let enough seeds find a difference of this size, twofold reserve included."""
         limit = self.spread.with_seeds(MOST_SEEDS, now=self.n_seeds).detectable(level=level, power=power)
         return int(np.ceil(2 * self.n_samples * (limit / abs(difference)) ** 2))
 
@@ -346,13 +346,13 @@ def plan_detectable(
 
     Args:
         seeds: trainings of each arm.
-        samples: test pictures.
+        samples: test images.
         accuracy: the baseline's, from 0 to 1.
         seed_sd: how much the two arms' true difference varies from seed to seed; half a point is usual on small data.
-        disagreement: share of pictures on which one arm is right and the other wrong; by default accuracy x (1 -
+        disagreement: share of images on which one arm is right and the other wrong; by default accuracy x (1 -
             accuracy), two networks whose answers correlate by one half.
         repeats: share of the disagreement's variance that is the same for every seed, because the arms differ on the
-            picture; the rest is chance of single trainings.
+            image; the rest is chance of single trainings.
         level: confidence of the interval.
         power: the wanted chance of finding it.
     """
@@ -368,6 +368,6 @@ def plan_detectable(
         )
     sample = repeats * variance / samples
     rest = (1 - repeats) * variance / (seeds * samples)
-    freedom = max(2 * samples * variance, 1)  # of a variance that only discordant pictures tell about
+    freedom = max(2 * samples * variance, 1)  # of a variance that only discordant images tell about
     spread = Spread(seed_sd**2 / seeds + rest, seeds - 1, sample, freedom, sample + rest)
     return spread.detectable(level=level, power=power)

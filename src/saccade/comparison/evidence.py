@@ -50,7 +50,7 @@ class Evidence:
         return all(column in scores.columns for scores in self.samples.values())
 
     def fingerprint(self, seed: int) -> str:
-        """Return which validation pictures a run answered."""
+        """Return which validation images a run answered."""
         return str(self.summaries[seed]["validation"]["fingerprint"])
 
     def score(self, metric: str, seed: int) -> float:
@@ -123,7 +123,7 @@ def _memory(path: Path) -> int | None:
 
 
 def same_samples(arms: Mapping[str, Evidence]) -> bool:
-    """Return whether all runs answered the same pictures; refuse arms of one seed that did not."""
+    """Return whether all runs answered the same images; refuse arms of one seed that did not."""
     everywhere = {arm.fingerprint(seed) for arm in arms.values() for seed in arm.seeds}
     for seed in sorted({seed for arm in arms.values() for seed in arm.seeds}):
         found = {name: arm.fingerprint(seed) for name, arm in arms.items() if seed in arm.seeds}
@@ -163,7 +163,7 @@ class Unaffected:
         arm: its name.
         like: name of the other.
         seeds: with which it did.
-        same: "training", the losses of all epochs; "answers" to all validation pictures; or "everything".
+        same: "training", the losses of all epochs; "answers" to all validation images; or "everything".
     """
 
     arm: str

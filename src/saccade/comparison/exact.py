@@ -1,4 +1,4 @@
-"""Exact tests that stand beside the interval: sign flips over seeds, McNemar over pictures, Holm over arms."""
+"""Exact tests that stand beside the interval: sign flips over seeds, McNemar over images, Holm over arms."""
 
 from collections.abc import Sequence
 
@@ -32,10 +32,10 @@ def sign_flip(per_seed: Sequence[float] | np.ndarray, *, seed: int = 0) -> float
 
 
 def mcnemar(differences: np.ndarray) -> float:
-    """Return the exact binomial p-value of how many pictures favour either arm.
+    """Return the exact binomial p-value of how many images favour either arm.
 
-    For one seed of right or wrong answers this is McNemar's exact test. For several, a picture counts once, for the arm
-    that was right more often on it: counting seeds x pictures would take one picture's seeds for independent pictures.
+    For one seed of right or wrong answers this is McNemar's exact test. For several, an image counts once, for the arm
+    that was right more often on it: counting seeds x images would take one image's seeds for independent images.
 
     Args:
         differences: P, or S, P, which are averaged over seeds first.

@@ -69,11 +69,11 @@ class ClassDifference:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A picture that one arm answers better than the reference, or worse.
+    """An image that one arm answers better than the reference, or worse.
 
     Attributes:
         place: in the validation set.
-        name: of the picture.
+        name: of the image.
         label: name of its class, or what else the right answer is.
         reference: mean score of the reference's trainings: of right and wrong answers, the share that is right.
         arm: mean score of the arm's trainings.
@@ -92,7 +92,7 @@ class Cost:
 
     Attributes:
         parameters: of the model.
-        macs: multiply-adds of one picture; None where not counted.
+        macs: multiply-adds of one image; None where not counted.
         seconds_per_step: mean over seeds, without the first epoch where there are several; None without a run.
         step_ratio: seconds a step over those of the reference, paired by seed; None with fewer than two seeds.
         seconds: of training, mean over seeds.
@@ -124,15 +124,15 @@ class Findings:
         differences: each arm against the reference, judged together; arms that failed or are identical are not in it.
         other: the same for other numbers that the runs ended with: metric to arm to its difference, over seeds.
         classes: each arm's differences class by class.
-        disagreements: each arm's pictures with the largest differences, gains first.
+        disagreements: each arm's images with the largest differences, gains first.
         costs: of each arm.
         notes: what has to be said beside the numbers.
         unaffected: arms that came out like another one to the bit; the notes tell of them too.
         primary: the metric that runs are judged by.
         metrics: what is known of the numbers, by name.
-        binary: names of the metrics whose scores are right or wrong, 0 or 1, for every picture.
+        binary: names of the metrics whose scores are right or wrong, 0 or 1, for every image.
         class_metric: what classes are compared in; None where there is nothing to compare them in.
-        sample_metric: what single pictures are compared in; likewise.
+        sample_metric: what single images are compared in; likewise.
         look: how many times one has looked at this comparison, this time included; 0 where it does not matter.
         tuned: how the arms' settings were found; None where they were not sought.
     """
@@ -181,7 +181,7 @@ class Findings:
         raise KeyError(f"there is no arm {name!r}; there are {', '.join(arm.name for arm in self.arms)}")
 
     def gains_and_losses(self, name: str) -> tuple[list[Disagreement], list[Disagreement]]:
-        """Return the pictures that an arm answers better than the reference, and those that it answers worse."""
+        """Return the images that an arm answers better than the reference, and those that it answers worse."""
         spec, found = self.spec(self.sample_metric), self.disagreements.get(name, ())
         more, less = ([x for x in found if x.arm > x.reference], [x for x in found if x.arm < x.reference])
         return (more, less) if spec is None or spec.larger_is_better else (less, more)
@@ -200,8 +200,8 @@ class Findings:
         if like == self.reference:
             return Verdict("never applied", f"never applied: it trained exactly like {like}, so it was not tried here")
         if like is not None:
-            told = self.verdict(like)
-            return replace(told, text=f"never applied to {like}, like which it trained: {told.text}")
+            known = self.verdict(like)
+            return replace(known, text=f"never applied to {like}, like which it trained: {known.text}")
         if name in self.differences:
             return self.differences[name].verdict
         if name == self.reference:

@@ -25,7 +25,7 @@ from .plan import Note, PlannedArm
 from .request import Question, find_metric
 from .stability import Stability, find_diverged
 
-SHOWN = 10  # pictures an arm, gains and losses each
+SHOWN = 10  # images an arm, gains and losses each
 
 
 class Measure:
@@ -125,7 +125,7 @@ class Measure:
         return found
 
     def classes(self, reference: str, arm: str, names: tuple[str, ...]) -> tuple[ClassDifference, ...]:
-        """Return the differences class by class, the largest first; classes of one picture are left out.
+        """Return the differences class by class, the largest first; classes of one image are left out.
 
         Args:
             reference: name of the arm compared with.
@@ -158,12 +158,12 @@ class Measure:
         return tuple(sorted(rows, key=lambda row: -abs(row.difference.mean)))
 
     def disagreements(self, reference: str, arm: str, source: Source) -> tuple[Disagreement, ...]:
-        """Return the pictures on which the arms differ most, over all their trainings, gains first.
+        """Return the images on which the arms differ most, over all their trainings, gains first.
 
         Args:
             reference: name of the arm compared with.
             arm: name of the other.
-            source: the validation pictures.
+            source: the validation images.
         """
         if not len(self.places) or self.sample_metric is None:
             return ()

@@ -1,4 +1,4 @@
-"""From scores of two arms to the difference between them, with an interval over trainings and pictures together."""
+"""From scores of two arms to the difference between them, with an interval over trainings and images together."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -35,11 +35,11 @@ class Terms(TypedDict, total=False):
 
 
 def paired_difference(a: Any, b: Any, *, seeds: Seeds = "random", **terms: Unpack[Terms]) -> Difference:
-    """Return b - a: how much the second arm scores above the first, over trainings and pictures together.
+    """Return b - a: how much the second arm scores above the first, over trainings and images together.
 
     Args:
-        a: scores of the first arm, seeds x pictures: right or wrong, or any number a picture.
-        b: scores of the second arm, same shape: row s of both is the same seed, column p the same picture.
+        a: scores of the first arm, seeds x images: right or wrong, or any number an image.
+        b: scores of the second arm, same shape: row s of both is the same seed, column p the same image.
         seeds: "random" speaks about trainings to come and needs two seeds; "fixed" speaks about these very weights.
         terms: see `Terms`: level, larger_is_better, margin, share, unit.
     """
@@ -73,11 +73,11 @@ def from_differences(
 
 
 def unpaired_difference(a: Any, b: Any, **terms: Unpack[Terms]) -> Difference:
-    """Return b - a for arms trained with different seeds, or different numbers of them, on the same test pictures.
+    """Return b - a for arms trained with different seeds, or different numbers of them, on the same test images.
 
     Args:
-        a: scores of the first arm, seeds x pictures.
-        b: scores of the second arm, its own seeds x the same pictures.
+        a: scores of the first arm, seeds x images.
+        b: scores of the second arm, its own seeds x the same images.
         terms: see `Terms`.
     """
     first, second = read_scores(a, b, same_seeds=False)
@@ -100,9 +100,9 @@ def macro_difference(
     """Return b - a of the mean over classes of the class means, such as macro-averaged accuracy.
 
     Args:
-        a: scores of the first arm, seeds x pictures.
+        a: scores of the first arm, seeds x images.
         b: scores of the second arm, same shape.
-        labels: class of each picture, P; every class that occurs counts the same, and needs two pictures.
+        labels: class of each image, P; every class that occurs counts the same, and needs two images.
         seeds: as for `paired_difference`.
         paired: False for arms with seeds of their own.
         terms: see `Terms`.
@@ -125,7 +125,7 @@ def macro_difference(
 
 
 def macro_values(scores: np.ndarray, index: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return S, P values whose mean over pictures is the macro mean, and whose spread is its linearisation."""
+    """Return S, P values whose mean over images is the macro mean, and whose spread is its linearisation."""
     by_class = np.stack([np.bincount(index, weights=row) for row in scores]) / counts  # S, C
     macro = by_class.mean(1, keepdims=True)  # S, 1
     # n - 1 as for any class variance
@@ -144,13 +144,13 @@ def statistic_difference(
     paired: bool = True,
     **terms: Unpack[Terms],
 ) -> Difference:
-    """Return b - a of any smooth statistic of per-picture records, by leaving out groups of pictures in turn.
+    """Return b - a of any smooth statistic of per-image records, by leaving out groups of images in turn.
 
     Args:
-        a: for each seed of the first arm the records of all pictures, as an array whose first dimension is pictures.
+        a: for each seed of the first arm the records of all images, as an array whose first dimension is images.
         b: the same for the second arm.
-        statistic: maps records of some pictures to a number; means, ratios and F-scores are smooth, maxima are not.
-        groups: how many groups of pictures are left out in turn; the statistic runs 2 x seeds x (groups + 1) times.
+        statistic: maps records of some images to a number; means, ratios and F-scores are smooth, maxima are not.
+        groups: how many groups of images are left out in turn; the statistic runs 2 x seeds x (groups + 1) times.
         seed: of the random grouping.
         seeds: as for `paired_difference`.
         paired: False for arms with seeds of their own.
@@ -202,7 +202,7 @@ def paired_scores(a: Any, b: Any, *, samples_fixed: bool = True, **terms: Unpack
     Args:
         a: scores of the first arm, S.
         b: scores of the second arm, the same seeds.
-        samples_fixed: False where every seed was scored on pictures of its own.
+        samples_fixed: False where every seed was scored on images of its own.
         terms: see `Terms`.
     """
     first, second = read_series(a, b)
@@ -321,7 +321,7 @@ def read_scores(a: Any, b: Any, *, one_seed: bool = False, same_seeds: bool = Tr
     """Return both arms' scores as float64, S, P, after checking them.
 
     Args:
-        a: scores of the first arm, seeds x pictures.
+        a: scores of the first arm, seeds x images.
         b: scores of the second arm.
         one_seed: whether a single seed is enough.
         same_seeds: whether both need the same number of seeds.

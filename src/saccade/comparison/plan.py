@@ -54,7 +54,7 @@ class PlannedArm:
         epochs: of its runs.
         pace: how long they take; None if that is not known.
         parameters: of its model.
-        macs: multiply-adds of one picture.
+        macs: multiply-adds of one image.
         notes: what building it had to say.
     """
 
@@ -71,7 +71,7 @@ class PlannedArm:
     notes: tuple[str, ...] = ()
 
     def check(self, what: str) -> Check:
-        """Return the check of one thing, such as "order of the pictures"."""
+        """Return the check of one thing, such as "order of the images"."""
         found = [check for check in self.checks if check.what == what]
         if not found:
             raise KeyError(f"{what!r} is not checked; {', '.join(repr(check.what) for check in self.checks)} are")
@@ -83,7 +83,7 @@ class Plan:
     """What will be run, and what it will be worth.
 
     Attributes:
-        data: name of the pictures.
+        data: name of the images.
         reference: the arm that others are compared with.
         arms: all of them, in the order given.
         seeds: that each is trained with.

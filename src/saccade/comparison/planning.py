@@ -41,7 +41,7 @@ class Ready:
         plan: what was found.
         jobs: every run of every distinct arm, seed by seed, so that a stop leaves whole pairs.
         outputs: names of the classes, or of what else the models answer with.
-        validation: the pictures that the first seed validates on.
+        validation: the images that the first seed validates on.
         question: what is asked of the runs.
         notes: for the result.
         tuned: how the arms' settings were found, if they were sought.
@@ -132,13 +132,13 @@ class Planner:
             name: replace(one, config=overlay(one.config, {"schedule.epochs": self.configs[name].schedule.epochs}))
             for name, one in snapshots.items()
         }
-        fingerprints = self._unchanged(snapshots, kept.get("pictures", {}))
+        fingerprints = self._unchanged(snapshots, kept.get("samples", kept.get("pictures", {})))
         if keep:
             arms = {**before.get("request", {}).get("arms", {}), **self.request.record["arms"]}
             looks = {"looks": kept["looks"]} if "looks" in kept else {}
             tuned = {"tuned": done} if done else {}
             self.folder.write(
-                {**self.request.record, "arms": arms}, {"fit": fit, "pictures": fingerprints, **looks, **tuned}
+                {**self.request.record, "arms": arms}, {"fit": fit, "samples": fingerprints, **looks, **tuned}
             )
         jobs = self._jobs(twins)
         cut = self._cut(data)
@@ -266,7 +266,7 @@ class Planner:
         return f"{say_duration(budget)} allows {detail or 'all that was asked'} (rule: {RULE})", fit
 
     def _unchanged(self, snapshots: Mapping[str, ArmSnapshot], known: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fingerprints of the arms' pictures; refuse to mix runs from before and after a change of them."""
+        """Return the fingerprints of the arms' images; refuse to mix runs from before and after a change of them."""
         fingerprints = dict(known)
         for name, one in snapshots.items():
             key = f"{config_hash(self.configs[name])}/seed-{self.seeds[0]}"

@@ -14,9 +14,9 @@ from ..data.source import Source
 from ..files import write_text
 from ..report.chart import Point, line_chart, scatter
 from ..report.document import Block, Text, to_html
+from ..report.image import encode_image
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, fold, grid, next_section, paragraph, render_page
-from ..report.picture import encode_picture
 from ..runs import Run
 from .findings import Disagreement
 from .result import Comparison
@@ -34,7 +34,7 @@ from .tables import (
 from .tuned_section import tuning
 from .words import NAME, how_to_read, summary, title, verdicts
 
-PICTURES = 6  # gains and losses of an arm, each
+IMAGES = 6  # gains and losses of an arm, each
 RAW = 300_000  # characters of result.json
 
 Records = Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]
@@ -45,7 +45,7 @@ def write_report(result: Comparison, source: Source | None = None) -> Path:
 
     Args:
         result: of the comparison; its runs are read for their curves.
-        source: the validation pictures; None to show none.
+        source: the validation images; None to show none.
     """
     file = result.path / "report.html"
     write_text(file, render_report(result, source=source, records=read_records(result), request=read_request(result)))
@@ -63,7 +63,7 @@ def render_report(
 
     Args:
         result: of the comparison.
-        source: the validation pictures.
+        source: the validation images.
         records: what each run measured, by arm and seed.
         request: what was asked.
     """
@@ -216,18 +216,18 @@ def gain_by_cost(result: Comparison) -> list[Block]:
 
 
 def disagreeing(result: Comparison, source: Source | None) -> list[Block]:
-    """Return the pictures on which arms disagree.
+    """Return the images on which arms disagree.
 
     Args:
         result: of the comparison.
-        source: the validation pictures; None where they cannot be had, and names alone are shown.
+        source: the validation images; None where they cannot be had, and names alone are shown.
     """
     blocks: list[Block] = []
-    for table, found in disagreements(result, PICTURES):
+    for table, found in disagreements(result, IMAGES):
         items = []
         for one, (name, label, *scores) in zip(found, table.rows, strict=True):
             pixels = None if source is None else _read(source, one)
-            image = None if pixels is None else encode_picture(pixels, alt=f"{shorten(one.name, 120)}: {one.label}")
+            image = None if pixels is None else encode_image(pixels, alt=f"{shorten(one.name, 120)}: {one.label}")
             arms = zip(table.columns[2:], scores, strict=True)
             items.append(
                 tag(
@@ -243,7 +243,7 @@ def disagreeing(result: Comparison, source: Source | None) -> list[Block]:
 
 
 def _read(source: Source, one: Disagreement) -> np.ndarray | None:
-    """Read a picture if it is still the one that was answered."""
+    """Read an image if it is still the one that was answered."""
     try:
         if source.name(one.place) != one.name or source.targets.describe(one.place) != one.label:
             return None

@@ -12,7 +12,7 @@ from .tables import at_equal_time, classes, costs, differences, disagreements, d
 from .tuned_section import tuning
 from .words import about, title
 
-PICTURES = 3  # gains and losses of an arm, each
+IMAGES = 3  # gains and losses of an arm, each
 HIDDEN = {"spread"}  # what only the statistics' own code can use
 
 
@@ -37,7 +37,7 @@ class Comparison(Findings):
         lines = "\n".join(f"- **{name}**: {verdict}" for name, verdict in self._verdicts())
         notes = "\n".join(f"- {note}" for note in self.notes)
         parts = [f"# {title(self)}", lines, *([notes] if notes else []), f"{about(self)}."]
-        samples = [table for table, _ in disagreements(self, PICTURES)]
+        samples = [table for table, _ in disagreements(self, IMAGES)]
         sections: dict[str, list[Block]] = {
             "The differences": differences(self),
             "Costs": [costs(self), *at_equal_time(self)],

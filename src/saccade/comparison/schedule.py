@@ -51,7 +51,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Slot:
-    """A place where one run at a time goes: surroundings of its process, and its number of CPU threads."""
+    """A place where one run at a time goes: environment of its process, and its number of CPU threads."""
 
     environment: Mapping[str, str]
     threads: int | None = None

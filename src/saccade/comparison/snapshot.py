@@ -40,17 +40,17 @@ class ArmSnapshot:
 
     Attributes:
         config: resolved settings.
-        train: the training pictures, after `data.train_limit`.
-        val: the validation pictures.
-        order: which picture comes when, one tensor an epoch, N int64; empty for streams.
-        copies: which copy of the picture that is, alike.
+        train: the training images, after `data.train_limit`.
+        val: the validation images.
+        order: which image comes when, one tensor an epoch, N int64; empty for streams.
+        copies: which copy of the image that is, alike.
         keys: what its augmentation is drawn from, alike.
-        batch_size: pictures of a step.
+        batch_size: images of a step.
         steps: of an epoch.
         weights: first values of the model's tensors: name to shape and checksum.
         extra: the same for what the task adds to the model.
         parameters: of the model.
-        macs: multiply-adds of one picture through the model; None where they cannot be counted.
+        macs: multiply-adds of one image through the model; None where they cannot be counted.
         metrics: what its answers are judged by.
         primary: name of the one that counts.
         notes: what building it had to say.
@@ -90,7 +90,7 @@ class DataCache:
         return self.opened[name]
 
     def validation(self, config: TrainConfig) -> SampleSet:
-        """Return what tells the validation pictures of a run from others."""
+        """Return what tells the validation images of a run from others."""
         val = self.open(config)[1].val
         if id(val) not in self.known:  # the set stays in `opened`, so its id stays its own
             self.known[id(val)] = SampleSet(val.fingerprint(), len(val))
@@ -107,7 +107,7 @@ def inspect_arm(config: TrainConfig, cache: DataCache, device: torch.device) -> 
     """
     choice, data = cache.open(config)
     resolved, spec = resolve(config, choice, data, device)
-    # Nothing is decoded or resized for a look: one validation picture is enough, and pictures stay where they are.
+    # Nothing is decoded or resized for a look: one validation image is enough, and images stay where they are.
     looked = overlay(resolved, {"data.resident": "never", "data.workers": 0})
     parts = assemble(looked, choice, replace(data, val=data.val.subset([0])), spec, world=Alone(), device=CPU)
     order, copies, keys = _order(parts.feed)
@@ -148,7 +148,7 @@ def count_macs(task: Task, batch: Batch) -> int | None:
 
 
 def _one_sample(parts: Parts) -> Batch:
-    """Return a blank picture, or a sample of another kind as it is validated on."""
+    """Return a blank image, or a sample of another kind as it is validated on."""
     spec = parts.spec
     if find_task(spec.task).reads == "image":
         return {"image": torch.zeros(1, spec.in_chans, spec.img_size, spec.img_size)}
@@ -242,7 +242,7 @@ def _batches(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
 
 
 def _draws(reference: ArmSnapshot, arm: ArmSnapshot) -> Check:
-    """A picture's draws must not depend on where in the epoch it comes: they are compared picture by picture."""
+    """An image's draws must not depend on where in the epoch it comes: they are compared image by image."""
     names = ("seed", "augment.repeats", "data.")
     if not reference.keys or not arm.keys:
         equal = reference.config.seed == arm.config.seed

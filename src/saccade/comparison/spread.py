@@ -19,9 +19,9 @@ class Spread:
     """The variance of a mean difference, split by where it comes from; fields are numbers or arrays of one shape.
 
     Args:
-        seed: variance from trainings, what a training does to single pictures included.
+        seed: variance from trainings, what a training does to single images included.
         seed_df: degrees of freedom `seed` was estimated with.
-        sample: variance from the choice of test pictures, beyond what `seed` holds.
+        sample: variance from the choice of test images, beyond what `seed` holds.
         sample_df: degrees of freedom `sample` was estimated with.
         fixed: variance if these very trainings were all that mattered; a sound interval is not much narrower.
         arms: share of `seed` and degrees of freedom of each arm, where the arms have seeds of their own.
@@ -118,7 +118,7 @@ class Spread:
         return Spread(**numbers, arms=arms)
 
     def with_seeds(self, seeds: int, *, now: int) -> "Spread":
-        """Return the spread to expect from another number of seeds on the same pictures."""
+        """Return the spread to expect from another number of seeds on the same images."""
         ratio, more = now / seeds, (seeds - 1) / (now - 1)
         fixed = self.sample + (self.fixed - self.sample) * ratio
         arms = tuple((share, freedom * more) for share, freedom in self.arms)
@@ -142,14 +142,14 @@ def _power(difference: float, half_widths: np.ndarray, deviation: float) -> floa
 
 @dataclass(frozen=True)
 class MeanSquares:
-    """Mean squares of scores over seeds and pictures; fields have the leading shape of the scores.
+    """Mean squares of scores over seeds and images; fields have the leading shape of the scores.
 
     Args:
         mean: the grand mean.
-        seed: mean square between seeds; its expectation is pictures x var(training) + var(rest).
-        sample: mean square between pictures; its expectation is seeds x var(picture) + var(rest).
+        seed: mean square between seeds; its expectation is images x var(training) + var(rest).
+        sample: mean square between images; its expectation is seeds x var(image) + var(rest).
         rest: mean square of what neither explains; its expectation is var(rest).
-        sample_df: what the spread between pictures is known with, fewer where few pictures differ at all.
+        sample_df: what the spread between images is known with, fewer where few images differ at all.
     """
 
     mean: Any
@@ -187,15 +187,15 @@ def mean_squares(scores: np.ndarray) -> MeanSquares:
 
 
 def paired_spread(ms: MeanSquares, *, seeds: int, samples: int) -> Spread:
-    """Return the spread of the mean of differences that share seeds and pictures."""
+    """Return the spread of the mean of differences that share seeds and images."""
     n = seeds * samples
-    # Both mean squares hold var(rest); where the pictures' own falls short of it by luck, the rest is the sounder one.
+    # Both mean squares hold var(rest); where the images' own falls short of it by luck, the rest is the sounder one.
     fixed = np.maximum(ms.sample, ms.rest) / n
     return Spread(ms.seed / n, seeds - 1, np.maximum(ms.sample - ms.rest, 0) / n, ms.sample_df, fixed)
 
 
 def unpaired_spread(a: np.ndarray, b: np.ndarray) -> Spread:
-    """Return the spread of mean(b) - mean(a) for scores ..., S, P of arms that share pictures but not seeds."""
+    """Return the spread of mean(b) - mean(a) for scores ..., S, P of arms that share images but not seeds."""
     P = a.shape[-1]
     arms = [(mean_squares(x), x.shape[-2]) for x in (a, b)]
     by_arm = [ms.seed / (S * P) for ms, S in arms]
@@ -215,7 +215,7 @@ def unpaired_spread(a: np.ndarray, b: np.ndarray) -> Spread:
 
 
 def fixed_spread(ms: MeanSquares, *, seeds: int, samples: int) -> Spread:
-    """Return the spread of the mean of differences over pictures alone, these trainings being all that matters."""
+    """Return the spread of the mean of differences over images alone, these trainings being all that matters."""
     variance = ms.sample / (seeds * samples)
     return Spread(np.zeros_like(variance), np.inf, variance, ms.sample_df, variance)
 

@@ -165,11 +165,11 @@ def _class_table(rows: Sequence[ClassDifference], caption: str, folded: str = ""
 
 
 def disagreements(result: Findings, most: int) -> list[tuple[Table, list[Disagreement]]]:
-    """Return the pictures on which arms differ most, gains and losses of each arm apart, with what they are.
+    """Return the images on which arms differ most, gains and losses of each arm apart, with what they are.
 
     Args:
         result: of the comparison.
-        most: pictures of a table.
+        most: images of a table.
     """
     right = result.sample_metric in result.binary
     ways = ("is right more often", "is right less often") if right else ("is better", "is worse")
@@ -192,7 +192,7 @@ def disagreements(result: Findings, most: int) -> list[tuple[Table, list[Disagre
 
 
 def disagreements_text(result: Findings) -> Text:
-    """Return what the tables of pictures show."""
+    """Return what the tables of images show."""
     right = f"the {result.words(result.sample_metric)} of each, a mean of trainings."
     if result.sample_metric in result.binary:
         right = "how many of the trainings get each right."
@@ -200,7 +200,7 @@ def disagreements_text(result: Findings) -> Text:
 
 
 def _answered(result: Findings, name: str, mean: float) -> str:
-    """Return how an arm did on a picture."""
+    """Return how an arm did on an image."""
     if result.sample_metric not in result.binary:
         return result.show(result.sample_metric, mean)
     seeds = len(result.arm(name).seeds)

@@ -5,6 +5,7 @@ from ..report.chart import line_chart
 from ..report.document import Block, Name, Table, Text
 from ..report.page import grid
 from ..tuning.report import axis_label, best_by_value, place
+from ..tuning.space import say_value
 from .tuned import TunedArms, promise
 
 
@@ -21,7 +22,7 @@ def tuning(tuned: TunedArms | None) -> list[Block]:
     rows = tuple(
         (
             Name(name),
-            *(f"{_shown(values[axis.name])}{_end(tuned, name, axis.name)}" for axis in tuned.axes),
+            *(f"{say_value(values[axis.name])}{_end(tuned, name, axis.name)}" for axis in tuned.axes),
             "its own" if name in tuned.own else "best on average",
         )
         for name, values in tuned.values.items()
@@ -51,7 +52,3 @@ def tuning(tuned: TunedArms | None) -> list[Block]:
 def _end(tuned: TunedArms, arm: str, axis: str) -> str:
     end = tuned.edges.get(arm, {}).get(axis)
     return f" (the {end} tried)" if end else ""
-
-
-def _shown(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

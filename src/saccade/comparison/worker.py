@@ -86,7 +86,7 @@ def _train(config: TrainConfig, path: Path) -> None:
 
 
 def probe(config: TrainConfig) -> Pace:
-    """Time a few steps and some validation pictures of a run, without keeping anything."""
+    """Time a few steps and some validation images of a run, without keeping anything."""
     begun = time.monotonic()
     choice, data = DataCache().open(config)
     pace = measure_pace(config, choice, data, local_device(config.engine.device))

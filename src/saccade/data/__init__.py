@@ -1,1 +1,1 @@
-"""Pictures with labels: where they come from, in which order and how they are varied."""
+"""Images with labels: where they come from, in which order and how they are varied."""

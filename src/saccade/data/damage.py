@@ -19,9 +19,9 @@ def find_damage(file: BinaryIO, image: Image.Image, *, at_least: int | None = No
     """Say in plain words, and in one, what is wrong with the file of a decoded image; None if nothing is known to be.
 
     Args:
-        file: that the picture was read from.
+        file: that the image was read from.
         image: as it was decoded.
-        at_least: as the picture was drafted.
+        at_least: as the image was drafted.
     """
     if image.format == "PNG":
         return (
@@ -85,7 +85,7 @@ def _ends_grey(image: Image.Image) -> bool:
 
 
 def _takes_more(file: BinaryIO, image: Image.Image, at_least: int | None) -> bool:
-    """Whether data put before the end mark change the picture: a decoder that has had all of it takes no more."""
+    """Whether data put before the end mark change the image: a decoder that has had all of it takes no more."""
     file.seek(0)
     data = file.read()
     end = data.rfind(EOI)
@@ -100,7 +100,7 @@ def _takes_more(file: BinaryIO, image: Image.Image, at_least: int | None) -> boo
 
 
 def _strips(image: Image.Image) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the boxes of parts of a picture that take little memory."""
+    """Yield the boxes of parts of an image that take little memory."""
     rows = max(STRIP // image.width, 1)
     for top in range(0, image.height, rows):
         yield 0, top, image.width, min(top + rows, image.height)

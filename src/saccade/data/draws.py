@@ -61,14 +61,14 @@ class Order:
     """The batches of every epoch of a set.
 
     Each epoch is a new permutation. What does not fill a batch is left to other epochs, unless the whole set is smaller
-    than a batch. Repeated pictures come as several copies in the same batch, each with a number of its own and none
+    than a batch. Repeated images come as several copies in the same batch, each with a number of its own and none
     beside another, and an epoch stays as long as without.
 
     Args:
-        length: pictures in the set.
+        length: images in the set.
         batch_size: over all processes.
         seed: of the run.
-        repeats: copies of a picture in an epoch.
+        repeats: copies of an image in an epoch.
         rank: of this process.
         world: how many processes share a batch.
     """
@@ -91,12 +91,12 @@ class Order:
         return max(self.length // self.batch_size, 1)
 
     def epoch(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """Return which picture and which of its copies stands at each place of an epoch; both int64."""
+        """Return which image and which of its copies stands at each place of an epoch; both int64."""
         order = torch.randperm(self.length, generator=generator(self.seed, epoch, ORDER))
         used = min(self.steps * self.batch_size, self.length)
         batch, place = torch.arange(used).div(self.batch_size, rounding_mode="floor"), torch.arange(used)
         place = place % self.batch_size
-        distinct = -(-min(self.batch_size, used) // self.repeats)  # pictures in a batch
+        distinct = -(-min(self.batch_size, used) // self.repeats)  # images in a batch
         return order[batch * distinct + place % distinct], place // distinct
 
     def batches(self, *, start: int) -> Iterator[slice]:

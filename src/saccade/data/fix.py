@@ -88,10 +88,10 @@ def _dropped(found: LookedThrough) -> Iterator[tuple[tuple[str, int], str]]:
         name = found.splits[keep.split].name(keep.number)
         for look in group:
             if len(labels) > 1:
-                yield (look.split, look.number), f"the same picture has the labels {', '.join(labels)}"
+                yield (look.split, look.number), f"the same image has the labels {', '.join(labels)}"
             elif look is not keep:
-                part = " among the validation pictures" if keep.split != look.split else ""
-                yield (look.split, look.number), f"it is the same picture as {name}{part}"
+                part = " among the validation images" if keep.split != look.split else ""
+                yield (look.split, look.number), f"it is the same image as {name}{part}"
 
 
 def _kept_names(source: Source, split: str, dropped: Mapping[tuple[str, int], str]) -> list[str]:
@@ -171,4 +171,4 @@ def _require_new(out: Path, source: Path) -> None:
     if out.exists():
         raise ValueError(f"{out} is there; name a folder that is not, so that nothing is overwritten")
     if out.resolve().is_relative_to(source.resolve()):
-        raise ValueError(f"{out} lies in {source}, whose pictures it would become; name a folder beside it")
+        raise ValueError(f"{out} lies in {source}, whose images it would become; name a folder beside it")

@@ -34,19 +34,19 @@ class FolderReader:
 
 
 def open_folder(root: Path) -> Splits:
-    """List a folder of class folders; no picture is opened.
+    """List a folder of class folders; no image is opened.
 
     Args:
         root: holds `class/*.jpg`, or `train/class/*.jpg` and `val/class/*.jpg`; class folders may hold folders.
     """
     folders = _folders(root)
     roles, notes = choose_split(folders)
-    if roles and not _folders(root / roles["train"]):  # pictures of trains
+    if roles and not _folders(root / roles["train"]):  # images of trains
         roles, notes = {}, ()
     if not roles:
         if folders and all(name.lower() in TRAIN + VAL + TEST for name in folders):
             raise ValueError(
-                f"{root} has {abbreviate(folders)} but no training pictures; they belong into {root / 'train'}"
+                f"{root} has {abbreviate(folders)} but no training images; they belong into {root / 'train'}"
             )
         train, more = _list(root, root)
         return Splits(train, None, more)
@@ -58,7 +58,7 @@ def open_folder(root: Path) -> Splits:
 
 
 def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
-    """List the pictures of class folders; names are relative to the root."""
+    """List the images of class folders; names are relative to the root."""
     names: list[str] = []
     labels: list[int] = []
     found: dict[str, list[str]] = {}
@@ -76,21 +76,21 @@ def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
         labels += [label] * len(paths)
     if not names:
         raise ValueError(_nothing(folder, classes_seen=empty))
-    notes = [f"class folders without pictures, left out: {abbreviate(empty)} in {folder.name}"] if empty else []
+    notes = [f"class folders without images, left out: {abbreviate(empty)} in {folder.name}"] if empty else []
     notes += others.notes(folder)
     loose = sum(1 for _ in _image_files(folder, Others(), deep=False))
     if loose:
-        notes.append(f"directly in {folder.name}, in no class folder, left out: {count_of(loose, 'picture')}")
+        notes.append(f"directly in {folder.name}, in no class folder, left out: {count_of(loose, 'image')}")
     return FileSource(root, names, np.array(labels), classes=classes), tuple(notes)
 
 
 @dataclass
 class Others:
-    """What is in class folders beside pictures that lie there, for the notes.
+    """What is in class folders beside images that lie there, for the notes.
 
     Args:
-        kinds: extensions of files that are no pictures, counted.
-        odd: pipes, devices and sockets named like pictures, counted by class folder.
+        kinds: extensions of files that are no images, counted.
+        odd: pipes, devices and sockets named like images, counted by class folder.
         links: links that leave their class folder, and where they lead.
         denied: folders that may not be read.
     """
@@ -108,10 +108,10 @@ class Others:
             kinds = ", ".join(f"{kind or 'no extension'} {self.kinds[kind]}" for kind in most)
             rest = f" and {len(self.kinds) - 5} more kinds" if len(self.kinds) > 5 else ""
             files = f"{count_of(self.kinds.total(), 'file')} in {folder.name}"
-            notes.append(f"{files} of other kinds than pictures, left out: {kinds}{rest}")
+            notes.append(f"{files} of other kinds than images, left out: {kinds}{rest}")
         if self.odd:
             places = ", ".join(f"{count} in {os.path.relpath(name, folder)}" for name, count in self.odd.items())
-            notes.append(f"not read: {places} are pipes, devices or sockets named like pictures")
+            notes.append(f"not read: {places} are pipes, devices or sockets named like images")
         if self.links:
             root = os.path.realpath(folder)
             named = [
@@ -120,8 +120,8 @@ class Others:
             ]
             more = f" and {len(self.links) - LINKS} more" if len(self.links) > LINKS else ""
             notes.append(
-                f"links bring pictures of other places into classes: {_printed(', '.join(named))}{more}. Take them out "
-                "if their pictures are of another class"
+                f"links bring images of other places into classes: {_printed(', '.join(named))}{more}. Take them out "
+                "if their images are of another class"
             )
         if self.denied:
             detail = abbreviate([_printed(os.path.relpath(path, folder)) for path in self.denied])
@@ -140,7 +140,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _image_files(folder: Path, others: Others, *, deep: bool = True) -> Iterator[str]:
-    """Yield the paths of pictures below a folder, by their extensions.
+    """Yield the paths of images below a folder, by their extensions.
 
     Args:
         folder: where to look; folders that are linked into it belong to it, each once.
@@ -219,12 +219,12 @@ def _nothing(folder: Path, classes_seen: list[str]) -> str:
     known = " ".join(sorted(EXTENSIONS))
     if classes_seen:
         return (
-            f"the class folders of {folder} ({abbreviate(classes_seen)}) hold no pictures; a picture's file name ends "
+            f"the class folders of {folder} ({abbreviate(classes_seen)}) hold no images; an image's file name ends "
             f"with one of {known}"
         )
     lists = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in (".csv", ".tsv", ".parquet", ".json"))
-    hint = f" If {abbreviate(lists)} lists pictures, give the path of that file." if lists else ""
+    hint = f" If {abbreviate(lists)} lists images, give the path of that file." if lists else ""
     return (
-        f"{folder} holds no class folders with pictures; it should hold one folder a class, such as "
+        f"{folder} holds no class folders with images; it should hold one folder a class, such as "
         f"{folder.name}/cat/1.jpg, with files that end with one of {known}.{hint}"
     )

@@ -63,9 +63,9 @@ class Framing:
         narrowest = min(self.config.ratio[0], 1 / self.config.ratio[1], 1.0)
         return math.ceil(self.img_size / math.sqrt(max(self.config.scale[0] * narrowest, 1e-6)))
 
-    def __call__(self, picture: np.ndarray, word: int = 0) -> Tensor:
+    def __call__(self, image: np.ndarray, word: int = 0) -> Tensor:
         """Return an image, H, W, C, as uint8 C, img_size, img_size; `word` is the key of its draws."""
-        return self.image(picture, self.box(picture.shape[0], picture.shape[1], word))
+        return self.image(image, self.box(image.shape[0], image.shape[1], word))
 
     def box(self, height: int, width: int, word: int = 0) -> Box:
         """Return the part of an image that fills the square; it reaches beyond an image that is fitted in."""
@@ -77,10 +77,10 @@ class Framing:
             return random_box(height, width, word, self.config)
         return middle_box(height, width, self.img_size, self.shorter or self.img_size)
 
-    def image(self, picture: np.ndarray, box: Box) -> Tensor:
+    def image(self, pixels: np.ndarray, box: Box) -> Tensor:
         """Return a part of an image, H, W, C, as uint8 C, img_size, img_size."""
-        channels = picture.shape[2]
-        image = Image.fromarray(picture[..., 0] if channels == 1 else picture)
+        channels = pixels.shape[2]
+        image = Image.fromarray(pixels[..., 0] if channels == 1 else pixels)
         if self.fit:
             image = self._fit(image, Image.Resampling.BICUBIC, GREY if channels == 1 else (GREY,) * 3)
         elif self.config is None or self.config.crop != "resized":
@@ -129,9 +129,9 @@ class ImageEncoder:
 
     def __call__(self, sample: Sample, word: int = 0) -> Encoded:
         """Return a sample as tensors."""
-        picture, target = sample.inputs["image"], sample.target
-        box = self.framing.box(picture.shape[0], picture.shape[1], word)
-        found: Encoded = {"image": self.framing.image(picture, box)}
+        image, target = sample.inputs["image"], sample.target
+        box = self.framing.box(image.shape[0], image.shape[1], word)
+        found: Encoded = {"image": self.framing.image(image, box)}
         if isinstance(target, Mapping):
             moved = {"mask": self.framing.mask, "boxes": self.framing.boxes}
             for name, value in target.items():

@@ -127,10 +127,10 @@ class Geometry:
         return self.moves if self.later is None else self.moves @ self.later
 
     def parts(self, shown: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return which part of a picture each sample shows, RandAugment's moves left out, B, 4, and which are flipped.
+        """Return which part of an image each sample shows, RandAugment's moves left out, B, 4, and which are flipped.
 
         Args:
-            shown: left, top, right and bottom of the part that was given, as shares of the picture, B, 4.
+            shown: left, top, right and bottom of the part that was given, as shares of the image, B, 4.
             size: height and width of what was given, in pixels.
         """
         width, x, height, y = (self.crop[:, row, column] for row, column in ((0, 0), (0, 2), (1, 1), (1, 2)))
@@ -146,10 +146,10 @@ class Geometry:
         sides = (shown[:, 2:] - shown[:, :2]).repeat(1, 2)
         return shown[:, :2].repeat(1, 2) + inner * sides, flipped
 
-    def images(self, pictures: Tensor) -> Tensor:
+    def images(self, pixels: Tensor) -> Tensor:
         """Return moved images, float B, C, side, side from 0 to 1, of bytes B, C, H, W; mid-grey outside."""
-        pictures = pictures if self.shift is None else self.shift.pixels(pictures)
-        images = pictures.float().div_(255)
+        pixels = pixels if self.shift is None else self.shift.pixels(pixels)
+        images = pixels.float().div_(255)
         if self.resampled:
             return resample(images, self.moves, self.side)
         if self.turned:
@@ -189,7 +189,7 @@ class Geometry:
 
 
 def draw_uniforms(keys: Tensor) -> Tensor:
-    """Return all draws of pictures, B, PURPOSES, in [0, 1)."""
+    """Return all draws of images, B, PURPOSES, in [0, 1)."""
     return uniform(keys[:, None], torch.arange(PURPOSES, device=keys.device))
 
 
@@ -207,7 +207,7 @@ def identity(like: Tensor) -> Tensor:
 
 
 def resized_crops(draws: Tensor, config: AugmentConfig) -> Tensor:
-    """Return matrices from the output's square, -1 to 1, to a random part of the picture's, B, 3, 3."""
+    """Return matrices from the output's square, -1 to 1, to a random part of the image's, B, 3, 3."""
     height, width = crop_sides(draws, config)
     centre_x = (2 * draws[:, LEFT] - 1) * (1 - width)
     centre_y = (2 * draws[:, TOP] - 1) * (1 - height)
@@ -215,7 +215,7 @@ def resized_crops(draws: Tensor, config: AugmentConfig) -> Tensor:
 
 
 def crop_sides(draws: Tensor, config: AugmentConfig) -> tuple[Tensor, Tensor]:
-    """Return height and width of random crops in sides of a square picture, cut to at most one."""
+    """Return height and width of random crops in sides of a square image, cut to at most one."""
     low, high = config.scale
     area = low + draws[:, AREA] * (high - low)
     narrow, wide = (math.log(side) for side in config.ratio)
@@ -224,7 +224,7 @@ def crop_sides(draws: Tensor, config: AugmentConfig) -> tuple[Tensor, Tensor]:
 
 
 def matrices(*entries: Tensor | float) -> Tensor:
-    """Return matrices B, 3, 3 from their first two rows, numbers or one number a picture."""
+    """Return matrices B, 3, 3 from their first two rows, numbers or one number an image."""
     like = next(entry for entry in entries if isinstance(entry, Tensor))
     rows = [entry if isinstance(entry, Tensor) else torch.full_like(like, entry) for entry in entries]
     zero, one = torch.zeros_like(like), torch.ones_like(like)
@@ -256,7 +256,7 @@ def change(images: Tensor, changed: Tensor, function: Callable[..., Tensor], *ot
     Args:
         images: B, ...
         changed: bool, B: False where the function gives back the image, which a CPU then does not compute.
-        function: of images and others, picture by picture.
+        function: of images and others, image by image.
         others: what else it takes, B, ...
     """
     if images.device.type != "cpu":
@@ -269,12 +269,12 @@ def change(images: Tensor, changed: Tensor, function: Callable[..., Tensor], *ot
     return result
 
 
-# RandAugment. An operation is chosen per picture: 0 leaves it, 1-5 move it, 6-13 recolour it.
+# RandAugment. An operation is chosen per image: 0 leaves it, 1-5 move it, 6-13 recolour it.
 OPERATIONS = 14
 
 
 def rand_draws(draws: Tensor, purpose: int, config: AugmentConfig) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which operation each picture gets, how strong from 0 to 1, and its sign."""
+    """Return which operation each image gets, how strong from 0 to 1, and its sign."""
     operation = (draws[:, purpose] * OPERATIONS).long()
     if config.rand_prob < 1:
         operation = torch.where(draws[:, SPARE + (purpose - RAND) // 4] < config.rand_prob, operation, 0)

@@ -1,4 +1,4 @@
-"""Hugging Face datasets: by name, saved to disk, or Parquet files that hold pictures (extra `stream`)."""
+"""Hugging Face datasets: by name, saved to disk, or Parquet files that hold images (extra `stream`)."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,11 +67,11 @@ class ParquetReader:
 
 
 class HubSource(Source):
-    """Pictures of a Hugging Face dataset, by index.
+    """Images of a Hugging Face dataset, by index.
 
     Args:
-        dataset: a `datasets.Dataset` with a column of pictures and one of labels.
-        prefix: the first part of the pictures' names; the second is the row.
+        dataset: a `datasets.Dataset` with a column of images and one of labels.
+        prefix: the first part of the images' names; the second is the row.
         classes: names of the classes; by default the dataset's own.
         roots: folders that rows may name files in; paths are relative to the first.
     """
@@ -89,15 +89,15 @@ class HubSource(Source):
         self.dataset = _undecoded(dataset.select_columns([image]), image)
 
     def name(self, index: int) -> str:
-        """Return prefix and row of a picture."""
+        """Return prefix and row of an image."""
         return f"{self.prefix}[{self.rows[index]}]"
 
     def raw(self, index: int) -> Path | bytes:
-        """Return the encoded picture."""
+        """Return the encoded image."""
         return _encoded(self.dataset[int(self.rows[index])][self.image], self.name(index), self.roots)
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> "HubSource":
-        """Return the source of some of the pictures."""
+        """Return the source of some of the images."""
         keep = np.asarray(indices, dtype=np.int64)
         part = copy.copy(self)
         part.targets, part.rows = self.targets.subset(keep), self.rows[keep]
@@ -105,11 +105,11 @@ class HubSource(Source):
 
 
 class HubStream(Stream):
-    """Pictures of a Hugging Face iterable dataset, one after another.
+    """Images of a Hugging Face iterable dataset, one after another.
 
     Args:
-        dataset: a `datasets.IterableDataset` with a column of pictures and one of labels.
-        prefix: the first part of the pictures' names; the second is the row.
+        dataset: a `datasets.IterableDataset` with a column of images and one of labels.
+        prefix: the first part of the images' names; the second is the row.
         buffer: how many undecoded samples a reader holds to shuffle them.
         roots: as of `HubSource`.
     """
@@ -135,7 +135,7 @@ class HubStream(Stream):
     ) -> Iterator[Sample | BadSample]:
         """Yield one reader's part of an epoch; see `Stream`."""
         reader, readers = rank * workers + worker, world * workers
-        # Rows are numbered before they are shuffled; the library's own shuffling would rename pictures every epoch.
+        # Rows are numbered before they are shuffled; the library's own shuffling would rename images every epoch.
         rows = islice(enumerate(self.dataset), reader, None, readers)
         order = shuffled(rows, buffer=self.buffer, random=random_of(seed, epoch, reader))
         for number, row in islice(order, skip, None):
@@ -178,7 +178,7 @@ def open_saved(path: Path) -> Splits:
 
 
 def open_parquet(path: Path) -> Splits:
-    """Open Parquet files that hold pictures: one file, or a folder of them named after their splits."""
+    """Open Parquet files that hold images: one file, or a folder of them named after their splits."""
     datasets = import_extra("datasets", package="datasets")
     if path.is_file():
         return _splits({"train": _parquet(datasets, [path])}, where=str(path), roots=[path.parent])
@@ -232,7 +232,7 @@ def _columns(dataset: Any, where: str) -> tuple[str, str]:
     label = label or next((name for name in names if type(dataset.features[name]).__name__ == "ClassLabel"), None)
     if image is None or label is None:
         raise ValueError(
-            f"{where} has the columns {abbreviate(names)}; it needs one of pictures, such as 'image', and one of "
+            f"{where} has the columns {abbreviate(names)}; it needs one of images, such as 'image', and one of "
             "classes, such as 'label'"
         )
     return image, label
@@ -251,7 +251,7 @@ def _labels(dataset: Any, column: str) -> tuple[tuple[str, ...], np.ndarray]:
 
 
 def _undecoded(dataset: Any, image: str) -> Any:
-    """Have the library hand over encoded pictures: decoding, and refusing to, is done here."""
+    """Have the library hand over encoded images: decoding, and refusing to, is done here."""
     return dataset.cast_column(image, import_extra("datasets", package="datasets").Image(decode=False))
 
 
@@ -263,9 +263,9 @@ def _checked(label: Any, classes: Sequence[str], name: str) -> int:
 
 
 def _encoded(value: Any, name: str, roots: Sequence[Path]) -> Path | bytes:
-    """Return a row's picture; a file that it names instead has to lie in one of the set's own folders."""
+    """Return a row's image; a file that it names instead has to lie in one of the set's own folders."""
     if value is None or (value.get("bytes") is None and not value.get("path")):
-        raise BadSample(name, "the row has no picture")
+        raise BadSample(name, "the row has no image")
     if value.get("bytes") is not None:
         return value["bytes"]
     try:
@@ -273,5 +273,5 @@ def _encoded(value: Any, name: str, roots: Sequence[Path]) -> Path | bytes:
     except (OSError, ValueError, RuntimeError):  # a circle of links, a zero byte
         raise BadSample(name, "the row names a file that cannot be found", "missing") from None
     if not any(found.is_relative_to(root.resolve()) for root in roots):
-        raise BadSample(name, "the row names a file outside of the set, which is not read; save the picture's bytes")
+        raise BadSample(name, "the row names a file outside of the set, which is not read; save the image's bytes")
     return found

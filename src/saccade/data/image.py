@@ -1,4 +1,4 @@
-"""Read one picture into RGB pixels, or say in plain words why that cannot be done."""
+"""Read one image into RGB pixels, or say in plain words why that cannot be done."""
 
 import io
 import os
@@ -16,8 +16,8 @@ from PIL import Image
 from ..files import NotRegularError, open_regular
 from .damage import find_damage
 
-MAX_PIXELS = 120_000_000  # a picture of so many takes 0.8 GiB while it is decoded; PIL's own limit is 178,956,970
-MAX_BYTES = 512 * 2**20  # of a picture's file
+MAX_PIXELS = 120_000_000  # an image of so many takes 0.8 GiB while it is decoded; PIL's own limit is 178,956,970
+MAX_BYTES = 512 * 2**20  # of an image's file
 STRIP = 2**22  # pixels that are brought to RGB at a time
 EXTENSIONS = {
     ".jpg": "JPEG",
@@ -39,7 +39,7 @@ FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))  # no other decoder of PIL i
 ORIENTATION = 0x0112
 SHADES = 16  # fewer of 256 are black to the eye and to a model
 DIM = 64  # an image of 16 bits whose bytes stay below it is called dim: it uses 14 or less
-# By orientation, the view of an upright picture's pixels that shows them as they lie in the file.
+# By orientation, the view of an upright image's pixels that shows them as they lie in the file.
 AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
     2: lambda upright: upright[:, ::-1],
     3: lambda upright: upright[::-1, ::-1],
@@ -51,7 +51,7 @@ AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-LOST = re.compile(r"(?:about|at least) (\d+) pictures? (?:is|are) lost")
+LOST = re.compile(r"(?:about|at least) (\d+) (?:image|picture)s? (?:is|are) lost")
 
 
 class BadSample(ValueError):  # noqa: N818
@@ -60,7 +60,7 @@ class BadSample(ValueError):  # noqa: N818
     Args:
         name: how the log calls it.
         reason: why, in plain words.
-        kind: why, in one word: missing, denied, empty, foreign (not a picture), truncated, damaged, range (of
+        kind: why, in one word: missing, denied, empty, foreign (not an image), truncated, damaged, range (of
             its values), huge; or of what is told of it: mask, box, doubled, no objects, unknown.
     """
 
@@ -75,13 +75,13 @@ class BadSample(ValueError):  # noqa: N818
 
 
 def count_bad(bad: Mapping[str, str]) -> int:
-    """Return how many pictures some names and reasons stand for: a shard that is cut short stands for many."""
+    """Return how many images some names and reasons stand for: a shard that is cut short stands for many."""
     found = (LOST.search(reason) for reason in bad.values())
     return sum(1 if many is None else max(int(many[1]), 1) for many in found)
 
 
 class Header(NamedTuple):
-    """What a picture says of itself before any pixel is decoded."""
+    """What an image says of itself before any pixel is decoded."""
 
     format: str
     width: int
@@ -96,12 +96,12 @@ class Header(NamedTuple):
 def decode(
     source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_PIXELS, at_least: int | None = None
 ) -> np.ndarray:
-    """Decode a picture: upright, 8 bits, RGB, transparent parts over white, the first frame of an animation.
+    """Decode an image: upright, 8 bits, RGB, transparent parts over white, the first frame of an animation.
 
     Args:
         source: a file, its bytes or an open binary file.
-        name: what to call the picture when it is bad.
-        max_pixels: a larger picture is refused from its header, before memory is taken for it.
+        name: what to call the image when it is bad.
+        max_pixels: a larger image is refused from its header, before memory is taken for it.
         at_least: let a large JPEG be decoded at 1/2, 1/4 or 1/8 of its size, as long as its short side keeps this many
             pixels; much faster for photographs.
 
@@ -149,7 +149,7 @@ def decode_values(
 
 
 def header(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_PIXELS) -> Header:
-    """Read format, size and kind of a picture without decoding it."""
+    """Read format, size and kind of an image without decoding it."""
     with _opened(source, name=name, max_pixels=max_pixels) as (image, _):
         return Header(
             format="JPEG" if image.format == "MPO" else str(image.format),
@@ -164,7 +164,7 @@ def header(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int = MAX_
 
 
 def highest_of_sixteen_bits(source: Path | bytes, *, name: str) -> int | None:
-    """Return the highest byte of a picture of 16 bits, 0 if it is refused as black; None for any other."""
+    """Return the highest byte of an image of 16 bits, 0 if it is refused as black; None for any other."""
     try:
         return int(decode(source, name=name).max()) if header(source, name=name).sixteen_bit else None
     except BadSample as bad:
@@ -173,7 +173,7 @@ def highest_of_sixteen_bits(source: Path | bytes, *, name: str) -> int | None:
 
 @contextmanager
 def _opened(source: Path | bytes | BinaryIO, *, name: str, max_pixels: int) -> Iterator[tuple[Image.Image, BinaryIO]]:
-    """Open a picture and its file; whatever goes wrong inside the `with` is a BadSample."""
+    """Open an image and its file; whatever goes wrong inside the `with` is a BadSample."""
     file: BinaryIO | None = None
     try:
         file = _file(source, name)
@@ -199,12 +199,12 @@ def _file(source: Path | bytes | BinaryIO, name: str) -> BinaryIO:
     size = os.fstat(file.fileno()).st_size
     if size > MAX_BYTES:
         file.close()
-        raise BadSample(name, f"it has {size} bytes, and at most {MAX_BYTES} of a picture are read", "huge")
+        raise BadSample(name, f"it has {size} bytes, and at most {MAX_BYTES} of an image are read", "huge")
     return file
 
 
 def _upright(image: Image.Image) -> np.ndarray:
-    """Return the pixels, H, W, 3 uint8, turned as they are meant; no second copy of a large picture is made."""
+    """Return the pixels, H, W, 3 uint8, turned as they are meant; no second copy of a large image is made."""
     turn, (width, height) = _orientation(image), image.size
     upright = np.empty((width, height, 3) if turn >= 5 and turn in AS_STORED else (height, width, 3), np.uint8)
     stored = AS_STORED[turn](upright) if turn in AS_STORED else upright
@@ -235,7 +235,7 @@ def _check_range(image: Image.Image, name: str, *, sixteen: bool) -> None:
 
 
 def _extremes(image: Image.Image) -> tuple[int, int]:
-    """Return the lowest and highest of a picture's whole numbers."""
+    """Return the lowest and highest of an image's whole numbers."""
     values = np.asarray(image)
     return (int(values.min()), int(values.max())) if values.size else (0, 0)
 
@@ -253,7 +253,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _refuse_black(highest: int, name: str) -> None:
-    """Refuse a picture of 16 bits that would keep less than SHADES of 256, as one of a camera of 12 bits does."""
+    """Refuse an image of 16 bits that would keep less than SHADES of 256, as one of a camera of 12 bits does."""
     if highest < 256 * SHADES:
         raise BadSample(
             name,
@@ -275,7 +275,7 @@ def _is_transparent(image: Image.Image) -> bool:
 
 def _orientation(image: Image.Image) -> int:
     try:
-        # The general method: the one for PNG decodes the picture to look behind it.
+        # The general method: the one for PNG decodes the image to look behind it.
         return int(Image.Image.getexif(image).get(ORIENTATION, 1))
     except Exception:  # a damaged EXIF block says nothing about the pixels
         return 1
@@ -307,7 +307,7 @@ def _unidentified(file: BinaryIO) -> tuple[str, str]:
         return "the file holds only zero bytes", "empty"
     known = ", ".join(FORMATS)
     text = all(byte >= 32 or byte in b"\t\n\r\f" for byte in start)
-    return f"it is {'text, ' if text else ''}not a picture in a known format ({known})", "foreign"
+    return f"it is {'text, ' if text else ''}not an image in a known format ({known})", "foreign"
 
 
 def _too_large(size: str, max_pixels: int) -> str:

@@ -1,4 +1,4 @@
-"""Pictures of files decoded once and kept in memory, where they are few enough; what is trained stays the same bits."""
+"""Images of files decoded once and kept in memory, where they are few enough; what is trained stays the same bits."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from .loader import TRIES, in_threads, note_bad, replacement, too_many_bad
 from .source import Source
 
 LIMIT = 2 * 2**30  # bytes a set of files may take in memory, unless it is to be kept at any size
-SAMPLED = 16  # pictures that tell how large all of them are
+SAMPLED = 16  # images that tell how large all of them are
 
 
 class KeptFeed(ResidentFeed):
@@ -104,12 +104,12 @@ class KeptFeed(ResidentFeed):
 
 
 class Kept(Source):
-    """A source of files that decodes each picture once, when it is made ready.
+    """A source of files that decodes each image once, when it is made ready.
 
     What does not fit and what cannot be read is read again whenever it is asked for.
 
     Args:
-        source: the pictures.
+        source: the images.
         limit: bytes they may take.
         threads: that read.
     """
@@ -120,7 +120,7 @@ class Kept(Source):
         self.images: dict[int, np.ndarray] | None = None
 
     def ready(self) -> None:
-        """Decode the pictures, in the memory that processes begun later share."""
+        """Decode the images, in the memory that processes begun later share."""
         if self.images is not None:
             return
         self.images, used = {}, 0
@@ -138,30 +138,30 @@ class Kept(Source):
             return None
 
     def read(self, index: int) -> np.ndarray:
-        """Return a picture as the source would."""
+        """Return an image as the source would."""
         found = (self.images or {}).get(index)
         return self.source.read(index) if found is None else found
 
     def name(self, index: int) -> str:
-        """Return what the source calls a picture."""
+        """Return what the source calls an image."""
         return self.source.name(index)
 
     def raw(self, index: int) -> Path | bytes | None:
-        """Return the encoded picture."""
+        """Return the encoded image."""
         return self.source.raw(index)
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> Source:
-        """Return the source of some of the pictures, read as before."""
+        """Return the source of some of the images, read as before."""
         return self.source.subset(indices)
 
 
 def framed_bytes(count: int, framing: Framing) -> int:
-    """Return the memory that framed pictures take."""
+    """Return the memory that framed images take."""
     return count * framing.channels * framing.img_size**2
 
 
 def decoded_bytes(source: Source) -> int:
-    """Return about how much memory all pictures of a source take, from a few of them."""
+    """Return about how much memory all images of a source take, from a few of them."""
     sizes = []
     for index in range(0, len(source), -(-len(source) // SAMPLED)):
         try:
@@ -173,5 +173,5 @@ def decoded_bytes(source: Source) -> int:
 
 def kept_note(count: int, size: int) -> str:
     """Return what a user is told."""
-    kept = f"{count_are(count, 'picture')} decoded once and kept in memory, {size / 1e6:,.0f} MB"
+    kept = f"{count_are(count, 'image')} decoded once and kept in memory, {size / 1e6:,.0f} MB"
     return f"{kept}; data.resident=never reads the files in every epoch instead"

@@ -13,7 +13,7 @@ from .split import abbreviate, choose_split
 from .table import PATHS, SPLITS, Table, read_columns, rename_columns
 from .targets import Targets
 
-FOLDERS = ("", "images/", "image/", "imgs/", "img/", "pictures/", "photos/", "jpg/")  # where a list's images may be
+FOLDERS = ("", "images/", "image/", "imgs/", "img/", "images/", "photos/", "jpg/")  # where a list's images may be
 
 
 @register_reader("list")
@@ -70,7 +70,7 @@ def open_list(path: Path, options: ReadOptions) -> Splits:
     val = np.flatnonzero(~train)
     both = sorted({names[row] for row in np.flatnonzero(train)} & {names[row] for row in val})
     if both:
-        notes += (f"{count_are(len(both), 'picture')} listed for training and for validation: {abbreviate(both)}",)
+        notes += (f"{count_are(len(both), 'image')} listed for training and for validation: {abbreviate(both)}",)
     source = FileSource(path.parent, names, targets)
     groups = None if together is None else [together[row] for row in chosen]
     if groups is not None:
@@ -104,7 +104,7 @@ def name_rows(path: Path, columns: dict[str, list[str]]) -> Rows:
         raise everything.refuse(f"one named {' or '.join(PATHS[:4])}")
     names, found = _find_files(path, [_relative(name, path) for name in listed])
     if not names:
-        raise ValueError(f"{path} lists no pictures")
+        raise ValueError(f"{path} lists no images")
     blank = next((row for row, name in enumerate(names) if not name), None)
     if blank is not None:
         raise everything.blank(blank)
@@ -132,11 +132,11 @@ def _missing(path: Path, names: list[str], bad_limit: float) -> tuple[str, ...]:
         return ()
     if len(missing) > max(bad_limit * len(names), 1) or 2 * len(missing) >= len(names):
         raise FileNotFoundError(
-            f"{path} lists {len(missing)} of {len(names)} pictures that are not there: {abbreviate(missing)}; paths "
-            f"are relative to {path.parent}. Put the list where they are right, bring the pictures back, or take "
+            f"{path} lists {len(missing)} of {len(names)} images that are not there: {abbreviate(missing)}; paths "
+            f"are relative to {path.parent}. Put the list where they are right, bring the images back, or take "
             "them out"
         )
-    return (f"{len(missing)} of {len(names)} listed pictures are not there and cannot be read: {abbreviate(missing)}",)
+    return (f"{len(missing)} of {len(names)} listed images are not there and cannot be read: {abbreviate(missing)}",)
 
 
 def _find_files(path: Path, names: list[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -162,8 +162,8 @@ def _repeated(names: list[str], targets: Targets) -> tuple[str, ...]:
             again[name] = None
         found.setdefault(name, set()).add(np.asarray(row).tobytes())
     mixed = [name for name in again if len(found[name]) > 1]
-    notes = [f"{count_are(len(again), 'picture')} listed more than once: {abbreviate(list(again))}"] if again else []
-    notes += [f"{count_are(len(mixed), 'picture')} listed with different labels: {abbreviate(mixed)}"] if mixed else []
+    notes = [f"{count_are(len(again), 'image')} listed more than once: {abbreviate(list(again))}"] if again else []
+    notes += [f"{count_are(len(mixed), 'image')} listed with different labels: {abbreviate(mixed)}"] if mixed else []
     return tuple(notes)
 
 

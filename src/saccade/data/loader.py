@@ -29,7 +29,7 @@ GRACE = 30  # seconds a reading process lives on after SIGTERM; the main one sav
 
 
 class TooManyBad(ValueError):  # noqa: N818
-    """So many pictures could not be read that going on would train on another set than was given."""
+    """So many images could not be read that going on would train on another set than was given."""
 
 
 class FileFeed(Feed):
@@ -42,7 +42,7 @@ class FileFeed(Feed):
         encode: the part that is done on each sample.
         device: where the batches go.
         workers: processes that read; 0 reads in this one.
-        bad_limit: share of the set at which unreadable pictures stop training.
+        bad_limit: share of the set at which unreadable images stop training.
         threads: that read where no other process does.
     """
 
@@ -96,7 +96,7 @@ class StreamFeed(Feed):
         encode: the part that is done on each sample.
         device: where the batches go.
         workers: processes that read; 0 reads in this one.
-        bad_limit: share of the pictures read at which unreadable ones stop training.
+        bad_limit: share of the images read at which unreadable ones stop training.
         rank: of this process.
         world: how many processes there are.
     """
@@ -140,20 +140,20 @@ class StreamFeed(Feed):
 
 
 def replacement(rng_key: int, attempt: int, length: int) -> int:
-    """Return the picture that takes the place of one that cannot be read; `rng_key` is that of its draws."""
+    """Return the image that takes the place of one that cannot be read; `rng_key` is that of its draws."""
     return int(uniform_number(rng_key, INSTEAD + attempt) * length)
 
 
 def too_many_bad(name: str, reason: str) -> TooManyBad:
     """Return what is raised when no replacement can be read either."""
     return TooManyBad(
-        f"{TRIES} pictures drawn one after another cannot be read, the last {name}: {reason}. Is the data still where "
+        f"{TRIES} images drawn one after another cannot be read, the last {name}: {reason}. Is the data still where "
         "it was? Bring it back, then resume"
     )
 
 
 def note_bad(seen: dict[str, str], bad: list[tuple[str, str]], allowed: float, *, of: int) -> None:
-    """Add unreadable pictures to those seen, with a warning for each new one, and stop if they are too many."""
+    """Add unreadable images to those seen, with a warning for each new one, and stop if they are too many."""
     for name, reason in bad:
         if name not in seen:
             seen[name] = reason
@@ -162,12 +162,12 @@ def note_bad(seen: dict[str, str], bad: list[tuple[str, str]], allowed: float, *
 
 
 def check_bad(seen: dict[str, str], allowed: float, *, of: int) -> None:
-    """Stop if more pictures cannot be read than are allowed; one always may."""
+    """Stop if more images cannot be read than are allowed; one always may."""
     count = count_bad(seen)
     if count > max(allowed, 1):
         first = "; ".join(f"{name}: {reason}" for name, reason in list(seen.items())[:5])
         raise TooManyBad(
-            f"{count} of {of} pictures cannot be read, more than the limit of {allowed:g}: {first}. `saccade data "
+            f"{count} of {of} images cannot be read, more than the limit of {allowed:g}: {first}. `saccade data "
             "check` names them all; repair or remove them, or raise data.bad_limit"
         )
 
@@ -276,7 +276,7 @@ class _Streaming(IterableDataset[Any]):
     ) -> tuple[Batch, list[tuple[str, str]]]:
         good = [sample for sample in samples if isinstance(sample, Sample)]
         bad = [(sample.name, sample.reason) for sample in samples if isinstance(sample, BadSample)]
-        instead, first = good, len(good)  # copies of a picture are numbered, so that each has draws of its own
+        instead, first = good, len(good)  # copies of an image are numbered, so that each has draws of its own
         if not good:
             if not (ahead and isinstance(ahead[-1], Sample)):
                 raise too_many_bad(*bad[-1])

@@ -1,4 +1,4 @@
-"""NumPy archives of pictures, in one file or several parts."""
+"""NumPy archives of images, in one file or several parts."""
 
 import json
 import re
@@ -57,9 +57,9 @@ class NpzReader:
 def open_npz(paths: Sequence[Path]) -> Splits:
     """Open archives of arrays such as `x_train, y_train, x_test, y_test`, joining the parts of one set.
 
-    Pictures are uint8, N, H, W, N, H, W, C or N, C, H, W; labels whole numbers, N or N, 1. A split may be named first
+    Images are uint8, N, H, W, N, H, W, C or N, C, H, W; labels whole numbers, N or N, 1. A split may be named first
     (`train_images`), and there may be one without a name. Instead of pixels there may be mosaics,
-    `train_webp_000` and so on: encoded pictures of tiles, which `meta_json` describes.
+    `train_webp_000` and so on: encoded images of tiles, which `meta_json` describes.
     """
     parts: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray | None]]] = {}
     classes: tuple[str, ...] | None = None
@@ -75,12 +75,12 @@ def open_npz(paths: Sequence[Path]) -> Splits:
     sources = {role: _join(arrays, classes=classes, prefix=role) for role, arrays in parts.items()}
     where = ", ".join(map(str, paths))
     if "train" not in sources:
-        raise ValueError(f"{where} has only {abbreviate(sorted(sources))} pictures; training needs x_train and y_train")
+        raise ValueError(f"{where} has only {abbreviate(sorted(sources))} images; training needs x_train and y_train")
     if "val" in sources:
-        notes = ("the test pictures are not used",) if "test" in sources else ()
+        notes = ("the test images are not used",) if "test" in sources else ()
         return Splits(sources["train"], sources["val"], notes)
     if "test" in sources:
-        notes = ("there is no validation split: the test pictures are used as one",)
+        notes = ("there is no validation split: the test images are used as one",)
         return Splits(sources["train"], sources["test"], notes)
     return Splits(sources["train"])
 
@@ -96,14 +96,14 @@ def _archives(spec: str, path: Path) -> list[Path]:
 def _read(
     path: Path,
 ) -> tuple[dict[str, tuple[np.ndarray, np.ndarray, np.ndarray | None]], tuple[str, ...] | None]:
-    """Return pictures, labels and numbers of each split, and the classes if they are named."""
+    """Return images, labels and numbers of each split, and the classes if they are named."""
     open_regular(path).close()
     try:
         archive = np.load(path, allow_pickle=False)
     except (ValueError, NotImplementedError, zipfile.BadZipFile, EOFError) as error:
         raise ValueError(f"{path} is not a NumPy archive, or is damaged ({error})") from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError(f"{path} is a single array; save pictures and labels together with numpy.savez")
+        raise ValueError(f"{path} is a single array; save images and labels together with numpy.savez")
     with archive:
         try:
             _require_memory(path)
@@ -125,7 +125,7 @@ def _read(
             if "allow_pickle" in str(error):
                 raise ValueError(
                     f"{path} holds arrays of Python objects, which are pickles and not opened here; save plain uint8 "
-                    "pictures of one size and whole-number labels with numpy.savez"
+                    "images of one size and whole-number labels with numpy.savez"
                 ) from error
             detail = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             raise ValueError(f"{path} cannot be read: {detail}; fetch or save it again") from error
@@ -185,7 +185,7 @@ def _join(
 ) -> ArraySource:
     """Join the parts of one split."""
     if len({images.shape[1:] for images, _, _ in parts}) > 1:
-        raise ValueError(f"the parts of {prefix} have pictures of different sizes; give the parts of one set only")
+        raise ValueError(f"the parts of {prefix} have images of different sizes; give the parts of one set only")
     ids = [index for _, _, index in parts if index is not None]
     return ArraySource(
         np.concatenate([images for images, _, _ in parts]),

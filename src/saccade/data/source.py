@@ -315,12 +315,12 @@ class Stream(Samples):
         """
 
     def indexed(self) -> Source:
-        """Return the same pictures by index."""
-        raise ValueError("this stream cannot be read by index; give validation pictures that can, such as files")
+        """Return the same images by index."""
+        raise ValueError("this stream cannot be read by index; give validation images that can, such as files")
 
     def hold_out(self, *, share: float, seed: int) -> tuple["Stream", Source, tuple[str, ...]]:  # noqa: ARG002
-        """Return the stream without some pictures, those pictures by index, and remarks."""
-        raise ValueError("no pictures can be held out of this stream; give validation pictures of their own")
+        """Return the stream without some images, those images by index, and remarks."""
+        raise ValueError("no images can be held out of this stream; give validation images of their own")
 
 
 @dataclass(frozen=True)
@@ -328,10 +328,10 @@ class Splits:
     """What a set on disk has of its own, before anything is held out.
 
     Args:
-        train: the training pictures.
-        val: the validation pictures, or None if the set has none.
+        train: the training images.
+        val: the validation images, or None if the set has none.
         notes: plain remarks for the log.
-        groups: of the training pictures, where readers were asked for a column of them.
+        groups: of the training images, where readers were asked for a column of them.
     """
 
     train: Source | Stream

@@ -40,13 +40,13 @@ def choose_split(names: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 def choose_held_out(keys: np.ndarray, labels: np.ndarray, *, share: float) -> np.ndarray:
-    """Return which pictures to hold out, N bool: of every class those whose keys are smallest.
+    """Return which images to hold out, N bool: of every class those whose keys are smallest.
 
-    It depends on which pictures there are, not on their order. A class of two or more gives at least one and keeps at
-    least one; a class of one keeps it. Of a picture that is there several times, all stay in training if one does.
+    It depends on which images there are, not on their order. A class of two or more gives at least one and keeps at
+    least one; a class of one keeps it. Of an image that is there several times, all stay in training if one does.
 
     Args:
-        keys: the pictures' identities under the seed, N int64.
+        keys: the images' identities under the seed, N int64.
         labels: class indices, N.
         share: how much of each class to hold out.
     """

@@ -56,7 +56,7 @@ class Usual(NamedTuple):
 def shard_entries(
     path: Path, shard: int, classes: Sequence[str], *, usual: Callable[[], Usual] = lambda: Usual(0, 0)
 ) -> Iterator[Entry | BadSample]:
-    """Yield the samples of one shard; one without picture or label, and the rest of a damaged shard, as BadSample.
+    """Yield the samples of one shard; one without image or label, and the rest of a damaged shard, as BadSample.
 
     Args:
         path: of the tar file.
@@ -74,10 +74,10 @@ def shard_entries(
                 image = next((member for kind, member in files.items() if f".{kind}" in EXTENSIONS), None)
                 if image is None:
                     if {"cls", "json"} & files.keys():
-                        yield BadSample(name, "the sample has a label but no picture")
+                        yield BadSample(name, "the sample has a label but no image")
                     continue
                 if image.size > MAX_BYTES:
-                    reason = f"it has {image.size} bytes, and at most {MAX_BYTES} of a picture are read"
+                    reason = f"it has {image.size} bytes, and at most {MAX_BYTES} of an image are read"
                     yield BadSample(name, reason, "huge")
                     continue
                 label = _label(file, files)
@@ -108,7 +108,7 @@ def _lost(path: Path, end: int, usual: Usual) -> str:
     """Say how many samples a shard has lost after some byte if it was as long as the longest; `count_bad` reads it."""
     left = max(usual.size, _size(path)) - end
     count = round(left / usual.sample) if usual.sample else 0
-    return f"about {count} pictures are lost" if count > 1 else "at least 1 picture is lost, how many is not known"
+    return f"about {count} images are lost" if count > 1 else "at least 1 image is lost, how many is not known"
 
 
 def _size(path: Path) -> int:
@@ -138,7 +138,7 @@ def _groups(found: Iterator[Member]) -> Iterator[tuple[str, dict[str, Member]]]:
             current = key
             files[kind.lower().rpartition(".")[2]] = member
     except TarError:
-        # The sample that is cut has a picture or a label, not both; what came before it is whole.
+        # The sample that is cut has an image or a label, not both; what came before it is whole.
         if files and len(files) > 1:
             yield current, files
         raise

@@ -7,11 +7,25 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from torch import Tensor
 
 from .image import BadSample
 from .split import abbreviate
 
 MOST_CLASSES = 1_000_000  # a larger label is no class, and a name for each below it would fill the memory
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many training samples there are, where that is known.
+
+    Args:
+        outputs: samples that speak of each output.
+        samples: all of them.
+    """
+
+    outputs: Tensor | None = None
+    samples: int | None = None
 
 
 @dataclass(frozen=True)
@@ -33,7 +47,7 @@ class Targets:
 
     task: ClassVar[str] = ""
     noun: ClassVar[str] = "outputs"
-    counted: ClassVar[str] = "pictures"
+    counted: ClassVar[str] = "images"
     in_rows: ClassVar[bool] = True
     repaired: ClassVar[tuple[str, ...]] = ()
 
@@ -185,8 +199,8 @@ def check_labels(labels: np.ndarray, *, count: int, classes: Sequence[str], wher
         labels = labels.astype(np.int64)
     if labels.shape != (count,) or labels.dtype.kind not in "iu":
         raise ValueError(
-            f"{where}: labels of type {labels.dtype} and shape {labels.shape} were given for {count} pictures; "
-            "they are one whole number a picture"
+            f"{where}: labels of type {labels.dtype} and shape {labels.shape} were given for {count} images; "
+            "they are one whole number an image"
         )
     if count and (labels.min() < 0 or labels.max() >= len(classes)):
         raise ValueError(

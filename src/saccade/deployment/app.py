@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from ..report.heat import heat_css
 from ..report.plain import to_json
-from .asked_text import read_text, tokens_of
+from .asked_text import pack_question, read_text, tokens_of
 from .batching import Batcher, ClientGone
 from .browse import RunIndex
 from .explaining import Explainer
@@ -49,9 +49,9 @@ class Settings:
     """How a server behaves.
 
     Args:
-        batch_size: pictures that share a forward pass at most.
-        wait_ms: milliseconds a picture waits for others at most.
-        queue: pictures that may wait for a model.
+        batch_size: images that share a forward pass at most.
+        wait_ms: milliseconds an image waits for others at most.
+        queue: images that may wait for a model.
         token: what a client must send; None lets everyone in.
         hosts: names the server answers to; None for all.
         limits: of uploads.
@@ -96,7 +96,7 @@ class Served:
         return {**self.predictor.about(), **reads, "name": self.name, "explain": self.explainer is not None}
 
     def answer(self, row: np.ndarray, size: tuple[int, int], top: int) -> dict[str, Any]:
-        """Return what the model says to a picture of a height and width: what programs rely on, and rows for a page."""
+        """Return what the model says to an image of a height and width: what programs rely on, and rows for a page."""
         task, spec = self.predictor.task, self.predictor.spec
         answer = task.describe(task.unframe(row, size, spec), spec, top=top)
         rows = [
@@ -150,10 +150,15 @@ class ServerState:
         return form, self.choose(form.fields.get("model", query["model"])), options
 
     async def read(self, form: Form, served: Served) -> tuple[Any, tuple[int, int]]:
-        """Return what a model is asked about, framed or as tokens, and the height and width a picture had."""
+        """Return what a model is asked about, framed or as tokens, and the height and width an image had."""
         if served.predictor.task.reads == "text":
             text = read_text(form, served.predictor)
             return await asyncio.to_thread(tokens_of, text, served.predictor), (0, 0)
+        if served.predictor.task.reads == "question":
+            (question,) = read_text(form, served.predictor)
+            return await self.decode(
+                form, served, lambda pixels: (pack_question(pixels, question, served.predictor), pixels.shape[:2])
+            )
         framing = served.predictor.framing
         return await self.decode(form, served, lambda pixels: (framing(pixels), pixels.shape[:2]))
 
@@ -164,9 +169,9 @@ class ServerState:
         return await self.decode(form, served, lambda pixels: pixels)
 
     async def decode(self, form: Form, served: Served, then: Callable[[np.ndarray], Any]) -> Any:
-        """Return what becomes of the form's picture; refuse a form without one."""
+        """Return what becomes of the form's image; refuse a form without one."""
         if form.image is None:
-            raise Refusal(422, f"{served.name} reads pictures; send one in the field `file`")
+            raise Refusal(422, f"{served.name} reads images; send one in the field `file`")
         return await self.decoder(form.image, then)
 
     def choose(self, which: str | None) -> Served:
@@ -209,7 +214,7 @@ def create_app(
 
     app = FastAPI(
         title="saccade",
-        summary="Answers what is in a picture, and shows how it came to that.",
+        summary="Answers what is in an image, and shows how it came to that.",
         docs_url=None,  # FastAPI's own pages load scripts from elsewhere
         redoc_url=None,
         lifespan=life,
@@ -235,17 +240,17 @@ def create_app(
 def _add_questions(app: FastAPI, state: ServerState) -> None:
     @app.post("/predict", openapi_extra=BODY, responses={200: PREDICTED, **REFUSALS})
     async def predict(request: Request, model: Which = None, top: Top = None) -> Response:
-        """Say what is in a picture. Requests that come together share a forward pass."""
+        """Say what is in an image. Requests that come together share a forward pass."""
         with state.uploads.room() as room:
             form, served, options = await state.take(request, room, {"model": model, "top": top})
             with served.batcher.coming():
-                picture, size = await state.read(form, served)
-        row = await served.batcher.submit(picture, gone=request.is_disconnected)
+                image, size = await state.read(form, served)
+        row = await served.batcher.submit(image, gone=request.is_disconnected)
         return JSONResponse(served.answer(row, size, options["top"] or 5))
 
     @app.post("/explain", openapi_extra=BODY, responses={200: EXPLAINED, **REFUSALS})
     async def explain(request: Request, model: Which = None, views: Views = None) -> Response:
-        """Show what a model did with a picture: views with their figures, as data URIs and HTML."""
+        """Show what a model did with an image: views with their figures, as data URIs and HTML."""
         with state.uploads.room() as room:
             form, served, options = await state.take(request, room, {"model": model, "views": views})
             if served.explainer is None:
@@ -262,7 +267,7 @@ def _add_questions(app: FastAPI, state: ServerState) -> None:
 def _add_facts(app: FastAPI, state: ServerState) -> None:
     @app.get("/health")
     async def health() -> JSONResponse:
-        """Answer 200 while pictures are answered."""
+        """Answer 200 while images are answered."""
         alive = all(one.batcher.alive for one in state.models)
         return JSONResponse({"status": "ok" if alive else "a worker has ended"}, 200 if alive else 503)
 

@@ -22,22 +22,22 @@ class ClientGone(Exception):  # noqa: N818
 
 
 class _Waiting(NamedTuple):
-    picture: Tensor
+    image: Tensor
     answer: asyncio.Future[np.ndarray]
     gone: Gone | None
 
 
 class Batcher:
-    """Collects pictures and answers them together.
+    """Collects images and answers them together.
 
-    A batch leaves when it is full, when nobody else is on the way, or when its first picture has waited `wait_ms`.
+    A batch leaves when it is full, when nobody else is on the way, or when its first image has waited `wait_ms`.
     While one is computed the next gathers.
 
     Args:
-        answer: maps pictures, B, C, S, S uint8, to answers, a row each; called from a thread of its own.
-        batch_size: pictures of a batch at most.
-        wait_ms: milliseconds a picture waits for others at most, when the model is free.
-        queue: pictures that may wait; a further one is refused.
+        answer: maps images, B, C, S, S uint8, to answers, a row each; called from a thread of its own.
+        batch_size: images of a batch at most.
+        wait_ms: milliseconds an image waits for others at most, when the model is free.
+        queue: images that may wait; a further one is refused.
         on_batch: is told the size of each batch.
         stack: makes one tensor of those of a batch; torch.stack if not given.
     """
@@ -77,11 +77,11 @@ class Batcher:
     def check(self) -> None:
         """Refuse if the queue is full: before an upload is read, so that it need not be."""
         if len(self._waiting) >= self.limit:
-            raise Refusal(503, f"{self.limit} pictures are waiting already; send it again in a second", retry_after=1)
+            raise Refusal(503, f"{self.limit} images are waiting already; send it again in a second", retry_after=1)
 
     @contextmanager
     def coming(self) -> Iterator[None]:
-        """Tell that a picture is on the way, so that a batch may wait for it."""
+        """Tell that an image is on the way, so that a batch may wait for it."""
         self._coming += 1
         try:
             yield
@@ -89,15 +89,15 @@ class Batcher:
             self._coming -= 1
             self._arrived.set()  # a batch need not wait for one that was refused
 
-    async def submit(self, picture: Tensor, *, gone: Gone | None = None) -> np.ndarray:
-        """Return the answer to a picture.
+    async def submit(self, image: Tensor, *, gone: Gone | None = None) -> np.ndarray:
+        """Return the answer to an image.
 
         Args:
-            picture: C, S, S uint8.
-            gone: tells whether who asked has hung up; such a picture is not computed.
+            image: C, S, S uint8.
+            gone: tells whether who asked has hung up; such an image is not computed.
         """
         self.check()
-        waiting = _Waiting(picture, asyncio.get_running_loop().create_future(), gone)
+        waiting = _Waiting(image, asyncio.get_running_loop().create_future(), gone)
         self._waiting.append(waiting)
         self._arrived.set()
         return await waiting.answer
@@ -145,8 +145,8 @@ class Batcher:
         if self.on_batch is not None:
             self.on_batch(len(batch))
         try:
-            pictures = self.stack([one.picture for one in batch])
-            rows = list(await asyncio.get_running_loop().run_in_executor(self._thread, self.answer, pictures))
+            images = self.stack([one.image for one in batch])
+            rows = list(await asyncio.get_running_loop().run_in_executor(self._thread, self.answer, images))
         except Exception as error:  # whatever it is belongs to those who asked; the worker lives on
             if _is_memory(error):
                 error = Refusal(503, "there is no memory for this batch now; send it again", retry_after=5)
@@ -158,7 +158,7 @@ class Batcher:
             if one.answer.done():
                 continue
             if row is None:
-                one.answer.set_exception(RuntimeError(f"{len(rows)} answers came for {len(batch)} pictures"))
+                one.answer.set_exception(RuntimeError(f"{len(rows)} answers came for {len(batch)} images"))
             else:
                 one.answer.set_result(row)
 

@@ -36,14 +36,14 @@ class Bundle:
     Args:
         name: of the model.
         outputs: names of what it answers with, in their order: classes, labels, columns of numbers.
-        img_size: side of the square pictures it was made for.
-        channels: of the pictures, RGB or grey.
+        img_size: side of the square images it was made for.
+        channels: of the images, RGB or grey.
         mean: of each channel, 0 to 1; subtracted inside the graph.
         std: of each channel; divided by inside the graph.
-        shorter: what a picture's shorter side is brought to before its middle is taken; None takes all of it.
+        shorter: what an image's shorter side is brought to before its middle is taken; None takes all of it.
         any_size: whether the graph takes other sizes than `img_size`.
         raw: whether the graph frames images itself; those of earlier versions take them framed.
-        interpolation: by which a picture is resized before it is given.
+        interpolation: by which an image is resized before it is given.
         precision: float32, float16 or int8.
         parameters: how many the model has.
         plugins: what is attached to it.
@@ -223,7 +223,7 @@ def safe_onnx_bytes(path: Path, *, framed: bool = False) -> tuple[bytes, Bundle]
     names = [value.name for value in model.graph.input], [value.name for value in model.graph.output]
     if bundle is None or names != (list(bundle.kind.graph_inputs(bundle.spec)), [bundle.kind.output]):
         raise ExportError(
-            f"{path} was not written by saccade: it says nothing of what it answers and of how pictures are framed. "
+            f"{path} was not written by saccade: it says nothing of what it answers and of how images are framed. "
             "Make one with: saccade export RUN"
         )
     return _without_framing(model) if framed and bundle.raw else data, bundle

@@ -1,4 +1,4 @@
-"""A model's views of one picture, as JSON can carry them."""
+"""A model's views of one image, as JSON can carry them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -19,11 +19,11 @@ Explain = Callable[..., Any]
 
 
 class Explainer:
-    """Explains pictures one after another.
+    """Explains images one after another.
 
     Args:
         target: what is explained, as `saccade.explain` takes it; opened apart from what answers, since listening to a
-            model while others use it would mix their pictures up.
+            model while others use it would mix their images up.
         device: where.
         waiting: requests that may wait; a further one is refused.
         function: `saccade.explain`, or what stands in for it.
@@ -38,10 +38,10 @@ class Explainer:
     def check(self) -> None:
         """Refuse if too many wait."""
         if self._inside > self.limit:
-            raise Refusal(503, f"{self.limit} pictures wait to be explained; send it again", retry_after=5)
+            raise Refusal(503, f"{self.limit} images wait to be explained; send it again", retry_after=5)
 
     async def explain(self, pixels: np.ndarray | str, *, views: Sequence[str] | None, gone: Gone) -> dict[str, Any]:
-        """Return the views of a picture.
+        """Return the views of an image.
 
         Args:
             pixels: H, W, 3 uint8; or a text.
@@ -69,7 +69,7 @@ class Explainer:
 
             self.function = explain
         try:
-            explained = self.function(self.target, [pixels], views=views, device=self.device).pictures[0]
+            explained = self.function(self.target, [pixels], views=views, device=self.device).samples[0]
         except ValueError as error:
             raise Refusal(422, str(error)) from error
         return {

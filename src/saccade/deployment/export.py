@@ -44,7 +44,7 @@ def export(
     tolerance: float = TOLERANCE,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Exported:
-    """Write a model as ONNX or as a torch.export package, verified against the original on real pictures.
+    """Write a model as ONNX or as a torch.export package, verified against the original on real images.
 
     Args:
         target: a run's folder, its weights, or the name of a timm model with pretrained weights.
@@ -52,9 +52,9 @@ def export(
         out: the folder to write to; `export` in the run's if not given.
         half: a float16 version as well; ONNX only, since PyTorch is slow at it on a CPU.
         int8: a version with 8-bit weights as well; ONNX only.
-        data: the set whose validation pictures are the judges; the run's own if not given.
-        val: that set's validation pictures, if it has none of its own.
-        limit: how many pictures to judge by what is lost.
+        data: the set whose validation images are the judges; the run's own if not given.
+        val: that set's validation images, if it has none of its own.
+        limit: how many images to judge by what is lost.
         tolerance: the largest difference of an output that is allowed, times the largest output if that is over one.
         progress: is told what is being done.
 
@@ -66,7 +66,7 @@ def export(
     loaded = open_model(target)
     model, spec = loaded.model, loaded.spec
     folder = _folder(target, out)
-    progress("gathering pictures")
+    progress("gathering images")
     evidence = gather(target, spec, data=data, val=val, limit=limit)
     wrapped = wrap(model, spec)
     if (half or int8) and isinstance(wrapped, WithTokens):
@@ -93,7 +93,7 @@ def export(
         folder=folder,
         bundle=work.bundle,
         files=tuple(work.files),
-        pictures=len(evidence.pictures),
+        samples=len(evidence.samples),
         origin=evidence.origin,
         metric=judge.metric,
         score=judge.score,
@@ -139,12 +139,12 @@ class _Export:
         """
         bundle = replace(self.bundle, precision="int8")
         if training is None:
-            training = self.judge.evidence.pictures[:CALIBRATION]
+            training = self.judge.evidence.samples[:CALIBRATION]
             self.notes.append("int8: ranges are those of the judging images, since training images are not at hand")
         source = self.folder / "model.onnx"
         self._publish("onnx", "model.int8.onnx", bundle, lambda draft: write_int8(source, draft, bundle, training))
-        if told := tell_little(self.files[-1].mib, source.stat().st_size / 2**20):
-            self.notes.append(told)
+        if message := tell_little(self.files[-1].mib, source.stat().st_size / 2**20):
+            self.notes.append(message)
 
     def _write(self, form: str, name: str, bundle: Bundle) -> None:
         if bundle.precision not in self.traced:
@@ -200,7 +200,7 @@ def _check(formats: Sequence[str], *, half: bool, int8: bool, limit: int) -> Non
     if (half or int8) and "onnx" not in formats:
         raise ExportError("half or int8 was asked for without onnx; both are written as ONNX only: add that format")
     if limit < 1:
-        raise ExportError(f"limit={limit} was given; an export is judged by one picture at least")
+        raise ExportError(f"limit={limit} was given; an export is judged by one image at least")
     if "onnx" in formats:
         require_onnxruntime()
 

@@ -20,7 +20,7 @@ from .bundle import Bundle, ExportError
 from .predictor import OnnxPredictor, ProgramPredictor
 from .verify import Evidence, Parity, Raw, compare, race, sizes_to_try, widths_to_try
 
-AT_ONCE = 32  # pictures asked together
+AT_ONCE = 32  # images asked together
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Score:
 
     Args:
         metric: in which.
-        value: on all pictures.
-        each: of every picture, N, where the value is their mean; else None.
+        value: on all images.
+        each: of every image, N, where the value is their mean; else None.
     """
 
     metric: MetricSpec
@@ -40,7 +40,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Loss:
-    """What is lost in a metric: positive is worse; with its 95% interval over pictures where there is one."""
+    """What is lost in a metric: positive is worse; with its 95% interval over images where there is one."""
 
     value: float
     low: float | None = None
@@ -57,19 +57,19 @@ def primary_metric(spec: InputSpec) -> MetricSpec:
 
 
 def measure(raw: Raw, evidence: Evidence, spec: InputSpec) -> Score | None:
-    """Return what raw answers reach; None where the pictures' targets are not known, or the result is no number.
+    """Return what raw answers reach; None where the images' targets are not known, or the result is no number.
 
     Args:
-        raw: gives raw answers to pictures.
-        evidence: the pictures and their targets.
+        raw: gives raw answers to images.
+        evidence: the images and their targets.
         spec: of the model, whose task reads the answers.
     """
     if evidence.targets is None:
         return None
     metric, task = primary_metric(spec), find_task(spec.task).build(nn.Identity(), spec)
     metrics = task.metrics()
-    for places in torch.arange(len(evidence.pictures)).split(AT_ONCE):
-        output = torch.from_numpy(raw(evidence.pictures[places]))
+    for places in torch.arange(len(evidence.samples)).split(AT_ONCE):
+        output = torch.from_numpy(raw(evidence.samples[places]))
         batch = {name: part[places] for name, part in evidence.targets.items()} | {PLACE: places}
         metrics.update(task.read(output, batch), batch)
     value = metrics.compute()[metric.name]
@@ -80,7 +80,7 @@ def measure(raw: Raw, evidence: Evidence, spec: InputSpec) -> Score | None:
 
 
 def lost(eager: Score, exported: Score) -> Loss:
-    """Return what the exported model loses against the eager one on the same pictures."""
+    """Return what the exported model loses against the eager one on the same images."""
     better, worse = (eager, exported) if eager.metric.larger_is_better else (exported, eager)
     if better.each is None or worse.each is None:
         return Loss(better.value - worse.value)
@@ -90,9 +90,9 @@ def lost(eager: Score, exported: Score) -> Loss:
 
 
 def paired_loss(eager: np.ndarray, exported: np.ndarray) -> Loss:
-    """Return the share lost on the same pictures, N bool each, with the interval of Bonett and Price (2012).
+    """Return the share lost on the same images, N bool each, with the interval of Bonett and Price (2012).
 
-    It stays honest where both answer alike: no difference in 500 pictures is not a difference of nothing.
+    It stays honest where both answer alike: no difference in 500 images is not a difference of nothing.
     """
     count = len(eager)
     lost, won = int((eager & ~exported).sum()), int((~eager & exported).sum())
@@ -124,9 +124,9 @@ class ExportedFile:
         mib: its size.
         sha256: of its bytes.
         parity: to the eager model; judged for float32 only.
-        score: in the task's primary metric on the pictures, where what they should be answered with is known.
-        loss: what of it is lost against the eager model on the same pictures.
-        seconds: a picture, five asked at once.
+        score: in the task's primary metric on the images, where what they should be answered with is known.
+        loss: what of it is lost against the eager model on the same images.
+        seconds: an image, five asked at once.
         eager_seconds: the same for the eager model, in turn with it.
     """
 
@@ -155,17 +155,17 @@ class Exported:
         folder: where it lies.
         bundle: what the files say of themselves.
         files: in the order they were written.
-        pictures: how many they were judged by.
-        origin: where the pictures come from.
+        samples: how many they were judged by.
+        origin: where the images come from.
         metric: the task's primary one.
-        score: of the eager model in it, where what the pictures should be answered with is known.
+        score: of the eager model in it, where what the images should be answered with is known.
         notes: remarks.
     """
 
     folder: Path
     bundle: Bundle
     files: tuple[ExportedFile, ...]
-    pictures: int
+    samples: int
     origin: str
     metric: MetricSpec
     score: float | None
@@ -192,11 +192,11 @@ class Exported:
 
 
 class Judge:
-    """Holds the original and the pictures that files are judged by.
+    """Holds the original and the images that files are judged by.
 
     Args:
         eager: answers as the original does.
-        evidence: real pictures.
+        evidence: real images.
         spec: of the original, whose task reads the answers.
         tolerance: the largest difference of an output that is allowed, times the largest output if that is over one.
     """
@@ -208,7 +208,7 @@ class Judge:
 
     @property
     def score(self) -> float | None:
-        """Of the original, where the pictures' targets are known."""
+        """Of the original, where the images' targets are known."""
         return None if self.measured is None else self.measured.value
 
     def measure(self, form: str, path: Path, bundle: Bundle) -> ExportedFile:
@@ -223,7 +223,7 @@ class Judge:
         parity = self._parity(form, whole.outputs, bundle)
         opened = OnnxPredictor(path) if form == "onnx" else whole
         measured = measure(opened.outputs, self.evidence, self.spec)
-        eager_seconds, seconds = race([self.eager, opened.outputs], self.evidence.pictures[:5])
+        eager_seconds, seconds = race([self.eager, opened.outputs], self.evidence.samples[:5])
         return ExportedFile(
             path=path,
             format=form,
@@ -240,14 +240,14 @@ class Judge:
     def _parity(self, form: str, answer: Raw, bundle: Bundle) -> Parity:
         sizes = sizes_to_try(bundle.img_size)
         if bundle.kind.reads == "text":
-            sizes = widths_to_try(self.evidence.pictures)
+            sizes = widths_to_try(self.evidence.samples)
         elif bundle.kind.reads == "question":
-            sizes = ((1, self.evidence.pictures.shape[-1]),)
+            sizes = ((1, self.evidence.samples.shape[-1]),)
         try:
-            parity = compare(self.eager, answer, self.evidence.pictures, sizes, self.spec)
+            parity = compare(self.eager, answer, self.evidence.samples, sizes, self.spec)
         except ExportError:
             raise
-        except Exception as error:  # of the runtime, at a size or number of pictures the graph was not made for
+        except Exception as error:  # of the runtime, at a size or number of images the graph was not made for
             raise ExportError(f"the exported {form} fails where the original answers: {str(error)[:300]}") from error
         if bundle.precision == "float32" and not parity.within(self.tolerance):
             raise ExportError(

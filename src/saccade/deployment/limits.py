@@ -14,12 +14,12 @@ class Limits:
 
     Args:
         max_bytes: of one upload.
-        max_pixels: of one picture; a larger one is refused from its header, before memory is taken for it.
+        max_pixels: of one image; a larger one is refused from its header, before memory is taken for it.
         upload_seconds: from the first to the last byte of an upload.
         min_rate: bytes a second that an upload brings on average, once it has been under way for `slow_seconds`.
         slow_seconds: that an upload may be slower.
         memory: bytes of all uploads that are held at once.
-        large_pixels: pictures with more are decoded on a lane of their own, so that small ones need not wait.
+        large_pixels: images with more are decoded on a lane of their own, so that small ones need not wait.
         large_waiting: of these, how many may wait.
     """
 
@@ -136,7 +136,7 @@ class Uploads:
             raise Refusal(
                 413,
                 f"the upload has {size} bytes or more, and at most {self.limits.max_bytes} are taken; send a smaller "
-                "picture",
+                "image",
             )
 
     def _take(self, room: Room, size: int) -> None:

@@ -18,9 +18,9 @@ class Metrics:
         self.gone = Counter("saccade_clients_gone_total", "Requests whose client hung up.", ("path",), registry=own)
         about = "From a request's headers to its answer."
         self.seconds = Histogram("saccade_request_seconds", about, ("path",), buckets=SECONDS, registry=own)
-        about = "Pictures that shared a forward pass."
+        about = "Images that shared a forward pass."
         self.batches = Histogram("saccade_batch_size", about, ("model",), buckets=SIZES, registry=own)
-        self.queue = Gauge("saccade_queue_length", "Pictures that wait.", ("model",), registry=own)
+        self.queue = Gauge("saccade_queue_length", "Images that wait.", ("model",), registry=own)
 
     def watch(self, name: str, about: str, read: Callable[[], float]) -> None:
         """Add a number that is read when it is asked for."""

@@ -30,7 +30,7 @@ def optimize(
 
     Args:
         model: any module on one device; plug-ins may be attached.
-        example: what the model is called with: a tensor, or a tuple of arguments; a random picture of the size in the
+        example: what the model is called with: a tensor, or a tuple of arguments; a random image of the size in the
             model's `pretrained_cfg` if not given.
         compile: return the copy compiled by `torch.compile`.
         tolerance: the largest difference of an output that is allowed, in shares of the largest output.

@@ -1,4 +1,4 @@
-"""Names of pictures, one after another: a million of them take no more memory than one."""
+"""Names of images, one after another: a million of them take no more memory than one."""
 
 import heapq
 import os
@@ -13,12 +13,12 @@ PART = 65536  # names of one folder that are held at a time
 LONGEST = 65536  # bytes of a name in a list; more is no list of names
 
 
-class NoPictures(ValueError):  # noqa: N818
-    """Nothing was given that could be a picture."""
+class NoImages(ValueError):  # noqa: N818
+    """Nothing was given that could be an image."""
 
 
 def find_paths(given: Iterable[str | Path], *, null: bool = False, stdin: BinaryIO | None = None) -> Iterator[Path]:
-    """Yield the files that are named: files as they are, the pictures of folders, `-` for a list on standard input.
+    """Yield the files that are named: files as they are, the images of folders, `-` for a list on standard input.
 
     Args:
         given: files, folders or `-`. A file named outright is taken whatever its ending; one that is not there comes
@@ -42,7 +42,7 @@ def count_paths(given: Iterable[str | Path]) -> int | None:
 
 
 def walk(folder: str) -> Iterator[Path]:
-    """Yield the pictures under a folder by their endings, sorted within each folder; hidden ones are passed over.
+    """Yield the images under a folder by their endings, sorted within each folder; hidden ones are passed over.
 
     Links to folders are not followed, so a ring of links has an end. A folder that cannot be listed comes out itself,
     to be reported as bad.
@@ -87,7 +87,7 @@ def read_names(file: BinaryIO, *, null: bool = False) -> Iterator[Path]:
                 yield Path(os.fsdecode(name))
         if len(rest) > LONGEST:
             kind, other = ("zero byte", "without --null") if null else ("end of line", "with --null")
-            raise NoPictures(
+            raise NoImages(
                 f"the list on standard input has no {kind} in {LONGEST} bytes, so it lists no files; try {other}"
             )
     if name := _trimmed(rest, null):

@@ -20,7 +20,7 @@ from .predictor import Predictor, open_predictor
 from .questions import QuestionReader
 from .texts import TextReader
 
-KEPT = 640  # longer side of the pictures that are kept
+KEPT = 640  # longer side of the images that are kept
 Size = tuple[int, int]  # height, width
 Read = tuple[str, Tensor | None, np.ndarray | None, Size, str | None]  # name, framed, whole, what is wrong with it
 
@@ -33,13 +33,13 @@ class Prediction:
         name: of the file, as it was found.
         answer: what it says; None for a bad file.
         problem: why a file could not be asked about, in plain words; None for a good one.
-        picture: its pixels, H, W, 3 uint8, at most 640 a side, if they were to be kept.
+        image: its pixels, H, W, 3 uint8, at most 640 a side, if they were to be kept.
     """
 
     name: str
     answer: Answer | None
     problem: str | None = None
-    picture: np.ndarray | None = None
+    image: np.ndarray | None = None
 
     @property
     def answers(self) -> tuple[tuple[str, float], ...]:
@@ -76,7 +76,7 @@ class Predictions(Iterator[Prediction]):
 
 def predict(
     target: str | Path | Predictor,
-    pictures: str | Path | Iterable[str | Path],
+    images: str | Path | Iterable[str | Path],
     *,
     batch_size: int = 32,
     top: int = 5,
@@ -93,27 +93,27 @@ def predict(
 
     Args:
         target: a run's folder, a file that `saccade export` wrote, the name of a timm model, or an open predictor.
-        pictures: files, folders, or "-" for a list on standard input; one or several. Of a model that reads texts:
+        images: files, folders, or "-" for a list on standard input; one or several. Of a model that reads texts:
             the texts themselves, files of lines, tables with the columns it was trained on, or "-" for lines. Of one
             that answers questions about images: tables with image and question, or lines with a tab between them.
-        batch_size: pictures asked together.
+        batch_size: images asked together.
         top: how many parts of an answer to name, where there are many, such as classes.
         workers: threads that read and decode.
         device: cpu, cuda, cuda:1, ...
         null: names on standard input end with a zero byte.
-        keep: keep the pictures, brought to at most 640 pixels a side, in the predictions.
-        max_pixels: a larger picture is bad.
+        keep: keep the images, brought to at most 640 pixels a side, in the predictions.
+        max_pixels: a larger image is bad.
         trust: open a `.pt2` file, which is a program.
     """
     for name, value in (("batch_size", batch_size), ("top", top), ("workers", workers)):
         if value < 1:
             raise ValueError(f"{name}={value} was given; it is 1 or more")
-    given = [pictures] if isinstance(pictures, str | Path) else pictures
+    given = [images] if isinstance(images, str | Path) else images
     predictor = target if isinstance(target, Predictor) else open_predictor(target, device=device, trust=trust)
     reader: TextReader | QuestionReader | _Reader
     reads = predictor.task.reads
     if keep and reads != "image":
-        raise ValueError(f"pictures were asked for and the model reads {reads}s; leave --draw out")
+        raise ValueError(f"images were asked for and the model reads {reads}s; leave --draw out")
     if reads == "image":
         reader = _Reader(predictor, keep=keep, max_pixels=max_pixels)
         items: Iterator[Any] = find_paths(given, null=null)
@@ -150,10 +150,10 @@ def _stream(
 
 def _ask(predictor: Predictor, batch: list[Read], top: int) -> Iterator[Prediction]:
     task, spec = predictor.task, predictor.spec
-    framed = [picture for _, picture, *_ in batch if picture is not None]
+    framed = [image for _, image, *_ in batch if image is not None]
     rows = iter(predictor.rows(task.stack(framed, spec)) if framed else ())
-    for name, picture, whole, size, problem in batch:
-        answer = None if picture is None else task.describe(task.unframe(next(rows), size, spec), spec, top=top)
+    for name, image, whole, size, problem in batch:
+        answer = None if image is None else task.describe(task.unframe(next(rows), size, spec), spec, top=top)
         yield Prediction(name, answer, problem, whole)
 
 
@@ -177,7 +177,7 @@ class _Reader:
             return name, None, None, (0, 0), f"its name cannot be opened ({error})"
 
 
-def _small(picture: np.ndarray) -> np.ndarray:
-    image = Image.fromarray(picture)
+def _small(pixels: np.ndarray) -> np.ndarray:
+    image = Image.fromarray(pixels)
     image.thumbnail((KEPT, KEPT))
     return np.array(image)

@@ -1,4 +1,4 @@
-"""Anything that answers what is in a picture, behind one face: a run, an exported file, a model of timm."""
+"""Anything that answers what is in an image, behind one face: a run, an exported file, a model of timm."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -24,16 +24,16 @@ MEMORY_SHARE = 0.5  # of the machine's
 
 
 class Predictor(ABC):
-    """What answers pictures, whatever its task.
+    """What answers images, whatever its task.
 
     Attributes:
         name: what was opened.
         kind: "run", "timm", "module", "onnx" or "program".
         spec: what goes in and comes out.
         task: what is answered.
-        img_size: side of the square pictures.
-        channels: of the pictures, 3 or 1.
-        framing: makes such a picture of a decoded one.
+        img_size: side of the square images.
+        channels: of the images, 3 or 1.
+        framing: makes such an image of a decoded one.
         model: the module behind it, None where there is none.
     """
 
@@ -52,18 +52,18 @@ class Predictor(ABC):
 
     @abstractmethod
     def outputs(self, images: Tensor) -> np.ndarray:
-        """Return the raw answers, B, ... float32, to framed pictures, uint8 B, C, H, W; from any thread."""
+        """Return the raw answers, B, ... float32, to framed images, uint8 B, C, H, W; from any thread."""
 
     def rows(self, images: Tensor) -> np.ndarray:
-        """Return the answers as people and programs want them, to framed pictures, uint8 B, C, S, S; from any thread.
+        """Return the answers as people and programs want them, to framed images, uint8 B, C, S, S; from any thread.
 
-        One row a picture, as `predictor.task.describe` takes it: shares of classes that sum to one, shares of labels,
+        One row an image, as `predictor.task.describe` takes it: shares of classes that sum to one, shares of labels,
         numbers in their own units.
         """
         raw = self.outputs(self.check(images) if self.task.reads == "image" else images)
         try:
             if raw.shape[:1] != (len(images),):
-                raise ValueError(f"it gives an answer of shape {raw.shape} to {len(images)} pictures")
+                raise ValueError(f"it gives an answer of shape {raw.shape} to {len(images)} images")
             return self.task.read_output(raw, self.spec)
         except ValueError as error:
             raise ExportError(f"{self.name}: {error}") from None
@@ -82,11 +82,11 @@ class Predictor(ABC):
         }
 
     def check(self, images: Tensor) -> Tensor:
-        """Return the pictures if they are what is answered."""
+        """Return the images if they are what is answered."""
         want = (self.channels, self.img_size, self.img_size)
         if images.dtype is not torch.uint8 or images.ndim != 4 or tuple(images.shape[1:]) != want:
             raise ValueError(
-                f"pictures of shape {tuple(images.shape)} and type {str(images.dtype).removeprefix('torch.')} were "
+                f"images of shape {tuple(images.shape)} and type {str(images.dtype).removeprefix('torch.')} were "
                 f"given; {self.name} answers uint8 B, {self.channels}, {self.img_size}, {self.img_size}. Frame them "
                 "by `predictor.framing`"
             )
@@ -109,7 +109,7 @@ class TorchPredictor(Predictor):
         self._lock = threading.Lock()  # modules may keep what they computed for a size; one thread at a time
 
     def outputs(self, images: Tensor) -> np.ndarray:
-        """Return the raw answers to pictures."""
+        """Return the raw answers to images."""
         with self._lock, torch.inference_mode():
             asked = self.task.unpack(images.to(self.device), self.spec)
             if "image" in asked:
@@ -142,7 +142,7 @@ class OnnxPredictor(Predictor):
             raise ExportError(f"{path} cannot be opened by onnxruntime {version}: {reason}; export it again") from None
 
     def outputs(self, images: Tensor) -> np.ndarray:
-        """Return the raw answers to pictures; onnxruntime takes calls from many threads."""
+        """Return the raw answers to images; onnxruntime takes calls from many threads."""
         options = self.runtime.RunOptions()
         options.log_severity_level = 4
         late = threading.Timer(RUN_SECONDS, setattr, (options, "terminate", True))  # looked at between two operations
@@ -154,11 +154,11 @@ class OnnxPredictor(Predictor):
             (raw,) = self.session.run([self.task.output], given, options)
             found = np.asarray(raw, dtype=np.float32)
             if found.ndim < 2 or len(found) != len(images):
-                raise ValueError(f"its answers to {len(images)} pictures have the shape {found.shape}")
+                raise ValueError(f"its answers to {len(images)} images have the shape {found.shape}")
             return found
         except Exception as error:  # onnxruntime's kinds, and what an odd output raises
             if options.terminate:
-                reason = f"did not answer {len(images)} pictures within {RUN_SECONDS:g} seconds"
+                reason = f"did not answer {len(images)} images within {RUN_SECONDS:g} seconds"
             else:
                 reason = f"cannot answer: {' '.join(str(error).split())[:300]}"
             raise ExportError(f"{self.path} {reason}; ask with smaller batches, or export the run again") from None
@@ -190,13 +190,13 @@ class ProgramPredictor(Predictor):
         self._lock = threading.Lock()
 
     def outputs(self, images: Tensor) -> np.ndarray:
-        """Return the raw answers to pictures."""
+        """Return the raw answers to images."""
         with self._lock, torch.inference_mode():
             return self.program(*self.task.unpack(images, self.spec).values()).float().numpy()
 
 
 def open_predictor(target: str | Path, *, device: str = "cpu", trust: bool = False) -> Predictor:
-    """Open what answers pictures.
+    """Open what answers images.
 
     Args:
         target: a run's folder or its `model.safetensors`; a `.onnx` or `.pt2` file that `saccade export` wrote; or the

@@ -7,10 +7,11 @@ from .upload import KINDS
 _BINARY = {"type": "string", "format": "binary"}
 _FORM = {
     "type": "object",
-    "description": "a picture in `file`, or for a model that reads texts `text`, and `pair` for the second of two",
+    "description": "an image in `file`; for a model that reads texts `text`, and `pair` for the second of two; "
+    "for one that answers questions about images both `file` and `text`",
     "properties": {
-        "file": {**_BINARY, "description": f"the picture: {', '.join(kind.partition('/')[2] for kind in KINDS)}"},
-        "text": {"type": "string", "description": "of a model that reads texts"},
+        "file": {**_BINARY, "description": f"the image: {', '.join(kind.partition('/')[2] for kind in KINDS)}"},
+        "text": {"type": "string", "description": "of a model that reads texts, or the question"},
         "pair": {"type": "string", "description": "the second of two texts"},
         "model": {"type": "string", "description": "as in the query"},
     },
@@ -117,8 +118,8 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         403: "Asked from another site or under another name.",
         408: "The upload took too long.",
         413: "Too many bytes or pixels.",
-        415: "Not a picture in a known format.",
-        422: "A damaged picture, or an option that does not exist.",
+        415: "Not an image in a known format.",
+        422: "A damaged image, or an option that does not exist.",
         503: "Too many are waiting; Retry-After says when to try again.",
     }.items()
 }

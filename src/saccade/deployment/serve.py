@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from .asked_text import tokens_of
+from .asked_text import pack_question, tokens_of
 from .browse import RunIndex
 from .explaining import Explainer
 from .guard import loopback_names
@@ -52,11 +53,11 @@ def serve(
         port: 0 takes a free one.
         device: cpu, cuda, cuda:1, ...
         token: what clients must send as `Authorization: Bearer`; the environment's SACCADE_TOKEN if not given.
-        batch_size: pictures that share a forward pass at most.
-        wait_ms: milliseconds a picture waits for others at most, when the model is free.
-        queue: pictures that may wait for a model; further ones are answered 503.
+        batch_size: images that share a forward pass at most.
+        wait_ms: milliseconds an image waits for others at most, when the model is free.
+        queue: images that may wait for a model; further ones are answered 503.
         max_bytes: of an upload.
-        max_pixels: of a picture.
+        max_pixels: of an image.
         upload_seconds: from the first to the last byte of an upload.
         browse: folders whose runs and comparisons the page lists, besides the runs served.
         allow_hosts: further names the server may be called by.
@@ -163,16 +164,17 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _open(target: str | Path, *, device: str, trust: bool) -> tuple[Predictor, Explainer | None]:
     predictor = open_predictor(target, device=device, trust=trust)
-    if predictor.task.reads not in ("image", "text"):
-        kind = f"a {predictor.task.reads} with an image"
-        raise ValueError(f"{predictor.name} reads {kind}, which is not served; ask it by saccade predict")
+    reads = predictor.task.reads
     # What is slow the first time, or fails, does so before anyone asks.
-    if predictor.task.reads == "text":
+    if reads == "text":
         blank = tokens_of(("a",) * len(predictor.spec.extra["columns"]), predictor)
+    elif reads == "question":
+        blank = pack_question(np.zeros((predictor.img_size, predictor.img_size, 3), np.uint8), "a", predictor)
     else:
         blank = torch.zeros(predictor.channels, predictor.img_size, predictor.img_size, dtype=torch.uint8)
     predictor.rows(predictor.task.stack([blank], predictor.spec))
-    return predictor, None if predictor.model is None else Explainer(target, device=device)
+    explained = predictor.model is not None and reads != "question"
+    return predictor, Explainer(target, device=device) if explained else None
 
 
 def _announce(listener: socket.socket, app: "FastAPI", *, open_to_all: bool) -> None:

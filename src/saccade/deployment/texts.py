@@ -18,7 +18,7 @@ LONGEST = 2**20  # bytes of a line
 NAME = 80  # characters of a text that is its own name
 
 Item = tuple[str, tuple[str, ...]]  # name, one or two texts
-Read = tuple[str, Tensor | None, np.ndarray | None, tuple[int, int], str | None]  # as of pictures
+Read = tuple[str, Tensor | None, np.ndarray | None, tuple[int, int], str | None]  # as of images
 
 
 class TextReader:

@@ -100,7 +100,7 @@ def check_type(content_type: str) -> str:
     raise Refusal(
         415,
         f"a body of type {kind[:NAME] or 'nothing'} was given; send multipart/form-data with a field `file`, or the "
-        f"picture itself as one of {', '.join(KINDS)}",
+        f"image itself as one of {', '.join(KINDS)}",
     )
 
 
@@ -112,7 +112,7 @@ def read_form(body: bytes, content_type: str) -> Form:
         content_type: its type with its options.
     """
     if check_type(content_type) != "multipart/form-data":
-        return Form(EncodedImage(body, "the picture"))
+        return Form(EncodedImage(body, "the image"))
     image: EncodedImage | None = None
     fields: dict[str, str] = {}
     for part in _parse(body, _boundary(content_type)):
@@ -121,22 +121,22 @@ def read_form(body: bytes, content_type: str) -> Form:
         if name != "file":
             if "filename" in options:
                 raise Refusal(
-                    422, f"the field {name[:NAME]!r} holds a file; send the picture in the field `file`, -F file=@NAME"
+                    422, f"the field {name[:NAME]!r} holds a file; send the image in the field `file`, -F file=@NAME"
                 )
             most, size = TEXT_BYTES if name in TEXTS else FIELD_BYTES, len(part.data)
             if size > most:
                 raise Refusal(400, f"the field {name[:NAME]!r} has {size} bytes; at most {most} are taken")
             fields[name] = _text(part.data).strip()
         elif image is not None:
-            raise Refusal(422, "the form has more than one field `file`; send one picture in a request")
+            raise Refusal(422, "the form has more than one field `file`; send one image in a request")
         else:
             kind = part.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind not in (*KINDS, *ALIASES, *UNSAID):
-                raise Refusal(415, f"`file` is of type {kind[:NAME]}; pictures are taken as {', '.join(KINDS)}")
-            image = EncodedImage(bytes(part.data), options.get("filename", "")[-NAME:] or "the picture")
+                raise Refusal(415, f"`file` is of type {kind[:NAME]}; images are taken as {', '.join(KINDS)}")
+            image = EncodedImage(bytes(part.data), options.get("filename", "")[-NAME:] or "the image")
     if image is None and "text" not in fields:
         raise Refusal(
-            422, "the form has no field `file`; send the picture in a field of this name, or a text in a field `text`"
+            422, "the form has no field `file`; send the image in a field of this name, or a text in a field `text`"
         )
     return Form(image, fields)
 
@@ -214,7 +214,7 @@ class Decoder:
 
     async def _decode_large(self, image: EncodedImage, then: Callable[[np.ndarray], Any]) -> Any:
         if self._waiting >= self.limits.large_waiting:
-            raise Refusal(503, f"{self._waiting} large pictures are waiting already; send it again", retry_after=2)
+            raise Refusal(503, f"{self._waiting} large images are waiting already; send it again", retry_after=2)
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._large, self._decode, image, then)
@@ -225,4 +225,4 @@ class Decoder:
         try:
             return then(decode(image.data, name=image.name, max_pixels=self.limits.max_pixels))
         except MemoryError:
-            raise Refusal(503, "there is no memory for this picture now; send a smaller one", retry_after=5) from None
+            raise Refusal(503, "there is no memory for this image now; send a smaller one", retry_after=5) from None

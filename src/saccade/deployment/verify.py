@@ -1,4 +1,4 @@
-"""Whether an exported model answers as the one it was made from, on real pictures."""
+"""Whether an exported model answers as the one it was made from, on real images."""
 
 import math
 import time
@@ -28,21 +28,21 @@ Raw = Callable[[Tensor], np.ndarray]  # uint8 B, C, H, W to raw answers B, ...
 TOLERANCE = 1e-4
 BATCHES = (1, 5)
 CALIBRATION = 64  # training images that show the ranges of activations
-SEVERAL = 10  # pictures whose raw answers are compared at every size
+SEVERAL = 10  # images whose raw answers are compared at every size
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Real pictures to judge by.
+    """Real images to judge by.
 
     Args:
-        pictures: framed, uint8 N, C, S, S.
+        samples: framed, uint8 N, C, S, S.
         targets: what they should be answered with, by name as a batch of the task has them; None where that is not
             known in terms of the model's outputs.
         origin: where they come from, in words.
     """
 
-    pictures: Tensor
+    samples: Tensor
     targets: Batch | None
     origin: str
 
@@ -54,7 +54,7 @@ class Parity:
     Args:
         difference: the largest absolute one of an output.
         scale: the largest absolute eager output.
-        same: share of the pictures with the same answer.
+        same: share of the images with the same answer.
         sizes: that were compared, height and width.
     """
 
@@ -71,7 +71,7 @@ class Parity:
 def gather(
     target: str | Path, spec: InputSpec, *, data: str | None = None, val: str | None = None, limit: int = 500
 ) -> Evidence:
-    """Find real pictures: those named, else the run's validation pictures, else the embedded ones.
+    """Find real images: those named, else the run's validation images, else the embedded ones.
 
     Args:
         target: what is exported, perhaps a run.
@@ -90,8 +90,8 @@ def gather(
             opened = open_samples(config.task or spec.task, config.data)[1]
             return _evidence(opened.val, spec, f"validation samples of the run ({opened.name})", limit)
         except (OSError, ValueError, ImportError):
-            pass  # its data is elsewhere now: parity can be judged by any picture, what is lost cannot
-    return _evidence(open_data("").val, spec, "embedded pictures", limit)
+            pass  # its data is elsewhere now: parity can be judged by any image, what is lost cannot
+    return _evidence(open_data("").val, spec, "embedded images", limit)
 
 
 def gather_training(
@@ -134,19 +134,19 @@ def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evide
             "--data"
         )
     source = source.aligned(tuple(spec.outputs)) if known else source  # in the order of the model's outputs
-    pictures, samples = [], []
+    images, samples = [], []
     for index in np.unique(np.linspace(0, len(source) - 1, min(limit, len(source))).round().astype(int)):
         try:
             if known:
                 samples.append(encode(source.sample(int(index))))
             else:
-                pictures.append(framing(source.read(int(index))))
+                images.append(framing(source.read(int(index))))
         except BadSample:
             continue
-    if not pictures and not samples:
+    if not images and not samples:
         raise ExportError(f"none of the {origin} can be read; name others by --data")
     if not known:
-        return Evidence(torch.stack(pictures), None, origin)
+        return Evidence(torch.stack(images), None, origin)
     batch = encode.collate(samples)
     return Evidence(find_task(spec.task).pack(batch, spec), batch, origin)
 
@@ -162,20 +162,20 @@ def sizes_to_try(img_size: int) -> tuple[tuple[int, int], ...]:
     return (img_size, img_size), (max(1, img_size * 3 // 4), img_size), (3 * img_size + 13, 2 * img_size + 5)
 
 
-def compare(eager: Raw, exported: Raw, pictures: Tensor, sizes: Sequence[tuple[int, int]], spec: InputSpec) -> Parity:
-    """Ask both the same, at every size, one picture at a time and five, and return how they differ.
+def compare(eager: Raw, exported: Raw, images: Tensor, sizes: Sequence[tuple[int, int]], spec: InputSpec) -> Parity:
+    """Ask both the same, at every size, one image at a time and five, and return how they differ.
 
     Args:
         eager: the original, which is asked about images framed as `predict` frames them.
         exported: what is compared with it, which is given the images as they are.
-        pictures: uint8 N, C, S, S; the first few are asked about.
+        images: uint8 N, C, S, S; the first few are asked about.
         sizes: height and width of each.
         spec: of the model, whose task says which answers are the same.
     """
     same = find_task(spec.task).same
     worst, scale, equal, asked = 0.0, 0.0, 0, 0
     for size in sizes:
-        resized = _resize(pictures[:SEVERAL], size)
+        resized = _resize(images[:SEVERAL], size)
         for batch in BATCHES:
             parts = resized.split(batch) if batch > 1 else resized[:3].split(1)
             for part in parts:
@@ -191,26 +191,26 @@ def compare(eager: Raw, exported: Raw, pictures: Tensor, sizes: Sequence[tuple[i
     return Parity(worst, scale, equal / asked, tuple(sizes))
 
 
-def _framed(pictures: Tensor, spec: InputSpec) -> Tensor:
+def _framed(images: Tensor, spec: InputSpec) -> Tensor:
     """Return images as the model is asked; texts as they are."""
     if find_task(spec.task).reads != "image":
-        return pictures
-    return torch.stack([spec.framing(picture.permute(1, 2, 0).numpy()) for picture in pictures])
+        return images
+    return torch.stack([spec.framing(image.permute(1, 2, 0).numpy()) for image in images])
 
 
-def _resize(pictures: Tensor, size: tuple[int, int]) -> Tensor:
-    if pictures.dtype != torch.uint8:  # texts: rows of another width, by leaving off or adding padding
-        return F.pad(pictures[..., : size[1]], (0, max(size[1] - pictures.shape[-1], 0)))
-    return resize_images(pictures, size)
+def _resize(images: Tensor, size: tuple[int, int]) -> Tensor:
+    if images.dtype != torch.uint8:  # texts: rows of another width, by leaving off or adding padding
+        return F.pad(images[..., : size[1]], (0, max(size[1] - images.shape[-1], 0)))
+    return resize_images(images, size)
 
 
-def race(answers: Sequence[Raw], pictures: Tensor, *, rounds: int = 5) -> list[float]:
-    """Return seconds a picture for each, the median of rounds taken in turn so that all meet the same machine."""
+def race(answers: Sequence[Raw], images: Tensor, *, rounds: int = 5) -> list[float]:
+    """Return seconds an image for each, the median of rounds taken in turn so that all meet the same machine."""
     seconds: list[list[float]] = [[] for _ in answers]
     for number in range(rounds + 1):
         for place, answer in enumerate(answers):
             begin = time.perf_counter()
-            answer(pictures)
+            answer(images)
             if number:  # the first warms up
-                seconds[place].append((time.perf_counter() - begin) / len(pictures))
+                seconds[place].append((time.perf_counter() - begin) / len(images))
     return [median(values) for values in seconds]

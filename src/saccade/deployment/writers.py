@@ -20,12 +20,12 @@ from ..files import write_text
 from ..report.plain import to_json
 from ..tasks import Answer, Task
 from ..tasks.segmentation.drawing import mask_image, overlay, resize_mask
-from .paths import NoPictures
+from .paths import NoImages
 from .predict import Prediction, Predictions
 
 FORMS = {".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}  # by the ending of a file
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what makes a spreadsheet run a cell
-LEAST = 160  # pictures are enlarged to this side before something is drawn on them
+LEAST = 160  # images are enlarged to this side before something is drawn on them
 
 
 class Writer(Protocol):
@@ -89,7 +89,7 @@ class JsonWriter:
 
 
 class DrawWriter:
-    """A PNG a picture, named after it and its number, with the answer's parts and their shares drawn below it.
+    """A PNG an image, named after it and its number, with the answer's parts and their shares drawn below it.
 
     Args:
         folder: to write to; made if it is not there.
@@ -99,23 +99,23 @@ class DrawWriter:
     def __init__(self, folder: str | Path, *, side: int = 640) -> None:
         self.folder, self.side, self.count = Path(folder).expanduser(), side, 0
         if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"--draw {folder} is a file; name a folder for the pictures")
+            raise ValueError(f"--draw {folder} is a file; name a folder for the images")
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, prediction: Prediction) -> None:
-        """Draw one picture; a bad file gives none."""
+        """Draw one image; a bad file gives none."""
         number, self.count = self.count, self.count + 1
-        if prediction.picture is None or prediction.answer is None:
+        if prediction.image is None or prediction.answer is None:
             return
-        # The number keeps pictures of one name in different folders apart.
+        # The number keeps images of one name in different folders apart.
         path = self.folder / f"{number:07d}_{safe_stem(prediction.name)}.png"
         draft = path.with_name(f".{path.name}.part")
-        draw(prediction.picture, prediction.answer, side=self.side).save(draft, format="PNG")
+        draw(prediction.image, prediction.answer, side=self.side).save(draft, format="PNG")
         os.replace(draft, path)
 
 
 class MaskWriter:
-    """A PNG a picture, of its size, whose values are the classes; named after it, and after its number if need be.
+    """A PNG an image, of its size, whose values are the classes; named after it, and after its number if need be.
 
     Args:
         folder: to write to; made if it is not there.
@@ -149,17 +149,17 @@ def safe_stem(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(plain(name)).stem)[:80]
 
 
-def draw(picture: np.ndarray, answer: Answer, *, side: int = 640) -> Image.Image:
-    """Return a picture with the parts of an answer below it, in words, and with a bar where a part has a share.
+def draw(pixels: np.ndarray, answer: Answer, *, side: int = 640) -> Image.Image:
+    """Return an image with the parts of an answer below it, in words, and with a bar where a part has a share.
 
     Args:
-        picture: H, W, 3 uint8.
+        pixels: H, W, 3 uint8.
         answer: what is drawn.
         side: the longer side is brought to at most this.
     """
     if answer.mask is not None:
-        picture = overlay(picture, resize_mask(answer.mask, (picture.shape[0], picture.shape[1])))
-    image = Image.fromarray(picture)
+        pixels = overlay(pixels, resize_mask(answer.mask, (pixels.shape[0], pixels.shape[1])))
+    image = Image.fromarray(pixels)
     scale = min(side / max(image.size), max(1.0, LEAST / max(image.size)))
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     image = image.resize(size, Image.Resampling.BICUBIC if scale < 1 else Image.Resampling.NEAREST)
@@ -264,7 +264,7 @@ def write_predictions(
         out: a file, which takes the place of one that is there once all is written; None or "-" for standard output.
         form: "csv" or "jsonl"; by the file's ending if not given.
         top: how many parts of an answer the table has columns for, where there are many; no more than the model has.
-        draw: a folder for pictures with the answers drawn on them; without `out` these are all that is written.
+        draw: a folder for images with the answers drawn on them; without `out` these are all that is written.
         masks: a folder for masks, of a task that tells some; likewise.
         each: is told of every prediction once it is written.
     """
@@ -315,7 +315,7 @@ def _begun(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
     stream = iter(predictions)
     for first in stream:
         return chain((first,), stream)
-    raise NoPictures(
-        "no picture was found; give files, a folder with files that end in .jpg, .png, ..., or - and names on "
+    raise NoImages(
+        "no image was found; give files, a folder with files that end in .jpg, .png, ..., or - and names on "
         "standard input"
     )

@@ -1,4 +1,4 @@
-"""Ask models about pictures under every condition, and hand their answers to those who judge them."""
+"""Ask models about images under every condition, and hand their answers to those who judge them."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from .judge import CLEAN, Judge
 from .opening import EvaluatedModel, EvaluationError
 from .robust import Condition, apply, corruptions, occlusions
 
-KEPT = 2**30  # bytes of framed pictures held in memory; of more, files are read once a stage
+KEPT = 2**30  # bytes of framed images held in memory; of more, files are read once a stage
 
 
 class Bars:

@@ -1,4 +1,4 @@
-"""What numbers may be, over other pictures of the same kind: resampled pictures, the same for all models."""
+"""What numbers may be, over other images of the same kind: resampled images, the same for all models."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ RECORDS = 500_000  # that a number which is made of all of them reads over its r
 FEWEST = 200  # resamples of such a number at least
 BLOCK = 20_000_000  # counts held at a time
 
-Statistic = Callable[[np.ndarray], np.ndarray]  # how often each picture counts, R, N -> R values
+Statistic = Callable[[np.ndarray], np.ndarray]  # how often each image counts, R, N -> R values
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much higher a number is for one run than for the reference, over the same pictures.
+    """How much higher a number is for one run than for the reference, over the same images.
 
     Args:
         run: whose number.
@@ -39,8 +39,8 @@ class Difference:
         low: lower end of the paired 95% interval.
         high: upper end.
         p_value: McNemar's exact test, where the number counts right answers; not corrected for how many are looked at.
-        gained: pictures right for the run alone.
-        lost: pictures right for the reference alone.
+        gained: images right for the run alone.
+        lost: images right for the reference alone.
     """
 
     run: str
@@ -56,12 +56,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Resampled:
-    """A number of all pictures and of every resample of them.
+    """A number of all images and of every resample of them.
 
     Args:
-        value: over all pictures.
+        value: over all images.
         drawn: over each resample, R.
-        scores: of each picture, N, where the number is their mean and each is a share.
+        scores: of each image, N, where the number is their mean and each is a share.
         counted: whether these are 1 for a right answer and 0 for a wrong one.
     """
 
@@ -104,12 +104,12 @@ def resample_means(
     shares: Collection[str] = (),
     counted: Collection[str] = (),
 ) -> dict[str, Resampled]:
-    """Return numbers that are means over pictures, and other statistics, over the same resamples.
+    """Return numbers that are means over images, and other statistics, over the same resamples.
 
     Args:
-        columns: by name, of each picture, N.
+        columns: by name, of each image, N.
         statistics: by name.
-        count: pictures.
+        count: images.
         seed: the same one gives the same resamples.
         resamples: how many.
         shares: names of means of shares.
@@ -143,10 +143,10 @@ def fewer(count: int, resamples: int, *, condition: bool = False) -> int:
 def resample(
     count: int, statistics: Mapping[str, Statistic], *, seed: int, resamples: int = RESAMPLES
 ) -> dict[str, np.ndarray]:
-    """Return each statistic's values over resampled pictures.
+    """Return each statistic's values over resampled images.
 
     Args:
-        count: pictures.
+        count: images.
         statistics: see `Statistic`.
         seed: the same one gives the same resamples.
         resamples: how many.
@@ -162,9 +162,9 @@ def estimate(value: float, resampled: np.ndarray, scores: np.ndarray | None = No
     """Return a value with the percentiles of its resampled values.
 
     Args:
-        value: over all pictures.
+        value: over all images.
         resampled: what `resample` returned.
-        scores: 0 or 1 a picture if the value is their mean: where they all agree, resampling can say nothing, and
+        scores: 0 or 1 an image if the value is their mean: where they all agree, resampling can say nothing, and
             Wilson's interval is given.
     """
     if scores is not None and len(scores) and (scores == scores[0]).all() and scores[0] in (0, 1):
@@ -180,13 +180,13 @@ def interval(resampled: np.ndarray) -> tuple[float, float]:
 
 
 def mcnemar(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, int, int]:
-    """Return McNemar's exact p-value of 0/1 scores, and how many pictures are right for one alone."""
+    """Return McNemar's exact p-value of 0/1 scores, and how many images are right for one alone."""
     gained, lost = int(((ours == 1) & (theirs == 0)).sum()), int(((ours == 0) & (theirs == 1)).sum())
     return sign_test(gained, lost), gained, lost
 
 
 def _weights(count: int, *, seed: int, resamples: int) -> Iterator[np.ndarray]:
-    """Yield how often each picture was drawn, R, N float32; the same whatever is asked of it."""
+    """Yield how often each image was drawn, R, N float32; the same whatever is asked of it."""
     block = max(min(BLOCK // max(count, 1), resamples), 1)
     random = np.random.default_rng([seed, 0xB007])
     for begin in range(0, resamples, block):
@@ -197,11 +197,11 @@ def _weights(count: int, *, seed: int, resamples: int) -> Iterator[np.ndarray]:
 
 
 def statistic_of(spec: MetricSpec, columns: Mapping[str, np.ndarray]) -> Statistic:
-    """Return a metric that is no mean over pictures as a statistic.
+    """Return a metric that is no mean over images as a statistic.
 
     Args:
         spec: of the metric.
-        columns: records of the pictures by column, N, ...
+        columns: records of the images by column, N, ...
     """
     if spec.by_group:
         return group_mean(columns[spec.column], columns[GROUP])
@@ -215,13 +215,13 @@ def statistic_of(spec: MetricSpec, columns: Mapping[str, np.ndarray]) -> Statist
 
 
 def mean_of(scores: np.ndarray) -> Statistic:
-    """Return the mean over resampled pictures as a statistic."""
+    """Return the mean over resampled images as a statistic."""
     scores = scores.astype(np.float64)
     return lambda weights: weights @ scores / len(scores)
 
 
 def group_mean(scores: np.ndarray, groups: np.ndarray) -> Statistic:
-    """Return the mean over groups of their means as a statistic; groups without pictures do not count."""
+    """Return the mean over groups of their means as a statistic; groups without images do not count."""
     member = one_hot(groups, int(groups.max()) + 1)
     summed = member.multiply(scores.astype(np.float64)[:, None]).tocsr()
 
@@ -240,6 +240,6 @@ def one_hot(index: np.ndarray, count: int) -> sparse.csr_matrix:
 
 
 def over_all(statistics: Mapping[str, Statistic], count: int) -> dict[str, float]:
-    """Return statistics of all pictures, each counted once."""
+    """Return statistics of all images, each counted once."""
     once = np.ones((1, count))
     return {name: float(statistic(once)[0]) for name, statistic in statistics.items()}

@@ -1,4 +1,4 @@
-"""Common corruptions at five severities, each picture by its own draws, in bytes as a file would hold them.
+"""Common corruptions at five severities, each image by its own draws, in bytes as a file would hold them.
 
 The kinds are those of Hendrycks and Dietterich (2019), written anew: numbers are not comparable with their files. What
 a severity means is stated at two sides, 32 and 224 pixels, and interpolated between them.
@@ -21,7 +21,7 @@ Change = Callable[[np.ndarray, float, Rng], np.ndarray]  # H, W, C from 0 to 1, 
 
 @dataclass(frozen=True)
 class Corruption:
-    """One way to spoil a picture.
+    """One way to spoil an image.
 
     Args:
         name: a word.
@@ -31,7 +31,7 @@ class Corruption:
         large: the same at 224 pixels.
         change: does it.
         length: the strength is in pixels and grows with sides beyond 224.
-        colour: does nothing to grey pictures.
+        colour: does nothing to grey images.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Corruption:
     colour: bool = False
 
     def strength(self, severity: int, side: int) -> float:
-        """Return the strength of a severity for a picture's side."""
+        """Return the strength of a severity for an image's side."""
         if severity not in SEVERITIES:
             raise ValueError(f"severity {severity} was given; severities are 1 to 5")
         share = min(math.log(side / SMALL) / math.log(LARGE / SMALL), 1.0)
@@ -54,13 +54,13 @@ class Corruption:
 
 
 def corrupt(image: np.ndarray, name: str, severity: int, *, rng_key: int) -> np.ndarray:
-    """Return a corrupted picture.
+    """Return a corrupted image.
 
     Args:
         image: uint8 H, W, C.
         name: of a corruption.
         severity: 1 to 5.
-        rng_key: what the draws are a function of, with name and severity: stands for the seed and the picture.
+        rng_key: what the draws are a function of, with name and severity: stands for the seed and the image.
     """
     if name not in CORRUPTIONS:
         raise ValueError(f"there is no corruption {name!r}; there are {', '.join(CORRUPTIONS)}")
@@ -116,13 +116,13 @@ def motion_blur(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
 
 
 def zoom_blur(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
-    """Average the picture with itself enlarged by up to 1 + strength, as a lens zooming while it is open does."""
+    """Average the image with itself enlarged by up to 1 + strength, as a lens zooming while it is open does."""
     steps = [1 + strength * step / 8 for step in range(1, 9)]
     return (x + sum(_enlarged(x, factor) for factor in steps)) / (1 + len(steps))
 
 
 def fog(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
-    """Lay haze of uneven depth over the picture: light is x * t + 0.85 * (1 - t), t = exp(-strength * depth)."""
+    """Lay haze of uneven depth over the image: light is x * t + 0.85 * (1 - t), t = exp(-strength * depth)."""
     depth = _clouds(x.shape[:2], random)[..., None]
     passed = np.exp(-strength * (0.4 + depth))
     return x * passed + 0.85 * (1 - passed)
@@ -134,7 +134,7 @@ def brightness(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # no
 
 
 def contrast(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:  # noqa: ARG001
-    """Bring all values towards the picture's mean, `strength` of their distance left."""
+    """Bring all values towards the image's mean, `strength` of their distance left."""
     mean = x.mean((0, 1), keepdims=True)
     return mean + (x - mean) * strength
 
@@ -173,7 +173,7 @@ def elastic(x: np.ndarray, strength: float, random: Rng) -> np.ndarray:
 
 
 def _convolve(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-    """Return a picture under a kernel of an odd side and sum 1, mirrored at the edges."""
+    """Return an image under a kernel of an odd side and sum 1, mirrored at the edges."""
     reach = kernel.shape[0] // 2
     wide = np.pad(x, ((reach, reach), (reach, reach), (0, 0)), mode="symmetric")
     if x.shape[0] <= 64:

@@ -50,26 +50,26 @@ def evaluate(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> Evaluation:
-    """Measure models on the same pictures, with intervals, and how they differ.
+    """Measure models on the same images, with intervals, and how they differ.
 
     Args:
         targets: one or several of a run's folder, its `model.safetensors`, a timm model's name; the first is what the
             others are compared with.
-        data: pictures, as for `train`; by default those the runs were validated on.
+        data: images, as for `train`; by default those the runs were validated on.
         columns: of a list as `data`, which are read as what, as for `train`.
         task: the models' task with options that change how they are asked, as in "segment:flip=true"; by default those
             they were trained with.
-        robust: occlude and corrupt the pictures as well, and attack them where the models answer with a class.
-        limit: ask about so many pictures only, as evenly over classes, labels or numbers as they allow.
-        seed: of the choice of pictures, of all draws and of the resamples.
+        robust: occlude and corrupt the images as well, and attack them where the models answer with a class.
+        limit: ask about so many images only, as evenly over classes, labels or numbers as they allow.
+        seed: of the choice of images, of all draws and of the resamples.
         device: cpu, cuda, cuda:1, ...
-        labels: a JSON file: ReaL's, or the model's class for each class of the pictures.
+        labels: a JSON file: ReaL's, or the model's class for each class of the images.
         subset: a text file of the classes the answer is chosen from, one a line; both are for classifiers.
         epsilons: of the attacks, in 255ths.
         steps: of PGD from each start.
         restarts: starts of PGD.
-        resamples: of the pictures, for the intervals.
-        batch_size: pictures at a time; draws do not depend on it.
+        resamples: of the images, for the intervals.
+        batch_size: images at a time; draws do not depend on it.
         workers: processes that read files.
         out: a folder to write evaluation.json and evaluation.html to; where it holds an evaluation already, that one
             stays and a number is added (`evaluation-2`). Nothing is written if not given.
@@ -118,7 +118,7 @@ def evaluate(
         runs={judge.model.name: _evaluated(judge, found) for judge, found in zip(judges, numbers, strict=True)},
         differences=_differences(judges, numbers),
         data=samples.name,
-        pictures=len(places),
+        samples=len(places),
         fingerprint=samples.fingerprint,
         settings=_settings(robust, limit, seed, labels, subset, attacks, resamples),
         task=first.model.spec.task,
@@ -136,15 +136,15 @@ def evaluate(
 
 def plan(
     models: Sequence[EvaluatedModel],
-    pictures: int,
+    images: int,
     *,
     robust: bool,
     attacks: Sequence[Attack],
     kind: type[Judge] = Judge,
 ) -> list[str]:
     """Return what will be done, in words."""
-    named, several = f"{len(models)} model{'s' * (len(models) > 1)}", "s" * (pictures != 1)
-    lines = [f"{named} on {pictures:,} sample{several}: 1 clean pass each"]
+    named, several = f"{len(models)} model{'s' * (len(models) > 1)}", "s" * (images != 1)
+    lines = [f"{named} on {images:,} sample{several}: 1 clean pass each"]
     if robust:
         spec = models[0].spec
         covered, spoilt = (
@@ -222,7 +222,7 @@ def _settings(
 
 
 def _examples(model: EvaluatedModel, source: Source, seed: int) -> tuple[Example, ...]:
-    """Return the first picture under each kind of condition, at a middle level."""
+    """Return the first image under each kind of condition, at a middle level."""
     batch, rng_keys = next(iter(FramedImages(source, model, batch_size=1, workers=0, seed=seed)))
     plain = batch["image"][0].permute(1, 2, 0).numpy()
     kinds: dict[str, list[Condition]] = {}

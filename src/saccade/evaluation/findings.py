@@ -17,9 +17,9 @@ class Evaluated:
         name: of the run.
         target: what it was opened by.
         parameters: of the model.
-        img_size: side of its pictures.
+        img_size: side of its images.
         metrics: every number by its name.
-        classes: right answers of each class; empty where a picture may have several, and for other tasks.
+        classes: right answers of each class; empty where an image may have several, and for other tasks.
         reliability: answers in bins of confidence; empty for other tasks.
     """
 
@@ -34,7 +34,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Example:
-    """A picture under a condition, for the page alone."""
+    """An image under a condition, for the page alone."""
 
     title: str
     pixels: Any  # H, W, C uint8
@@ -42,13 +42,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Findings:
-    """Runs side by side on the same pictures.
+    """Runs side by side on the same images.
 
     Args:
         runs: by name, in the order given; the first is the reference.
         differences: of every number of the other runs from the reference's.
-        data: name of the pictures.
-        pictures: how many were asked about.
+        data: name of the images.
+        samples: how many were asked about.
         fingerprint: of the set they are from.
         settings: what decides the numbers: seed, limit, attacks, resamples.
         task: name of what the models answer.
@@ -56,14 +56,14 @@ class Findings:
         specs: the numbers that come first, by name, with their meanings.
         notes: remarks for the reader.
         seconds: how long it took.
-        examples: pictures under each condition.
+        examples: images under each condition.
         page: where `evaluate` wrote it; None if it did not.
     """
 
     runs: dict[str, Evaluated]
     differences: list[Difference]
     data: str
-    pictures: int
+    samples: int
     fingerprint: str
     settings: dict[str, Any]
     task: str

@@ -73,7 +73,7 @@ def _lead(result: Findings) -> Html:
         table(
             ["Number", *(shorten(name, NAME) for name in names)],
             rows,
-            caption=f"{result.pictures:,} samples; with each number its 95% interval over samples of this kind",
+            caption=f"{result.samples:,} samples; with each number its 95% interval over samples of this kind",
             numeric=range(1, len(names) + 1),
         ),
         tag("ul", *notes, class_="note") if notes else None,
@@ -152,7 +152,7 @@ def _difference_table(result: Findings, name: str) -> Html:
 
 def _method_section(result: Findings) -> Section:
     resamples = result.settings["resamples"]
-    some, least = (fewer(result.pictures, resamples, condition=one) for one in (False, True))
+    some, least = (fewer(result.samples, resamples, condition=one) for one in (False, True))
     whole = [spec.words for spec in result.specs.values() if spec.statistic is not None]
     lines = [
         f"Intervals: 95% percentiles over {resamples:,} resamples of the samples, the same ones for every run and "

@@ -1,12 +1,12 @@
-"""Parts of an evaluation's page: how numbers are written, and the sections on occluded and corrupted pictures."""
+"""Parts of an evaluation's page: how numbers are written, and the sections on occluded and corrupted images."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from ..report.chart import line_chart
+from ..report.image import encode_image
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, fold, grid, paragraph, table
-from ..report.picture import encode_picture
 from ..tasks.metric import MetricSpec
 from .bootstrap import Difference, Estimate
 from .corruptions import CORRUPTIONS, SEVERITIES
@@ -52,7 +52,7 @@ def change_ends(found: Difference, spec: MetricSpec) -> str:
 
 
 def is_sure(low: float, high: float) -> bool:
-    """Tell whether a difference is more than the choice of pictures explains."""
+    """Tell whether a difference is more than the choice of images explains."""
     return not low <= 0 <= high
 
 
@@ -78,8 +78,8 @@ def corruption_section(result: Findings) -> Section:
         "Corruptions",
         join(
             paragraph(
-                f"{title(spec)} on corrupted pictures: five severities of each kind; every run sees the same draws. In "
-                "the charts, severity 0 is the picture as it is."
+                f"{title(spec)} on corrupted images: five severities of each kind; every run sees the same draws. In "
+                "the charts, severity 0 is the image as it is."
             ),
             table(
                 ["Mean over severities", *(shorten(name, NAME) for name in result.runs)],
@@ -131,12 +131,12 @@ def _gallery(result: Findings) -> Html | None:
     items = [
         tag(
             "li",
-            tag("div", encode_picture(example.pixels, alt=f"the picture under {example.title}"), class_="frame"),
+            tag("div", encode_image(example.pixels, alt=f"the image under {example.title}"), class_="frame"),
             paragraph(example.title),
         )
         for example in result.examples
     ]
-    return join(paragraph("One picture under each condition, at a middle level:"), tag("ol", *items, class_="pictures"))
+    return join(paragraph("One image under each condition, at a middle level:"), tag("ol", *items, class_="pictures"))
 
 
 def _levels(

@@ -20,14 +20,14 @@ DIGITS = 6
 
 
 class Evaluation(Findings):
-    """Runs side by side on the same pictures: see `Findings`; and how that is written."""
+    """Runs side by side on the same images: see `Findings`; and how that is written."""
 
     def __repr__(self) -> str:
         name = self.primary.name
         found = (
             f"{run.name} {name} {run.metrics[name].value:.4g}" for run in self.runs.values() if name in run.metrics
         )
-        return f"<Evaluation on {self.pictures:,} of {self.data}: {', '.join(found)}>"
+        return f"<Evaluation on {self.samples:,} of {self.data}: {', '.join(found)}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: every main number of every run, with its interval."""
@@ -35,7 +35,7 @@ class Evaluation(Findings):
             [name, *(self._cell(run.metrics.get(name), spec) for run in self.runs.values())]
             for name, spec in self.specs.items()
         ]
-        return show_table(f"{self.pictures:,} of {self.data}", rows, head=["", *self.runs])
+        return show_table(f"{self.samples:,} of {self.data}", rows, head=["", *self.runs])
 
     @staticmethod
     def _cell(found: Estimate | None, spec: MetricSpec) -> str:
@@ -45,7 +45,7 @@ class Evaluation(Findings):
         return f"{_digits(found.value, spec)} ({_digits(found.low, spec)} to {_digits(found.high, spec)})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the pictures as JSON's types, numbers to six digits."""
+        """Return everything but the images as JSON's types, numbers to six digits."""
         runs = [
             {
                 "name": run.name,
@@ -59,7 +59,7 @@ class Evaluation(Findings):
             for run in self.runs.values()
         ]
         found = {
-            "data": {"name": self.data, "pictures": self.pictures, "fingerprint": self.fingerprint},
+            "data": {"name": self.data, "samples": self.samples, "fingerprint": self.fingerprint},
             "task": self.task,
             "primary": self.primary.name,
             "metrics": {name: _meaning(spec) for name, spec in self.specs.items()},
@@ -79,7 +79,7 @@ class Evaluation(Findings):
         """Return the main numbers as a table, conditions but for their mean and the attacks left out."""
         names = [name for name in self.run().metrics if name in self.specs]
         lines = [
-            f"| {self.pictures:,} sample{'s' * (self.pictures != 1)} of {self.data} | " + " | ".join(self.runs) + " |",
+            f"| {self.samples:,} sample{'s' * (self.samples != 1)} of {self.data} | " + " | ".join(self.runs) + " |",
             "| --- |" + " --: |" * len(self.runs),
         ]
         for name in names:
@@ -132,7 +132,7 @@ def _class_record(score: Score) -> dict[str, Any]:
     return {
         "name": score.name,
         "correct": score.correct,
-        "pictures": score.pictures,
+        "samples": score.samples,
         "accuracy": score.share,
         "low": low,
         "high": high,

@@ -1,4 +1,4 @@
-"""The conditions under which models are asked: corrupted pictures, and such with parts missing or out of place."""
+"""The conditions under which models are asked: corrupted images, and such with parts missing or out of place."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,17 +16,17 @@ from .corruptions import CORRUPTIONS, SEVERITIES, corrupt
 CENTRE = (0.1, 0.25, 0.5)  # shares of the area; a quarter is the 112 x 112 of 224 of the CB paper's Table 8
 DROPPED = (0.25, 0.5, 0.75)  # shares of the patches
 PIECES = (2, 4, 8)  # along a side
-THREADED = 96  # side from which the work on a picture is more than that of handing it to a thread
+THREADED = 96  # side from which the work on an image is more than that of handing it to a thread
 
 
 @dataclass(frozen=True)
 class Condition:
-    """Something done to pictures before a model sees them.
+    """Something done to images before a model sees them.
 
     Args:
         key: its name among the metrics.
         title: in words.
-        change: maps a picture, uint8 H, W, C, and `rng_key=` to the changed picture.
+        change: maps an image, uint8 H, W, C, and `rng_key=` to the changed image.
     """
 
     key: str
@@ -35,7 +35,7 @@ class Condition:
 
 
 def occlusions(side: int) -> list[Condition]:
-    """Return the occlusions there are for pictures of a side."""
+    """Return the occlusions there are for images of a side."""
     kinds: list[tuple[str, str, Sequence[float], Callable[..., np.ndarray]]] = [
         ("centre_occlusion", "share", CENTRE, occlude_centre),
         ("patch_drop", "share", DROPPED, drop_patches),
@@ -49,7 +49,7 @@ def occlusions(side: int) -> list[Condition]:
 
 
 def corruptions(channels: int) -> list[Condition]:
-    """Return every corruption at every severity; those of colour only for pictures that have some."""
+    """Return every corruption at every severity; those of colour only for images that have some."""
     return [
         Condition(f"corruption.{name}.{level}", name.replace("_", " "), partial(corrupt, name=name, severity=level))
         for name, found in CORRUPTIONS.items()
@@ -59,13 +59,13 @@ def corruptions(channels: int) -> list[Condition]:
 
 
 def apply(condition: Condition, images: Tensor, rng_keys: Sequence[int], *, pool: Executor | None = None) -> Tensor:
-    """Return changed pictures, uint8 B, C, H, W; each depends on itself and its key alone.
+    """Return changed images, uint8 B, C, H, W; each depends on itself and its key alone.
 
     Args:
         condition: what is done to them.
         images: uint8 B, C, H, W.
-        rng_keys: one a picture, which its draws are functions of.
-        pool: threads to change several pictures at a time, where they are large enough to be worth it.
+        rng_keys: one an image, which its draws are functions of.
+        pool: threads to change several images at a time, where they are large enough to be worth it.
     """
     arrays = images.permute(0, 2, 3, 1).cpu().numpy()
     across = map if pool is None or min(arrays.shape[1:3]) < THREADED else pool.map
@@ -98,7 +98,7 @@ def add_means(numbers: dict[str, Resampled], metric: str) -> dict[str, Resampled
 
 
 def occlude_centre(image: np.ndarray, share: float, *, rng_key: int = 0) -> np.ndarray:  # noqa: ARG001
-    """Return a picture, uint8 H, W, C, with a black rectangle of its proportions in the middle.
+    """Return an image, uint8 H, W, C, with a black rectangle of its proportions in the middle.
 
     Args:
         image: left as it is.
@@ -114,7 +114,7 @@ def occlude_centre(image: np.ndarray, share: float, *, rng_key: int = 0) -> np.n
 
 
 def drop_patches(image: np.ndarray, share: float, *, rng_key: int) -> np.ndarray:
-    """Return a picture, uint8 H, W, C, with random patches black.
+    """Return an image, uint8 H, W, C, with random patches black.
 
     The patches are 1/14 of a side, as a transformer of patch 16 sees 224 pixels; 1/7 where the side is below 112.
 
@@ -132,7 +132,7 @@ def drop_patches(image: np.ndarray, share: float, *, rng_key: int) -> np.ndarray
 
 
 def shuffle_patches(image: np.ndarray, pieces: int, *, rng_key: int) -> np.ndarray:
-    """Return a picture, uint8 H, W, C, cut into pieces x pieces and put together in random order.
+    """Return an image, uint8 H, W, C, cut into pieces x pieces and put together in random order.
 
     Args:
         image: left as it is; where its side cannot be divided, the rest at the edges stays in its place.
@@ -142,7 +142,7 @@ def shuffle_patches(image: np.ndarray, pieces: int, *, rng_key: int) -> np.ndarr
     height, width, channels = image.shape
     h, w = height // pieces, width // pieces
     if not (h and w):
-        raise ValueError(f"{pieces} pieces along a side were asked of a picture of {height} x {width} pixels")
+        raise ValueError(f"{pieces} pieces along a side were asked of an image of {height} x {width} pixels")
     top, left = (height - h * pieces) // 2, (width - w * pieces) // 2
     inner = slice(top, top + h * pieces), slice(left, left + w * pieces)
     cells = image[inner].reshape(pieces, h, pieces, w, channels).swapaxes(1, 2).reshape(-1, h, w, channels)

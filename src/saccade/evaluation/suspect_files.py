@@ -10,17 +10,17 @@ from ..config import ConfigError
 from ..data.image import BadSample
 from ..data.source import FileSource, Source
 from ..files import whole_file, write_text
-from ..report import encode_picture, grid, paragraph, render_page, tag
+from ..report import encode_image, grid, paragraph, render_page, tag
 from ..report.markup import Html, join
 from ..report.page import Section
 from .suspects import Suspect, Suspects
 
-SHOWN = 200  # pictures on the page
+SHOWN = 200  # images on the page
 COLUMNS = ("place", "name", "given", "label", "probability_wrong", "share_of_given", "share_of_likely")
 
 
 def write_suspects(found: Suspects, out: Path) -> tuple[Path, Path]:
-    """Write a page with the pictures and a table whose column `label` can be corrected.
+    """Write a page with the images and a table whose column `label` can be corrected.
 
     Args:
         found: what to write.
@@ -49,13 +49,13 @@ def _page(found: Suspects, table: Path) -> str:
     rest = len(found.suspects) - len(shown)
     more = paragraph(f"{rest} more are in {table.name}") if rest > 0 else None
     how = (
-        f"Every picture was answered by {found.trainings} training{'s' * (found.trainings != 1)} that had not seen it. "
+        f"Every image was answered by {found.trainings} training{'s' * (found.trainings != 1)} that had not seen it. "
         f"Correct the column label of {table.name}: it holds the class that is most probable; a row taken out leaves "
         "its label as it is. Then saccade data check --answers ... --fix FILE writes a corrected list."
     )
     sections = [
         Section("frequent", "Most frequent", tag("ul", *(tag("li", f"{pair}: {count}") for pair, count in often))),
-        Section("pictures", "Pictures", join(grid(*shown), more)),
+        Section("pictures", "Images", join(grid(*shown), more)),
         Section("how", "How", paragraph(how)),
     ]
     return render_page(found.data.name, sections, kind="Labels that are probably wrong", lead=paragraph(found.sentence))
@@ -63,11 +63,11 @@ def _page(found: Suspects, table: Path) -> str:
 
 def _figure(one: Suspect, source: Source) -> Html:
     try:
-        picture = encode_picture(source.read(one.place), alt=f"labelled {one.given}")
+        image = encode_image(source.read(one.place), alt=f"labelled {one.given}")
     except (BadSample, ValueError):
-        picture = tag("span", "cannot be read")
+        image = tag("span", "cannot be read")
     words = (tag("strong", one.likely), f" rather than {one.given}, {one.wrong:.0%}", tag("br"), one.name)
-    return tag("figure", picture, tag("figcaption", *words))
+    return tag("figure", image, tag("figcaption", *words))
 
 
 def read_corrections(file: Path, source: Source) -> dict[int, int]:

@@ -1,1 +1,1 @@
-"""What a model did with a picture: nominations, slots, attention, similarity of layers, places that decide."""
+"""What a model did with an image: nominations, slots, attention, similarity of layers, places that decide."""

@@ -66,7 +66,7 @@ def capture(model: nn.Module, *inputs: Any, keep: int | None = None, **named: An
     Args:
         model: any module; in the mode, and with gradients or without, as it is.
         inputs: of its forward.
-        keep: the place in the batch of a picture whose whole maps are to be kept; None keeps numbers only.
+        keep: the place in the batch of an image whose whole maps are to be kept; None keeps numbers only.
         named: of its forward.
     """
     captured = Captured()

@@ -1,4 +1,4 @@
-"""Maps drawn over pictures: heat, labels and shares, in colours that keep their order and can be told apart."""
+"""Maps drawn over images: heat, labels and shares, in colours that keep their order and can be told apart."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -7,18 +7,18 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 LABELS = 64  # colours that can still be told apart; further labels begin again
-GAP = 4  # pixels between the pictures of a montage
+GAP = 4  # pixels between the images of a montage
 CAPTION = 16  # pixels above each of them, where there are captions
-SMALLEST = 224  # longer side of a picture that is drawn on
+SMALLEST = 224  # longer side of an image that is drawn on
 
 
 def heat_overlay(pixels: np.ndarray, heat: np.ndarray, *, alpha: float = 0.6, smooth: bool = True) -> np.ndarray:
-    """Draw a heat map over a picture's greys.
+    """Draw a heat map over an image's greys.
 
     Args:
         pixels: H, W, 3 uint8.
-        heat: h, w from 0 (nothing) to 1; any size, it is brought to the picture's.
-        alpha: how much of the heat's colour covers the picture, 0 to 1.
+        heat: h, w from 0 (nothing) to 1; any size, it is brought to the image's.
+        alpha: how much of the heat's colour covers the image, 0 to 1.
         smooth: blend between the cells of the map; False shows the cells.
     """
     heat = upsample(np.clip(heat, 0.0, 1.0), *pixels.shape[:2], smooth=smooth)
@@ -26,26 +26,26 @@ def heat_overlay(pixels: np.ndarray, heat: np.ndarray, *, alpha: float = 0.6, sm
 
 
 def label_overlay(pixels: np.ndarray, labels: np.ndarray, count: int, *, alpha: float = 0.6) -> np.ndarray:
-    """Draw a map of labels over a picture's greys, each in a colour of its own.
+    """Draw a map of labels over an image's greys, each in a colour of its own.
 
     Args:
         pixels: H, W, 3 uint8.
         labels: h, w of integers from 0 to count - 1.
         count: how many labels there are; a label has the same colour whichever of them occur.
-        alpha: how much of the colour covers the picture, 0 to 1.
+        alpha: how much of the colour covers the image, 0 to 1.
     """
     labels = upsample(labels, *pixels.shape[:2], smooth=False)
     return overlay(to_grey(pixels), label_colours(count)[labels], alpha=alpha)
 
 
 def overlay(pixels: np.ndarray, colours: np.ndarray, *, alpha: float) -> np.ndarray:
-    """Mix a picture with colours of its size, both H, W, 3 uint8; alpha 1 leaves the colours alone."""
+    """Mix an image with colours of its size, both H, W, 3 uint8; alpha 1 leaves the colours alone."""
     mixed = pixels.astype(np.float64) * (1 - alpha) + colours.astype(np.float64) * alpha
     return np.rint(mixed).astype(np.uint8)
 
 
 def to_grey(pixels: np.ndarray) -> np.ndarray:
-    """Take the colours out of a picture H, W, 3, so that those drawn over it are not mistaken."""
+    """Take the colours out of an image H, W, 3, so that those drawn over it are not mistaken."""
     return np.asarray(Image.fromarray(pixels).convert("L").convert("RGB"))
 
 
@@ -111,7 +111,7 @@ def enlarge(pixels: np.ndarray) -> np.ndarray:
 def montage(
     images: Sequence[np.ndarray], columns: int | None = None, *, captions: Sequence[str] | None = None
 ) -> np.ndarray:
-    """Put pictures of any sizes side by side, on white.
+    """Put images of any sizes side by side, on white.
 
     Args:
         images: each H, W, 3 uint8.
@@ -119,9 +119,7 @@ def montage(
         captions: a short text above each.
     """
     if not images or (captions is not None and len(captions) != len(images)):
-        raise ValueError(
-            f"{len(images)} pictures and {len(captions or ())} captions; give one or more, one caption each"
-        )
+        raise ValueError(f"{len(images)} images and {len(captions or ())} captions; give one or more, one caption each")
     columns = min(columns or len(images), len(images))
     rows = -(-len(images) // columns)
     head = CAPTION if captions is not None else 0

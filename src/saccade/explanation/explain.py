@@ -1,4 +1,4 @@
-"""Explain what a model did with pictures or texts: every view that applies to it, on one page."""
+"""Explain what a model did with images or texts: every view that applies to it, on one page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +38,7 @@ from .result import Explanation
 from .texts import SpecTokenizer, open_text_run
 from .view import ExplainedSample, Shares, shares_of
 
-BATCH = 8  # pictures in a batch
+BATCH = 8  # images in a batch
 NAME = 60  # characters of a text that stands for its name
 
 
@@ -61,7 +61,7 @@ def explain(
     method: Method = "gradient",
     progress: Callable[[str], None] | None = None,
 ) -> Explanation:
-    """Explain what a model did with pictures, by every view that applies to it.
+    """Explain what a model did with images, by every view that applies to it.
 
     Args:
         model: a run's folder, its weights, a timm model by its name, or a module.
@@ -70,15 +70,15 @@ def explain(
         views: keys of the views to make; all if not given.
         layers: paths of modules; figures and rows of other layers are left out.
         against: a second model: its answers stand beside, and CKA compares its layers with the first's.
-        data: a set of pictures for CKA, as for training, or "run" for the validation pictures of the model's run; the
+        data: a set of images for CKA, as for training, or "run" for the validation images of the model's run; the
             images themselves if not given and there are enough.
-        samples: how many pictures of `data` to use.
+        samples: how many images of `data` to use.
         block: of "slots-training": the number of a block with slots, from 1, or its path; the middle one if not given.
         epochs: of "slots-training": only the weights at the end of these epochs, from 1; all that were kept if not
             given.
         heads: of "attention": "mean" of the heads, "all" one by one beside it, or the numbers of some, from 0.
         estimator: of CKA: "unbiased", or "biased" as in the NomMer paper.
-        shape: how a module wants its pictures, where it does not say.
+        shape: how a module wants its images, where it does not say.
         device: where to run; where a module is, or the CPU, if not given.
         tokenizer: of Hugging Face, for texts; a run has its own.
         method: of the influence of words: "gradient" times input, or "integrated" gradients.
@@ -89,7 +89,7 @@ def explain(
     if opened is not None or reads_text(model):
         if against is not None or data is not None:
             raise ValueError(
-                "against= or data= was given and the model reads words: they are for pictures, leave them out"
+                "against= or data= was given and the model reads words: they are for images, leave them out"
             )
         given: Any = {"views": views, "layers": layers, "device": device, "progress": progress, "method": method}
         if opened is None:
@@ -99,7 +99,7 @@ def explain(
         return replace(found, model=opened.name)
     tell = progress or (lambda _: None)
     chosen = choose_views(views)
-    pictures = read_images(images)  # type: ignore[arg-type]
+    named = read_images(images)  # type: ignore[arg-type]
     tell("opening the model")
     loaded = open_target(model, spec=shape, device=device)
     if views is None and loaded.folder is None:
@@ -108,16 +108,16 @@ def explain(
     check_layers(loaded.model, layers)
     if other is not None and not all(kind.once for kind in chosen.values()):
         check_outputs(loaded, other)
-    many = [pixels for _, pixels in pictures]
+    many = [pixels for _, pixels in named]
     if data is not None and any(kind.once for kind in chosen.values()):
-        tell("reading pictures")
+        tell("reading images")
         many = read_samples(loaded, data, samples)
     options = Options(layers, block, epochs, heads, estimator)
     request = ViewRequest(loaded.model, 1, options, loaded=loaded, other=other, samples=many)
     request = replace(request, classes=loaded.spec.outputs or None)
     explained: list[ExplainedSample] = []
-    for begin in range(0, len(pictures), BATCH):
-        explained += _explain(request, pictures[begin : begin + BATCH], chosen, tell=tell)
+    for begin in range(0, len(named), BATCH):
+        explained += _explain(request, named[begin : begin + BATCH], chosen, tell=tell)
     for kind in chosen.values():
         if kind.once:
             tell(f"view: {kind.key}")
@@ -131,15 +131,15 @@ def explain(
 
 def _explain(
     request: ViewRequest,
-    pictures: Sequence[tuple[str, np.ndarray]],
+    named: Sequence[tuple[str, np.ndarray]],
     chosen: Mapping[str, ViewKind],
     *,
     tell: Callable[[str], None],
 ) -> list[ExplainedSample]:
-    """Explain a batch of pictures, by all views but those that are made once."""
+    """Explain a batch of images with their names, by all views but those that are made once."""
     loaded, other, layers = request.loaded, request.other, request.options.layers
     assert loaded is not None
-    framed = torch.stack([loaded.frame(pixels) for _, pixels in pictures])
+    framed = torch.stack([loaded.frame(pixels) for _, pixels in named])
     images, pixels = loaded.normalize(framed), [to_pixels(one) for one in framed]
     tell("listening to the model")
     captured, recorded = _run(loaded, images)
@@ -153,7 +153,7 @@ def _explain(
             found.append(kind.make(request))
     others: list[Answer | None] = [None] * len(images)
     if other is not None and same_question(loaded, other):
-        second = other.normalize(torch.stack([other.frame(pixels) for _, pixels in pictures]))
+        second = other.normalize(torch.stack([other.frame(pixels) for _, pixels in named]))
         others = _name(other, _run(other, second)[0], len(images))
     return [
         ExplainedSample(
@@ -165,12 +165,12 @@ def _explain(
             answers[i],
             others[i],
         )
-        for i, (name, _) in enumerate(pictures)
+        for i, (name, _) in enumerate(named)
     ]
 
 
 def _name(model: LoadedModel, captured: Captured, count: int) -> list[Answer | None]:
-    """Return what a model said to each picture; None where it gives no answer for a whole one."""
+    """Return what a model said to each image; None where it gives no answer for a whole one."""
     output = find_logits(captured.output, count)
     return [None] * count if output is None else [*name_answers(output, model)]
 
@@ -186,8 +186,8 @@ def _run(loaded: LoadedModel, images: Tensor) -> tuple[Captured, Recorded]:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             raise ValueError(
-                f"{loaded.name} could not be run on pictures of {tuple(images.shape)} ({type(error).__name__}: "
-                f"{str(error)[:200]}); a model is explained by calling it with a batch of pictures: if it wants them "
+                f"{loaded.name} could not be run on images of {tuple(images.shape)} ({type(error).__name__}: "
+                f"{str(error)[:200]}); a model is explained by calling it with a batch of images: if it wants them "
                 "otherwise, say so by shape="
             ) from error
 

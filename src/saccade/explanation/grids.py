@@ -53,7 +53,7 @@ class Axes(NamedTuple):
 
     @property
     def windows(self) -> int:
-        """How many windows a picture has."""
+        """How many windows an image has."""
         return self.split[self.order[1]]
 
     def apply(self, weights: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ def split_axes(shape: Sequence[int], *, batch: int, heads: int | None) -> Axes |
 
     Args:
         shape: of the map.
-        batch: how many pictures there are.
+        batch: how many images there are.
         heads: how many heads the module says it has; None where it does not say.
     """
     lead = tuple(shape[:-2])
@@ -102,7 +102,7 @@ class Layers:
     Args:
         host: its blocks; None where it has none that are known.
         batch: how many samples it was given.
-        size: height and width of the pictures; None for text.
+        size: height and width of the images; None for text.
         reordered: its tokens are not in row-major order.
         objects: how many of its tokens ask for objects, in a detector; they lie nowhere, though their number may be
             that of a grid.
@@ -126,7 +126,7 @@ class Layers:
         first = _first_tensor(inputs)
         listed = next((value for value in inputs if isinstance(value, list | tuple)), None)
         batch = 0 if first is None else first.shape[0]
-        if listed is not None and first is not None and first.ndim == 3:  # a detector's pictures, each C, H, W
+        if listed is not None and first is not None and first.ndim == 3:  # a detector's images, each C, H, W
             batch = len(listed)
         images = [x for x in inputs if isinstance(x, Tensor) and x.ndim == 4]
         images += [x for x in listed or () if isinstance(x, Tensor) and x.ndim == 3]
@@ -139,12 +139,12 @@ class Layers:
         block = next((block for block in blocks if f"{name}.".startswith(f"{block.path}.")), None)
         path = None if block is None else block.path
         if slots:
-            return TokenGrid("slots", path, trouble="slots lie nowhere in the picture")
+            return TokenGrid("slots", path, trouble="slots lie nowhere in the image")
         kind: Kind = "windows" if shape.windows > 1 else "tokens"
         if self.reordered:
             return TokenGrid(kind, path, trouble="its tokens are not kept in rows and columns")
         if self.size is None or (self.host is not None and self.host.text):
-            return TokenGrid(kind, path, trouble="words have no place in a picture")
+            return TokenGrid(kind, path, trouble="words have no place in an image")
         if self.objects and (shape.keys == self.objects or _grid(shape.keys - self.objects, (0, 1), self.size)[1]):
             return TokenGrid(kind, path, trouble="tokens that ask for objects are among its keys, and lie nowhere")
         if overlaps_windows(module) or (kind == "windows" and shape.queries != shape.keys):

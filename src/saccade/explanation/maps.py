@@ -17,7 +17,7 @@ KEPT = 1 << 26  # weights of a map that is kept whole
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """What was measured of the attention of one module; B pictures, W windows of each, H heads, N queries, M keys.
+    """What was measured of the attention of one module; B images, W windows of each, H heads, N queries, M keys.
 
     Args:
         name: path of the module.
@@ -28,11 +28,11 @@ class AttentionMap:
         scale: factor of the products before the softmax, where it is known.
         entropy: in nats, B, W, H, N.
         jacobian: nuclear norm of the softmax's Jacobian, B, W, H, N.
-        attended: distance from each query on the grid to its keys, in sides of the picture or the window, B, W, H, n.
+        attended: distance from each query on the grid to its keys, in sides of the image or the window, B, W, H, n.
         relative: the same as the Context Broadcasting paper defines it, B, W, H.
         received: mean weight of each key over all queries, B, W, H, M.
         first: weights of the first query, B, W, H, M; None where it is a word's.
-        weights: the whole maps of one picture, W, H, N, M; None where they are not kept.
+        weights: the whole maps of one image, W, H, N, M; None where they are not kept.
     """
 
     name: str
@@ -51,7 +51,7 @@ class AttentionMap:
 
     @property
     def windows(self) -> int:
-        """How many maps there are of a picture in each head."""
+        """How many maps there are of an image in each head."""
         return self.entropy.shape[1]
 
     @property
@@ -96,7 +96,7 @@ def measure(rows: Callable[[int, int], Tensor], axes: Axes, *, grid: TokenGrid, 
         rows: returns the weights ..., n, M of queries from a first to before a last one.
         axes: what the axes before the last two are.
         grid: where the tokens lie.
-        keep: the picture whose maps are to be kept; None keeps none.
+        keep: the image whose maps are to be kept; None keeps none.
     """
     first = axes.apply(rows(0, 1))  # B, W, H, 1, M
     lead, keys = math.prod(first.shape[:3]), first.shape[-1]
@@ -181,12 +181,12 @@ def jacobian_norm(weights: Tensor, *, scale: float = 1.0) -> Tensor:
 
 
 def cell_centres(grid: tuple[int, int], *, ends: bool = False) -> Tensor:
-    """Return where the cells of a grid lie, rows * columns, 2, in row-major order, the picture's sides being 1.
+    """Return where the cells of a grid lie, rows * columns, 2, in row-major order, the image's sides being 1.
 
     Args:
         grid: rows and columns.
         ends: bring the first cell of an axis to 0 and the last to 1, as the Context Broadcasting paper does; otherwise
-            a cell lies at its centre, so that grids of one picture can be compared.
+            a cell lies at its centre, so that grids of one image can be compared.
     """
     axes = [torch.linspace(0, 1, n) if ends and n > 1 else (torch.arange(n) + 0.5) / n for n in grid]
     return torch.cartesian_prod(*axes).reshape(-1, 2)

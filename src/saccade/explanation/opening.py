@@ -1,4 +1,4 @@
-"""The model that is explained, how it wants its pictures, and the pictures."""
+"""The model that is explained, how it wants its images, and the images."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -16,14 +16,14 @@ from ..loading import LoadedModel, find_target, open_device, open_model
 from ..runs import Run
 from ..tasks.opening import open_samples
 
-DETECTING = ("rpn", "roi_heads", "anchor_generator")  # parts of detectors, which resize pictures and return boxes
+DETECTING = ("rpn", "roi_heads", "anchor_generator")  # parts of detectors, which resize images and return boxes
 INNER = ("backbone", "encoder")
 ASSUMED = (
-    "The model's configuration does not say how its pictures are normalised; a mean and a deviation of 0.5 were "
+    "The model's configuration does not say how its images are normalised; a mean and a deviation of 0.5 were "
     "assumed. If its image processor has others, pass them by shape=saccade.InputSpec(..., mean=, std=)."
 )
-MOST = 16  # pictures of a folder
-DETECTED = 320  # side of a picture for the backbone of a detector, which takes any
+MOST = 16  # images of a folder
+DETECTED = 320  # side of an image for the backbone of a detector, which takes any
 
 
 def open_target(
@@ -33,7 +33,7 @@ def open_target(
 
     Args:
         target: a run's folder, its weights, a timm model by its name, or a module.
-        spec: how a module wants its pictures; what its configuration says if not given.
+        spec: how a module wants its images; what its configuration says if not given.
         device: where to run it; where a module is, or the CPU, if not given.
     """
     if not isinstance(target, nn.Module):
@@ -52,7 +52,7 @@ def open_target(
 
 
 def _without_detection(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
-    """Return the part of a detector that reads pictures as they are; any other model as it is."""
+    """Return the part of a detector that reads images as they are; any other model as it is."""
     if any(hasattr(model, name) for name in DETECTING):
         for name in INNER:
             inner = getattr(model, name, None)
@@ -62,7 +62,7 @@ def _without_detection(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
 
 
 def find_spec(model: nn.Module) -> InputSpec:
-    """Return how a model wants its pictures, from what timm or Hugging Face wrote into it."""
+    """Return how a model wants its images, from what timm or Hugging Face wrote into it."""
     classes = getattr(model, "num_classes", 0) or 0
     config: Any = getattr(model, "config", None)
     if hasattr(config, "image_size"):
@@ -89,7 +89,7 @@ def find_spec(model: nn.Module) -> InputSpec:
         mean, std = list(transform.image_mean), list(transform.image_std)
         return InputSpec((), len(mean), DETECTED, mean=mean, std=std)
     raise ValueError(
-        f"{type(model).__name__} does not say how it wants its pictures; pass shape=saccade.InputSpec(outputs=, "
+        f"{type(model).__name__} does not say how it wants its images; pass shape=saccade.InputSpec(outputs=, "
         "in_chans=, img_size=, mean=, std=)"
     )
 
@@ -103,13 +103,13 @@ ImageLike = str | Path | PIL.Image.Image | np.ndarray
 
 
 def read_images(images: ImageLike | Sequence[ImageLike]) -> list[tuple[str, np.ndarray]]:
-    """Read pictures, each with a name: files, folders of them, PIL images, or arrays H, W, 3 or H, W of uint8."""
+    """Read images, each with a name: files, folders of them, PIL images, or arrays H, W, 3 or H, W of uint8."""
     single = isinstance(images, str | Path | PIL.Image.Image | np.ndarray)
     if not single and not isinstance(images, Iterable):
-        raise TypeError(f"pictures are {type(images).__name__}; give files, PIL images or arrays of uint8")
+        raise TypeError(f"images are {type(images).__name__}; give files, PIL images or arrays of uint8")
     listed: list[Any] = [images] if single else list(images)  # type: ignore[arg-type]
     if not listed:
-        raise ValueError("no picture was given; give at least one")
+        raise ValueError("no image was given; give at least one")
     found: list[tuple[str, np.ndarray]] = []
     for image in listed:
         if isinstance(image, str | Path) and Path(image).expanduser().is_dir():
@@ -120,13 +120,13 @@ def read_images(images: ImageLike | Sequence[ImageLike]) -> list[tuple[str, np.n
 
 
 def _read_folder(folder: Path) -> list[tuple[str, np.ndarray]]:
-    """Read the pictures of a folder and of those in it, some of many; bad ones are told of."""
+    """Read the images of a folder and of those in it, some of many; bad ones are told of."""
     found_here = (path for path in folder.rglob("*.*") if path.suffix.lower() in EXTENSIONS and path.is_file())
     files = sorted(path for path in found_here if not any(p.startswith(".") for p in path.relative_to(folder).parts))
     spread = np.linspace(0, max(len(files) - 1, 0), min(len(files), MOST))
     places = np.unique(spread.round().astype(int)).tolist()
     if len(files) > MOST:
-        warnings.warn(f"{folder} has {len(files)} pictures; {MOST} of them, evenly spread, are explained", stacklevel=2)
+        warnings.warn(f"{folder} has {len(files)} images; {MOST} of them, evenly spread, are explained", stacklevel=2)
     found = []
     for place in places:
         name = files[place].relative_to(folder).as_posix()
@@ -135,7 +135,7 @@ def _read_folder(folder: Path) -> list[tuple[str, np.ndarray]]:
         except BadSample as bad:
             warnings.warn(f"left out: {bad}", stacklevel=2)
     if not found:
-        raise BadSample(str(folder), "it is a folder without a picture that can be read", "foreign")
+        raise BadSample(str(folder), "it is a folder without an image that can be read", "foreign")
     return found
 
 
@@ -144,39 +144,39 @@ def _read(image: ImageLike, number: int) -> tuple[str, np.ndarray]:
         path = Path(image).expanduser()
         return path.name, decode(path, name=str(path))
     if isinstance(image, PIL.Image.Image):
-        return f"picture {number}", np.asarray(image.convert("RGB"))
+        return f"image {number}", np.asarray(image.convert("RGB"))
     if isinstance(image, np.ndarray):
         if image.dtype == np.uint8 and image.ndim == 2:
             image = image[..., None]
         if image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] in (1, 3) and image.size:
-            return f"picture {number}", image
+            return f"image {number}", image
         raise ValueError(
-            f"picture {number} is an array of type {image.dtype} and shape {image.shape}; give uint8, H, W, 3 or H, W"
+            f"image {number} is an array of type {image.dtype} and shape {image.shape}; give uint8, H, W, 3 or H, W"
         )
-    raise TypeError(f"picture {number} is {type(image).__name__}; give a file, a PIL image or an array of uint8")
+    raise TypeError(f"image {number} is {type(image).__name__}; give a file, a PIL image or an array of uint8")
 
 
 def to_pixels(framed: Tensor) -> np.ndarray:
-    """Return a framed picture, uint8 C, S, S, as it is shown, S, S, 3; of other channels than 3 the first, in grey."""
+    """Return a framed image, uint8 C, S, S, as it is shown, S, S, 3; of other channels than 3 the first, in grey."""
     shown = framed if framed.shape[0] == 3 else framed[:1].expand(3, -1, -1)
     return shown.permute(1, 2, 0).contiguous().cpu().numpy()
 
 
 def read_samples(model: LoadedModel, data: str, count: int) -> list[np.ndarray]:
-    """Return pictures of a set, evenly spread over it, to compare layers by.
+    """Return images of a set, evenly spread over it, to compare layers by.
 
     Args:
-        model: whose own validation pictures "run" stands for.
+        model: whose own validation images "run" stands for.
         data: as for training; "run" for what the model's run was validated on.
         count: how many.
     """
     if data == "run":
         if model.folder is None:
-            raise ValueError("data='run' was given and the model is of no run; name the set of pictures")
+            raise ValueError("data='run' was given and the model is of no run; name the set of images")
         config = Run.open(model.folder).config()
         _, opened = open_samples(config.task, config.data)
     else:
-        _, opened = open_samples(None, DataConfig(path=data))  # whatever its samples are for, they are pictures
+        _, opened = open_samples(None, DataConfig(path=data))  # whatever its samples are for, they are images
     source = opened.val
     chosen = np.unique(np.linspace(0, len(source) - 1, min(count, len(source))).round().astype(int))
     return [source.read(int(index)) for index in chosen]

@@ -1,4 +1,4 @@
-"""What a model answers: for whole pictures, or at every place."""
+"""What a model answers: for whole images, or at every place."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ def is_dense(output: Any) -> bool:
 
 
 def find_logits(output: Any, count: int) -> Tensor | None:
-    """Return raw answers for whole pictures, B, K; None where a model gives something else."""
+    """Return raw answers for whole images, B, K; None where a model gives something else."""
     logits = read_output(output)
     logits = logits[0] if isinstance(logits, tuple) and logits else logits
     return logits if isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == count else None
@@ -39,7 +39,7 @@ def name_answers(output: Tensor, model: LoadedModel) -> list[Answer]:
     spec, count = model.spec, output.shape[1]
     if not spec.outputs:
         spec = replace(spec, outputs=tuple(f"class {index}" for index in range(count)))
-    if model.task.num_outputs(spec) != count:
+    if len(spec.outputs) != count:
         raise ValueError(
             f"{model.name} answers with {count} numbers, but {len(spec.outputs)} {model.task.outputs_key} are named; "
             "give the weights of the run whose answers these are, or a shape= with as many names"

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 
-from ..report import Html, Section, encode_picture, paragraph, render_page, strip, table, tag
+from ..report import Html, Section, encode_image, paragraph, render_page, strip, table, tag
 from ..report.page import fold
 from ..tasks import Answer
 from .view import Explained, ExplainedSample, Figure, Rows, View
 
-WIDEST = 960  # pixels of a picture on the page
+WIDEST = 960  # pixels of an image on the page
 ABSENT = "What this model has none of"
 STEPS = 120  # layers that a row of buttons is made for
 SINGULAR = {"classes": "Class", "labels": "Label", "columns": "Column"}  # of what the parts of answers are called
@@ -34,18 +34,18 @@ STYLE = """
 
 def render(explanation: Explained) -> str:
     """Return the page."""
-    several = len(explanation.pictures) > 1
-    names = _names(explanation.pictures)
+    several = len(explanation.samples) > 1
+    names = _names(explanation.samples)
     sections: list[Section] = []
     lacking: dict[Html, str] = {}
-    for place, sample in enumerate(explanation.pictures):
+    for place, sample in enumerate(explanation.samples):
         shown = [view for view in sample.views if view.absent is None and view.figures]
-        told = {(view.key, view.about) for other in explanation.pictures[:place] for view in other.views}
+        told = {(view.key, view.about) for other in explanation.samples[:place] for view in other.views}
         views = [(view, _render_view(view, f"p{place + 1}", told, folded=several)) for view in shown]
         head, absent = _head(explanation, sample), _absent(sample.views)
         if several:
             bodies = [Html(tag("h3", view.title) + body) for view, body in views]
-            sections.append(Section(f"picture-{place + 1}", names[place], Html("".join((head, *bodies)))))
+            sections.append(Section(f"image-{place + 1}", names[place], Html("".join((head, *bodies)))))
             lacking.setdefault(absent, names[place])
         else:
             sections.append(Section("answer", "The answer", head))
@@ -56,14 +56,14 @@ def render(explanation: Explained) -> str:
         title = ABSENT if len(lacking) == 1 else f"{ABSENT}, {name}"
         sections += [Section("absent", title, absent)] if absent else []
     lead = [tag("style", Html(STYLE + _steps())), *(paragraph(note, class_="note") for note in explanation.notes)]
-    count = f"{len(explanation.pictures)} pictures" if several else explanation.pictures[0].name
+    count = f"{len(explanation.samples)} images" if several else explanation.samples[0].name
     title = f"{explanation.model}: {count}"
-    foot = "All numbers are in numbers.json beside this page; every picture is there as a PNG file."
+    foot = "All numbers are in numbers.json beside this page; every image is there as a PNG file."
     return render_page(title, sections, kind="Explanation", lead=Html("".join(lead)), foot=foot)
 
 
 def _names(samples: Sequence[ExplainedSample]) -> list[str]:
-    """Return the pictures' names, numbered where two are called alike."""
+    """Return the images' names, numbered where two are called alike."""
     names = [sample.name for sample in samples]
     return [name if names.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(names, 1)]
 
@@ -78,11 +78,11 @@ def _head(explanation: Explained, sample: ExplainedSample) -> Html:
     parts = []
     if sample.pixels is not None:
         seen = f"{sample.name}, as the model saw it"
-        parts.append(tag("div", encode_picture(sample.pixels, alt=seen, largest=256, smallest=224)))
+        parts.append(tag("div", encode_image(sample.pixels, alt=seen, largest=256, smallest=224)))
     if sample.rows:
         body = _answer(sample.rows, explanation.model, explanation.outputs, sample.said)
     else:
-        body = paragraph("The model gives no answer for the whole picture; the views are of its features.")
+        body = paragraph("The model gives no answer for the whole image; the views are of its features.")
     against = explanation.against or "the other model"
     other = _answer(sample.other_rows, against, explanation.outputs, sample.other_said) if sample.other_rows else None
     return tag("div", *parts, tag("div", body, other), class_="answer")
@@ -144,7 +144,7 @@ def _slider(figures: Sequence[Figure], name: str) -> Html:
 def _figure(figure: Figure) -> Html:
     image = None
     if figure.pixels is not None:
-        image = encode_picture(figure.pixels, alt=figure.caption, largest=WIDEST, smallest=224)
+        image = encode_image(figure.pixels, alt=figure.caption, largest=WIDEST, smallest=224)
     return tag("figure", tag("figcaption", figure.caption), image, figure.chart, class_="shown")
 
 

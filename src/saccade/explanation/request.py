@@ -127,7 +127,7 @@ def choose_views(keys: Sequence[str] | None, *, reads: str = "images") -> dict[s
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
-            noun = "pictures" if reads == "images" else reads
+            noun = "images" if reads == "images" else reads
             raise ValueError(f"there is no view {key!r} of {noun}{hint} There are {', '.join(known)}")
     if keys is not None and not keys:
         raise ValueError(f"no view was asked for; there are {', '.join(known)}")

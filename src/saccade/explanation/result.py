@@ -16,11 +16,11 @@ KIND = "saccade explanation"
 
 
 class Explanation(Explained):
-    """What a model did with pictures: see `Explained`."""
+    """What a model did with images: see `Explained`."""
 
     def __repr__(self) -> str:
-        names = ", ".join(sample.name for sample in self.pictures[:3])
-        more = f" and {len(self.pictures) - 3} more" if len(self.pictures) > 3 else ""
+        names = ", ".join(sample.name for sample in self.samples[:3])
+        more = f" and {len(self.samples) - 3} more" if len(self.samples) > 3 else ""
         return f"<Explanation of {self.model}: {names}{more}>"
 
     def _repr_html_(self) -> str:
@@ -28,7 +28,7 @@ class Explanation(Explained):
         return show_page(render(self))
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the page, its pictures as PNG and its numbers, whole or not at all; return the page's path.
+        """Write the page, its images as PNG and its numbers, whole or not at all; return the page's path.
 
         Args:
             folder: must not hold anything but an earlier explanation, and that only with `overwrite`.
@@ -36,20 +36,20 @@ class Explanation(Explained):
         """
         folder = FOLDER.require(folder, overwrite=overwrite)
         with whole_folder(folder) as draft:
-            files = _write_pictures(self, draft)
+            files = _write_images(self, draft)
             numbers = json.dumps(_numbers(self, files), indent=1, allow_nan=False)
             (draft / "numbers.json").write_text(numbers, encoding="utf-8")
             (draft / "index.html").write_text(render(self), encoding="utf-8")
         return folder / "index.html"
 
 
-def _write_pictures(explanation: Explained, folder: Path) -> dict[tuple[int, str], str]:
+def _write_images(explanation: Explained, folder: Path) -> dict[tuple[int, str], str]:
     files = {}
-    for place, sample in enumerate(explanation.pictures):
-        inside = folder / f"picture-{place + 1}"
+    for place, sample in enumerate(explanation.samples):
+        inside = folder / f"image-{place + 1}"
         inside.mkdir()
         if sample.pixels is not None:
-            Image.fromarray(sample.pixels).save(inside / "picture.png")
+            Image.fromarray(sample.pixels).save(inside / "image.png")
         for figure in (figure for view in sample.views for figure in view.figures):
             if figure.pixels is None:
                 continue
@@ -84,10 +84,10 @@ def _numbers(explanation: Explained, files: dict[tuple[int, str], str]) -> dict[
             **{key: answer.record for key, answer in said(sample).items() if answer is not None},
             "views": {one.key: view(place, one) for one in sample.views},
         }
-        for place, sample in enumerate(explanation.pictures)
+        for place, sample in enumerate(explanation.samples)
     ]
     about = {"kind": KIND, "model": explanation.model, "against": explanation.against}
-    return {**about, "notes": list(explanation.notes), "pictures": samples}
+    return {**about, "notes": list(explanation.notes), "samples": samples}
 
 
 def _holds_explanation(folder: Path) -> bool:

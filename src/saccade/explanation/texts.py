@@ -20,7 +20,7 @@ def open_text_run(target: Any, *, device: str | None) -> LoadedModel | None:
         about = read_about(file) if file.is_file() else {}
         if find_task(str(about.get("task", "classify"))).reads != "text":
             return None
-    except ValueError:  # whatever it is, it is opened, or refused, as a model of pictures
+    except ValueError:  # whatever it is, it is opened, or refused, as a model of images
         return None
     return open_model(target, device=device)
 

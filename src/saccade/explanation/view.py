@@ -15,13 +15,13 @@ Rows = Sequence[tuple[str, str, float | None]]  # name, text, and a share where 
 
 @dataclass(frozen=True)
 class Figure:
-    """One picture or chart.
+    """One image or chart.
 
     Args:
         key: names its file and its element; letters, digits, "_" and "-".
         caption: what it shows, for someone who has not read the paper.
         pixels: H, W, 3 uint8, written as a PNG; None where there is only a chart.
-        chart: HTML of a chart or a text; None where there is only a picture.
+        chart: HTML of a chart or a text; None where there is only an image.
         numbers: what was measured, as JSON can hold it.
         layer: the name of the layer it was read from, if of one.
         depth: the place of that layer in the network, from 0; figures with a depth are put on a slider.
@@ -59,15 +59,15 @@ class View:
 
 @dataclass(frozen=True)
 class ExplainedSample:
-    """One picture, or one text, with its answer and its views.
+    """One image, or one text, with its answer and its views.
 
     Args:
-        name: of the picture.
+        name: of the image.
         pixels: as the model saw it, before it was normalised, H, W, 3 uint8; None for a text.
         answer: the best classes, or labels, and their shares; empty where the model answers otherwise.
         views: in order; those that do not apply say why.
         other: the answer of the model it was compared with.
-        said: the whole answer, of any task; None where the model gives none for the whole picture, and of texts.
+        said: the whole answer, of any task; None where the model gives none for the whole image, and of texts.
         other_said: that of the model it was compared with.
     """
 
@@ -92,26 +92,26 @@ class ExplainedSample:
 
 @dataclass(frozen=True)
 class Explained:
-    """What a model did with pictures.
+    """What a model did with images.
 
     Args:
         model: its name.
-        pictures: each with its views.
+        samples: each with its views.
         against: the name of the model it was compared with; None where there was none.
         notes: what the reader should know.
         outputs: what the parts of its answers are called: classes, labels, columns.
     """
 
     model: str
-    pictures: list[ExplainedSample]
+    samples: list[ExplainedSample]
     against: str | None = None
     notes: tuple[str, ...] = ()
     outputs: str = "classes"
 
     @property
     def views(self) -> list[list[View]]:
-        """The views of every picture."""
-        return [picture.views for picture in self.pictures]
+        """The views of every image."""
+        return [image.views for image in self.samples]
 
 
 def shares_of(said: Answer | None) -> Shares:

@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ..ranges import require_choice
 from .numerics import upcast
 
 LAYOUTS = ("NLC", "NHWC", "NCHW")
@@ -23,8 +24,7 @@ class WithMean(nn.Module):
 
     def __init__(self, *, layout: str = "NLC", skip: int = 0, causal: bool = False) -> None:
         super().__init__()
-        if layout not in LAYOUTS:
-            raise ValueError(f"layout={layout!r} was given; allowed are {', '.join(LAYOUTS)}")
+        require_choice("layout", layout, LAYOUTS)
         self.layout, self.skip, self.causal = layout, skip, causal
         self.channel = 1 if layout == "NCHW" else -1
 
@@ -80,8 +80,7 @@ class Broadcast(WithMean):
         causal: bool = False,
     ) -> None:
         super().__init__(layout=layout, skip=skip, causal=causal)
-        if scale not in (True, False, "fixed"):
-            raise ValueError(f"scale={scale!r} was given; allowed are True, False and 'fixed'")
+        require_choice("scale", scale, (True, False, "fixed"))
         if scale is True and dim is None:
             raise ValueError("scale=True learns one weight per channel: give dim, the width of the tokens")
         self.fixed = scale == "fixed"

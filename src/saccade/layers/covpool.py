@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from timm.models import register_notrace_module
 from torch import Tensor, nn
 
+from ..ranges import require_choice
 from .numerics import full_precision, upcast
 from .svpn import ApproximateSVPN, ExactSVPN
 
@@ -186,8 +187,7 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 def checked_centring(centring: Centring) -> Centring:
     """Return a centring that exists."""
-    if centring not in ("scalar", "channel", None):
-        raise ValueError(f"centring={centring!r} was asked for; allowed are 'scalar', 'channel' and None")
+    require_choice("centring", centring, ("scalar", "channel", None))
     return centring
 
 
@@ -265,8 +265,7 @@ class ElementPower(nn.Module):
 
     def __init__(self, axis: Literal["column", "vector"] = "column") -> None:
         super().__init__()
-        if axis not in ("column", "vector"):
-            raise ValueError(f"epn_axis={axis!r} was asked for; allowed are 'column' and 'vector'")
+        require_choice("epn_axis", axis, ("column", "vector"))
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:

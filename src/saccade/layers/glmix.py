@@ -9,9 +9,11 @@ from collections import OrderedDict
 from timm.layers import DropPath, LayerScale
 from torch import Tensor, nn
 
+from ..ranges import require_choice
 from .activation import Gelu
 from .depthwise import DepthwiseConv
-from .slots import SlotMixer, check, init_linear, self_attention
+from .init import init_linear
+from .slots import SlotMixer, self_attention
 from .window import WindowAttention
 
 
@@ -44,8 +46,8 @@ class GLMix(nn.Module):
         **slot_options: int | str,
     ) -> None:
         super().__init__()
-        check("mixer", mixer, "parallel", "local", "global", "local_global", "global_local")
-        check("local", local, "conv", "window")
+        require_choice("mixer", mixer, ("parallel", "local", "global", "local_global", "global_local"))
+        require_choice("local", local, ("conv", "window"))
         self.mixer = mixer
         if mixer != "global":
             self.local_branch = (

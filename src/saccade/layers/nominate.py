@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from timm.models import register_notrace_module
 from torch import Tensor, nn
 
+from ..ranges import require_choice
 from .dct import DCTAttention
 from .numerics import upcast
 from .tap import Tap
@@ -91,8 +92,7 @@ class Nominator(nn.Module):
 
     def __init__(self, dim: int, *, count: int = 3, nomination: str = "hard", temperature: float = 1.0) -> None:
         super().__init__()
-        if nomination not in NOMINATIONS:
-            raise ValueError(f"nomination={nomination!r} was given; allowed are {', '.join(map(repr, NOMINATIONS))}")
+        require_choice("nomination", nomination, NOMINATIONS)
         if not temperature > 0:
             raise ValueError(f"temperature={temperature} was given; it divides the scores and must be above 0")
         self.hard = nomination == "hard"

@@ -6,7 +6,9 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from ..ranges import require_choice
 from .covpool import Average, Covariance, CrossCovariance
+from .init import init_linear
 
 Fusion = Literal["sum", "concat", "aggr_all", "late"]
 Pooling = Literal["mgcrp", "gcp", "gap", "fc"] | None
@@ -62,10 +64,10 @@ class SecondOrder(nn.Module):
         super().__init__()
         pooling, class_token = (None if x == "none" else x for x in (pooling, class_token))  # type: ignore[assignment]
         options = {key: None if value == "none" else value for key, value in options.items()}
-        _check("fusion", fusion, ("sum", "concat", "aggr_all", "late"))
-        _check("pooling", pooling, ("mgcrp", "gcp", "gap", "fc", None))
-        _check("class_token", class_token, ("first", "last", None))
-        _check("late", late, ("logits", "scores"))
+        require_choice("fusion", fusion, ("sum", "concat", "aggr_all", "late"))
+        require_choice("pooling", pooling, ("mgcrp", "gcp", "gap", "fc", None))
+        require_choice("class_token", class_token, ("first", "last", None))
+        require_choice("late", late, ("logits", "scores"))
         if class_token is None and pooling in ("fc", None):
             raise ValueError(f"pooling={pooling!r} uses the class token only and class_token=None leaves it out")
         if num_prefix_tokens is None:
@@ -194,16 +196,3 @@ def _pool(pooling: Pooling, dim: int, options: dict[str, Any], **size: Any) -> n
     if options:
         raise TypeError(f"{', '.join(options)} given, but pooling={pooling!r} takes no such settings; leave them out")
     return Average(dim) if pooling == "gap" else None
-
-
-def init_linear(module: nn.Module) -> None:
-    """Draw the weight of a linear layer as the published code does."""
-    if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
-
-
-def _check(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r} was asked for; allowed are {', '.join(map(repr, allowed))}")

@@ -7,7 +7,9 @@ from timm.layers import Attention
 from timm.models import register_notrace_module
 from torch import Tensor, nn
 
+from ..ranges import require_choice
 from .cluster import Dispatch, correspondence, kmeans, kmeans_cluster, pool_slots, soft_cluster
+from .init import init_linear
 from .tap import Tap
 
 
@@ -40,9 +42,9 @@ class SlotMixer(nn.Module):
         kmeans_iterations: int = 10,
     ) -> None:
         super().__init__()
-        check("slots", slots, "pool", "learned")
-        check("slot_scale", slot_scale, "learned", "constant")
-        check("clustering", clustering, "soft", "kmeans")
+        require_choice("slots", slots, ("pool", "learned"))
+        require_choice("slot_scale", slot_scale, ("learned", "constant"))
+        require_choice("clustering", clustering, ("soft", "kmeans"))
         self.clustering = clustering
         self.kmeans_iterations = kmeans_iterations
         self.side = math.isqrt(num_slots)
@@ -116,16 +118,3 @@ def self_attention(dim: int, num_heads: int) -> Attention:
     nn.init.zeros_(attention.qkv.bias)
     init_linear(attention.proj)
     return attention
-
-
-def init_linear(layer: nn.Linear) -> None:
-    """Initialise as every linear layer of a GLNet is: truncated normal weights, no bias."""
-    nn.init.trunc_normal_(layer.weight, std=0.02)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
-
-
-def check(name: str, value: str, *allowed: str) -> None:
-    """Refuse an option's value that is not among the allowed ones."""
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r} was asked for; allowed are {', '.join(map(repr, allowed))}")

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ..ranges import require_choice
 from . import svpn_native, svpn_triton
 from .numerics import full_precision, in_half_precision, upcast
 
@@ -69,8 +70,7 @@ class ApproximateSVPN(nn.Module):
         start: Literal["learned", "ones"] = "learned",
     ) -> None:
         super().__init__()
-        if start not in ("learned", "ones"):
-            raise ValueError(f"start={start!r} was asked for; allowed are 'learned' and 'ones'")
+        require_choice("start", start, ("learned", "ones"))
         if num_iter < 1 or (num_sv is not None and num_sv < 1):
             raise ValueError(f"num_sv={num_sv} and num_iter={num_iter} were asked for; both must be at least 1")
         self.alpha = _checked(alpha)

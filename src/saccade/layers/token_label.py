@@ -131,7 +131,7 @@ def token_label_terms(
 
     Args:
         output: class logits, token logits and the box, on the tokens' grid.
-        label: the teacher's distribution for each whole picture, B, classes.
+        label: the teacher's distribution for each whole image, B, classes.
         dense: the teacher's distribution for each token, B, L, classes.
         truth: ground truth to blend with `label`, B, classes: a tenth of it, half where both agree.
     """

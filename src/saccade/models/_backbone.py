@@ -85,7 +85,13 @@ class Backbone(nn.Module):
 
     def new_classifier(self) -> nn.Linear:
         """Return a linear layer for `num_classes` logits."""
-        return self.like_self(nn.Linear(self.head_hidden_size, self.num_classes))
+        layer = self.like_self(nn.Linear(self.head_hidden_size, self.num_classes))
+        self.init_classifier(layer)
+        return layer
+
+    @staticmethod
+    def init_classifier(module: nn.Module) -> None:
+        """Draw a new classifier; a family that does nothing leaves PyTorch's draw."""
 
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True

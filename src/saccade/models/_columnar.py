@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.fx import wrap
 
 from ..layers.position import resize_tokens, sinusoid_table
+from ..ranges import require_choice
 from ._backbone import Backbone, run_blocks
 
 __all__ = ["Block", "Columnar"]
@@ -106,8 +107,7 @@ class Columnar(Backbone):
             output_fmt: "NCHW" for maps, "NLC" for sequences.
             intermediates_only: leave out the final tokens.
         """
-        if output_fmt not in ("NCHW", "NLC"):
-            raise ValueError(f"output_fmt={output_fmt!r} was asked for; allowed are 'NCHW' and 'NLC'")
+        require_choice("output_fmt", output_fmt, ("NCHW", "NLC"))
         take, last = feature_take_indices(len(self.blocks), indices)
         x, grid = self.embed(x)
         outputs: list[Any] = []

@@ -1,5 +1,27 @@
 """What the published code calls its weights, as patterns of names and what they are called here."""
 
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from torch import Tensor
+
+Names = Iterable[tuple[str, str | Callable[[re.Match[str]], str]]]
+
+
+def rename(key: str, names: Names) -> str:
+    """Return what we call a tensor, by patterns and what takes their place, one after another."""
+    for pattern, name in names:
+        key = re.sub(pattern, name, key)
+    return key
+
+
+def renamed(state_dict: Mapping[str, Tensor], names: Names) -> Iterator[tuple[str, str, Tensor]]:
+    """Yield published and own name of every tensor, without a localization head that was trained beside."""
+    for key, value in state_dict.items():
+        if not key.startswith("drloc."):
+            yield key, rename(key, names), value
+
+
 GLNET_NAMES = [
     (r"\.slot_scale$", ".mixer.global_branch.scale"),
     (r"\.init_slots$", ".mixer.global_branch.init_slots"),

@@ -1,7 +1,6 @@
 """CvT-13: attention whose queries, keys and values are projected by convolutions (community version, as in DRLoc)."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from ..layers.numerics import upcast
 from ._backbone import Pyramid, run_blocks
 from ._builder import build, default_cfg
+from ._published import renamed
 
 
 class CvT(Pyramid):
@@ -106,12 +106,7 @@ class CvT(Pyramid):
         if not self.is_official(state_dict):
             return dict(state_dict)
         converted = {}
-        for key, value in state_dict.items():
-            if key.startswith("drloc."):
-                continue
-            name = key
-            for pattern, replacement in RENAMES:
-                name = re.sub(pattern, replacement, name)
+        for key, name, value in renamed(state_dict, RENAMES):
             if key.endswith((".g", ".b")):
                 value = value.flatten()  # 1, C, 1, 1
             elif value.shape[2:] == (1, 1):

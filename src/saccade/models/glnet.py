@@ -1,6 +1,5 @@
 """GLNet: a pyramid of GLMix and attention blocks."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -11,11 +10,11 @@ from torch import Tensor, nn
 
 from ..layers.downsample import overlapping_downsample, overlapping_stem, patch_downsample, patch_stem
 from ..layers.glmix import Block, GLMix, MapAttention
-from ..layers.slots import init_linear
+from ..layers.init import init_linear
 from ..layers.token_label import TokenBox, TokenLabelOutput, place_box, sample_box, swap_box
 from ._backbone import Pyramid, run_blocks
 from ._builder import OPTIONS_ABOVE_SMALL, build, default_cfg
-from ._published import GLNET_NAMES, GLNET_OVERLAPPING, GLNET_PATCHES, GLNET_POINTWISE
+from ._published import GLNET_NAMES, GLNET_OVERLAPPING, GLNET_PATCHES, GLNET_POINTWISE, rename
 
 
 class GLNet(Pyramid):
@@ -48,13 +47,14 @@ class GLNet(Pyramid):
         conv_mlp: add a depthwise 3x3 convolution inside the feed-forward part.
         layer_scale: initial factor of every branch; None leaves it out.
         overlap: embed patches by overlapping 3x3 convolutions, else by patches that tile the map.
-        patch: side of the stem's patches in pixels: 4, or less for small pictures.
+        patch: side of the stem's patches in pixels: 4, or less for small images.
         token_label: add the classifier of tokens.
         drop_rate: dropout before the classifier.
         drop_path_rate: stochastic depth of the last block, growing from zero at the first.
     """
 
     official_prefix: ClassVar[str] = "downsample_layers."
+    init_classifier = staticmethod(init_linear)
     classifier: ClassVar[tuple[str, ...]] = ("head", "aux_head")
     pools: ClassVar[tuple[str, ...]] = ("avg", "max")
     aux_head: nn.Module | None
@@ -211,12 +211,6 @@ class GLNet(Pyramid):
         super().reset_classifier(num_classes, global_pool)
         self.aux_head = self.new_classifier() if num_classes > 0 and self.token_label else None
 
-    def new_classifier(self) -> nn.Linear:
-        """Return a linear layer for `num_classes` logits."""
-        layer = super().new_classifier()
-        init_linear(layer)
-        return layer
-
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return timm's map from parameter names to layers, for layer-wise learning rates."""
         fine = [
@@ -235,9 +229,7 @@ class GLNet(Pyramid):
             renames.append((r"^tklb_aux_head\.", "aux_head."))
         converted = {}
         for key, value in state_dict.items():
-            name = key
-            for pattern, replacement in renames:
-                name = re.sub(pattern, replacement, name)
+            name = rename(key, renames)
             if name.endswith(".gamma"):
                 value = value.flatten()  # 1, C, 1, 1
             elif name.endswith(GLNET_POINTWISE):
@@ -275,7 +267,7 @@ def _check_stages(pattern: Sequence[str], **per_stage: Sequence[Any]) -> None:
         raise ValueError(f"pattern={tuple(pattern)} was given; a stage's is made of 'G' (GLMix) and 'A' (attention)")
 
 
-# Ours, for pictures of 24 to 64 pixels at their own size; not one of the paper's.
+# Ours, for images of 24 to 64 pixels at their own size; not one of the paper's.
 NANO_LAYOUT: dict[str, Any] = {
     "dims": (64, 128, 256),
     "depths": (3, 5, 2),
@@ -315,7 +307,7 @@ default_cfgs = generate_default_cfgs(
 
 @register_model
 def glnet_nano(pretrained: bool = False, **kwargs: Any) -> GLNet:
-    """GLNet for small pictures: three stages from patches of two pixels; 2.8 M parameters."""
+    """GLNet for small images: three stages from patches of two pixels; 2.8 M parameters."""
     args = dict(NANO_LAYOUT, **kwargs)
     args.setdefault("out_indices", tuple(range(len(args["dims"]))))
     return build(GLNet, "glnet_nano", pretrained, **args)

@@ -1,6 +1,5 @@
 """NomMer: every place of a map nominates its context: convolution, window attention or compressed global attention."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -11,12 +10,13 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from ..layers.dct import pack_grouped, plain_attention
+from ..layers.init import init_linear
 from ..layers.nominate import CANDIDATES, Synergy
 from ..layers.position import resize_grid
 from ..layers.window import WindowAttention, extend, resize_bias_table
 from ._backbone import Pyramid, run_blocks
 from ._builder import build, default_cfg
-from ._published import NOMMER_CONSTANTS, NOMMER_NAMES
+from ._published import NOMMER_CONSTANTS, NOMMER_NAMES, rename
 
 STAGES = 4
 
@@ -52,6 +52,7 @@ class NomMer(Pyramid):
     """
 
     official_prefix: ClassVar[str] = "transformer1."
+    init_classifier = staticmethod(init_linear)
     pools: ClassVar[tuple[str, ...]] = ("token", "avg")
     num_prefix_tokens: int = 1
     prefix_in_channels: ClassVar[bool] = True  # of what `forward_features` returns
@@ -123,7 +124,7 @@ class NomMer(Pyramid):
         self.norm = nn.LayerNorm(self.width)
         self.head_drop = nn.Dropout(drop_rate)
         self.reset_classifier(num_classes, global_pool)
-        self.apply(init_weights)
+        self.apply(init_linear)
 
     @property
     def num_features(self) -> int:  # type: ignore[override]
@@ -176,12 +177,6 @@ class NomMer(Pyramid):
             )
         super().reset_classifier(num_classes, global_pool)
 
-    def new_classifier(self) -> nn.Linear:
-        """Return a linear layer for `num_classes` logits."""
-        layer = super().new_classifier()
-        init_weights(layer)
-        return layer
-
     def set_input_size(
         self, img_size: int | tuple[int, int] | None = None, window_size: int | None = None, **_: Any
     ) -> None:
@@ -211,8 +206,7 @@ class NomMer(Pyramid):
         for key, value in state_dict.items():
             if key.endswith(NOMMER_CONSTANTS):
                 continue
-            for pattern, name in NOMMER_NAMES:
-                key = re.sub(pattern, name, key)
+            key = rename(key, NOMMER_NAMES)
             if key.endswith(("perceive.weight", "restore.weight")) and value.ndim == 4:
                 value = pack_frequencies(value, restore=key.endswith("restore.weight"))
             elif key.endswith("pos_embed") and key in ours and value.ndim == 4:
@@ -310,14 +304,6 @@ class GlobalMixer(nn.Module):
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:  # noqa: ARG002
         """Mix tokens, B, N, C."""
         return self.attn(x)
-
-
-def init_weights(module: nn.Module) -> None:
-    """Initialise linear layers as published; every other layer does it itself."""
-    if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
 
 
 def per_stage(name: str, value: T | Sequence[T]) -> tuple[T, ...]:

@@ -9,9 +9,11 @@ from timm.layers import to_2tuple
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
+from ..layers.init import init_linear
 from ..layers.position import resize_tokens
-from ..layers.second_order import SecondOrder, init_linear
+from ..layers.second_order import SecondOrder
 from ..layers.token_embed import TOKEN_EMBEDS
+from ..ranges import require_choice
 from ._builder import build, default_cfg
 from ._columnar import Block, Columnar
 
@@ -156,8 +158,7 @@ def _embed(
     kind: str, norm: bool, img_size: int | tuple[int, int], patch_size: int | None, *, in_chans: int, embed_dim: int
 ) -> nn.Module:
     """Build the token embedding; the published code derives its stride from the image size."""
-    if kind not in TOKEN_EMBEDS:
-        raise ValueError(f"token_embed={kind!r} was asked for; allowed are {', '.join(map(repr, TOKEN_EMBEDS))}")
+    require_choice("token_embed", kind, TOKEN_EMBEDS)
     if norm and kind != "densenet":
         raise ValueError(f"dense_norm=True was given with token_embed={kind!r}; it belongs to 'densenet'")
     sides = to_2tuple(img_size)

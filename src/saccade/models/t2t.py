@@ -15,6 +15,7 @@ from ..layers.token_embed import pad_to
 from ._backbone import run_blocks
 from ._builder import build, default_cfg
 from ._columnar import Block, Columnar
+from ._published import renamed
 
 
 class T2TViT(Columnar):
@@ -90,35 +91,26 @@ class T2TViT(Columnar):
             x = x[:, 1:].mean(1)
         return x if pre_logits else self.head(x)
 
-    def new_classifier(self) -> nn.Linear:
-        """Return a linear layer for `num_classes` logits."""
-        layer = super().new_classifier()
-        _init(layer)
-        return layer
+    @staticmethod
+    def init_classifier(module: nn.Module) -> None:
+        """Draw a new classifier as every linear layer is."""
+        _init(module)
 
     def convert(self, state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Rename a published state dict to ours, without the localization head it may have been trained with."""
         if not self.is_official(state_dict):
             return dict(state_dict)
-        converted = {}
-        for key, value in state_dict.items():
-            if key.startswith("drloc."):
-                continue
-            name = key
-            for old, new in RENAMES:
-                name = name.replace(old, new)
-            if key == "pos_embed":
-                value = resize_tokens(value, self.grid_size)
-            converted[name] = value
-        return converted
+        found = {name: value for _, name, value in renamed(state_dict, RENAMES)}
+        if "pos_embed" in found:
+            found["pos_embed"] = resize_tokens(found["pos_embed"], self.grid_size)
+        return found
 
 
 RENAMES = (
-    ("tokens_to_token.attention1.", "patch_embed.split1.performer."),
-    ("tokens_to_token.attention2.", "patch_embed.split2.performer."),
-    ("tokens_to_token.project.", "patch_embed.project."),
-    (".mlp.0.", ".mlp.fc1."),
-    (".mlp.2.", ".mlp.fc2."),
+    (r"^tokens_to_token\.attention([12])\.", r"patch_embed.split\1.performer."),
+    (r"^tokens_to_token\.project\.", "patch_embed.project."),
+    (r"\.mlp\.0\.", ".mlp.fc1."),
+    (r"\.mlp\.2\.", ".mlp.fc2."),
 )
 
 

@@ -59,7 +59,7 @@ class Block:
         middle: before the MLP's last layer, after its activation.
         end: after the MLP, before the residual sum.
         attention: after the attention branch; None where there is no attention.
-        windowed: the attention branch sees windows, not whole pictures.
+        windowed: the attention branch sees windows, not whole images.
         prefix_tokens: class, distillation or register tokens before the word tokens in this block.
         obstacle: why the tokens of one sample do not pass together along axis 1; None where they do.
     """
@@ -211,7 +211,7 @@ def _obstacle(model: nn.Module, path: str) -> str | None:
         return f"chunk_size_feed_forward={chunk} cuts a text into pieces; set it to 0"
     above = [model.get_submodule(parent) for parent in _parents(path)]
     if any(type(m).__name__ == "MobileVitBlock" for m in above):
-        return "it folds the pixels of a patch into the batch, so a block never has a whole picture"
+        return "it folds the pixels of a patch into the batch, so a block never has a whole image"
     return None
 
 
@@ -252,7 +252,7 @@ def _class_tokens(module: nn.Module) -> int:
 
 
 def find_joint(model: nn.Module) -> MaskTaker | None:
-    """Find the embedding of a model that reads text and pictures as one sequence."""
+    """Find the embedding of a model that reads text and images as one sequence."""
     for path, module in model.named_modules():
         if hasattr(module, "text_embeddings") and hasattr(module, "patch_embeddings"):
             return _mask_taker(model, path)

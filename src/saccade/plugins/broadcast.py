@@ -16,7 +16,7 @@ class ContextBroadcast(OnTokens):
     """CB of "Scratching Visual Transformer's Back with Uniform Attention", or with `scale` its CB_S.
 
     Padding never counts. A token that takes no part (padding, a prefix token with class_token=False, the other half of
-    a model of text and pictures) neither counts in the mean nor receives it.
+    a model of text and images) neither counts in the mean nor receives it.
 
     Args:
         position: "mlp" (the paper's place), "mlp_mid", "mlp_front", "attention" or "both".
@@ -24,7 +24,7 @@ class ContextBroadcast(OnTokens):
         scale: True learns how much of the mean each channel gets, from zero on (CB_S), instead of half of everything;
             "fixed" adds the whole mean (CB_S without its Λ).
         class_token: prefix tokens take part, as in the paper.
-        tokens: of a model that reads text and pictures, the tokens that take part: "all", "image" or "text".
+        tokens: of a model that reads text and images, the tokens that take part: "all", "image" or "text".
         causal: the mean runs over a token and those before it; None does as the host's attention does.
         spare_pyramid: never on a block whose features feed a pyramid, as the paper does for detection.
     """

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from ..ranges import require_choice
 from ._parts import takes_positions
 from .attach import Handle
 from .tokens import Block, HookPoint, Host, HostError, MaskTaker, require_blocks
@@ -33,7 +34,7 @@ class OnTokens:
             "attention" after the attention, "both" after attention and after the MLP; always before the residual sum.
         layers: "upper" half of the blocks, "all", or indices of blocks (negative ones count from the last).
         class_token: prefix tokens take part like the words; otherwise they neither count nor change.
-        tokens: of a model that reads text and pictures, the tokens that take part: "all", "image" or "text".
+        tokens: of a model that reads text and images, the tokens that take part: "all", "image" or "text".
         causal: a token gets only what stands before it; None does as the host's attention does.
         spare_pyramid: leave out the blocks whose features feed a pyramid.
     """
@@ -50,10 +51,8 @@ class OnTokens:
         causal: bool | None = None,
         spare_pyramid: bool = False,
     ) -> None:
-        if position not in PLACES:
-            raise ValueError(f"position={position!r} was given; allowed are {', '.join(map(repr, PLACES))}")
-        if tokens not in ("all", "image", "text"):
-            raise ValueError(f"tokens={tokens!r} was given; allowed are 'all', 'image' and 'text'")
+        require_choice("position", position, PLACES)
+        require_choice("tokens", tokens, ("all", "image", "text"))
         if isinstance(layers, str) and layers not in ("upper", "all"):
             raise ValueError(f"layers={layers!r} was given; allowed are 'upper', 'all' or a list of block numbers")
         self.position = position
@@ -88,7 +87,7 @@ class OnTokens:
         require_blocks(host, title)
         if self.tokens != "all" and host.joint is None:
             raise HostError(
-                f"tokens={self.tokens!r} chooses between the text and the picture of one sequence, which {host.name} "
+                f"tokens={self.tokens!r} chooses between the text and the image of one sequence, which {host.name} "
                 "does not have; leave it at 'all'"
             )
         if not self.class_token and host.text and not host.prefix_tokens:
@@ -138,14 +137,14 @@ def choose_blocks(
 
 
 def choose_place(host: Host, block: Block, spot: str, title: str) -> HookPoint:
-    """Return a named place of a block, if a mean over the whole picture can be taken there."""
+    """Return a named place of a block, if a mean over the whole image can be taken there."""
     place: HookPoint | None = getattr(block, spot)
     if place is None:
         raise HostError(f"{title} at the attention: {block.path} of {host.name} has none; choose position='mlp'")
     if spot == "attention" and block.windowed:
         raise HostError(
             f"{title} at the attention: {block.path} of {host.name} attends within windows, so a mean there would be "
-            "one window's and not the picture's; choose position='mlp'"
+            "one window's and not the image's; choose position='mlp'"
         )
     return place
 
@@ -162,7 +161,7 @@ class Members:
         self.causal = host.causal
         self.depth = 0  # running modules that are told of padding
         self.valid: Tensor | None = None  # B, N
-        self.innermost: Tensor | None = None  # as the last block was told, which may be of text and picture together
+        self.innermost: Tensor | None = None  # as the last block was told, which may be of text and image together
         self.text_length: int | None = None
 
     def install(self, host: Host, handle: Handle) -> None:
@@ -193,7 +192,7 @@ class Members:
         return args, {**kwargs, "position_ids": count_places(self.valid)}
 
     def final(self, x: Tensor) -> Tensor | None:
-        """Return what counts of the final tokens, B, N, C: of text and picture where they were joined on the way."""
+        """Return what counts of the final tokens, B, N, C: of text and image where they were joined on the way."""
         return self.innermost if self.valid is not None and self.valid.shape != x.shape[:2] else self.valid
 
     def mask(self, x: Tensor) -> Tensor | None:
@@ -261,7 +260,7 @@ class _Call:
             members.text_length = members.innermost = None
 
     def join(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
-        """Forward hook of an embedding that takes the text's mask and puts the text before the picture."""
+        """Forward hook of an embedding that takes the text's mask and puts the text before the image."""
         self.members.text_length = self.taker.pick(args, kwargs).shape[1]
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..ranges import require_choice
 from .attach import Handle
 from .context import Members, WithMask, choose_blocks
 from .registry import register_plugin
@@ -36,8 +37,7 @@ class ExtraBlock:
     def __init__(
         self, *, kind: Kind = "attention", position: int = -1, num_heads: int | None = None, mlp_ratio: float = 2.0
     ) -> None:
-        if kind not in KINDS:
-            raise ValueError(f"kind={kind!r} was given; allowed are {', '.join(map(repr, KINDS))}")
+        require_choice("kind", kind, KINDS)
         if num_heads is not None and num_heads < 1:
             raise ValueError(f"num_heads={num_heads} was given; at least 1 is needed")
         if not mlp_ratio > 0:

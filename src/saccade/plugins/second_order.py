@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..layers.covpool import Covariance, CrossCovariance
 from ..layers.second_order import Fusion, Pooling, SecondOrder
+from ..ranges import require_choice
 from .attach import Handle, attached
 from .context import Members
 from .registry import register_plugin
@@ -57,8 +58,7 @@ class SecondOrderHead:
         beside: bool = False,
         **options: Any,
     ) -> None:
-        if class_token not in ("auto", "none", None):
-            raise ValueError(f"class_token={class_token!r} was given; allowed are 'auto' and None (words alone)")
+        require_choice("class_token", class_token, ("auto", "none", None))
         if isinstance(head_dim, str) and head_dim != "width":
             raise ValueError(f"head_dim={head_dim!r} was given; give a whole number, 'width', or None")
         tried = head_dim if isinstance(head_dim, int) else 14

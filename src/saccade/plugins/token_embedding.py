@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from ..layers.token_embed import TOKEN_EMBEDS, TokenEmbed
+from ..ranges import require_choice
 from .attach import Handle
 from .registry import register_plugin
 from .tokens import Host, HostError
@@ -42,8 +43,7 @@ class TokenEmbedding:
         dim: int | None = None,
         stride: int | None = None,
     ) -> None:
-        if kind not in TOKEN_EMBEDS:
-            raise ValueError(f"kind={kind!r} was given; allowed are {', '.join(map(repr, TOKEN_EMBEDS))}")
+        require_choice("kind", kind, TOKEN_EMBEDS)
         if norm and kind != "densenet":
             raise ValueError(f"norm=True was given with kind={kind!r}; it belongs to 'densenet'")
         self.kind: Kind = kind

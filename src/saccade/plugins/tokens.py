@@ -77,10 +77,10 @@ class Host:
         layout: the layout of the final features.
         text: the model reads words, so there is a padding mask and no grid.
         feeding: paths of blocks whose output feeds a pyramid; empty where that cannot be told.
-        grid: the token grid if it cannot be told from the picture's size.
+        grid: the token grid if it cannot be told from the image's size.
         output_prefix: tokens before the word tokens in the final features.
         causal: a token sees only those before it.
-        joint: the embedding that takes the text's mask and puts text tokens before picture tokens; None elsewhere.
+        joint: the embedding that takes the text's mask and puts text tokens before image tokens; None elsewhere.
         mask_takers: modules that are told which tokens are padding, outermost first.
     """
 
@@ -222,7 +222,7 @@ def split_tokens(
         prefix_tokens: tokens to take off the front of a sequence; a map B, C, H, W carries them at every place, in
             further channels after its own.
         grid: the grid of a sequence, if known.
-        image_size: height and width of the pictures, to tell the grid by where it is not given.
+        image_size: height and width of the images, to tell the grid by where it is not given.
     """
     if layout == "NCHW":
         words = features.flatten(2).transpose(1, 2)
@@ -241,14 +241,14 @@ def split_tokens(
 
 
 def guess_grid(count: int, image_size: tuple[int, int]) -> tuple[int, int]:
-    """Return the factors of `count` whose ratio is nearest the picture's."""
+    """Return the factors of `count` whose ratio is nearest the image's."""
     height, width = image_size
     pairs = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
     best = min(pairs, key=lambda pair: abs(pair[0] * width - pair[1] * height))
     cell_h, cell_w = height / best[0], width / best[1]
     if max(cell_h, cell_w) > 1.5 * min(cell_h, cell_w):
         raise HostError(
-            f"{count} word tokens of a {height}x{width} picture form no grid of near-square cells",
+            f"{count} word tokens of a {height}x{width} image form no grid of near-square cells",
             "pass grid=(rows, columns), or prefix_tokens= if some of them are not word tokens",
         )
     return best
@@ -373,7 +373,7 @@ def _within(path: str, root: str) -> str:
 
 
 def _any_size(model: nn.Module, size: tuple[int, int]) -> dict[str, bool]:
-    """Return what a Hugging Face model must be told to take a picture of another size than it was built for."""
+    """Return what a Hugging Face model must be told to take an image of another size than it was built for."""
     built = getattr(model.config, "image_size", None)
     built = (built, built) if isinstance(built, int) else built
     takes = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters

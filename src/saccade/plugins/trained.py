@@ -67,3 +67,17 @@ def _features(model: Any, shape: tuple[int, ...]) -> Tensor | None:
 def new_parameters(model: nn.Module, known: set[int]) -> frozenset[str]:
     """Return the names of the parameters that are not among those with some ids."""
     return frozenset(name for name, value in model.named_parameters() if id(value) not in known)
+
+
+def zero_new_classifier(model: Any) -> None:
+    """Let a classifier that trained weights did not fill begin at zero.
+
+    No answer is preferred then before the first step, and what lies below hears only of what the classifier has learnt,
+    never of where chance had put it.
+    """
+    heads = model.get_classifier() if hasattr(model, "get_classifier") else ()
+    for head in heads if isinstance(heads, tuple) else (heads,):
+        named = {id(p) for name, p in model.named_parameters() if name in model.new_parameters}
+        if isinstance(head, nn.Linear) and all(id(p) in named for p in head.parameters()):
+            for parameter in head.parameters():
+                nn.init.zeros_(parameter)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..layers.broadcast import token_mean
+from ..ranges import require_choice
 from .attach import Handle
 from .context import choose_blocks
 from .registry import register_plugin
@@ -37,8 +38,7 @@ class UniformHead:
     def __init__(
         self, variant: Literal["A", "B", "C"] = "A", *, layers: Literal["upper", "all"] | Sequence[int] = "all"
     ) -> None:
-        if variant not in VARIANTS:
-            raise ValueError(f"variant={variant!r} was given; allowed are {', '.join(map(repr, VARIANTS))}")
+        require_choice("variant", variant, VARIANTS)
         self.variant = variant
         self.layers = layers
 

@@ -1,10 +1,10 @@
-"""Pages that stand alone: charts, tables and pictures in one HTML file, which needs no network to be read."""
+"""Pages that stand alone: charts, tables and images in one HTML file, which needs no network to be read."""
 
 from .chart import Point, line_chart, scatter
 from .heat import heat_map
+from .image import encode_image, png_uri
 from .markup import Html, escape, tag
 from .page import Section, facts, fold, grid, paragraph, render_page, table
-from .picture import encode_picture, png_uri
 from .rows import Interval, interval_chart, strip
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
     "Interval",
     "Point",
     "Section",
-    "encode_picture",
+    "encode_image",
     "escape",
     "facts",
     "fold",

@@ -1,4 +1,4 @@
-"""Sections on a classifier's answers: by class, confusions, calibration, the worst pictures."""
+"""Sections on a classifier's answers: by class, confusions, calibration, the worst images."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,9 +7,9 @@ import numpy as np
 
 from .chart import line_chart
 from .heat import heat_map
+from .image import encode_image
 from .markup import Html, join, shorten, tag
 from .page import Section, fold, grid, paragraph, table
-from .picture import encode_picture
 from .rows import Interval, share_chart
 from .tally import Answered, Bin, Score, calibration, class_scores, confused_pairs, confusion, wilson
 
@@ -18,16 +18,16 @@ WORST, BEST = 20, 5
 LISTED = 2000  # classes listed at all
 MAPPED = 30  # classes up to which confusions are a map
 BESIDE = 12  # classes up to which a map leaves room for a table beside it
-PICTURES = 24
+IMAGES = 24
 NAME = 120  # characters of a class' or a file's name
 
 
 def class_section(answered: Answered, classes: Sequence[str]) -> Section:
     """Return the accuracy of every class, the worst first."""
     scores = class_scores(answered, classes)
-    seen = sorted((score for score in scores if score.pictures), key=lambda score: (score.share, score.name))
-    absent = [score.name for score in scores if not score.pictures]
-    parts = [paragraph(_about_classes(seen), " The whisker is the 95% interval over the pictures of a class.")]
+    seen = sorted((score for score in scores if score.samples), key=lambda score: (score.share, score.name))
+    absent = [score.name for score in scores if not score.samples]
+    parts = [paragraph(_about_classes(seen), " The whisker is the 95% interval over the images of a class.")]
     if len(seen) <= MANY:
         parts.append(_class_chart(seen, title="Accuracy by class, worst first"))
     else:
@@ -40,7 +40,7 @@ def class_section(answered: Answered, classes: Sequence[str]) -> Section:
     if absent:
         names = ", ".join(shorten(name, 40) for name in absent[:20])
         more = f" and {len(absent) - 20} more" if len(absent) > 20 else ""
-        parts.append(paragraph(f"Without validation pictures: {names}{more}.", class_="note"))
+        parts.append(paragraph(f"Without validation images: {names}{more}.", class_="note"))
     return Section("classes", "Accuracy by class", join(*parts))
 
 
@@ -48,13 +48,13 @@ def confusion_section(answered: Answered, classes: Sequence[str]) -> Section:
     """Return which classes were taken for which."""
     wrong = int((~answered.correct).sum())
     if not wrong:
-        return Section("confusion", "Confusions", paragraph("No picture was taken for another class."))
+        return Section("confusion", "Confusions", paragraph("No image was taken for another class."))
     if len(classes) > MAPPED:
         return Section("confusion", "Confusions", _pair_table(answered, classes, most=20))
     most = confused_pairs(answered, most=3)
     text = "; ".join(
         f"{shorten(classes[pair.true], 40)} taken for {shorten(classes[pair.predicted], 40)}, "
-        f"{pair.pictures:,} of {pair.of:,}"
+        f"{pair.samples:,} of {pair.of:,}"
         for pair in most
     )
     drawing, pairs = _confusion_map(answered, classes, text), _pair_table(answered, classes, most=10)
@@ -71,7 +71,7 @@ def calibration_section(answered: Answered) -> Section:
     gap = float(answered.confidence.mean() - answered.correct.mean())
     text = (
         f"The model's mean confidence is {answered.confidence.mean():.1%} and it is right in "
-        f"{answered.correct.mean():.1%} of the pictures"
+        f"{answered.correct.mean():.1%} of the images"
     )
     leaning = (
         "on the whole too sure"
@@ -92,10 +92,10 @@ def calibration_section(answered: Answered) -> Section:
 def reliability_chart(bins: Mapping[str, Sequence[Bin]], *, title: str) -> Html:
     """Return the share of right answers by confidence, of one model or several; the intervals of up to two."""
     bands = {
-        name: [(one.confidence, *wilson(one.correct, one.pictures)) for one in found] for name, found in bins.items()
+        name: [(one.confidence, *wilson(one.correct, one.samples)) for one in found] for name, found in bins.items()
     }
     return line_chart(
-        {name: [(one.confidence, one.correct / one.pictures) for one in found] for name, found in bins.items()},
+        {name: [(one.confidence, one.correct / one.samples) for one in found] for name, found in bins.items()},
         title=title,
         x_label="confidence",
         y_label="right answers",
@@ -110,48 +110,48 @@ def reliability_chart(bins: Mapping[str, Sequence[Bin]], *, title: str) -> Html:
 
 def reliability_table(bins: Sequence[Bin], *, caption: str) -> Html:
     """Return answers in bins of confidence, and how many are right."""
-    rows = [[f"{one.confidence:.1%}", f"{one.correct / one.pictures:.1%}", f"{one.pictures:,}"] for one in bins]
-    return table(["Mean confidence", "Right", "Pictures"], rows, caption=caption, numeric=(0, 1, 2))
+    rows = [[f"{one.confidence:.1%}", f"{one.correct / one.samples:.1%}", f"{one.samples:,}"] for one in bins]
+    return table(["Mean confidence", "Right", "Images"], rows, caption=caption, numeric=(0, 1, 2))
 
 
-def picture_section(
+def image_section(
     answered: Answered,
     classes: Sequence[str],
     *,
     read: Callable[[int], np.ndarray | None],
     name: Callable[[int], str],
 ) -> Section:
-    """Return the pictures with the highest loss.
+    """Return the images with the highest loss.
 
     Args:
         answered: the answers.
         classes: names of the classes.
-        read: gives the picture of a place, or None where it cannot.
+        read: gives the image of a place, or None where it cannot.
         name: gives the name of a place.
     """
     items: list[Html] = []
     # NaN counts as the highest loss: the reader should see it first.
     for index in np.argsort(-np.nan_to_num(answered.loss, nan=math.inf), kind="stable"):
-        if len(items) == PICTURES:
+        if len(items) == IMAGES:
             break
         place = int(answered.places[index])
         pixels = read(place)
         if pixels is not None:
-            items.append(_picture(answered, int(index), classes, pixels, shorten(name(place), NAME)))
+            items.append(_image(answered, int(index), classes, pixels, shorten(name(place), NAME)))
     about = (
-        "The validation pictures with the highest loss: first those that were answered wrongly with confidence. Wrong "
-        "labels and damaged pictures gather here, so look at the labels before blaming the model."
+        "The validation images with the highest loss: first those that were answered wrongly with confidence. Wrong "
+        "labels and damaged images gather here, so look at the labels before blaming the model."
     )
-    shown = tag("ol", *items, class_="pictures") if items else paragraph("No picture could be read.", class_="note")
-    return Section("pictures", "The worst pictures", join(paragraph(about), shown))
+    shown = tag("ol", *items, class_="pictures") if items else paragraph("No image could be read.", class_="note")
+    return Section("pictures", "The worst images", join(paragraph(about), shown))
 
 
-def _picture(answered: Answered, index: int, classes: Sequence[str], pixels: np.ndarray, name: str) -> Html:
+def _image(answered: Answered, index: int, classes: Sequence[str], pixels: np.ndarray, name: str) -> Html:
     true = shorten(classes[answered.labels[index]], NAME)
     answer = shorten(classes[answered.predictions[index]], NAME)
     right = " (right)" if answered.correct[index] else ""
     said = f"{right}, {answered.confidence[index]:.0%} sure"
-    image = encode_picture(pixels, alt=f"{name}: {true}, answered {answer}")
+    image = encode_image(pixels, alt=f"{name}: {true}, answered {answer}")
     return tag(
         "li",
         tag("div", image, class_="frame"),
@@ -164,8 +164,8 @@ def _picture(answered: Answered, index: int, classes: Sequence[str], pixels: np.
 def _about_classes(seen: Sequence[Score]) -> str:
     worst, best = seen[0], seen[-1]
     return (
-        f"From {shorten(worst.name, 60)} ({worst.share:.1%} of {worst.pictures:,}) to {shorten(best.name, 60)} "
-        f"({best.share:.1%} of {best.pictures:,}); the mean over {len(seen):,} classes is "
+        f"From {shorten(worst.name, 60)} ({worst.share:.1%} of {worst.samples:,}) to {shorten(best.name, 60)} "
+        f"({best.share:.1%} of {best.samples:,}); the mean over {len(seen):,} classes is "
         f"{sum(score.share for score in seen) / len(seen):.1%}."
     )
 
@@ -174,7 +174,7 @@ def _class_chart(scores: Sequence[Score], *, title: str) -> Html:
     rows = []
     for score in scores:
         low, high = score.interval
-        rows.append(Interval(score.name, low, score.share, high, f"{score.correct:,} of {score.pictures:,}"))
+        rows.append(Interval(score.name, low, score.share, high, f"{score.correct:,} of {score.samples:,}"))
     return share_chart(rows, title=title, measure="Accuracy", name_label="Class", remark_label="Right")
 
 
@@ -197,7 +197,7 @@ def _confusion_map(answered: Answered, classes: Sequence[str], text: str) -> Htm
         shares,
         rows=classes,
         columns=classes,
-        title="Answers of each true class, in percent of its pictures",
+        title="Answers of each true class, in percent of its images",
         row_label="true class",
         column_label="answered class",
         texts=texts,
@@ -216,13 +216,13 @@ def _pair_table(answered: Answered, classes: Sequence[str], *, most: int) -> Htm
         [
             shorten(classes[pair.true], NAME),
             shorten(classes[pair.predicted], NAME),
-            f"{pair.pictures:,} of {pair.of:,}",
-            f"{pair.pictures / pair.of:.1%}",
+            f"{pair.samples:,} of {pair.of:,}",
+            f"{pair.samples / pair.of:.1%}",
         ]
         for pair in pairs
     ]
     return table(
-        ["True class", "Answered", "Pictures", "Share"],
+        ["True class", "Answered", "Images", "Share"],
         rows,
         caption=f"The {len(rows)} pairs of classes confused most often",
         numeric=(2, 3),

@@ -11,10 +11,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Answered:
-    """What a model said to pictures, N each.
+    """What a model said to images, N each.
 
     Args:
-        places: of the pictures in their source.
+        places: of the images in their source.
         labels: the true classes.
         predictions: the classes answered.
         confidence: share of the class answered.
@@ -37,21 +37,21 @@ class Answered:
 
 
 class Score(NamedTuple):
-    """Right answers out of pictures, with the Wilson interval of their share."""
+    """Right answers out of images, with the Wilson interval of their share."""
 
     name: str
     correct: int
-    pictures: int
+    samples: int
 
     @property
     def share(self) -> float:
         """The share of right answers."""
-        return self.correct / self.pictures if self.pictures else math.nan
+        return self.correct / self.samples if self.samples else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
         """Its 95% interval."""
-        return wilson(self.correct, self.pictures)
+        return wilson(self.correct, self.samples)
 
 
 class Pair(NamedTuple):
@@ -59,7 +59,7 @@ class Pair(NamedTuple):
 
     true: int
     predicted: int
-    pictures: int
+    samples: int
     of: int
 
 
@@ -68,7 +68,7 @@ class Bin(NamedTuple):
 
     confidence: float
     correct: int
-    pictures: int
+    samples: int
 
 
 def wilson(correct: int, count: int, *, level: float = 0.95) -> tuple[float, float]:

@@ -1,10 +1,12 @@
-"""What a model says to one sample."""
+"""What a model says to one sample, and whether raw answers are what a spec names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from ..data.spec import InputSpec
 
 
 @dataclass(frozen=True)
@@ -26,3 +28,9 @@ class Answer:
     said: tuple[str, ...] = ()
     mask: np.ndarray | None = None
     colours: Mapping[str, str] = field(default_factory=dict)
+
+
+def require_width(output: np.ndarray, spec: InputSpec, numbers: str, outputs: str) -> None:
+    """Refuse raw answers that are not one number for each output, B, outputs."""
+    if output.ndim != 2 or output.shape[1] != len(spec.outputs):
+        raise ValueError(f"it gives {output.shape[-1]} {numbers} for {len(spec.outputs)} {outputs}")

@@ -10,8 +10,6 @@ from ..data.targets import Targets
 from ..registry import parse_options
 from .task import TASKS, Task
 
-FIRST = "classify"  # asked first what a list's columns are for
-
 
 @dataclass(frozen=True)
 class TaskChoice:
@@ -71,8 +69,7 @@ def open_samples(text: str | None, config: DataConfig) -> tuple[TaskChoice, Data
 
 def read_by_layout(table: Table) -> Targets:
     """Return what the first task that knows a table's columns makes of them."""
-    for name in dict.fromkeys((FIRST, *TASKS)):
-        kind = find_task(name)
+    for kind in sorted(map(find_task, TASKS), key=lambda kind: kind.rank):
         if kind.claims(table):
             return kind.read_table(table, kind.Options())
     raise table.refuse(

@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..data.image import BadSample
 from ..data.source import Source
+from ..report.image import encode_image
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, paragraph
-from ..report.picture import encode_picture
 from .metric import PLACE, MetricSpec
 
 NAME = 120  # characters of a name
-PICTURES = 24
+IMAGES = 24
 RESAMPLES = 400
 
 
@@ -53,7 +53,8 @@ class Shown:
     @property
     def count(self) -> int:
         """Validation samples."""
-        return int(self.summary.get("validation", {}).get("pictures", 0))
+        found = self.summary.get("validation", {})
+        return int(found.get("samples", found.get("pictures", 0)))  # the name before
 
     def value(self, name: str) -> float | None:
         """Return what the run ended with in a metric."""
@@ -77,7 +78,13 @@ class Shown:
 
 
 class Page:
-    """What a task adds; this one serves any task that has nothing of its own to show."""
+    """What a task adds; this one serves any task that has nothing of its own to show.
+
+    Attributes:
+        note: a remark on the numbers at the head of the page.
+    """
+
+    note: ClassVar[str] = ""
 
     @classmethod
     def sentence(cls, shown: Shown) -> Html:
@@ -95,10 +102,10 @@ class Page:
     @classmethod
     def unfinished(cls, shown: Shown) -> Html:
         """Return what is said of a run without a result."""
-        told = (
+        message = (
             f" was trained on {shorten(shown.data, NAME)}; the run has not come to its end, so there is no result yet."
         )
-        return join(shown.model, told)
+        return join(shown.model, message)
 
     @classmethod
     def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
@@ -112,9 +119,9 @@ class Page:
         return found
 
     @classmethod
-    def about(cls, shown: Shown) -> Html | None:  # noqa: ARG003
-        """Return a remark on the numbers at the head of the page."""
-        return None
+    def about(cls, shown: Shown) -> Html | None:
+        """Return the remark on the numbers at the head of the page."""
+        return paragraph(cls.note, class_="note") if cls.note and shown.summary else None
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:  # noqa: ARG003
@@ -130,42 +137,43 @@ def worst_section(shown: Shown, losses: np.ndarray, tell: Callable[[Shown, int],
         losses: of every sample.
         tell: returns lines on the sample of a number.
     """
-    title = "The worst pictures"
+    title = "The worst images"
     if shown.source is None or not shown.same_samples:
-        return no_pictures(shown, title)
+        return no_images(shown, title)
     places = shown.predictions[PLACE]
     items: list[Html] = []
     # NaN counts as the highest loss: the reader should see it first.
     for index in np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable"):
-        if len(items) == PICTURES:
+        if len(items) == IMAGES:
             break
         place = int(places[index])
         pixels = shown.read(place)
         if pixels is not None:
             name = shorten(shown.source.name(place), NAME)
-            image = tag("div", encode_picture(pixels, alt=name), class_="frame")
+            image = tag("div", encode_image(pixels, alt=name), class_="frame")
             items.append(tag("li", image, *tell(shown, int(index)), paragraph(name, class_="name")))
     about = (
-        "The validation pictures that are farthest off. Wrong targets and damaged pictures gather here, so look at the "
+        "The validation images that are farthest off. Wrong targets and damaged images gather here, so look at the "
         "targets before blaming the model."
     )
-    body = tag("ol", *items, class_="pictures") if items else paragraph("No picture could be read.", class_="note")
+    body = tag("ol", *items, class_="pictures") if items else paragraph("No image could be read.", class_="note")
     return Section("pictures", title, join(paragraph(about), body))
 
 
-def bootstrap(statistic: Callable[[np.ndarray], float], count: int) -> tuple[float, float]:
-    """Return the 95% interval of a statistic over samples, by resampling them, the same way each time."""
-    draws = np.random.default_rng(0)
-    found = [
-        statistic(draws.integers(0, count, count)) for _ in range(RESAMPLES if count <= 20_000 else RESAMPLES // 4)
-    ]
+def bootstrap(statistic: Callable[..., float], *columns: np.ndarray) -> tuple[float, float]:
+    """Return the 95% interval of a statistic of columns, N, ... each, by resampling samples, the same way each time."""
+    draws, count = np.random.default_rng(0), len(columns[0])
+    found = []
+    for _ in range(RESAMPLES if count <= 20_000 else RESAMPLES // 4):
+        keep = draws.integers(0, count, count)
+        found.append(float(statistic(*(column[keep] for column in columns))))
     low, high = np.nanpercentile(found, (2.5, 97.5)) if np.isfinite(found).any() else (np.nan, np.nan)
     return float(low), float(high)
 
 
-def no_pictures(shown: Shown, title: str) -> Section:
+def no_images(shown: Shown, title: str) -> Section:
     """Return the section that says why no validation samples are shown."""
-    told = "The validation pictures were not at hand when this page was written."
+    message = "The validation images were not at hand when this page was written."
     if shown.source is not None:
-        told = "The validation pictures are not those of the run any more, so none are shown."
-    return Section("pictures", title, paragraph(told, class_="note"))
+        message = "The validation images are not those of the run any more, so none are shown."
+    return Section("pictures", title, paragraph(message, class_="note"))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig
+from ..config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig, leave_out
 from ..data.augment import Augment, Follow, keep_targets
 from ..data.feed import Batch, Expand, Feed
 from ..data.framing import Encoder, ImageEncoder
@@ -23,7 +23,7 @@ from ..data.open import Data, open_configured
 from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.table import Table
-from ..data.targets import Targets
+from ..data.targets import Counts, Targets
 from ..data.validation import Validation
 from ..models._identify import resolve_name
 from ..registry import Registry
@@ -56,6 +56,7 @@ class Task(nn.Module):
         masks: whether its answers are masks.
         reads: what a sample is: "image" or "text".
         own_models: whether its models are none of timm's: `create_model` builds them from the spec.
+        rank: tasks are asked from the lowest on whether a list is theirs; one that takes nearly any has a high one.
     """
 
     name: ClassVar[str] = ""
@@ -69,19 +70,27 @@ class Task(nn.Module):
     masks: ClassVar[bool] = False
     reads: ClassVar[str] = "image"
     own_models: ClassVar[bool] = False
+    rank: ClassVar[int] = 50
 
     model: nn.Module
+    options: Any
     spec: InputSpec | None = None
+
+    def __init__(self, model: nn.Module | None = None, *, options: Any = None) -> None:
+        super().__init__()
+        if model is not None:
+            self.model = model
+        self.options = options or self.Options()
 
     # From data to a batch
 
     @classmethod
-    def claims(cls, table: Table) -> bool:  # noqa: ARG003
+    def claims(cls, table: Table) -> bool:
         """Tell whether a table's columns say by themselves that they are for this task."""
         return False
 
     @classmethod
-    def read_table(cls, table: Table, options: Any) -> Targets:  # noqa: ARG003
+    def read_table(cls, table: Table, options: Any) -> Targets:
         """Return what a table's columns say of its rows, or raise ValueError."""
         raise table.refuse(f"what the task {cls.name} reads; this task reads no lists")
 
@@ -93,7 +102,8 @@ class Task(nn.Module):
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         """Return settings without what makes no sense for the task, and remarks on what was left out."""
-        return config, []
+        mixes = cls.mixed_targets.__func__ is not Task.mixed_targets.__func__  # type: ignore[attr-defined]
+        return (config, []) if mixes else leave_out(config, ("mixup", "cutmix"), f"{cls.name} mixes no targets")
 
     @classmethod
     def complete_spec(cls, spec: InputSpec, data: Data) -> None:
@@ -113,23 +123,18 @@ class Task(nn.Module):
         """Add to a spec what the model that settings name tells and answers are read by, such as its tokenizer."""
 
     @classmethod
-    def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module | None:  # noqa: ARG003
+    def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module | None:
         """Return the model of settings and a spec; None leaves it to timm."""
         return None
 
     @classmethod
-    def primary_of(cls, spec: InputSpec) -> str:  # noqa: ARG003
+    def primary_of(cls, spec: InputSpec) -> str:
         """Return the name of the metric that a run on such samples is judged by."""
         return cls.primary
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
         """Refuse, by ValueError, what no answer can be read by: the spec of a file from elsewhere may say anything."""
-
-    @classmethod
-    def num_outputs(cls, spec: InputSpec) -> int:
-        """Return how many numbers a model gives for a sample."""
-        return len(spec.outputs)
 
     @classmethod
     def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:
@@ -142,7 +147,7 @@ class Task(nn.Module):
         return encode
 
     @classmethod
-    def mixed_targets(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig) -> Follow:  # noqa: ARG003
+    def mixed_targets(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig) -> Follow:
         """Return what targets become where images are mixed; refuses mixing unless a task knows what it means."""
         return keep_targets
 
@@ -153,36 +158,36 @@ class Task(nn.Module):
         return Augment(augment, mean=spec.mean, std=spec.std, img_size=spec.img_size, targets=targets, device=device)
 
     @classmethod
-    def graph_inputs(cls, spec: InputSpec) -> tuple[str, ...]:  # noqa: ARG003
+    def graph_inputs(cls, spec: InputSpec) -> tuple[str, ...]:
         """Return the names of what a model is asked about, as a batch and an exported graph have them."""
         return ("image",)
 
     @classmethod
-    def pack(cls, batch: Batch, spec: InputSpec) -> Tensor:  # noqa: ARG003
+    def pack(cls, batch: Batch, spec: InputSpec) -> Tensor:
         """Take what a model is asked about out of a batch, as one tensor, B, ..."""
         return batch.pop("image")
 
     @classmethod
-    def unpack(cls, packed: Tensor, spec: InputSpec) -> Batch:  # noqa: ARG003
+    def unpack(cls, packed: Tensor, spec: InputSpec) -> Batch:
         """Return what `pack` took, by name."""
         return {"image": packed}
 
     @classmethod
-    def stack(cls, samples: Sequence[Tensor], spec: InputSpec) -> Tensor:  # noqa: ARG003
+    def stack(cls, samples: Sequence[Tensor], spec: InputSpec) -> Tensor:
         """Return packed samples, one tensor each, as a packed batch."""
         return torch.stack(list(samples))
 
     @classmethod
     def own_batches(
         cls,
-        train: Source | Stream,  # noqa: ARG003
-        val: Source,  # noqa: ARG003
-        config: TrainConfig,  # noqa: ARG003
-        spec: InputSpec,  # noqa: ARG003
+        train: Source | Stream,
+        val: Source,
+        config: TrainConfig,
+        spec: InputSpec,
         *,
-        device: torch.device,  # noqa: ARG003
-        rank: int,  # noqa: ARG003
-        world: int,  # noqa: ARG003
+        device: torch.device,
+        rank: int,
+        world: int,
     ) -> tuple[Feed, Validation] | None:
         """Return training and validation batches of samples that are no images; None has them framed and read."""
         return None
@@ -190,12 +195,12 @@ class Task(nn.Module):
     # In training
 
     @classmethod
-    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:  # noqa: ARG003
+    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:
         """Return arguments of a model's constructor that the task asks for, such as taking images of any size."""
         return {}
 
     @classmethod
-    def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:  # noqa: ARG003
+    def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
         """Return a model with the task's own head on it; most tasks take a model with its classifier as it is."""
         if config.head is not None:
             raise ConfigError(
@@ -209,24 +214,29 @@ class Task(nn.Module):
         model: nn.Module,
         spec: InputSpec,
         *,
-        options: Any = None,  # noqa: ARG003
-        loss: LossConfig | None = None,  # noqa: ARG003
-        counts: Tensor | None = None,  # noqa: ARG003
-        total: int | None = None,  # noqa: ARG003
+        options: Any = None,
+        loss: LossConfig | None = None,
+        counts: Tensor | None = None,
+        total: int | None = None,
     ) -> "Task":
         """Return the task around a model, by settings.
 
         Args:
-            model: answers with `num_outputs` numbers a sample.
+            model: answers with a number for each of the spec's outputs.
             spec: what goes in and comes out.
             options: of the task; the defaults if not given.
             loss: what is asked of the answers.
             counts: training samples that speak of each output, where they are known.
             total: training samples, where they are known.
         """
-        task = cls(model)
-        task.spec = spec
+        task = cls(model, **cls.arguments(spec, options, loss, Counts(counts, total)))
+        task.spec, task.primary = spec, cls.primary_of(spec)  # type: ignore[misc]
         return task
+
+    @classmethod
+    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
+        """Return what the constructor is given besides the model; arguments as for `build`."""
+        return {"options": options} if cls.Options is not NoOptions else {}
 
     def forward(
         self,
@@ -252,16 +262,17 @@ class Task(nn.Module):
         """Return "output" and, for a batch with targets, "loss" and its parts; arguments as for calling the task."""
         raise NotImplementedError
 
+    def refuse_draws(self, draws: Mapping[str, Any]) -> None:
+        """Refuse draws that were made for another task."""
+        if draws:
+            raise TypeError(f"{type(self).__name__} was given {', '.join(draws)}, which it has no use for")
+
     def ask(self, batch: Batch) -> Any:
         """Return what the model answers to a batch's inputs."""
         return self.model(batch["image"])
 
     def draw(
-        self,
-        batch_size: int,  # noqa: ARG002
-        *,
-        device: torch.device | str,  # noqa: ARG002
-        generator: torch.Generator | None = None,  # noqa: ARG002
+        self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
         """Draw what one step of the task needs, to be passed to it by name.
 
@@ -273,15 +284,15 @@ class Task(nn.Module):
     def set_epoch(self, epoch: float, total_epochs: int) -> None:
         """Tell the task how far training is; for those whose loss changes with it."""
 
-    def follow(self, result: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, ...]:  # noqa: ARG002
+    def follow(self, result: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, ...]:
         """Return sums over a training batch's samples, one for each name in `running`."""
         return ()
 
-    def weight_of(self, batch: Batch) -> Tensor | None:  # noqa: ARG002
+    def weight_of(self, batch: Batch) -> Tensor | None:
         """Return the sum of the samples' weights that the loss is divided by; None where every sample counts as one."""
         return None
 
-    def reweigh(self, result: dict[str, Tensor], batch: Batch, mean: Tensor | None) -> dict[str, Tensor]:  # noqa: ARG002
+    def reweigh(self, result: dict[str, Tensor], batch: Batch, mean: Tensor | None) -> dict[str, Tensor]:
         """Return a part's result with its loss such that the mean over parts, by samples, is the whole batch's loss.
 
         Args:
@@ -308,13 +319,8 @@ class Task(nn.Module):
         inputs = {name: value for name, value in batch.items() if name not in ("target", "place")}
         return self.read(self(inputs)["output"].float(), batch)
 
-    def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:  # noqa: ARG002
-        """Return what a model's raw answer says, ready to be measured; an exported model's answer is read by this too.
-
-        Args:
-            output: raw, B, ...
-            batch: what was asked about, with targets where they are known.
-        """
+    def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return what a raw answer, B, ..., says to a batch, ready to be measured; that of an exported model, too."""
         return {"output": output}
 
     @classmethod
@@ -337,30 +343,18 @@ class Task(nn.Module):
     # For people
 
     @classmethod
-    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:  # noqa: ARG003
+    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
         """Return raw answers, B, ..., as people and programs want them, such as shares that sum to one."""
         return output
 
     @classmethod
-    def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:  # noqa: ARG003
-        """Return what `read_output` gave for one sample in terms of its image before it was framed.
-
-        Args:
-            row: of that sample.
-            size: height and width of the image.
-            spec: of the model.
-        """
+    def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:
+        """Return what `read_output` gave for one sample in terms of its image, of that size, before it was framed."""
         return row
 
     @classmethod
     def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
-        """Return what `read_output` gave for one sample in words, rows and names.
-
-        Args:
-            row: of that sample.
-            spec: of the model.
-            top: parts of the answer to name at most, where there are many.
-        """
+        """Return what `read_output` gave for one sample in words and rows, `top` of them where there are many."""
         raise NotImplementedError
 
     @classmethod
@@ -370,8 +364,9 @@ class Task(nn.Module):
 
     @classmethod
     def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:
-        """Return an answer's cells in such a table, texts and numbers."""
-        raise NotImplementedError
+        """Return an answer's cells in such a table, texts and numbers: the names and shares of its first rows."""
+        cells: list[str | float] = [cell for name, _, share in answer.rows[:top] for cell in (name, share or 0.0)]
+        return cells + [""] * (len(cls.table_head(spec, top=top)) - len(cells))
 
     @classmethod
     def line_record(cls, answer: Answer) -> dict[str, Any]:

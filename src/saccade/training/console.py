@@ -19,7 +19,7 @@ REFRESH = 0.5  # seconds; the loss of a GPU is waited for no more often
 LOG = 30.0  # seconds between lines on a log, which has no bar
 FIRST_STEPS, FIRST_SECONDS = 3, 2.0  # that the whole time is judged by, after one to warm up
 WORTH_SAYING = 10.0  # seconds that a run takes at least before its time is spoken of
-FORWARD = 0.3  # of a step's time: a picture that is asked about, not trained on
+FORWARD = 0.3  # of a step's time: an image that is asked about, not trained on
 
 
 class Console:
@@ -156,8 +156,8 @@ class Console:
         if spec is not None and f"val_{spec.name}" in record:
             parts += [f"val {spec.words} {spec.show(record[f'val_{spec.name}'])}"]
         parts += [f"{record['images_per_second']:,.0f} samples/s"]
-        if record["bad_pictures"]:
-            parts += [f"{count_of(record['bad_pictures'], 'unreadable sample')} skipped"]
+        if record["bad_samples"]:
+            parts += [f"{count_of(record['bad_samples'], 'unreadable sample')} skipped"]
         self.logged = time.monotonic()
         self.say("  ".join([*parts, *self._left(self.logged)]))
 

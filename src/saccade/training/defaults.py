@@ -1,4 +1,4 @@
-"""Settings that are left to the pictures: their size, and how many make a batch."""
+"""Settings that are left to the images: their size, and how many make a batch."""
 
 import io
 import math
@@ -15,8 +15,8 @@ from ..models._builder import OPTIONS_ABOVE_SMALL, SMALL_SIDE
 from ..wording import count_of
 
 MIDDLE = 96  # what larger ones are brought to for a model that is made for small ones; a CPU needs to keep up as well
-SAMPLED = 48  # pictures whose size is looked at
-FEWEST = 16  # pictures in a batch that was made smaller
+SAMPLED = 48  # images whose size is looked at
+FEWEST = 16  # images in a batch that was made smaller
 FEW = 5000  # photographs that are few to learn from alone
 FROM_SCRATCH = (
     "{samples} photographs are trained on from random weights; with so few, trained weights mostly give far more: "
@@ -30,14 +30,14 @@ def cores() -> int:
 
 
 def side_for(side: int | None, usual: int) -> int:
-    """Return the side that pictures in files are trained at if none is asked for.
+    """Return the side that images in files are trained at if none is asked for.
 
     Args:
         side: their typical one; None if it is not known.
         usual: the model's own.
 
     Returns:
-        The usual side of a model for large pictures; for one that is made for small ones, that of the pictures
+        The usual side of a model for large images; for one that is made for small ones, that of the images
         themselves, in steps of 32 pixels and at most 96.
     """
     return usual if side is None or usual > SMALL_SIDE else min(max(side // 32 * 32, usual), MIDDLE)
@@ -60,7 +60,7 @@ def typical_side(data: Source | Stream) -> int | None:
             with Image.open(raw if isinstance(raw, Path) else io.BytesIO(raw or b"")) as image:
                 sides.append(min(image.size))
         except (OSError, ValueError, Image.DecompressionBombError):
-            continue  # a bad picture is told of when it is read
+            continue  # a bad image is told of when it is read
     return int(np.median(sides)) if sides else None
 
 
@@ -87,13 +87,13 @@ def epochs_for(config: TrainConfig, samples: int | None, batch: int) -> int:
 
 
 def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, samples: int | None) -> list[str]:
-    """Return what a user should know of the settings that were left to the pictures.
+    """Return what a user should know of the settings that were left to the images.
 
     Args:
         config: as they were given.
         resolved: as they were filled in.
-        side: the typical one of the pictures' files.
-        pictures: how many are trained on; None if that is not known.
+        side: the typical one of the images' files.
+        images: how many are trained on; None if that is not known.
     """
     notes = []
     size = resolved.data.img_size

@@ -41,7 +41,8 @@ def small_options(config: TrainConfig, name: str, side: int) -> dict[str, Any]:
         return {}
     wanted = side / family.patches
     patch = min((size for size in range(1, side + 1) if side % size == 0), key=lambda size: (abs(size - wanted), size))
-    return {"patch_size": patch, **family.options}
+    stride = {} if family.strides is None else {"stride": max(round(side / family.strides), 1)}
+    return {"patch_size": patch, **stride, **family.options}
 
 
 def _resolved(config: TrainConfig) -> bool:

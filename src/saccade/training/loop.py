@@ -91,7 +91,7 @@ class Loop(Step):
 
     def _train_epoch(self) -> None:
         self.task.train()
-        still(self.task.model)
+        still(self.task.model, statistics=self.config.model.keep_statistics)
         self.task.set_epoch(self.epoch, self.config.schedule.epochs)
         strong = self.epoch < self.config.schedule.epochs - self.config.augment.off_epochs
         first = self.step - self.epoch * self.feed.steps
@@ -105,7 +105,7 @@ class Loop(Step):
             self._checkpoint_or_stop()
 
     def _checkpoint_or_stop(self) -> None:
-        """Save if it is time, stop if told to, refuse to go on with a loss that is not finite."""
+        """Save if it is time, stop if told to, refuse to continue with a loss that is not finite."""
         every = self.config.keep.every_steps
         due = every is not None and self.step % every == 0
         wait = self.device.type == "cpu" and self.world.size == 1
@@ -149,7 +149,7 @@ class Loop(Step):
             self._judge(record[f"val_{self.primary.name}"])
         self.world.unite(self.feed.bad)
         record |= {"images_per_second": count / max(self.seconds, 1e-9), "seconds": self.seconds}
-        record["bad_pictures"] = count_bad(self.feed.bad) + count_bad(self.parts.validation.bad)
+        record["bad_samples"] = count_bad(self.feed.bad) + count_bad(self.parts.validation.bad)
         self.seconds = 0.0
         if self.world.is_main:
             self.run.append(record)
@@ -205,8 +205,8 @@ class Loop(Step):
             raise TrainingError(self._not_finite("a weight"))
         self.world.unite(self.feed.bad)
         tensors: dict[str, Tensor] = {f"task.{name}": v for name, v in self.task.state_dict().items()}
-        moments, memory = optimizer_state(self.optimizer, self.names, self.begun)
-        tensors |= {f"optim.{name}": v for name, v in moments.items()}
+        kept, memory = optimizer_state(self.optimizer, self.names, self.begun)
+        tensors |= {f"optim.{name}": v for name, v in kept.items()}
         if self.average is not None:
             tensors |= {f"average.{name}": v for name, v in self.average.tensors().items()}
         tensors["totals"] = self.world.total(self.totals)
@@ -254,9 +254,9 @@ class Loop(Step):
         self._refuse_other_data(state.record["data"])
         for name, value in self.task.state_dict().items():
             fill(value, state.tensors[f"task.{name}"])
-        moments = {name[6:]: v for name, v in state.tensors.items() if name.startswith("optim.")}
+        tensors = {name[6:]: v for name, v in state.tensors.items() if name.startswith("optim.")}
         counts_on = self.device if self.graphs or self.config.optim.name in ("adam", "adamw") else None
-        load_optimizer_state(self.optimizer, self.names, moments, state.record["optimizer"], counts_on=counts_on)
+        load_optimizer_state(self.optimizer, self.names, tensors, state.record["optimizer"], counts_on=counts_on)
         if self.average is not None:
             for name, value in self.average.tensors().items():
                 fill(value, state.tensors[f"average.{name}"])

@@ -72,7 +72,7 @@ class Fitting:
         if epochs < 1:
             raise BudgetError(
                 f"time={say_duration(seconds)} was given and one epoch takes about {say_duration(pace.seconds(1))}; "
-                "give more, a smaller model or --img-size, or fewer pictures (--set data.train_limit=N)"
+                "give more, a smaller model or --img-size, or fewer images (--set data.train_limit=N)"
             )
         config = overlay(config, {"schedule.epochs": epochs, "schedule.steps": None})
         to = f"{say_duration(seconds)}: " if self.seconds is not None else _machine(config, data)
@@ -116,8 +116,8 @@ def _said(asked: TrainConfig, config: TrainConfig, pace: Pace, most: int, *, to:
 def _machine(config: TrainConfig, data: Data) -> str:
     samples = data.train.length if isinstance(data.train, Stream) else len(data.train)
     samples = min(samples, config.data.train_limit or samples) if samples is not None else None
-    pictures = "" if samples is None else f" and {count_of(samples, 'training picture')}"
-    return f"{count_of(cores(), 'CPU core')}{pictures}: "
+    images = "" if samples is None else f" and {count_of(samples, 'training image')}"
+    return f"{count_of(cores(), 'CPU core')}{images}: "
 
 
 def decides_how_long(given: dict[str, Any]) -> bool:

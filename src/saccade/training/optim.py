@@ -190,7 +190,8 @@ def _groups(task: Task, config: OptimConfig) -> list[dict[str, Any]]:
         )
     new: frozenset[str] | None = getattr(model, "new_parameters", None)
     if new is not None:
-        groups = _parted(groups, {id(p) for name, p in model.named_parameters() if name in new})
+        fresh = {id(p) for name, p in model.named_parameters() if name in new}
+        groups = _parted(groups, fresh, scale=config.new_scale)
     known = {id(p) for group in groups for p in group["params"]}
     extra = nn.ParameterList([p for p in task.parameters() if p.requires_grad and id(p) not in known])
     if len(extra):
@@ -198,12 +199,12 @@ def _groups(task: Task, config: OptimConfig) -> list[dict[str, Any]]:
     return [group for group in groups if group["params"]]
 
 
-def _parted(groups: list[dict[str, Any]], new: set[int]) -> list[dict[str, Any]]:
-    """Return groups in which what is new and what trained weights filled are apart; what is new learns at full rate."""
+def _parted(groups: list[dict[str, Any]], new: set[int], *, scale: float) -> list[dict[str, Any]]:
+    """Return groups in which what is new, at a rate of its own, and what trained weights filled are apart."""
     found = []
     for group in groups:
         fresh = [p for p in group["params"] if id(p) in new]
         kept = [p for p in group["params"] if id(p) not in new]
         found.append({**group, "params": kept, "trained": True})
-        found.append({**group, "params": fresh, "lr_scale": 1.0})
+        found.append({**group, "params": fresh, "lr_scale": scale})
     return found

@@ -145,7 +145,7 @@ def copy_over(task: nn.Module, world: World, *, device: torch.device, probe: Cal
         task: the same in every process.
         world: those processes.
         device: of this one.
-        probe: runs the task forward and backward once on a few pictures; looking for parameters without a gradient in
+        probe: runs the task forward and backward once on a few images; looking for parameters without a gradient in
             every step would cost a walk through the graph each time, so it is done only where this finds some.
     """
     from torch.nn.parallel import DistributedDataParallel

@@ -72,7 +72,7 @@ def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
         config = overlay(config, {key: value for key, value in more.items() if key != "grid"}, source=f"recipe {name}")
     if model is not None and find_model(model) != find_model(config.model.name):
         config = replace(config, model=replace(config.model, options={}))  # they were meant for the recipe's model
-    if {"optim.batch_size", "optim.lr"} & given.keys():  # then they are what was asked for, however few the pictures
+    if {"optim.batch_size", "optim.lr"} & given.keys():  # then they are what was asked for, however few the images
         given = {"optim.least_steps": None, **given}
     if "schedule.epochs" in given:
         given = {"schedule.steps": None, **given}
@@ -116,6 +116,7 @@ class Family:
         settings: laid over a recipe's.
         measured: what they come from.
         patches: along a side of small images; None leaves the model's own.
+        strides: steps between patches along a side of small images, of models whose patches overlap.
         options: of the model's constructor, for small images.
         only: pattern of the names that patches and options are for.
     """
@@ -124,6 +125,7 @@ class Family:
     settings: Mapping[str, Any]
     measured: str
     patches: int | None = None
+    strides: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     only: str = "*"
 
@@ -138,7 +140,7 @@ def family_of(recipe: str | None, model: str) -> Family | None:
     for name, about in _families(recipe).items():
         if any(fnmatchcase(model.split(".")[0], pattern) for pattern in about["models"]):
             small = about.get("small_images", {})
-            more = {key: small[key] for key in ("patches", "options", "only") if key in small}
+            more = {key: small[key] for key in ("patches", "strides", "options", "only") if key in small}
             return Family(name, about["settings"], about["measured"], **more)
     return None
 

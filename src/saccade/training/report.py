@@ -32,11 +32,11 @@ SETTINGS = 200_000  # characters of config.yaml
 
 
 def write_report(run: Run, data: Data | None = None) -> Path:
-    """Write a run's report.html, from its folder alone except for the pictures shown.
+    """Write a run's report.html, from its folder alone except for the images shown.
 
     Args:
         run: finished or not; what it does not hold is left out.
-        data: what it was trained on; None to show no pictures.
+        data: what it was trained on; None to show no images.
     """
     write_text(run.report, _render(run, data))
     return run.report
@@ -195,7 +195,7 @@ def _epochs(records: Sequence[Mapping[str, Any]]) -> Html:
 
 
 def _left_out(run: Run, summary: Mapping[str, Any]) -> Section:
-    bad = summary.get("bad_pictures")
+    bad = summary.get("bad_samples", summary.get("bad_pictures"))  # the name before
     if bad is None and run.bad_file.exists():
         bad = json.loads(run.bad_file.read_text(encoding="utf-8"))
     if not bad:
@@ -203,7 +203,7 @@ def _left_out(run: Run, summary: Mapping[str, Any]) -> Section:
         return Section("left-out", UNREAD, paragraph(detail))
     rows = [[shorten(str(name), 200), shorten(str(reason), 400)] for name, reason in list(bad.items())[:LISTED]]
     caption = f"{len(bad):,} sample{'s' if len(bad) > 1 else ''} that could not be read"
-    caption += f"; the first {LISTED}, all are in bad_pictures.json" if len(bad) > LISTED else ""
+    caption += f"; the first {LISTED}, all are in bad_samples.json" if len(bad) > LISTED else ""
     return Section("left-out", UNREAD, table(["Sample", "Why"], rows, caption=caption))
 
 

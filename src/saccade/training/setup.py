@@ -122,47 +122,33 @@ def assemble(
     task = task.to(device)
     if config.engine.channels_last and device.type == "cuda":
         task = task.to(memory_format=torch.channels_last)
-    made = choice.kind.own_batches(train, data.val, config, spec, device=device, rank=world.rank, world=world.size)
-    feed, validation = made or _framed(train, data.val, config, choice.kind, spec, task, world=world, device=device)
+    ranked: dict[str, Any] = {"rank": world.rank, "world": world.size}
+    made = choice.kind.own_batches(train, data.val, config, spec, device=device, **ranked)
+    if made is None:
+        validation = Validation(
+            data.val,
+            encode=choice.kind.encoder(spec),
+            framing=spec.framing,
+            batch_size=_validation_batch(config, device),
+            device=device,
+            workers=config.data.workers or 0,
+            keep=framed_bytes(len(data.val), spec.framing) <= _kept_limit(config, world),
+            **ranked,
+        )
+        made = _feed(train, config, choice.kind, spec, task, world=world, device=device), validation
+    feed, validation = made
     identity = identity_of(train, data.val, steps=feed.steps)
     metrics = choice.kind.metric_specs(spec)
     primary = next(one for one in metrics if one.name == choice.kind.primary_of(spec))
     return Parts(data, spec, feed, validation, task, metrics, primary, identity)
 
 
-def _framed(
-    train: Source | Stream,
-    val: Source,
-    config: TrainConfig,
-    kind: type[Task],
-    spec: InputSpec,
-    task: Task,
-    *,
-    world: World,
-    device: torch.device,
-) -> tuple[Feed, Validation]:
-    """Return training and validation batches of images."""
-    framing = spec.framing
-    validation = Validation(
-        val,
-        encode=kind.encoder(spec),
-        framing=framing,
-        batch_size=_validation_batch(config, device),
-        device=device,
-        workers=config.data.workers or 0,
-        keep=framed_bytes(len(val), framing) <= _kept_limit(config, world),
-        rank=world.rank,
-        world=world.size,
-    )
-    return _feed(train, config, kind, spec, task, world=world, device=device), validation
-
-
 def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str, Any]:
-    """Return what tells pictures apart, as JSON holds it; where they lie does not matter.
+    """Return what tells images apart, as JSON holds it; where they lie does not matter.
 
     Args:
-        train: the training pictures.
-        val: the validation pictures.
+        train: the training images.
+        val: the validation images.
         steps: of an epoch.
     """
     return {
@@ -174,7 +160,7 @@ def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str,
 
 
 def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return in words how pictures differ from those a run was begun with."""
+    """Return in words how images differ from those a run was begun with."""
     changes = []
     if begun["classes"] != now["classes"]:
         gone = [name for name in begun["classes"] if name not in now["classes"]]
@@ -299,7 +285,7 @@ def _model_cfg(name: str) -> dict[str, Any]:
 
 
 def _shorter(config: TrainConfig, spec: InputSpec) -> int:
-    """Return the side pictures are brought to before their middle is taken, as the model's authors did it."""
+    """Return the side images are brought to before their middle is taken, as the model's authors did it."""
     return round(spec.img_size / float(_model_cfg(config.model.name).get("crop_pct") or 1.0))
 
 
@@ -312,7 +298,7 @@ def _workers(config: TrainConfig, data: Data) -> int:
 
 
 def _validation_batch(config: TrainConfig, device: torch.device) -> int:
-    # without gradients, memory allows more; small pictures then fill a GPU
+    # without gradients, memory allows more; small images then fill a GPU
     return max(config.optim.batch_size, 2048 if device.type == "cuda" and (config.data.img_size or 224) <= 64 else 1)
 
 

@@ -61,7 +61,7 @@ class Step:
         return self.device.type == "cuda" and simple and self.config.optim.name in ("adam", "adamw", "sgd")
 
     def _batch_size(self) -> int:
-        """Return how many pictures all processes take in a step; a set may be smaller than a batch."""
+        """Return how many images all processes take in a step; a set may be smaller than a batch."""
         order = self.feed.order
         size = self.config.optim.batch_size
         size = size if order is None else min(size, order.length)

@@ -128,7 +128,7 @@ def train(
         checkpoint: weights to start from: a run, or a file of them.
         group: column of a list; samples that have the same in it are never on both sides of a split.
         recipe: a name of `list_recipes()` or a YAML file; "small" if not given, or "finetune" with trained weights.
-        epochs: passes over the pictures.
+        epochs: passes over the images.
         batch_size: over all processes.
         lr: the highest learning rate.
         img_size: side of the images.
@@ -313,14 +313,14 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
             "steps": loop.step,
             "seconds": sum(r["seconds"] for r in run.metrics()),
             "parameters": sum(p.numel() for p in model.parameters()),
-            "validation": {"pictures": len(measured), "fingerprint": parts.identity["validation"][1]},
+            "validation": {"samples": len(measured), "fingerprint": parts.identity["validation"][1]},
             "data": parts.data.name,
             "classes": list(parts.spec.outputs),
-            "bad_pictures": loop.feed.bad | parts.validation.bad,
+            "bad_samples": loop.feed.bad | parts.validation.bad,
         }
         write_text(run.path / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False))
         report = _report(run, parts)
-        epochs, bad = count_of(loop.epoch, "epoch"), count_bad(summary["bad_pictures"])
+        epochs, bad = count_of(loop.epoch, "epoch"), count_bad(summary["bad_samples"])
         loop.console.close(
             f"{loop.config.model.name} on {parts.data.name}",
             {

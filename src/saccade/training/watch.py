@@ -16,9 +16,9 @@ from ..data.draws import key
 from ..data.image import BadSample
 from ..data.source import Stream
 from ..durations import say_duration
+from ..report.image import encode_image
 from ..report.markup import Html, join, tag
 from ..report.page import Section, paragraph, render_page
-from ..report.picture import encode_picture
 from ..runs import Run, RunError
 from ..tasks.opening import open_samples
 from ..wording import count_of
@@ -164,5 +164,5 @@ def augmented(config: TrainConfig) -> list[Section]:
 
 
 def _figure(pixels: np.ndarray, name: str) -> Html:
-    image = encode_picture(pixels, alt=f"{name}, augmented")
+    image = encode_image(pixels, alt=f"{name}, augmented")
     return tag("li", tag("div", image, class_="frame"), paragraph(name, class_="name"))

@@ -13,7 +13,7 @@ from ..tasks.metric import MetricSpec
 from .halving import Rung
 from .result import Tuned
 from .search import Attempt, Subject
-from .space import STRENGTH, Axis
+from .space import STRENGTH, Axis, say_value
 
 CURVES = 6  # of the trials that went furthest
 
@@ -71,8 +71,8 @@ def render_report(
 def edges(axes: Sequence[Axis], best: Attempt, found: Mapping[str, str]) -> list[str]:
     """Return a sentence for each setting whose best value lies at the end of what was tried."""
     return [
-        f"The best {axis.words} is the {found[axis.name]} that was tried ({_shown(best.values[axis.name])}); a better "
-        "one may lie beyond: go on from the recipe that was found"
+        f"The best {axis.words} is the {found[axis.name]} that was tried ({say_value(best.values[axis.name])}); a "
+        "better one may lie beyond: go on from the recipe that was found"
         for axis in axes
         if axis.name in found
     ]
@@ -82,9 +82,9 @@ def _found(found: Tuned, axes: Sequence[Axis], best: Attempt) -> Table:
     rows = tuple(
         (
             axis.words,
-            _shown(best.values[axis.name]),
-            _shown(axis.own),
-            ", ".join(_shown(value) for value in axis.values),
+            say_value(best.values[axis.name]),
+            say_value(axis.own),
+            ", ".join(say_value(value) for value in axis.values),
             found.edges.get(axis.name, ""),
         )
         for axis in axes
@@ -138,7 +138,7 @@ def axis_label(axis: Axis) -> str:
     if axis.name == STRENGTH:
         return "times the recipe's"
     scaled = axis.own and axis.own > 0 and min(axis.values) > 0
-    return f"doublings of {_shown(axis.own)}" if scaled else axis.words
+    return f"doublings of {say_value(axis.own)}" if scaled else axis.words
 
 
 def _learning(attempts: Sequence[Attempt], metric: MetricSpec) -> Html:
@@ -158,7 +158,7 @@ def _trials(axes: Sequence[Axis], attempts: Sequence[Attempt], metric: MetricSpe
         (
             str(number),
             str(one.epochs),
-            *(_shown(one.values[axis.name]) for axis in axes),
+            *(say_value(one.values[axis.name]) for axis in axes),
             metric.show(one.trial.score) if one.trial.score is not None else f"failed: {one.trial.failed}",
             say_duration(one.trial.seconds),
         )
@@ -170,8 +170,4 @@ def _trials(axes: Sequence[Axis], attempts: Sequence[Attempt], metric: MetricSpe
 
 
 def _values(attempt: Attempt) -> str:
-    return ", ".join(f"{name.split('.')[-1]} {_shown(value)}" for name, value in attempt.values.items())
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return ", ".join(f"{name.split('.')[-1]} {say_value(value)}" for name, value in attempt.values.items())

@@ -113,6 +113,11 @@ def strength_settings(augment: AugmentConfig, strength: float) -> dict[str, Any]
     return {name: _round(value) if isinstance(value, float) else value for name, value in found.items()}
 
 
+def say_value(value: Any) -> str:
+    """Return a value for people."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def settings_of(values: Values, config: TrainConfig) -> dict[str, Any]:
     """Return a candidate's settings by dotted name."""
     found = {name: value for name, value in values.items() if name != STRENGTH}

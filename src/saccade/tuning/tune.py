@@ -27,11 +27,10 @@ from ..training.recipes import configure, gather_settings, grid_of
 from ..training.trial import prepare_ground
 from .halving import MOST, Rung, plan_rungs
 from .report import render_report
-from .result import Tuned
+from .result import Tuned, recipe_text
 from .search import Attempt, Subject, best_of, edges_of, require_rungs, run_search
-from .space import Axis, Values, candidates, own_space, read_grid, settings_of
+from .space import Axis, Values, candidates, own_space, read_grid, say_value, settings_of
 from .store import Store
-from .writing import recipe_text
 
 RESERVE = 0.02  # of the budget that writing what was found may take
 EPOCHS = 30  # over all trials, that there is to be time for: of larger sets a part is taken
@@ -251,7 +250,7 @@ class _Search:
 
     def _say_found(self, tuned: Tuned, axes: Sequence[Axis], best: Attempt, subject: Subject) -> None:
         metric = subject.ground.metric
-        values = ", ".join(f"{axis.words} {_shown(best.values[axis.name])}" for axis in axes)
+        values = ", ".join(f"{axis.words} {say_value(best.values[axis.name])}" for axis in axes)
         own = "" if tuned.own_score is None else f", the recipe's own settings {metric.show(tuned.own_score)}"
         lines = [
             f"best of {tuned.trials} trials: {values}; {metric.words} {metric.show(tuned.score)} after {best.epochs} "
@@ -269,17 +268,13 @@ class _Search:
 def edge_text(axis: Axis, value: Any, tuned: Tuned) -> str:
     """Return what follows from a best value at the end of what was tried."""
     return (
-        f"the best {axis.words}, {_shown(value)}, is the {tuned.edges[axis.name]} that was tried: a better one may lie "
-        f"beyond; go on from there: saccade tune ... --recipe {tuned.recipe}"
+        f"the best {axis.words}, {say_value(value)}, is the {tuned.edges[axis.name]} that was tried: a better one may "
+        f"lie beyond; go on from there: saccade tune ... --recipe {tuned.recipe}"
     )
 
 
 def _is_own(attempt: Attempt, axes: Sequence[Axis]) -> bool:
     return all(attempt.values[axis.name] == axis.own for axis in axes)
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _nothing(attempts: Sequence[Attempt], seconds: float) -> str:

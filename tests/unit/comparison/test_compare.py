@@ -75,11 +75,11 @@ def whole(killed):
 def samples(tmp_path_factory):
     """A set on which a run is a matter of moments."""
     path = tmp_path_factory.mktemp("set") / "set.npz"
-    write_pictures(path)
+    write_images(path)
     return str(path)
 
 
-def write_pictures(path, shift=0):
+def write_images(path, shift=0):
     images = np.random.default_rng(0).integers(0, 200, (60, 16, 16, 1), dtype=np.uint8) + np.uint8(shift)
     labels = np.arange(60) % 3
     held = {"val_images": images[40:], "val_labels": labels[40:]}
@@ -170,7 +170,7 @@ def test_asking_again_runs_nothing_and_finds_the_same(whole):
     assert again.to_dict()["differences"] == whole.to_dict()["differences"]
 
 
-def test_any_metric_that_pictures_have_scores_of_is_compared_over_pictures(whole):
+def test_any_metric_that_images_have_scores_of_is_compared_over_images(whole):
     result = compare(**options(whole.path, metric="top5"))
     found = result.differences[CHANGED].difference
     assert (found.n_samples, found.right_or_wrong, found.share) == (1000, True, True)
@@ -290,12 +290,12 @@ def test_ctrl_c_leaves_a_comparison_that_goes_on(samples, tmp_path, monkeypatch)
     assert (result.plan.finished, result.arm("broadcast").seeds) == (2, (0, 1))
 
 
-def test_changed_pictures_are_not_mixed_with_old_runs(tmp_path):
+def test_changed_images_are_not_mixed_with_old_runs(tmp_path):
     path = tmp_path / "set.npz"
-    write_pictures(path)
+    write_images(path)
     given = small(tmp_path / "c", arms=["base", "lr=0.01"], seeds=2)
     compare(str(path), **given)
-    write_pictures(path, shift=1)
+    write_images(path, shift=1)
     with pytest.raises(RunError, match="are others than when the comparison"):
         compare(str(path), **given)
 

@@ -28,7 +28,7 @@ def answers(seeds, samples, rng, *, experiments=EXPERIMENTS, **model):
 @pytest.mark.parametrize("samples", [200, 1000, 10000])
 @pytest.mark.parametrize("seeds", [3, 5, 10])
 @pytest.mark.parametrize("kinds", NORMAL)
-def test_interval_over_normal_trainings_and_pictures_covers_as_promised(kinds, seeds, samples):
+def test_interval_over_normal_trainings_and_images_covers_as_promised(kinds, seeds, samples):
     rng = np.random.default_rng(1)
     ms = simulate.normal_mean_squares(20_000, seeds, samples, mean=0.02, rng=rng, **sds(kinds))
     half = paired_spread(ms, seeds=seeds, samples=samples).half_width()
@@ -119,14 +119,14 @@ def test_freedom_of_two_joined_variances_is_neither_too_sure_nor_too_timid(freed
     assert 0.934 < np.mean(np.abs(rng.standard_normal(40_000)) <= half) < 0.97
 
 
-def test_unpaired_interval_covers_when_pictures_divide_the_arms():
+def test_unpaired_interval_covers_when_images_divide_the_arms():
     rng, held = np.random.default_rng(8), []
     for a, b, truth in answers((4, 6), 300, rng, accuracy=0.75, effect=0.3, seed_sd=0.1, taste_sd=1.5):
         held.append(np.abs(b.mean((1, 2)) - a.mean((1, 2)) - truth) <= unpaired_spread(a, b).half_width())
     assert 0.93 < np.concatenate(held).mean() < 0.97
 
 
-def test_interval_of_fixed_trainings_covers_their_own_difference_over_pictures():
+def test_interval_of_fixed_trainings_covers_their_own_difference_over_images():
     rng = np.random.default_rng(9)
     quality = np.array([0.2, -0.1, 0.05])[:, None]  # the same three trainings in every experiment
     d = quality + rng.standard_normal((EXPERIMENTS, 3, 300)) + rng.standard_normal((EXPERIMENTS, 1, 300))

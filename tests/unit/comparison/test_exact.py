@@ -38,19 +38,19 @@ def test_many_seeds_are_flipped_at_random_and_repeatably():
 
 
 @pytest.mark.parametrize(("wins", "losses"), [(0, 1), (9, 1), (15, 15), (30, 12), (400, 330)])
-def test_mcnemar_is_the_binomial_test_of_discordant_pictures(wins, losses):
+def test_mcnemar_is_the_binomial_test_of_discordant_images(wins, losses):
     differences = np.concatenate([np.ones(wins), -np.ones(losses), np.zeros(50)])
     assert mcnemar(differences) == pytest.approx(stats.binomtest(wins, wins + losses).pvalue)
 
 
-def test_a_picture_counts_once_however_many_seeds():
+def test_an_image_counts_once_however_many_seeds():
     differences = np.concatenate([np.ones(9), -np.ones(2), np.zeros(5)])
     assert mcnemar(np.repeat(differences[None], 8, 0)) == pytest.approx(mcnemar(differences))
-    third = np.array([[1, 1, 0], [-1, 1, 0], [0, -1, 0]])  # pictures: even, for b, neither
+    third = np.array([[1, 1, 0], [-1, 1, 0], [0, -1, 0]])  # images: even, for b, neither
     assert mcnemar(third) == 1
 
 
-def test_mcnemar_without_discordant_pictures_is_one():
+def test_mcnemar_without_discordant_images_is_one():
     assert mcnemar(np.zeros((3, 10))) == 1
 
 

@@ -30,14 +30,14 @@ def pair(tmp_path):
     return {name: evidence(tmp_path, name, x, labels=LABELS) for name, x in (("base", BASE), ("better", BETTER))}
 
 
-def test_difference_is_that_of_the_answers_paired_by_seed_and_picture(pair):
+def test_difference_is_that_of_the_answers_paired_by_seed_and_image(pair):
     found = Measure(pair, asked("top1")).difference("base", "better")
     expected = paired_difference(BASE, BETTER)
     for name in ("mean", "low", "high", "p_value", "detectable", "design", "right_or_wrong"):
         assert getattr(found, name) == getattr(expected, name)
 
 
-def test_answers_are_matched_by_place_and_unread_pictures_left_out(tmp_path):
+def test_answers_are_matched_by_place_and_unread_images_left_out(tmp_path):
     shuffled = np.random.default_rng(1).permutation(200)[:190]
     arms = {"base": evidence(tmp_path, "base", BASE)}
     arms["other"] = evidence(tmp_path, "other", BETTER[:, shuffled], places=shuffled)
@@ -77,7 +77,7 @@ def test_pairing_can_be_switched_off_and_one_seed_fixed(pair, tmp_path):
         Measure(arms, asked("top1")).difference("a", "b")
 
 
-def test_seeds_with_their_own_pictures_are_compared_over_seeds_alone(tmp_path):
+def test_seeds_with_their_own_images_are_compared_over_seeds_alone(tmp_path):
     arms = {}
     for name, x in (("base", BASE), ("better", BETTER)):
         runs = {s: write_run(tmp_path / name / f"{s}", x[s], fingerprint=f"set {s}") for s in range(3)}
@@ -90,7 +90,7 @@ def test_seeds_with_their_own_pictures_are_compared_over_seeds_alone(tmp_path):
     assert measure.classes("base", "better", ("cat", "dog")) == ()
 
 
-def test_arms_that_validated_on_other_pictures_are_refused(tmp_path):
+def test_arms_that_validated_on_other_images_are_refused(tmp_path):
     arms = {"base": evidence(tmp_path, "base", BASE)}
     arms["other"] = evidence(tmp_path, "other", BETTER, fingerprint="another")
     with pytest.raises(ValueError, match="different samples with seed 0"):
@@ -105,7 +105,7 @@ def test_classes_add_up_and_are_corrected_for_their_number(pair):
     assert all(row.p_holm >= row.difference.p_value for row in rows)
 
 
-def test_pictures_with_the_largest_gain_and_loss_come_first(tmp_path):
+def test_images_with_the_largest_gain_and_loss_come_first(tmp_path):
     base, other = np.zeros((2, 5), bool), np.zeros((2, 5), bool)
     other[:, 3] = True  # always gained
     other[0, 1] = True  # gained once
@@ -116,11 +116,11 @@ def test_pictures_with_the_largest_gain_and_loss_come_first(tmp_path):
         targets = ClassTargets(np.array([0, 0, 0, 1, 0]), ("cat", "dog"))
 
         def name(self, place):
-            return f"picture {place}"
+            return f"image {place}"
 
     found = Measure(arms, asked("top1")).disagreements("base", "other", Source())
     assert [(one.place, one.reference, one.arm) for one in found] == [(3, 0, 1), (1, 0, 0.5), (4, 1, 0)]
-    assert (found[0].name, found[0].label) == ("picture 3", "dog")
+    assert (found[0].name, found[0].label) == ("image 3", "dog")
 
 
 def test_cost_leaves_out_the_first_epoch_and_is_paired_by_seed(tmp_path):
@@ -164,7 +164,7 @@ def test_other_numbers_of_a_run_are_compared_over_samples_where_these_have_score
     assert "of other samples it says nothing" in str(odd)
 
 
-def test_metrics_by_picture_and_by_class(pair):
+def test_metrics_by_image_and_by_class(pair):
     loss = Measure(pair, asked("loss")).difference("base", "better")
     assert loss.mean == pytest.approx(BASE.mean() - BETTER.mean())
     assert loss.verdict.kind == "helps"

@@ -43,7 +43,7 @@ def test_booleans_integers_and_floats_give_the_same():
     assert paired_difference(a.tolist(), b.tolist()).high == expected.high
 
 
-def test_order_of_seeds_and_pictures_does_not_matter():
+def test_order_of_seeds_and_images_does_not_matter():
     a, b = two_arms()
     rows, columns = np.random.default_rng(1).permutation(4), np.random.default_rng(2).permutation(300)
     mixed = paired_difference(a[rows][:, columns], b[rows][:, columns])
@@ -93,7 +93,7 @@ def test_interval_is_the_t_interval_where_only_trainings_vary():
     assert result.p_value == pytest.approx(test.pvalue)
 
 
-def test_interval_is_the_normal_one_where_only_pictures_vary():
+def test_interval_is_the_normal_one_where_only_images_vary():
     by_sample = np.random.default_rng(4).standard_normal(5000)
     result = paired_difference(np.zeros((3, 5000)), np.repeat(by_sample[None], 3, 0))
     half = 1.96 * by_sample.std(ddof=1) / np.sqrt(5000)
@@ -126,7 +126,7 @@ def test_p_value_and_interval_agree_where_the_interval_touches_zero(seed_df, lev
 
 
 def test_interval_is_never_much_narrower_than_that_of_fixed_trainings():
-    # Both seeds agree by luck although they differ on pictures: nothing is known to be certain.
+    # Both seeds agree by luck although they differ on images: nothing is known to be certain.
     d = np.zeros((2, 200))
     d[0, :2] = d[1, 2:4] = 0.5
     ms = mean_squares(d)
@@ -141,7 +141,7 @@ def test_interval_is_never_much_narrower_than_that_of_fixed_trainings():
 
 def test_answers_that_score_alike_in_every_seed_leave_the_rounding_of_their_mean():
     d = np.zeros((2, 100))
-    d[0, :4] = d[1, 4:8] = 1  # both seeds gain 4 points, on different pictures
+    d[0, :4] = d[1, 4:8] = 1  # both seeds gain 4 points, on different images
     assert mean_squares(d).seed == pytest.approx(1 / 1200)
     assert paired_difference(np.zeros_like(d), d).p_value > 0.01
     same = np.repeat(d[:1], 2, 0)  # the same answers are no luck of rounding
@@ -196,7 +196,7 @@ def test_unpaired_freedom_lies_between_the_smaller_arm_and_both_together():
     assert unpaired_difference(alike, b).spread.seed_df == pytest.approx(5)
 
 
-@pytest.mark.parametrize("bad", ["one seed", "pictures", "seeds", "nan", "flat", "text", "one picture"])
+@pytest.mark.parametrize("bad", ["one seed", "pictures", "seeds", "nan", "flat", "text", "one image"])
 def test_what_cannot_be_compared_is_refused_with_advice(bad):
     a, b = (x.astype(float) for x in two_arms())
     hole = b.copy()
@@ -212,7 +212,7 @@ def test_what_cannot_be_compared_is_refused_with_advice(bad):
         "nan": ((a, hole), ValueError, "1 value.*NaN.*of 1200.*leave that seed out"),
         "flat": ((a[0], b[0]), ValueError, "seeds x samples.*paired_scores"),
         "text": ((a.astype(str), b), TypeError, "booleans or numbers"),
-        "one picture": ((a[:, :1], b[:, :1]), ValueError, "1 samples.*at least 2"),
+        "one image": ((a[:, :1], b[:, :1]), ValueError, "1 samples.*at least 2"),
     }[bad]
     with pytest.raises(error, match=message):
         paired_difference(*given)

@@ -74,7 +74,7 @@ def test_another_batch_size_is_caught_and_explained(tmp_path):
     assert found.check("augmentation draws").equal
 
 
-def test_fewer_training_pictures_and_repeats_are_caught(tmp_path):
+def test_fewer_training_images_and_repeats_are_caught(tmp_path):
     found = plan("few:=data.train_limit=64", "twice:=augment.repeats=2", out=tmp_path / "c")
     few, twice = found.arm("few"), found.arm("twice")
     assert "64 samples against 96, because data.train_limit = 64" in few.check("training samples").detail
@@ -164,7 +164,7 @@ def test_an_arm_that_cannot_be_built_is_named_and_the_rest_planned(tmp_path):
     assert found.runs == 6
 
 
-def test_other_validation_pictures_are_refused(tmp_path):
+def test_other_validation_images_are_refused(tmp_path):
     samples = png_folder(tmp_path / "a", train=24, val=9)
     others = png_folder(tmp_path / "b", train=24, val=6)
     settings = {"model.options": TINY, "optim.batch_size": 8, "data.img_size": 16, "data.workers": 0}
@@ -173,7 +173,7 @@ def test_other_validation_pictures_are_refused(tmp_path):
         plan(f"x:=data.path={others}", **options)
 
 
-def test_validation_pictures_held_out_by_seed_are_noticed(tmp_path):
+def test_validation_images_held_out_by_seed_are_noticed(tmp_path):
     samples = png_folder(tmp_path / "a", train=60, val=0)
     settings = {"model.options": TINY, "optim.batch_size": 8, "data.img_size": 16, "data.workers": 0}
     found = plan("broadcast", out=tmp_path / "c", settings=settings, data=str(samples / "train"))

@@ -22,7 +22,7 @@ def test_power_is_that_of_the_t_test_where_only_seeds_vary():
     assert spread.power(spread.detectable()) == pytest.approx(0.8, abs=1e-6)
 
 
-def test_detectable_is_the_textbook_number_where_only_pictures_vary():
+def test_detectable_is_the_textbook_number_where_only_images_vary():
     assert Spread(0.0, np.inf, 1.0, np.inf, 1.0).detectable() == pytest.approx(1.96 + 0.8416, abs=1e-3)
 
 
@@ -33,7 +33,7 @@ def test_seeds_needed_for_the_detectable_difference_are_those_at_hand():
         assert x.seeds_needed(x.detectable * 0.98) > 5
 
 
-def test_smaller_differences_need_more_seeds_until_pictures_are_too_few():
+def test_smaller_differences_need_more_seeds_until_images_are_too_few():
     x = result()
     wanted = [x.seeds_needed(d) for d in (0.1, 0.03, 0.02)]
     assert wanted == sorted(wanted)
@@ -70,7 +70,7 @@ def test_plan_agrees_with_the_spread_it_assumes():
     assert plan_detectable(S, P, 0.8, disagreement=variance) == pytest.approx(expected)
 
 
-def test_plan_improves_with_seeds_pictures_and_agreement():
+def test_plan_improves_with_seeds_images_and_agreement():
     base = plan_detectable(5, 1000, 0.8)
     assert plan_detectable(10, 1000, 0.8) < base
     assert plan_detectable(5, 10000, 0.8) < base

@@ -30,7 +30,7 @@ RANDOM = np.random.default_rng(0)
 SHARES = {"base": 0.6, "better": 0.75, EVIL: 0.6}
 CORRECT = {name: (RANDOM.random((3, 400)) < share).astype(float) for name, share in SHARES.items()}
 REQUEST = {
-    "data": "my pictures",
+    "data": "my images",
     "recipe": None,
     "settings": {"schedule.epochs": 2, "model.options": {"dims": [8, 16]}, "optim.name": "adamw", "keep.ema": None},
     "arms": {"base": "base", "better": "lr=0.003"},
@@ -180,7 +180,7 @@ def test_settings_checks_and_failures_are_told(page):
 def test_command_asks_the_same_again(page):
     words = shlex.split(next(pre.text for pre in page.all("pre") if pre.text.startswith("saccade compare")))
     given = {flag: [b for a, b in pairwise(words) if a == flag] for flag in words if flag[0] == "-"}
-    assert words[2] == "my pictures"
+    assert words[2] == "my images"
     assert given["--arm"] == ["base", "better:=lr=0.003"]
     assert given["--seeds"] == ["3"]
     assert parse_settings(given["--set"]) == REQUEST["settings"]
@@ -194,7 +194,7 @@ def test_raw_numbers_are_in_the_page(page):
     assert json.loads(raw) == json.loads(made().to_json())
 
 
-def test_pictures_are_shown_only_if_they_are_those_that_were_answered():
+def test_images_are_shown_only_if_they_are_those_that_were_answered():
     pixels = RANDOM.integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
     source = ArraySource(pixels, np.array([0, 1]), classes=["cat", "dog"], prefix="test")
     page = parse(render_report(made(), source=source))

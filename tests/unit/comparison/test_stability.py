@@ -76,12 +76,12 @@ def test_an_arm_that_never_learns_is_worse_not_unstable():
     assert "seeds 0, 1, 2, 3 of this arm finished but did not learn" in verdict.text
 
 
-def test_a_verdict_over_seeds_alone_says_that_it_is_of_these_very_pictures():
+def test_a_verdict_over_seeds_alone_says_that_it_is_of_these_very_images():
     a, b = [0.5, 0.51, 0.52], [0.6, 0.612, 0.62]
     assert paired_scores(a, b).verdict.text.endswith(
         "over seeds on these very samples: of other samples it says nothing"
     )
-    own = paired_scores(a, b, samples_fixed=False)  # every seed has pictures of its own
+    own = paired_scores(a, b, samples_fixed=False)  # every seed has images of its own
     assert "these very samples" not in own.verdict.text
 
 

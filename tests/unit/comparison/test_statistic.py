@@ -57,14 +57,14 @@ def test_left_out_groups_agree_with_the_formula_for_the_macro_mean():
     assert result.n_samples == 1000
 
 
-def test_left_out_single_pictures_of_a_mean_give_the_plain_result():
+def test_left_out_single_images_of_a_mean_give_the_plain_result():
     rng = np.random.default_rng(4)
     a, b = rng.random((3, 60)), rng.random((3, 60)) + 0.1
     result, plain = statistic_difference(a, b, np.mean, groups=60), paired_difference(a, b)
     assert (result.mean, result.low, result.p_value) == pytest.approx((plain.mean, plain.low, plain.p_value))
 
 
-def test_classes_of_one_picture_and_wrong_labels_are_refused():
+def test_classes_of_one_image_and_wrong_labels_are_refused():
     a, b, labels = arms(1, np.random.default_rng(5))
     with pytest.raises(ValueError, match="one class a sample"):
         macro_difference(a[0], b[0], labels[:-1])

@@ -80,7 +80,7 @@ def test_other_numbers_of_labels_have_the_directions_of_their_specs(labels):
     assert found == {"val_loss": False, "val_f1_micro": True, "val_f1_macro": True}
 
 
-def test_pictures_of_labels_are_shown_by_their_loss_with_their_truth(labels):
+def test_images_of_labels_are_shown_by_their_loss_with_their_truth(labels):
     _, result = labels
     assert result.sample_metric == "loss"
     gains, losses = result.gains_and_losses("broadcast")

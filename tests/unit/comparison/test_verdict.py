@@ -53,7 +53,7 @@ def test_a_difference_that_nobody_would_wait_for_asks_for_a_margin():
     assert "tell a margin" in verdict.text
 
 
-def test_undecided_for_want_of_pictures_asks_for_pictures():
+def test_undecided_for_want_of_images_asks_for_images():
     rng = np.random.default_rng(0)
     d = rng.standard_normal((1, 100)) + 0.01 * rng.standard_normal((5, 100))
     verdict = paired_difference(np.zeros_like(d), d - d.mean() + 0.01, margin=0.05).verdict

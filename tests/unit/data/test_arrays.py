@@ -18,7 +18,7 @@ def idx(array: np.ndarray) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
 
 
-def some_pictures(count, *shape, seed=0):
+def some_images(count, *shape, seed=0):
     return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
@@ -26,7 +26,7 @@ def write_idx(folder, packed=True):
     folder.mkdir(parents=True)
     arrays = {}
     for stem, count in (("train", 20), ("t10k", 10)):
-        arrays[stem] = some_pictures(count, 28, 28), np.arange(count, dtype=np.uint8) % 10
+        arrays[stem] = some_images(count, 28, 28), np.arange(count, dtype=np.uint8) % 10
         for name, array in zip(("images-idx3", "labels-idx1"), arrays[stem], strict=True):
             data = idx(array)
             path = folder / f"{stem}-{name}-ubyte{'.gz' if packed else ''}"
@@ -42,7 +42,7 @@ def test_idx_files_open(tmp_path, packed):
     np.testing.assert_array_equal(data.train.array()[..., 0], arrays["train"][0])
     np.testing.assert_array_equal(data.val.labels, arrays["t10k"][1])
     assert data.train.read(3).shape == (28, 28, 1)
-    assert "test pictures are used" in data.notes[0]
+    assert "test images are used" in data.notes[0]
     write_idx(tmp_path / "digits", packed)
     assert open_data(str(tmp_path / "digits")).classes == tuple("0123456789")
 
@@ -62,22 +62,22 @@ def test_damaged_or_missing_idx_file_is_named(tmp_path):
 
 def write_cifar10(folder):
     folder.mkdir(parents=True)
-    pictures = some_pictures(6, 3, 32, 32)
+    images = some_images(6, 3, 32, 32)
     labels = np.array([3, 0, 9, 1, 2, 4], np.uint8)
     for number in range(6):
         name = "test_batch.bin" if number == 5 else f"data_batch_{number + 1}.bin"
-        (folder / name).write_bytes(labels[number].tobytes() + pictures[number].tobytes())
-    return pictures.transpose(0, 2, 3, 1), labels
+        (folder / name).write_bytes(labels[number].tobytes() + images[number].tobytes())
+    return images.transpose(0, 2, 3, 1), labels
 
 
 def test_cifar10_binary_opens_from_its_folder_or_the_one_above(tmp_path):
-    pictures, labels = write_cifar10(tmp_path / "cifar-10-batches-bin")
+    images, labels = write_cifar10(tmp_path / "cifar-10-batches-bin")
     for folder in (tmp_path, tmp_path / "cifar-10-batches-bin"):
         data = open_data(str(folder))
         assert data.classes == CIFAR10
-        np.testing.assert_array_equal(data.train.array(), pictures[:5])
+        np.testing.assert_array_equal(data.train.array(), images[:5])
         np.testing.assert_array_equal(data.train.labels, labels[:5])
-        np.testing.assert_array_equal(data.val.array(), pictures[5:])
+        np.testing.assert_array_equal(data.val.array(), images[5:])
 
 
 def test_cifar10_binary_cut_short_is_refused(tmp_path):
@@ -89,13 +89,13 @@ def test_cifar10_binary_cut_short_is_refused(tmp_path):
 
 
 def test_cifar100_binary_uses_fine_labels(tmp_path):
-    pictures = some_pictures(3, 3, 32, 32)
+    images = some_images(3, 3, 32, 32)
     for name, rows in (("train.bin", [0, 1]), ("test.bin", [2])):
-        (tmp_path / name).write_bytes(b"".join(bytes([7, 40 + row]) + pictures[row].tobytes() for row in rows))
+        (tmp_path / name).write_bytes(b"".join(bytes([7, 40 + row]) + images[row].tobytes() for row in rows))
     data = open_data(str(tmp_path))
     assert len(data.classes) == 100
     assert data.train.labels.tolist() == [40, 41]
-    np.testing.assert_array_equal(data.val.array()[0], pictures[2].transpose(1, 2, 0))
+    np.testing.assert_array_equal(data.val.array()[0], images[2].transpose(1, 2, 0))
     (tmp_path / "fine_label_names.txt").write_text("\n".join(f"kind {i}" for i in range(100)) + "\n\n")
     assert open_data(str(tmp_path)).classes[41] == "kind 41"
 
@@ -114,14 +114,14 @@ def test_pickled_cifar_is_refused_without_being_opened(tmp_path, names):
 
 
 def test_strips_of_the_npm_package_open(tmp_path):
-    pictures = some_pictures(12, 32, 32, 3)
+    images = some_images(12, 32, 32, 3)
     for number in range(6):
         name = "test_batch.png" if number == 5 else f"data_batch_{number + 1}.png"
-        Image.fromarray(pictures[2 * number : 2 * number + 2].reshape(2, 1024, 3)).save(tmp_path / name)
+        Image.fromarray(images[2 * number : 2 * number + 2].reshape(2, 1024, 3)).save(tmp_path / name)
     (tmp_path / "train_lables.json").write_text(json.dumps(list(range(10))))
     (tmp_path / "test_lables.json").write_text("[9, 0]")
     data = open_data(str(tmp_path))
-    np.testing.assert_array_equal(data.train.array(), pictures[:10])
+    np.testing.assert_array_equal(data.train.array(), images[:10])
     assert data.train.labels.tolist() == list(range(10))
     assert data.val.labels.tolist() == [9, 0]
 
@@ -140,7 +140,7 @@ def archive(path, **arrays):
     ],
 )
 def test_npz_opens_under_its_usual_keys(tmp_path, keys):
-    train, test = some_pictures(6, 8, 8, 3), some_pictures(4, 8, 8, 3, seed=1)
+    train, test = some_images(6, 8, 8, 3), some_images(4, 8, 8, 3, seed=1)
     values = train, np.arange(6)[:, None] % 3, test, np.array([2, 1, 0, 0])
     data = open_data(archive(tmp_path / "a.npz", **dict(zip(keys, values, strict=True))))
     assert data.classes == ("0", "1", "2")
@@ -150,9 +150,7 @@ def test_npz_opens_under_its_usual_keys(tmp_path, keys):
 
 
 def test_npz_without_a_split_is_split_by_number(tmp_path):
-    path = archive(
-        tmp_path / "a.npz", images=some_pictures(20, 3, 8, 9), labels=np.arange(20) % 2, classes=["no", "yes"]
-    )
+    path = archive(tmp_path / "a.npz", images=some_images(20, 3, 8, 9), labels=np.arange(20) % 2, classes=["no", "yes"])
     data = open_data(path, val_share=0.2)
     assert data.classes == ("no", "yes")
     assert data.val.counts().tolist() == [2, 2]
@@ -173,11 +171,11 @@ def test_npz_of_objects_is_refused_without_unpickling(tmp_path):
     ("arrays", "message"),
     [
         ({"x_train": np.zeros((2, 8, 8, 3)), "y_train": np.arange(2)}, "float64"),
-        ({"x_train": np.zeros((2, 8, 8, 3), np.uint8), "y_train": np.arange(3)}, "for 2 pictures"),
+        ({"x_train": np.zeros((2, 8, 8, 3), np.uint8), "y_train": np.arange(3)}, "for 2 images"),
         ({"x_train": np.zeros((2, 8, 8, 3), np.uint8), "y_train": np.array([0.5, 1])}, "whole number"),
         ({"x_train": np.zeros((2, 8, 8, 3), np.uint8), "y_train": np.array([-1, 1])}, "from -1 to 1"),
         ({"weights": np.zeros(3)}, "it needs x_train and y_train"),
-        ({"x_test": np.zeros((2, 8, 8, 3), np.uint8), "y_test": np.arange(2)}, "only 'test' pictures"),
+        ({"x_test": np.zeros((2, 8, 8, 3), np.uint8), "y_test": np.arange(2)}, "only 'test' images"),
     ],
 )
 def test_npz_with_unfit_arrays_is_refused(tmp_path, arrays, message):
@@ -186,7 +184,7 @@ def test_npz_with_unfit_arrays_is_refused(tmp_path, arrays, message):
 
 
 def test_damaged_npz_is_refused(tmp_path):
-    path = archive(tmp_path / "a.npz", x_train=some_pictures(9, 8, 8, 3), y_train=np.arange(9))
+    path = archive(tmp_path / "a.npz", x_train=some_images(9, 8, 8, 3), y_train=np.arange(9))
     data = (tmp_path / "a.npz").read_bytes()
     for content in (data[: len(data) // 2], b"text", b""):
         (tmp_path / "a.npz").write_bytes(content)
@@ -194,11 +192,11 @@ def test_damaged_npz_is_refused(tmp_path):
             open_data(path)
 
 
-def mosaic(pictures: np.ndarray, grid: int) -> np.ndarray:
-    rows = -(-len(pictures) // grid)
-    tiles = np.zeros((rows * grid, *pictures.shape[1:]), np.uint8)
-    tiles[: len(pictures)] = pictures
-    size = pictures.shape[1]
+def mosaic(images: np.ndarray, grid: int) -> np.ndarray:
+    rows = -(-len(images) // grid)
+    tiles = np.zeros((rows * grid, *images.shape[1:]), np.uint8)
+    tiles[: len(images)] = images
+    size = images.shape[1]
     whole = tiles.reshape(rows, grid, size, size, 3).swapaxes(1, 2).reshape(rows * size, grid * size, 3)
     file = io.BytesIO()
     Image.fromarray(whole).save(file, "WEBP", lossless=True)
@@ -206,34 +204,34 @@ def mosaic(pictures: np.ndarray, grid: int) -> np.ndarray:
 
 
 def test_mosaics_in_parts_open_as_one_set_by_folder_or_by_commas(tmp_path):
-    pictures, labels = some_pictures(30, 8, 8, 3), np.arange(30, dtype=np.uint8) % 3
+    images, labels = some_images(30, 8, 8, 3), np.arange(30, dtype=np.uint8) % 3
     meta = np.frombuffer(json.dumps({"classes": ["a", "b", "c"], "grid": 4, "tile": 8}).encode(), np.uint8)
-    first = {"train_webp_000": mosaic(pictures[:8], 4), "train_webp_001": mosaic(pictures[8:14], 4)}
+    first = {"train_webp_000": mosaic(images[:8], 4), "train_webp_001": mosaic(images[8:14], 4)}
     order = np.arange(30, dtype=np.uint16)[::-1]
-    tested = {"test_webp_000": mosaic(pictures[25:], 4), "test_label": labels[25:], "test_index": order[25:]}
+    tested = {"test_webp_000": mosaic(images[25:], 4), "test_label": labels[25:], "test_index": order[25:]}
     one = archive(
         tmp_path / "a.npz", **first, train_label=labels[:14], train_index=order[:14], **tested, meta_json=meta
     )
-    rest = {"train_webp_000": mosaic(pictures[14:25], 4), "train_label": labels[14:25], "train_index": order[14:25]}
+    rest = {"train_webp_000": mosaic(images[14:25], 4), "train_label": labels[14:25], "train_index": order[14:25]}
     two = archive(tmp_path / "b.npz", **rest, meta_json=meta)
     assert len(open_data(one).train) == 14
     for spec in (str(tmp_path), f"{one},{two}"):
         data = open_data(spec)
         assert data.classes == ("a", "b", "c")
-        np.testing.assert_array_equal(data.train.array(), pictures[:25])
-        np.testing.assert_array_equal(data.val.array(), pictures[25:])
+        np.testing.assert_array_equal(data.train.array(), images[:25])
+        np.testing.assert_array_equal(data.val.array(), images[25:])
         assert data.train.name(20) == f"train[{order[20]}]"
 
 
 def test_parts_of_different_sets_are_refused(tmp_path):
     for name in "ab":
-        archive(tmp_path / f"{name}.npz", x=some_pictures(4, 8, 8, 3), y=np.arange(4) % 2, classes=[name, "c"])
+        archive(tmp_path / f"{name}.npz", x=some_images(4, 8, 8, 3), y=np.arange(4) % 2, classes=[name, "c"])
     with pytest.raises(ValueError, match="other classes"):
         open_data(str(tmp_path))
 
 
 def test_fingerprint_sees_pixels_labels_and_names_but_not_where_they_lie():
-    images, labels = some_pictures(4, 8, 8, 3), np.array([0, 1, 0, 1])
+    images, labels = some_images(4, 8, 8, 3), np.array([0, 1, 0, 1])
 
     def source(images=images, labels=labels, **options):
         return ArraySource(images, labels, classes=("a", "b"), **options).fingerprint()
@@ -245,7 +243,7 @@ def test_fingerprint_sees_pixels_labels_and_names_but_not_where_they_lie():
 
 
 def test_subset_keeps_names_labels_and_pixels():
-    source = ArraySource(some_pictures(6, 8, 8), np.arange(6) % 2, classes=("a", "b"), prefix="train")
+    source = ArraySource(some_images(6, 8, 8), np.arange(6) % 2, classes=("a", "b"), prefix="train")
     part = source.subset([4, 1]).subset([1, 0])
     assert [part.name(0), part.name(1)] == ["train[1]", "train[4]"]
     assert part.labels.tolist() == [1, 0]

@@ -18,103 +18,103 @@ from saccade.data.geometry import (
     rand_geometry,
     resample,
 )
-from support.augmenting import PicturesAndLabels
+from support.augmenting import ImagesAndLabels
 
 ALL = AugmentConfig(rand_ops=2, erase=0.5, mixup=0.8, cutmix=1.0, jitter=0.3)
 
 
 def batch(count=32, side=16, channels=3):
     generator = torch.Generator().manual_seed(0)
-    pictures = torch.randint(0, 256, (count, channels, side, side), dtype=torch.uint8, generator=generator)
-    return pictures, torch.arange(count) % 5, key(0, 3, torch.arange(count))
+    pixels = torch.randint(0, 256, (count, channels, side, side), dtype=torch.uint8, generator=generator)
+    return pixels, torch.arange(count) % 5, key(0, 3, torch.arange(count))
 
 
 def augment(config=ALL, **options):
     defaults = {"mean": [0.5] * 3, "std": [0.25] * 3, "num_classes": 5, "img_size": 16}
-    return PicturesAndLabels(config, **(defaults | options))
+    return ImagesAndLabels(config, **(defaults | options))
 
 
-def test_a_picture_looks_the_same_in_whatever_batch_it_comes():
-    pictures, labels, keys = batch()
-    images, targets = augment()(pictures, labels, keys)
-    some, shares = augment()(pictures[8:20], labels[8:20], keys[8:20])
+def test_an_image_looks_the_same_in_whatever_batch_it_comes():
+    pixels, labels, keys = batch()
+    images, targets = augment()(pixels, labels, keys)
+    some, shares = augment()(pixels[8:20], labels[8:20], keys[8:20])
     assert torch.equal(images[8:20], some)
     assert torch.equal(targets[8:20], shares)
 
 
 def test_another_epoch_looks_otherwise():
-    pictures, labels, _ = batch()
+    pixels, labels, _ = batch()
     index = torch.arange(len(labels))
-    first, _ = augment()(pictures, labels, key(0, 1, index))
-    second, _ = augment()(pictures, labels, key(0, 2, index))
+    first, _ = augment()(pixels, labels, key(0, 1, index))
+    second, _ = augment()(pixels, labels, key(0, 2, index))
     assert (first != second).flatten(1).any(1).float().mean() > 0.9
 
 
-def test_nothing_asked_for_leaves_normalised_pictures_and_plain_labels():
-    pictures, labels, keys = batch()
-    images, targets = augment(AugmentConfig(crop="none", flip=0.0))(pictures, labels, keys)
-    torch.testing.assert_close(images, (pictures.float() / 255 - 0.5) / 0.25)
+def test_nothing_asked_for_leaves_normalised_images_and_plain_labels():
+    pixels, labels, keys = batch()
+    images, targets = augment(AugmentConfig(crop="none", flip=0.0))(pixels, labels, keys)
+    torch.testing.assert_close(images, (pixels.float() / 255 - 0.5) / 0.25)
     assert torch.equal(targets, labels)
 
 
-def test_shares_of_classes_sum_to_one_and_say_what_is_in_the_picture():
+def test_shares_of_classes_sum_to_one_and_say_what_is_in_the_image():
     config = AugmentConfig(crop="none", flip=0.0, cutmix=1.0)
     count = 64
-    pictures = (torch.arange(count) % 5 * 50).to(torch.uint8)[:, None, None, None].expand(-1, 3, 16, 16)
+    pixels = (torch.arange(count) % 5 * 50).to(torch.uint8)[:, None, None, None].expand(-1, 3, 16, 16)
     labels = torch.arange(count) % 5
-    images, targets = augment(config)(pictures, labels, key(0, torch.arange(count)))
+    images, targets = augment(config)(pixels, labels, key(0, torch.arange(count)))
     torch.testing.assert_close(targets.sum(1), torch.ones(count))
     painted = ((images * 0.25 + 0.5) * 255).round().div(50).long()[:, 0]  # the class each pixel came from
-    for picture, share in zip(painted, targets, strict=True):
-        counted = torch.bincount(picture.flatten(), minlength=5) / picture.numel()
+    for image, share in zip(painted, targets, strict=True):
+        counted = torch.bincount(image.flatten(), minlength=5) / image.numel()
         torch.testing.assert_close(counted, share, atol=1e-6, rtol=0)
 
 
 def test_mixup_blends_neighbours_by_the_share_of_their_classes():
-    pictures = torch.zeros(2, 3, 16, 16, dtype=torch.uint8)
-    pictures[1] = 255
+    pixels = torch.zeros(2, 3, 16, 16, dtype=torch.uint8)
+    pixels[1] = 255
     config = AugmentConfig(crop="none", flip=0.0, mixup=1.0)
-    images, targets = augment(config)(pictures, torch.tensor([0, 1]), key(5, torch.arange(2)))
+    images, targets = augment(config)(pixels, torch.tensor([0, 1]), key(5, torch.arange(2)))
     bright = images.mean((1, 2, 3)) * 0.25 + 0.5
     torch.testing.assert_close(bright, targets[:, 1], atol=1e-5, rtol=0)
 
 
-def test_the_last_picture_of_an_odd_batch_is_mixed_with_itself():
-    pictures, labels, keys = batch(3)
-    _, targets = augment(AugmentConfig(mixup=1.0))(pictures, labels, keys)
+def test_the_last_image_of_an_odd_batch_is_mixed_with_itself():
+    pixels, labels, keys = batch(3)
+    _, targets = augment(AugmentConfig(mixup=1.0))(pixels, labels, keys)
     torch.testing.assert_close(targets[2], torch.nn.functional.one_hot(labels[2], 5).float())
 
 
 def test_smoothing_spreads_its_share():
-    pictures, labels, keys = batch()
-    _, targets = augment(AugmentConfig(), smoothing=0.1)(pictures, labels, keys)
+    pixels, labels, keys = batch()
+    _, targets = augment(AugmentConfig(), smoothing=0.1)(pixels, labels, keys)
     torch.testing.assert_close(targets.max(1).values, torch.full((32,), 0.9 + 0.02))
 
 
 def test_weak_epochs_leave_out_what_is_strong():
-    pictures, labels, keys = batch()
+    pixels, labels, keys = batch()
     config = AugmentConfig(crop="none", flip=0.0, rand_ops=2, erase=1.0, mixup=1.0)
-    images, targets = augment(config)(pictures, labels, keys, strong=False)
-    torch.testing.assert_close(images, (pictures.float() / 255 - 0.5) / 0.25)
+    images, targets = augment(config)(pixels, labels, keys, strong=False)
+    torch.testing.assert_close(images, (pixels.float() / 255 - 0.5) / 0.25)
     assert torch.equal(targets, torch.nn.functional.one_hot(labels, 5).float())
 
 
 def test_shift_moves_by_the_drawn_number_of_pixels():
-    pictures, _, keys = batch(8)
+    pixels, _, keys = batch(8)
     draws = draw_uniforms(keys)
-    moved = Shift.draw(draws, pad=2, flip=0.0).pixels(pictures)
+    moved = Shift.draw(draws, pad=2, flip=0.0).pixels(pixels)
     for index in range(8):
         down, right = (int(draws[index, purpose] * 5) - 2 for purpose in (TOP, LEFT))
         rows = mirror(torch.arange(16) + down, 16)
         columns = mirror(torch.arange(16) + right, 16)
-        assert torch.equal(moved[index], pictures[index][:, rows][:, :, columns])
+        assert torch.equal(moved[index], pixels[index][:, rows][:, :, columns])
 
 
-def test_flip_mirrors_its_share_of_pictures():
-    pictures, _, _ = batch(400, side=4)
-    flipped = Shift.draw(draw_uniforms(key(1, torch.arange(400))), pad=0, flip=0.25).pixels(pictures)
-    turned = (flipped == pictures.flip(3)).flatten(1).all(1)
-    assert torch.equal(flipped[~turned], pictures[~turned])
+def test_flip_mirrors_its_share_of_images():
+    pixels, _, _ = batch(400, side=4)
+    flipped = Shift.draw(draw_uniforms(key(1, torch.arange(400))), pad=0, flip=0.25).pixels(pixels)
+    turned = (flipped == pixels.flip(3)).flatten(1).all(1)
+    assert torch.equal(flipped[~turned], pixels[~turned])
     assert 0.17 < turned.float().mean() < 0.33
 
 
@@ -185,23 +185,23 @@ def test_a_negative_alpha_is_refused():
         beta_quantiles(-1.0)
 
 
-def test_draws_of_batches_equal_those_of_single_pictures():
+def test_draws_of_batches_equal_those_of_single_images():
     keys = key(9, 1, torch.arange(6))
     draws = draw_uniforms(keys)
     assert draws.shape == (6, PURPOSES)
     assert all(draws[i, p] == uniform_number(int(keys[i]), p) for i in range(6) for p in (0, 5, 63))
 
 
-def test_grey_pictures_are_augmented_too():
-    pictures, labels, keys = batch(channels=1)
-    images, _ = augment(mean=[0.5], std=[0.25])(pictures, labels, keys)
+def test_grey_images_are_augmented_too():
+    pixels, labels, keys = batch(channels=1)
+    images, _ = augment(mean=[0.5], std=[0.25])(pixels, labels, keys)
     assert images.shape == (32, 1, 16, 16)
     assert images.isfinite().all()
 
 
 def test_resized_crops_fill_the_image():
-    pictures, labels, keys = batch(side=24)
-    images, _ = augment(AugmentConfig(crop="resized", scale=[0.25, 1.0]))(pictures, labels, keys)
+    pixels, labels, keys = batch(side=24)
+    images, _ = augment(AugmentConfig(crop="resized", scale=[0.25, 1.0]))(pixels, labels, keys)
     assert images.shape == (32, 3, 16, 16)
     plain = torch.full((8, 3, 24, 24), 200, dtype=torch.uint8)
     same, _ = augment(AugmentConfig(crop="resized", scale=[0.25, 0.9]))(plain, labels[:8], keys[:8])
@@ -211,13 +211,13 @@ def test_resized_crops_fill_the_image():
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_cpu_gives_what_doing_everything_to_every_picture_gives(monkeypatch, channels):
+def test_cpu_gives_what_doing_everything_to_every_image_gives(monkeypatch, channels):
     config = AugmentConfig(crop="pad", rand_ops=2, mixup=0.2, cutmix=1.0, mix_prob=0.7)
     source = torch.Generator().manual_seed(0)
-    pictures = torch.randint(0, 256, (96, channels, 12, 12), dtype=torch.uint8, generator=source)
+    pixels = torch.randint(0, 256, (96, channels, 12, 12), dtype=torch.uint8, generator=source)
     labels, keys = torch.arange(96) % 3, torch.arange(96) * 7919
-    augmenting = PicturesAndLabels(config, mean=[0.5] * channels, std=[0.2] * channels, num_classes=3, img_size=12)
-    spared = augmenting(pictures, labels, keys)
+    augmenting = ImagesAndLabels(config, mean=[0.5] * channels, std=[0.2] * channels, num_classes=3, img_size=12)
+    spared = augmenting(pixels, labels, keys)
 
     def colour_all(images, draws, purpose, config):
         drawn = (draw[:, None, None, None] for draw in module.rand_draws(draws, purpose, config))
@@ -226,19 +226,19 @@ def test_cpu_gives_what_doing_everything_to_every_picture_gives(monkeypatch, cha
     for one in (module, geometry):
         monkeypatch.setattr(one, "change", lambda images, changed, function, *others: function(images, *others))
     monkeypatch.setattr(module, "rand_colour", colour_all)
-    whole = augmenting(pictures, labels, keys)
+    whole = augmenting(pixels, labels, keys)
     assert all(torch.equal(a, b) for a, b in zip(spared, whole, strict=True))
 
 
-def test_pictures_that_nothing_moves_keep_their_exact_values():
+def test_images_that_nothing_moves_keep_their_exact_values():
     config = AugmentConfig(crop="none", flip=0, rand_ops=1)
-    pictures = torch.randint(0, 256, (200, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pixels = torch.randint(0, 256, (200, 3, 12, 12), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     keys = torch.arange(200) * 7919
-    images, _ = PicturesAndLabels(config, mean=[0.0] * 3, std=[1.0] * 3, num_classes=3, img_size=12)(
-        pictures, keys % 3, keys
+    images, _ = ImagesAndLabels(config, mean=[0.0] * 3, std=[1.0] * 3, num_classes=3, img_size=12)(
+        pixels, keys % 3, keys
     )
     operation, _, _ = module.rand_draws(module.draw_uniforms(keys), module.RAND, config)
-    assert torch.equal(images[operation == 0], pictures[operation == 0].float() / 255)
+    assert torch.equal(images[operation == 0], pixels[operation == 0].float() / 255)
     assert (operation == 0).sum() > 5
 
 
@@ -257,9 +257,9 @@ def test_one_draw_moves_image_mask_and_boxes_alike(config, side):
     box = torch.tensor([10.0, 14.0, 22.0, 26.0])  # left, top, right, bottom
     mask = torch.zeros(24, 32, 32, dtype=torch.int64)
     mask[:, 14:26, 10:22] = 3
-    pictures = (mask > 0)[:, None].expand(-1, 3, -1, -1).to(torch.uint8) * 255
+    pixels = (mask > 0)[:, None].expand(-1, 3, -1, -1).to(torch.uint8) * 255
     moved = Geometry.draw(draws, config, width=32, side=side, operations=config.rand_ops)
-    shown, drawn = moved.images(pictures)[:, 0], moved.mask(mask)
+    shown, drawn = moved.images(pixels)[:, 0], moved.mask(mask)
     boxes = moved.boxes(box.expand(24, 1, 4), (32, 32))[:, 0]
     assert set(drawn.unique().tolist()) <= {-1, 0, 3}
     inside = shown > 0.75
@@ -295,12 +295,12 @@ def test_box_of_a_shifted_and_flipped_image_is_where_the_object_is():
 
 
 def test_batch_with_mask_and_boxes_comes_out_moved_and_targets_that_cannot_be_mixed_are_refused():
-    pictures, _, keys = batch(8)
+    pixels, _, keys = batch(8)
     more = {"mask": torch.zeros(8, 16, 16, dtype=torch.int64), "boxes": torch.zeros(8, 2, 4)}
     spec = {"mean": [0.5] * 3, "std": [0.25] * 3, "img_size": 12}
-    found = module.Augment(AugmentConfig(), **spec)({"image": pictures, "key": keys, **more})
+    found = module.Augment(AugmentConfig(), **spec)({"image": pixels, "key": keys, **more})
     assert found["image"].shape == (8, 3, 12, 12)
     assert found["mask"].shape == (8, 12, 12)
     assert found["boxes"].shape == (8, 2, 4)
     with pytest.raises(ValueError, match=r"augment\.mixup .* cannot be mixed; set both to 0"):
-        module.Augment(AugmentConfig(mixup=0.5), **spec)({"image": pictures, "key": keys, "target": keys})
+        module.Augment(AugmentConfig(mixup=0.5), **spec)({"image": pixels, "key": keys, "target": keys})

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from saccade.data.check import check_data
-from support.pictures import class_folders, encoded, pixels, write_shard
+from support.images import class_folders, encoded, pixels, write_shard
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_sound_set_is_ok(folder):
     report = check_data(str(folder))
     assert report.ok
     assert report.findings == ()
-    assert report.pictures == {"train": 22, "val": 4}
+    assert report.images == {"train": 22, "val": 4}
     assert report.classes == {"cat": 12, "dog": 10}
     assert report.imbalance == pytest.approx(1.2)
     assert report.small_classes == ()
@@ -45,7 +45,7 @@ def test_sound_set_is_ok(folder):
         ("f.png", encoded(93, "PNG", height=200, width=200), "huge", True),
     ],
 )
-def test_fault_of_a_picture_is_found(folder, name, content, kind, serious):
+def test_fault_of_an_image_is_found(folder, name, content, kind, serious):
     (folder / "train" / "cat" / name).write_bytes(content)
     report = check_data(str(folder), max_pixels=30_000)
     assert found(report) == {(kind, f"train/cat/{name}")}
@@ -80,13 +80,13 @@ def test_traits_are_counted(tmp_path):
     place = tmp_path / "cat"
     exif = Image.Exif()
     exif[0x0112] = 6
-    picture = Image.fromarray(pixels(80))
-    picture.save(place / "turned.jpg", exif=exif)
-    picture.convert("L").save(place / "grey.png")
-    picture.convert("CMYK").save(place / "cmyk.jpg")
-    picture.convert("RGBA").save(place / "alpha.png")
+    image = Image.fromarray(pixels(80))
+    image.save(place / "turned.jpg", exif=exif)
+    image.convert("L").save(place / "grey.png")
+    image.convert("CMYK").save(place / "cmyk.jpg")
+    image.convert("RGBA").save(place / "alpha.png")
     Image.fromarray(np.full((20, 20), 40_000, np.uint16)).save(place / "deep.png")
-    picture.save(place / "moving.gif", save_all=True, append_images=[Image.fromarray(pixels(81))])
+    image.save(place / "moving.gif", save_all=True, append_images=[Image.fromarray(pixels(81))])
     report = check_data(str(tmp_path))
     traits = report.traits
     assert {k: traits[k] for k in ("cmyk", "sixteen_bit", "transparent", "animated", "rotated")} == {
@@ -100,7 +100,7 @@ def test_traits_are_counted(tmp_path):
     assert report.small_classes == ("cat", "dog")
 
 
-def test_range_of_sixteen_bit_pictures_is_reported(tmp_path):
+def test_range_of_sixteen_bit_images_is_reported(tmp_path):
     class_folders(tmp_path, {"cat": 3, "dog": 2})
     for name, top in (("bright", 60_000), ("dim", 16_000), ("camera", 4_000)):
         Image.fromarray(np.linspace(0, top, 400).astype(np.uint16).reshape(20, 20)).save(
@@ -109,7 +109,7 @@ def test_range_of_sixteen_bit_pictures_is_reported(tmp_path):
     report = check_data(str(tmp_path))
     assert found(report) == {("range", "cat/camera.png"), ("dim", "cat/dim.png")}
     assert [finding.serious for finding in report.findings] == [True, False]
-    assert "the highest value of 2 pictures of 16 bits is from 16127 to 60159 of 65535" in report.notes
+    assert "the highest value of 2 images of 16 bits is from 16127 to 60159 of 65535" in report.notes
 
 
 def test_truncated_shard_is_reported(tmp_path):

@@ -10,7 +10,7 @@ from saccade.config import ConfigError
 from saccade.data.open import open_data
 from saccade.data.table import parse_columns
 from saccade.tasks.opening import read_by_layout
-from support.pictures import encoded
+from support.images import encoded
 from support.training import TINY
 
 
@@ -88,7 +88,7 @@ def test_verbs_take_them_and_a_run_keeps_them(breeds, tmp_path, capsys):
     words = ["evaluate", str(run), "--data", breeds, "--columns", named, "--quiet", "--out", str(tmp_path / "given")]
     assert main(words) == 0
     assert main(["data", "check", breeds, "--columns", named]) in (0, 1)
-    assert "16 train + 8 val pictures, 2 classes" in " ".join(capsys.readouterr().out.split())
+    assert "16 train + 8 val images, 2 classes" in " ".join(capsys.readouterr().out.split())
     plan = ["compare", breeds, "--columns", named, "--arm", "base", "--arm", "lr=0.001", "--plan", "--epochs", "1"]
     assert main([*plan, "--seeds", "2", "--model", "resnet18", "--img-size", "32", "--device", "cpu"]) == 0
 

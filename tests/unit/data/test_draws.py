@@ -44,7 +44,7 @@ def test_numbers_lie_below_one_and_can_be_zero():
 
 
 @pytest.mark.parametrize("purpose", [0, 1, 100])
-def test_draws_of_successive_pictures_are_uniform(purpose):
+def test_draws_of_successive_images_are_uniform(purpose):
     keys = sample_keys(0, 3, torch.arange(100_000), torch.zeros(100_000, dtype=torch.int64))
     assert stats.kstest(uniform(keys, purpose).numpy(), "uniform").pvalue > 1e-3
 
@@ -90,30 +90,30 @@ def test_seeds_of_steps_and_processes_are_all_different_and_fit_a_generator():
     assert not torch.equal(torch.rand(3, generator=generator(1, 2)), torch.rand(3, generator=generator(1, 3)))
 
 
-def pictures(order, epoch):
+def images(order, epoch):
     return order.epoch(epoch)[0].tolist()
 
 
 def test_epoch_is_a_permutation_that_depends_on_seed_and_epoch_alone():
     order = Order(length=96, batch_size=16, seed=5)
-    first = pictures(order, 2)
+    first = images(order, 2)
     assert sorted(first) == list(range(96))
     torch.manual_seed(123)
     torch.rand(7)
-    pictures(order, 0)
-    assert pictures(Order(length=96, batch_size=16, seed=5), 2) == first
-    others = [pictures(order, 3), pictures(Order(length=96, batch_size=16, seed=6), 2)]
+    images(order, 0)
+    assert images(Order(length=96, batch_size=16, seed=5), 2) == first
+    others = [images(order, 3), images(Order(length=96, batch_size=16, seed=6), 2)]
     assert all(other != first for other in others)
 
 
 def test_batch_size_does_not_change_the_order():
-    assert pictures(Order(length=90, batch_size=30, seed=1), 4) == pictures(Order(length=90, batch_size=9, seed=1), 4)
+    assert images(Order(length=90, batch_size=30, seed=1), 4) == images(Order(length=90, batch_size=9, seed=1), 4)
 
 
 def test_what_does_not_fill_a_batch_comes_in_other_epochs():
     order = Order(length=35, batch_size=16, seed=0)
     assert order.steps == 2
-    seen = Counter(picture for epoch in range(60) for picture in pictures(order, epoch))
+    seen = Counter(image for epoch in range(60) for image in images(order, epoch))
     assert len(seen) == 35
     assert max(seen.values()) <= 60
     assert min(seen.values()) >= 40  # 55 on average
@@ -122,10 +122,10 @@ def test_what_does_not_fill_a_batch_comes_in_other_epochs():
 def test_set_smaller_than_a_batch_is_one_batch():
     order = Order(length=5, batch_size=16, seed=0)
     assert order.steps == 1
-    assert sorted(pictures(order, 0)) == list(range(5))
+    assert sorted(images(order, 0)) == list(range(5))
 
 
-def test_copies_of_a_picture_share_its_batch_under_different_numbers_and_are_no_neighbours():
+def test_copies_of_an_image_share_its_batch_under_different_numbers_and_are_no_neighbours():
     order = Order(length=64, batch_size=16, seed=0, repeats=3)
     index, copies = (tensor.view(4, 16) for tensor in order.epoch(1))
     assert order.steps == 4

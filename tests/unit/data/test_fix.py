@@ -10,7 +10,7 @@ import pytest
 from saccade.cli import main
 from saccade.data.check import check_data
 from saccade.data.open import open_data
-from support.pictures import encoded
+from support.images import encoded
 
 
 def snapshot(folder):
@@ -32,7 +32,7 @@ def faulty(tmp_path):
                 seed = 100 * (split == "val") + 10 * (label == "b") + number
                 (root / split / label / f"{number}.png").write_bytes(encoded(seed, "PNG"))
     (root / "train" / "a" / "cut.jpg").write_bytes(encoded(50)[:200])
-    (root / "train" / "a" / "text.jpg").write_text("no picture")
+    (root / "train" / "a" / "text.jpg").write_text("no image")
     shutil.copy(root / "train" / "a" / "0.png", root / "train" / "a" / "again.png")
     shutil.copy(root / "train" / "b" / "1.png", root / "train" / "a" / "mixed.png")
     shutil.copy(root / "val" / "b" / "2.png", root / "train" / "b" / "leak.png")
@@ -55,8 +55,8 @@ def test_a_clean_copy_lacks_what_spoils_training_and_keeps_the_rest(faulty, tmp_
         left = {row["path"]: row["reason"] for row in csv.DictReader(file)}
     assert set(left) == gone
     assert all(f"left out: {name}: {reason}" in told for name, reason in left.items())
-    assert left["train/b/leak.png"] == "it is the same picture as val/b/2.png among the validation pictures"
-    assert "6 pictures left out; the set itself is as it was" in told
+    assert left["train/b/leak.png"] == "it is the same image as val/b/2.png among the validation images"
+    assert "6 images left out; the set itself is as it was" in told
 
 
 def test_a_clean_copy_of_a_list_is_a_list(faulty, tmp_path):
@@ -88,6 +88,6 @@ def test_what_is_there_is_never_overwritten_and_other_sets_are_refused(faulty, t
     assert main(["data", "check", "--fix", str(tmp_path / "of_arrays")]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "name a folder that is not" in told
-    assert "whose pictures it would become" in told
+    assert "whose images it would become" in told
     assert "neither class folders nor a list of files" in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "there"]

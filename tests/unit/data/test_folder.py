@@ -9,7 +9,7 @@ import pytest
 
 from saccade.data.image import BadSample
 from saccade.data.open import open_data
-from support.pictures import class_folders, encoded
+from support.images import class_folders, encoded
 
 
 def names(source):
@@ -54,7 +54,7 @@ def test_odd_names_nested_folders_and_hidden_files(tmp_path):
     (tmp_path / "猫" / ".hidden.jpg").write_bytes(b"")
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "x.jpg").write_bytes(b"")
-    (tmp_path / "猫" / "notes.txt").write_text("no picture")
+    (tmp_path / "猫" / "notes.txt").write_text("no image")
     data = open_data(str(tmp_path))
     assert data.classes == ("größe 1", "猫")
     every = sorted(names(data.train) + names(data.val))
@@ -93,7 +93,7 @@ def test_order_does_not_depend_on_the_file_system(tmp_path, monkeypatch):
     assert first.val.fingerprint() == second.val.fingerprint()
 
 
-def test_held_out_pictures_are_chosen_by_name_and_seed_and_stratified(tmp_path):
+def test_held_out_images_are_chosen_by_name_and_seed_and_stratified(tmp_path):
     class_folders(tmp_path / "one", {"a": 40, "b": 10, "c": 2, "d": 1})
     data = open_data(str(tmp_path / "one"), val_share=0.2)
     assert data.val.counts().tolist() == [8, 2, 1, 0]
@@ -106,10 +106,10 @@ def test_held_out_pictures_are_chosen_by_name_and_seed_and_stratified(tmp_path):
     assert set(names(other.val)) != set(names(data.val))
     class_folders(tmp_path / "other place", {"e": 5})
     more = open_data(str(tmp_path / "other place"), val_share=0.2)
-    assert set(names(data.val)) < set(names(more.val))  # a new class moves no picture of the others
+    assert set(names(data.val)) < set(names(more.val))  # a new class moves no image of the others
 
 
-def test_large_share_leaves_every_class_a_training_picture(tmp_path):
+def test_large_share_leaves_every_class_a_training_image(tmp_path):
     class_folders(tmp_path, {"a": 2, "b": 3})
     data = open_data(str(tmp_path), val_share=0.95)
     assert data.train.counts().tolist() == [1, 1]
@@ -130,7 +130,7 @@ def test_validation_set_can_be_given_and_is_counted_in_the_training_classes(tmp_
     assert len(data.train) == 6
     assert data.val.classes == ("a", "b", "c")
     assert data.val.labels.tolist() == [1, 1, 2]
-    assert "classes without validation pictures: 'a'" in data.notes
+    assert "classes without validation images: 'a'" in data.notes
 
 
 def test_validation_class_unknown_to_training_is_refused(tmp_path):
@@ -147,17 +147,17 @@ def test_one_class_is_refused(tmp_path):
 
 
 def test_empty_folder_is_refused_and_a_list_beside_is_named(tmp_path):
-    with pytest.raises(ValueError, match="holds no class folders with pictures"):
+    with pytest.raises(ValueError, match="holds no class folders with images"):
         open_data(str(tmp_path))
     (tmp_path / "labels.csv").write_text("path,label\n")
     with pytest.raises(ValueError, match=r"labels\.csv"):
         open_data(str(tmp_path))
 
 
-def test_class_folders_without_pictures_are_refused_or_noted(tmp_path):
+def test_class_folders_without_images_are_refused_or_noted(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "a.txt").write_text("")
-    with pytest.raises(ValueError, match="hold no pictures; a picture's file name ends with"):
+    with pytest.raises(ValueError, match="hold no images; an image's file name ends with"):
         open_data(str(tmp_path))
     class_folders(tmp_path, {"a": 2, "b": 2})
     (tmp_path / "loose.jpg").write_bytes(encoded(3))
@@ -169,7 +169,7 @@ def test_class_folders_without_pictures_are_refused_or_noted(tmp_path):
 
 def test_only_validation_folders_are_refused(tmp_path):
     class_folders(tmp_path / "val", {"a": 2, "b": 2})
-    with pytest.raises(ValueError, match="no training pictures"):
+    with pytest.raises(ValueError, match="no training images"):
         open_data(str(tmp_path))
 
 
@@ -194,7 +194,7 @@ def test_name_that_is_no_unicode_can_be_read_and_printed(tmp_path):
             assert source.read(index).shape == (24, 32, 3)
 
 
-def test_folder_of_train_pictures_is_a_class(tmp_path):
+def test_folder_of_train_images_is_a_class(tmp_path):
     class_folders(tmp_path, {"bus": 2, "train": 2, "test": 2})
     assert open_data(str(tmp_path)).classes == ("bus", "test", "train")
 
@@ -211,13 +211,13 @@ def test_large_photographs_can_be_read_smaller(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".jfif", ".JPE", ".pjpeg"])
-def test_other_endings_of_jpeg_are_pictures(tmp_path, suffix):
+def test_other_endings_of_jpeg_are_images(tmp_path, suffix):
     class_folders(tmp_path, {"a": 3, "b": 3}, suffix=suffix)
     data = open_data(str(tmp_path))
     assert len(data.train) + len(data.val) == 6
 
 
-def test_files_that_are_no_pictures_by_their_names_are_counted(tmp_path):
+def test_files_that_are_no_images_by_their_names_are_counted(tmp_path):
     class_folders(tmp_path, {"a": 3, "b": 3})
     for name in ("a/1.txt", "a/2.TXT", "b/deep.heic", "b/none", "b/.hidden"):
         (tmp_path / name).write_text("")

@@ -10,7 +10,7 @@ import saccade
 from saccade.config import AugmentConfig
 from saccade.data.framing import Framing, middle_box
 from saccade.deployment.predictor import open_predictor
-from support.pictures import class_folders, pixels
+from support.images import class_folders, pixels
 from support.training import tiny
 
 

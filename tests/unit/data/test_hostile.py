@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.data import image as pictures
+from saccade.data import image as images
 from saccade.data import tar
 from saccade.data.arrays import read_idx
 from saccade.data.folder import open_folder
@@ -23,7 +23,7 @@ from saccade.data.npz import open_npz
 from saccade.data.open import open_data
 from saccade.data.tar import TarError, members, number_classes, shard_entries
 from saccade.files import NotRegularError, open_regular
-from support.pictures import class_folders, encoded, write_shard
+from support.images import class_folders, encoded, write_shard
 
 
 def within(function, seconds=20):
@@ -108,7 +108,7 @@ def test_labels_that_no_writer_makes_are_bad_samples(tmp_path, label):
         assert good.label == 1
 
 
-def test_a_picture_in_a_shard_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+def test_an_image_in_a_shard_that_is_too_large_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(tar, "MAX_BYTES", 100)
     write_shard(tmp_path / "a.tar", [("a", encoded(1), "0")])
     (bad,) = shard_entries(tmp_path / "a.tar", 0, ["0", "1"])
@@ -157,11 +157,11 @@ def test_a_pipe_in_the_place_of_a_set_is_told(tmp_path, name):
     assert isinstance(error, ValueError | OSError)
 
 
-def test_a_file_that_is_too_large_for_a_picture_is_refused_unread(tmp_path):
+def test_a_file_that_is_too_large_for_an_image_is_refused_unread(tmp_path):
     path = tmp_path / "a.jpg"
     with path.open("wb") as file:
         file.write(encoded(1))
-        file.truncate(pictures.MAX_BYTES + 1)
+        file.truncate(images.MAX_BYTES + 1)
     with pytest.raises(BadSample, match="at most") as caught:
         decode(path, name="a.jpg")
     assert caught.value.kind == "huge"
@@ -169,7 +169,7 @@ def test_a_file_that_is_too_large_for_a_picture_is_refused_unread(tmp_path):
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1", "CMYK", "I;16", "tRNS"])
 @pytest.mark.parametrize("turn", range(1, 9))
-def test_strips_of_a_large_picture_are_what_the_whole_is(monkeypatch, mode, turn):
+def test_strips_of_a_large_image_are_what_the_whole_is(monkeypatch, mode, turn):
     values = np.random.default_rng(0).integers(0, 256, (37, 23, 4), np.uint8)
     image = Image.fromarray(values[..., :3])
     options = {}
@@ -186,14 +186,14 @@ def test_strips_of_a_large_picture_are_what_the_whole_is(monkeypatch, mode, turn
     file = io.BytesIO()
     image.save(file, "TIFF" if mode == "CMYK" else "PNG", exif=exif, **options)
     whole = decode(file.getvalue(), name="a")
-    monkeypatch.setattr(pictures, "STRIP", 100)
+    monkeypatch.setattr(images, "STRIP", 100)
     np.testing.assert_array_equal(decode(file.getvalue(), name="a"), whole)
     flipped = {2: lambda a: a[:, ::-1], 3: lambda a: np.rot90(a, 2), 6: lambda a: np.rot90(a, -1), 8: np.rot90}
     if mode == "RGB" and turn in flipped:
         np.testing.assert_array_equal(whole, flipped[turn](values[..., :3]))
 
 
-def test_a_large_transparent_picture_takes_little_more_than_its_pixels(tmp_path):
+def test_a_large_transparent_image_takes_little_more_than_its_pixels(tmp_path):
     code = (
         "import resource, sys; from pathlib import Path; from saccade.data.image import decode;"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024;"
@@ -280,7 +280,7 @@ def test_a_folder_that_may_not_be_listed_is_told(tmp_path, monkeypatch):
         open_folder(tmp_path)
 
 
-def test_links_in_a_circle_are_bad_pictures(tmp_path):
+def test_links_in_a_circle_are_bad_images(tmp_path):
     class_folders(tmp_path, {"cat": 4, "dog": 4})
     (tmp_path / "cat" / "round.jpg").symlink_to("round.jpg")
     (tmp_path / "round").symlink_to("round")

@@ -8,7 +8,7 @@ import pytest
 from saccade.data.hub import HubStream
 from saccade.data.image import BadSample
 from saccade.data.open import open_data
-from support.pictures import encoded, pixels
+from support.images import encoded, pixels
 
 datasets = pytest.importorskip("datasets")
 ALONE = {"rank": 0, "world": 1, "worker": 0, "workers": 1}
@@ -51,7 +51,7 @@ def test_saved_dataset_without_splits_is_split(tmp_path):
     assert data.val.counts().tolist() == [1, 1]
 
 
-def test_parquet_with_pictures_opens_as_a_file_and_as_a_folder(tmp_path):
+def test_parquet_with_images_opens_as_a_file_and_as_a_folder(tmp_path):
     (tmp_path / "set" / "data").mkdir(parents=True)
     for split, count in (("train", 6), ("validation", 4)):
         make(count).to_parquet(str(tmp_path / "set" / "data" / f"{split}-00000-of-00001.parquet"))
@@ -60,7 +60,7 @@ def test_parquet_with_pictures_opens_as_a_file_and_as_a_folder(tmp_path):
     assert (len(alone.train), len(alone.val)) == (4, 2)
 
 
-def test_bad_rows_are_bad_pictures(tmp_path):
+def test_bad_rows_are_bad_images(tmp_path):
     rows = {"image": [{"bytes": b"text", "path": None}, None, {"bytes": encoded(0), "path": None}], "label": [0, 1, 0]}
     label = datasets.ClassLabel(names=["cat", "dog"])
     features = datasets.Features({"image": datasets.Image(), "label": label})
@@ -76,7 +76,7 @@ def test_bad_rows_are_bad_pictures(tmp_path):
 
 def test_dataset_without_the_columns_is_refused(tmp_path):
     datasets.Dataset.from_dict({"text": ["a", "b"]}).save_to_disk(str(tmp_path / "set"))
-    with pytest.raises(ValueError, match="has the columns 'text'; it needs one of pictures"):
+    with pytest.raises(ValueError, match="has the columns 'text'; it needs one of images"):
         open_data(str(tmp_path / "set"))
 
 
@@ -124,7 +124,7 @@ def test_stream_is_shared_out_shuffled_and_repeatable(published):
 
 
 @pytest.mark.parametrize("label", [None, -1])
-def test_row_of_a_stream_without_a_valid_label_is_a_bad_picture(label):
+def test_row_of_a_stream_without_a_valid_label_is_a_bad_image(label):
     rows = {"image": [{"bytes": encoded(n, "PNG"), "path": None} for n in range(4)], "label": [0, 1, label, 1]}
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
     dataset = datasets.Dataset.from_dict(rows, features=features).to_iterable_dataset()

@@ -1,4 +1,4 @@
-"""Every kind of picture becomes upright 8-bit RGB, and every bad one a BadSample that says why."""
+"""Every kind of image becomes upright 8-bit RGB, and every bad one a BadSample that says why."""
 
 import io
 import os
@@ -14,7 +14,7 @@ import pytest
 from PIL import Image, ImageFile
 
 from saccade.data.image import BadSample, decode, header
-from support.pictures import encoded, pixels
+from support.images import encoded, pixels
 
 
 def saved(image: Image.Image, format: str, **options) -> bytes:
@@ -34,7 +34,7 @@ def big_png(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize("format", ["PNG", "BMP", "TIFF", "WEBP"])
-def test_lossless_picture_comes_back_exactly_from_path_bytes_and_file(tmp_path, format):
+def test_lossless_image_comes_back_exactly_from_path_bytes_and_file(tmp_path, format):
     data = encoded(1, format, **({"lossless": True} if format == "WEBP" else {}))
     path = tmp_path / "picture"
     path.write_bytes(data)
@@ -89,14 +89,14 @@ def test_sixteen_bit_colour_that_would_come_out_black_is_refused():
     assert decode(deep_colour([[4096, 1000, 20], [5, 6, 7]]), name="x").max() == 16
 
 
-def test_dim_or_black_pictures_are_read_as_they_are():
+def test_dim_or_black_images_are_read_as_they_are():
     dim = np.full((4, 4), 4096, np.uint16)
     assert decode(saved(Image.fromarray(dim), "PNG"), name="x").max() == 16
     assert decode(saved(Image.fromarray(np.zeros((4, 4), np.uint16)), "PNG"), name="x").max() == 0
     assert decode(saved(Image.fromarray(np.full((4, 4), 3, np.uint8)), "PNG"), name="x").max() == 3
 
 
-def test_picture_of_floating_point_numbers_is_refused_with_advice():
+def test_image_of_floating_point_numbers_is_refused_with_advice():
     with pytest.raises(BadSample, match="convert it to 8 or 16 bits"):
         decode(saved(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF"), name="picture")
 
@@ -147,7 +147,7 @@ def test_exif_orientation_is_applied(orientation):
     np.testing.assert_array_equal(got, upright)
 
 
-def test_damaged_exif_does_not_lose_the_picture():
+def test_damaged_exif_does_not_lose_the_image():
     data = encoded(5, exif=b"Exif\0\0II*\0\xff\xff\xff\xff garbage")
     assert decode(data, name="picture").shape == (24, 32, 3)
 
@@ -167,14 +167,14 @@ def test_truncated_file_is_bad(format, share):
     [
         (b"", "empty"),
         (bytes(1000), "empty"),
-        (b"this is no picture\n" * 10, "foreign"),
+        (b"this is no image\n" * 10, "foreign"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "foreign"),
         (b"\x89PNG\r\n\x1a\n", "damaged"),
         (os.urandom(64), "foreign"),
     ],
     ids=["empty", "zeros", "text", "postscript", "only a signature", "noise"],
 )
-def test_what_is_not_a_picture_is_bad(data, kind):
+def test_what_is_not_an_image_is_bad(data, kind):
     with pytest.raises(BadSample) as caught:
         decode(data, name="x.jpg")
     assert caught.value.kind in (kind, "foreign")
@@ -182,7 +182,7 @@ def test_what_is_not_a_picture_is_bad(data, kind):
 
 
 def test_text_is_called_text():
-    with pytest.raises(BadSample, match="it is text, not a picture"):
+    with pytest.raises(BadSample, match="it is text, not an image"):
         decode(b"hello", name="x.jpg")
 
 
@@ -231,7 +231,7 @@ def test_denied_permission_is_called_that(monkeypatch, tmp_path):
     assert caught.value.kind == "denied"
 
 
-def test_bad_picture_survives_pickling():
+def test_bad_image_survives_pickling():
     bad = pickle.loads(pickle.dumps(BadSample("a.jpg", "the file is empty", "empty")))
     assert (bad.name, bad.reason, bad.kind) == ("a.jpg", "the file is empty", "empty")
 
@@ -277,7 +277,7 @@ def test_header_tells_format_and_size_without_decoding():
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP"])
-def test_damaged_bytes_give_a_picture_or_a_bad_picture_and_nothing_else(format):
+def test_damaged_bytes_give_an_image_or_a_bad_image_and_nothing_else(format):
     random = np.random.default_rng(0)
     whole = np.frombuffer(encoded(7, format), np.uint8)
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""Pictures of files that are decoded once give what reading them in every epoch gives."""
+"""Images of files that are decoded once give what reading them in every epoch gives."""
 
 import shutil
 
@@ -24,7 +24,7 @@ from support.augmenting import class_augment
 from support.trainings import TINY, png_folder, settings, weights
 
 CPU = torch.device("cpu")
-PICTURE = 20 * 24 * 3  # bytes of one of the folder's
+IMAGE = 20 * 24 * 3  # bytes of one of the folder's
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot be read")
 
 
@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The numbers of the pictures whose files are opened."""
+    """The numbers of the images whose files are opened."""
     seen = []
     original = FileSource.read
     monkeypatch.setattr(FileSource, "read", lambda self, index: seen.append(index) or original(self, index))
@@ -99,7 +99,7 @@ def test_decoded_set_is_read_once_but_for_what_cannot_be_read(folder, reads):
 
 def test_what_does_not_fit_is_read_again(folder, reads):
     source = open_data(str(folder)).train
-    kept = Kept(source, limit=10.5 * PICTURE, threads=2)
+    kept = Kept(source, limit=10.5 * IMAGE, threads=2)
     kept.ready()
     assert len(kept.images) == 10
     reads.clear()
@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_read_again(folder, reads):
     assert_same(first, batches(feed(FileFeed, source, crop="resized", workers=0)))
 
 
-def test_kept_pictures_outlive_their_files(tmp_path):
+def test_kept_images_outlive_their_files(tmp_path):
     for crop in ("pad", "resized"):
         folder = png_folder(tmp_path / crop)
         source = open_data(str(folder)).train
@@ -123,9 +123,9 @@ def test_kept_pictures_outlive_their_files(tmp_path):
         assert reading.bad == {}
 
 
-def test_too_many_unreadable_pictures_stop_before_the_first_step(folder):
+def test_too_many_unreadable_images_stop_before_the_first_step(folder):
     reading = feed(KeptFeed, open_data(str(folder)).train, crop="pad", threads=2, limit=0.02)
-    with pytest.raises(TooManyBad, match=r"2 of 50 pictures.*train/class.*raise data.bad_limit"):
+    with pytest.raises(TooManyBad, match=r"2 of 50 images.*train/class.*raise data.bad_limit"):
         next(reading.epoch(0))
 
 
@@ -133,12 +133,12 @@ def test_set_that_is_gone_stops_with_a_plain_message(tmp_path):
     folder = png_folder(tmp_path / "pictures")
     reading = feed(KeptFeed, open_data(str(folder)).train, crop="pad", threads=2, limit=1.0)
     shutil.rmtree(folder)
-    with pytest.raises(TooManyBad, match=r"^20 pictures drawn.*not there.*Bring it back"):
+    with pytest.raises(TooManyBad, match=r"^20 images drawn.*not there.*Bring it back"):
         next(reading.epoch(0))
 
 
-def test_size_is_told_from_a_few_pictures(folder):
-    assert decoded_bytes(open_data(str(folder)).train) == 50 * PICTURE
+def test_size_is_told_from_a_few_images(folder):
+    assert decoded_bytes(open_data(str(folder)).train) == 50 * IMAGE
     assert framed_bytes(50, Framing(16)) == 50 * 3 * 16 * 16
 
 
@@ -154,7 +154,7 @@ def test_set_is_kept_up_to_the_limit_and_the_user_is_told(folder, monkeypatch, c
     small = parts(folder, **{"augment.crop": crop, "data.workers": 2})
     assert type(small.feed) is kind
     assert isinstance(small.feed.source, Kept) == (crop == "resized")
-    assert "50 pictures are decoded once and kept in memory" in small.feed.notes[0]
+    assert "50 images are decoded once and kept in memory" in small.feed.notes[0]
     monkeypatch.setattr(setup, "LIMIT", 1000)
     for resident, kept in [("auto", False), ("never", False), ("always", True)]:
         found = parts(folder, **{"augment.crop": crop, "data.resident": resident})
@@ -164,7 +164,7 @@ def test_set_is_kept_up_to_the_limit_and_the_user_is_told(folder, monkeypatch, c
 
 
 @pytest.mark.parametrize("crop", ["pad", "resized"])
-def test_run_ends_with_the_same_weights_whether_pictures_are_kept_or_not(folder, tmp_path, crop):
+def test_run_ends_with_the_same_weights_whether_images_are_kept_or_not(folder, tmp_path, crop):
     for resident in ("auto", "never"):
         values = settings(data__resident=resident, augment__crop=crop, data__bad_limit=0.5, schedule__epochs=2)
         train(str(folder), out=tmp_path / resident, settings=values, quiet=True)
@@ -177,7 +177,7 @@ def validation(source, *, keep):
     return Validation(source, encode=ImageEncoder(framing), framing=framing, batch_size=4, device=CPU, keep=keep)
 
 
-def test_validation_pictures_are_read_once(folder, reads):
+def test_validation_images_are_read_once(folder, reads):
     source = open_data(str(folder)).val
     again, once = (validation(source, keep=keep) for keep in (False, True))
     expected = list(again.batches())

@@ -4,11 +4,11 @@ import pytest
 
 from saccade.data.image import BadSample
 from saccade.data.open import open_data
-from support.pictures import encoded
+from support.images import encoded
 
 
 @pytest.fixture
-def pictures(tmp_path):
+def images(tmp_path):
     (tmp_path / "pics").mkdir()
     for number in range(8):
         (tmp_path / "pics" / f"ü {number}.jpg").write_bytes(encoded(number))
@@ -25,8 +25,8 @@ def rows(*extra):
 
 
 @pytest.mark.parametrize("columns", ["path,label", "image,class", " Filename , Label "])
-def test_csv_opens_with_paths_relative_to_it(pictures, columns, monkeypatch):
-    spec = write(pictures, columns, *rows(), encoding="utf-8-sig")
+def test_csv_opens_with_paths_relative_to_it(images, columns, monkeypatch):
+    spec = write(images, columns, *rows(), encoding="utf-8-sig")
     monkeypatch.chdir("/")
     data = open_data(spec, val_share=0.25)
     assert data.classes == ("cat", "dog")
@@ -35,23 +35,23 @@ def test_csv_opens_with_paths_relative_to_it(pictures, columns, monkeypatch):
     assert data.train.name(0).startswith("pics/ü ")
 
 
-def test_csv_with_splits(pictures):
-    spec = write(pictures, "path,label,split", *rows(["train"] * 4 + ["valid"] * 2 + ["test"] * 2))
+def test_csv_with_splits(images):
+    spec = write(images, "path,label,split", *rows(["train"] * 4 + ["valid"] * 2 + ["test"] * 2))
     data = open_data(spec)
     assert (len(data.train), len(data.val)) == (4, 2)
     assert data.val.labels.tolist() == [1, 0]
 
 
-def test_tsv_and_absolute_paths(pictures):
-    lines = [f"{pictures}/pics/ü {n}.jpg\t{n % 2}" for n in range(8)]
-    data = open_data(write(pictures, "path\tlabel", *lines, name="list.tsv"))
+def test_tsv_and_absolute_paths(images):
+    lines = [f"{images}/pics/ü {n}.jpg\t{n % 2}" for n in range(8)]
+    data = open_data(write(images, "path\tlabel", *lines, name="list.tsv"))
     assert data.classes == ("0", "1")
     assert data.train.name(0).startswith("pics/")
 
 
-def test_numeric_labels_are_ordered_as_numbers(pictures):
+def test_numeric_labels_are_ordered_as_numbers(images):
     lines = [f"pics/ü {n}.jpg,{(2, 10)[n % 2]}" for n in range(8)]
-    assert open_data(write(pictures, "path,label", *lines)).classes == ("2", "10")
+    assert open_data(write(images, "path,label", *lines)).classes == ("2", "10")
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_numeric_labels_are_ordered_as_numbers(pictures):
     [
         (["path,size", "a.jpg,3"], ValueError, r"columns 'path', 'size'; it needs one named label or class"),
         (["name,label", "a.jpg,cat"], ValueError, r"it needs one named path or image or file or filename"),
-        (["path,label", "pics/ü 1.jpg,cat", "gone.jpg,dog"], FileNotFoundError, r"1 of 2 pictures .*'gone\.jpg'"),
+        (["path,label", "pics/ü 1.jpg,cat", "gone.jpg,dog"], FileNotFoundError, r"1 of 2 images .*'gone\.jpg'"),
         (["path,label", "pics/ü 1.jpg,"], ValueError, "row 1 has an empty path or label"),
         (["path,label", "pics/ü 1.jpg,cat,3"], ValueError, "row 1 has 3 fields where the first line has 2"),
-        (["path,label"], ValueError, "lists no pictures"),
+        (["path,label"], ValueError, "lists no images"),
         ([""], ValueError, "is empty"),
         (
             ["path,label,split", "pics/ü 1.jpg,cat,train", "pics/ü 2.jpg,dog,train", "pics/ü 3.jpg,cow,val"],
@@ -72,37 +72,37 @@ def test_numeric_labels_are_ordered_as_numbers(pictures):
         (["path,label,split", "pics/ü 1.jpg,cat,a"], ValueError, "one of them should be 'train'"),
     ],
 )
-def test_faulty_list_is_refused_with_the_reason(pictures, lines, error, message):
+def test_faulty_list_is_refused_with_the_reason(images, lines, error, message):
     with pytest.raises(error, match=message):
-        open_data(write(pictures, *lines))
+        open_data(write(images, *lines))
 
 
-def test_binary_file_named_csv_is_refused(pictures):
-    (pictures / "list.csv").write_bytes(b"\xff\xfe\x00\x80" * 10)
+def test_binary_file_named_csv_is_refused(images):
+    (images / "list.csv").write_bytes(b"\xff\xfe\x00\x80" * 10)
     with pytest.raises(ValueError, match="not a CSV file in UTF-8"):
-        open_data(str(pictures / "list.csv"))
+        open_data(str(images / "list.csv"))
 
 
-def test_picture_listed_in_both_splits_is_noted(pictures):
+def test_image_listed_in_both_splits_is_noted(images):
     lines = [f"pics/ü {n}.jpg,{'ab'[n % 2]},{split}" for n in range(4) for split in ("train", "val")]
-    data = open_data(write(pictures, "path,label,split", *lines))
-    assert any("4 pictures are listed for training and for validation" in note for note in data.notes)
+    data = open_data(write(images, "path,label,split", *lines))
+    assert any("4 images are listed for training and for validation" in note for note in data.notes)
 
 
-def test_parquet_list_equals_csv_list(pictures):
+def test_parquet_list_equals_csv_list(images):
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     paths = [f"pics/ü {n}.jpg" for n in range(8)]
     labels = ["cat" if n % 2 else "dog" for n in range(8)]
-    parquet.write_table(pa.table({"path": paths, "label": labels, "other": [1.0] * 8}), pictures / "list.parquet")
-    a, b = open_data(str(pictures / "list.parquet")), open_data(write(pictures, "path,label", *rows()))
+    parquet.write_table(pa.table({"path": paths, "label": labels, "other": [1.0] * 8}), images / "list.parquet")
+    a, b = open_data(str(images / "list.parquet")), open_data(write(images, "path,label", *rows()))
     assert a.train.fingerprint() == b.train.fingerprint()
-    parquet.write_table(pa.table({"path": paths, "size": [3] * 8}), pictures / "bad.parquet")
+    parquet.write_table(pa.table({"path": paths, "size": [3] * 8}), images / "bad.parquet")
     with pytest.raises(ValueError, match="'size'; it needs one named label"):
-        open_data(str(pictures / "bad.parquet"))
-    (pictures / "list.parquet").write_bytes(b"PAR1 no")
+        open_data(str(images / "bad.parquet"))
+    (images / "list.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(ValueError, match="not a Parquet file"):
-        open_data(str(pictures / "list.parquet"))
+        open_data(str(images / "list.parquet"))
 
 
 def many(folder, count=40, missing=()):
@@ -116,36 +116,36 @@ def names(source):
     return [source.name(index) for index in range(len(source))]
 
 
-def test_vanished_picture_stays_in_its_place_and_is_named(tmp_path):
+def test_vanished_image_stays_in_its_place_and_is_named(tmp_path):
     spec = many(tmp_path)
     before = open_data(spec)
     (tmp_path / "pics" / "7.jpg").unlink()
     after = open_data(spec)
     assert names(after.train) == names(before.train)
     assert after.val.fingerprint() == before.val.fingerprint()
-    assert any("1 of 40 listed pictures are not there" in note and "pics/7.jpg" in note for note in after.notes)
+    assert any("1 of 40 listed images are not there" in note and "pics/7.jpg" in note for note in after.notes)
     part = after.train if "pics/7.jpg" in names(after.train) else after.val
     with pytest.raises(BadSample) as caught:
         part.read(names(part).index("pics/7.jpg"))
     assert caught.value.kind == "missing"
 
 
-def test_more_missing_pictures_than_the_limit_are_refused(tmp_path):
+def test_more_missing_images_than_the_limit_are_refused(tmp_path):
     spec = many(tmp_path, missing=(1, 2, 3))
-    with pytest.raises(FileNotFoundError, match=r"3 of 40 pictures that are not there: 'pics/1\.jpg'.*relative to"):
+    with pytest.raises(FileNotFoundError, match=r"3 of 40 images that are not there: 'pics/1\.jpg'.*relative to"):
         open_data(spec)
     assert open_data(spec, bad_limit=0.1).train.classes == ("a", "b")
-    with pytest.raises(FileNotFoundError, match="40 of 40 pictures"):
+    with pytest.raises(FileNotFoundError, match="40 of 40 images"):
         open_data(many(tmp_path / "pics", missing=range(40)), bad_limit=1.0)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_picture_listed_twice_falls_on_one_side_and_is_noted(tmp_path, seed):
+def test_image_listed_twice_falls_on_one_side_and_is_noted(tmp_path, seed):
     for number in range(12):
         (tmp_path / f"{number}.jpg").write_bytes(encoded(number))
     lines = [f"{n}.jpg,{'ab'[n % 2]}" for n in range(12)] * 2 + ["0.jpg,b", "./3.jpg,a"]
     data = open_data(write(tmp_path, "path,label", *lines), val_share=0.3, seed=seed)
     assert len(data.train) + len(data.val) == 26
     assert not set(names(data.train)) & set(names(data.val))
-    assert any("12 pictures are listed more than once" in note for note in data.notes)
-    assert any("2 pictures are listed with different labels: '0.jpg', '3.jpg'" in note for note in data.notes)
+    assert any("12 images are listed more than once" in note for note in data.notes)
+    assert any("2 images are listed with different labels: '0.jpg', '3.jpg'" in note for note in data.notes)

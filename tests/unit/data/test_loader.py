@@ -17,7 +17,7 @@ from saccade.training.recipes import configure
 from saccade.training.setup import assemble, resolve
 from saccade.training.train import train
 from support.augmenting import class_augment
-from support.pictures import class_folders
+from support.images import class_folders
 from support.trainings import TINY, png_folder, settings
 
 CONFIG = AugmentConfig(crop="resized", mixup=0.2, cutmix=1.0)
@@ -86,15 +86,15 @@ def test_processes_share_out_what_one_would_take_and_mix_the_same_pairs(folder, 
 
 
 def test_resident_set_is_shared_out_alike():
-    pictures, labels = torch.randint(0, 256, (21, 3, 16, 16), dtype=torch.uint8), torch.arange(21) % 3
+    images, labels = torch.randint(0, 256, (21, 3, 16, 16), dtype=torch.uint8), torch.arange(21) % 3
     orders = [Order(length=21, batch_size=10, seed=0, rank=r, world=w) for r, w in [(0, 1), (0, 2), (1, 2)]]
-    feeds = [ResidentFeed({"image": pictures, "target": labels}, order=one, expand=augment()) for one in orders]
+    feeds = [ResidentFeed({"image": images, "target": labels}, order=one, expand=augment()) for one in orders]
     for batch, first, second in zip(*(one.epoch(2) for one in feeds), strict=True):
         assert (len(first["index"]), len(second["index"])) == (4, 6)
         assert all(torch.equal(torch.cat([first[name], second[name]]), batch[name]) for name in batch)
 
 
-def test_bad_pictures_are_replaced_by_others_in_the_same_way_every_time(spoiled):
+def test_bad_images_are_replaced_by_others_in_the_same_way_every_time(spoiled):
     first, second = feed(spoiled), feed(spoiled, workers=2)
     with pytest.warns(UserWarning, match="is left out"):
         batches = epochs(first, 2)
@@ -106,15 +106,15 @@ def test_bad_pictures_are_replaced_by_others_in_the_same_way_every_time(spoiled)
     assert all("truncated" in reason for reason in first.bad.values())
 
 
-def test_replacement_is_a_whole_picture_with_its_own_label(spoiled):
+def test_replacement_is_a_whole_image_with_its_own_label(spoiled):
     plain = AugmentConfig(crop="none")
     with pytest.warns(UserWarning, match="is left out"):
         batches = list(feed(spoiled, config=plain).epoch(0))
     for batch in batches:
-        pictures, labels = batch["image"], batch["target"]
-        brightest = pictures.float().mean((2, 3)).argmax(1)  # the colour that tells the class
+        images, labels = batch["image"], batch["target"]
+        brightest = images.float().mean((2, 3)).argmax(1)  # the colour that tells the class
         assert torch.equal(brightest, labels)
-        assert pictures.float().mean((1, 2, 3)).min() > 50
+        assert images.float().mean((1, 2, 3)).min() > 50
 
 
 def test_random_crop_of_a_file_is_made_once(folder):
@@ -133,7 +133,7 @@ def test_random_crop_of_a_file_is_made_once(folder):
     assert torch.equal(reading.expand(batch, strong=True)["image"], batch["image"].float() / 255)
 
 
-def test_each_bad_picture_is_warned_of_once(spoiled):
+def test_each_bad_image_is_warned_of_once(spoiled):
     reading = feed(spoiled)
     with pytest.warns(UserWarning, match="is left out") as told:
         epochs(reading, 4)
@@ -142,9 +142,9 @@ def test_each_bad_picture_is_warned_of_once(spoiled):
 
 @pytest.mark.filterwarnings("ignore:.*is left out")
 @pytest.mark.parametrize("workers", [0, 1])
-def test_too_many_bad_pictures_stop_with_their_names(spoiled, workers):
+def test_too_many_bad_images_stop_with_their_names(spoiled, workers):
     reading = feed(spoiled, limit=0.02, workers=workers)
-    with pytest.raises(TooManyBad, match=r"2 of 50 pictures.*limit of 1: train/class.*raise data.bad_limit"):
+    with pytest.raises(TooManyBad, match=r"2 of 50 images.*limit of 1: train/class.*raise data.bad_limit"):
         epochs(reading, 3)
     reading.close()
 
@@ -154,26 +154,26 @@ def test_too_many_bad_pictures_stop_with_their_names(spoiled, workers):
 def test_set_that_is_gone_stops_with_a_plain_message(tmp_path, workers):
     reading = feed(png_folder(tmp_path / "pictures"), limit=1.0, workers=workers)
     (tmp_path / "pictures").rename(tmp_path / "elsewhere")
-    with pytest.raises(TooManyBad, match=r"^20 pictures drawn.*not there.*Bring it back") as stop:
+    with pytest.raises(TooManyBad, match=r"^20 images drawn.*not there.*Bring it back") as stop:
         list(reading.epoch(0))
     assert "Traceback" not in str(stop.value)
     reading.close()
 
 
 @pytest.mark.filterwarnings("ignore:.*cannot be read")
-def test_run_names_the_pictures_it_left_out(tmp_path):
+def test_run_names_the_images_it_left_out(tmp_path):
     data = png_folder(tmp_path / "pictures", bad=1)
     train(str(data), out=tmp_path / "run", settings=settings(schedule__epochs=2), quiet=True)
-    bad = json.loads((tmp_path / "run" / "bad_pictures.json").read_text())
+    bad = json.loads((tmp_path / "run" / "bad_samples.json").read_text())
     assert set(bad) == {"train/class0/000.png", "val/class0/000.png"}
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["bad_pictures"] == 2
+    assert last["bad_samples"] == 2
 
 
 @pytest.mark.filterwarnings("ignore:.*cannot be read")
-def test_too_many_bad_validation_pictures_stop_a_run(tmp_path):
+def test_too_many_bad_validation_images_stop_a_run(tmp_path):
     data = png_folder(tmp_path / "pictures", bad=3, train=200)
-    with pytest.raises(TooManyBad, match="3 of 9 pictures"):
+    with pytest.raises(TooManyBad, match="3 of 9 images"):
         train(str(data), out=tmp_path / "run", settings=settings(), quiet=True)
 
 
@@ -185,9 +185,9 @@ def test_large_photographs_are_read_smaller_for_training_and_look_the_same(tmp_p
         photograph(file)
     pixels = []
 
-    def counted(self, picture, box, original=Framing.image):
-        pixels.append(picture.shape[:2])
-        return original(self, picture, box)
+    def counted(self, image, box, original=Framing.image):
+        pixels.append(image.shape[:2])
+        return original(self, image, box)
 
     monkeypatch.setattr(Framing, "image", counted)
     given = {"data.img_size": 32, "augment.crop": crop, "data.workers": 0, "model.options": TINY}
@@ -218,6 +218,6 @@ def test_no_crop_of_the_least_size_is_enlarged(ratio):
 
 
 def photograph(file):
-    """Write a large picture that is smooth, as photographs are."""
+    """Write a large image that is smooth, as photographs are."""
     draws = np.random.default_rng(int(file.stem)).integers(0, 256, (15, 20, 3), dtype=np.uint8)
     Image.fromarray(draws).resize((640, 480), Image.Resampling.BICUBIC).save(file, quality=95)

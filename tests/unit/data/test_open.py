@@ -18,10 +18,10 @@ def test_nothing_opens_the_embedded_set():
     assert 0.25 < data.train.array().mean() / 255 < 0.32  # the whole set's mean is 0.286
 
 
-def test_embedded_pictures_of_both_splits_differ():
+def test_embedded_images_of_both_splits_differ():
     data = open_data()
-    train = {picture.tobytes() for picture in data.train.array()}
-    assert not any(picture.tobytes() in train for picture in data.val.array())
+    train = {image.tobytes() for image in data.train.array()}
+    assert not any(image.tobytes() in train for image in data.val.array())
 
 
 @pytest.mark.parametrize("name", ["cifar10", "CIFAR-100", "mnist", "fashion_mnist", "imagenet"])
@@ -66,7 +66,7 @@ def test_held_out_arrays_stay_arrays(tmp_path):
 
 
 @pytest.mark.parametrize(("top", "remark"), [(4_095, "refused as black"), (16_383, "dark"), (65_535, None)])
-def test_set_of_pictures_that_use_few_of_their_sixteen_bits_is_noted(tmp_path, top, remark):
+def test_set_of_images_that_use_few_of_their_sixteen_bits_is_noted(tmp_path, top, remark):
     for name in "ab":
         (tmp_path / name).mkdir()
         for number in range(4):

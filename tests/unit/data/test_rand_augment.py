@@ -123,9 +123,9 @@ def test_cpu_gives_what_doing_everything_to_every_image_gives(monkeypatch):
 @pytest.mark.parametrize("channels", [1, 2, 4])
 def test_images_of_other_channels_are_augmented_too(channels):
     config = AugmentConfig(crop="resized", erase=0.5, erase_kind="pixel", **(TIMM | {"rand_prob": 1.0}))
-    pictures = theirs.smooth_images(40, 16).to(torch.uint8)[:, :1].repeat(1, channels, 1, 1)
+    pixels = theirs.smooth_images(40, 16).to(torch.uint8)[:, :1].repeat(1, channels, 1, 1)
     ours = Augment(config, mean=[0.5] * channels, std=[0.2] * channels, img_size=16)
-    images = ours({"image": pictures, "key": KEYS[:40]})["image"]
+    images = ours({"image": pixels, "key": KEYS[:40]})["image"]
     assert images.shape == (40, channels, 16, 16)
     assert images.isfinite().all()
 
@@ -133,9 +133,9 @@ def test_images_of_other_channels_are_augmented_too(channels):
 def test_an_image_looks_the_same_in_whatever_batch_it_comes():
     config = AugmentConfig(crop="resized", erase=0.5, erase_kind="pixel", **TIMM)
     ours = Augment(config, mean=theirs.MEAN, std=[0.2] * 3, img_size=16)
-    pictures = theirs.smooth_images(40, 20).to(torch.uint8)
-    whole = ours({"image": pictures, "key": KEYS[:40]})["image"]
-    some = ours({"image": pictures[7:19], "key": KEYS[7:19]})["image"]
+    pixels = theirs.smooth_images(40, 20).to(torch.uint8)
+    whole = ours({"image": pixels, "key": KEYS[:40]})["image"]
+    some = ours({"image": pixels[7:19], "key": KEYS[7:19]})["image"]
     assert torch.equal(whole[7:19], some)
 
 

@@ -15,7 +15,7 @@ from saccade.data.image import BadSample, count_bad
 from saccade.data.open import open_data
 from saccade.data.shards import ShardStream
 from saccade.data.source import Stream
-from support.pictures import encoded, pixels, write_shard
+from support.images import encoded, pixels, write_shard
 
 ALONE = {"rank": 0, "world": 1, "worker": 0, "workers": 1}
 
@@ -43,7 +43,7 @@ def stream(tmp_path):
     return ShardStream(write_shards(tmp_path, 6, 5), classes=("even", "odd"), buffer=8)
 
 
-def test_every_sample_comes_once_with_its_own_picture_and_label(stream):
+def test_every_sample_comes_once_with_its_own_image_and_label(stream):
     samples = read(stream)
     assert sorted(names(samples)) == [f"train-{n // 5:03d}.tar/{n:05d}" for n in range(30)]
     for sample in samples:
@@ -107,7 +107,7 @@ def test_memory_stays_at_the_buffer_while_a_set_ten_times_as_large_streams(tmp_p
     for shard in range(4):
         write_shard(tmp_path / f"{shard}.tar", [(f"{shard}-{n}", data, str(n % 2)) for n in range(count // 4)])
     stream = ShardStream(sorted(tmp_path.glob("*.tar")), classes=("a", "b"), buffer=buffer)
-    next(stream.samples(seed=1, epoch=0, **ALONE))  # what is kept from the first picture on
+    next(stream.samples(seed=1, epoch=0, **ALONE))  # what is kept from the first image on
     gc.collect()
     tracemalloc.start()
     assert sum(1 for _ in stream.samples(seed=0, epoch=0, **ALONE)) == count
@@ -121,8 +121,8 @@ def test_truncated_shard_gives_what_is_there_and_names_itself(tmp_path):
     whole, cut = write_shards(tmp_path, 2, 5)
     data = cut.read_bytes()
     with tarfile.open(cut) as tar:
-        picture = tar.getmember("00008.jpg")
-    for end in (picture.offset_data + 10, picture.offset + 100):
+        image = tar.getmember("00008.jpg")
+    for end in (image.offset_data + 10, image.offset + 100):
         cut.write_bytes(data[:end])
         samples = read(ShardStream([whole, cut], classes=("a", "b")))
         bad = [sample for sample in samples if isinstance(sample, BadSample)]
@@ -131,7 +131,7 @@ def test_truncated_shard_gives_what_is_there_and_names_itself(tmp_path):
         assert "truncated" in bad[0].reason
 
 
-def test_cut_picture_after_its_label_is_lost_with_the_shard_not_decoded(tmp_path):
+def test_cut_image_after_its_label_is_lost_with_the_shard_not_decoded(tmp_path):
     (path,) = write_shards(tmp_path, 1, 4)
     with tarfile.open(path) as old, tarfile.open(tmp_path / "b.tar", "w") as new:
         for member in sorted(old, key=lambda member: member.name):  # 00000.cls, 00000.jpg, ...
@@ -175,7 +175,7 @@ def lost(samples):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.6])
-def test_shards_cut_short_count_about_as_many_pictures_as_they_lost(tmp_path, share):
+def test_shards_cut_short_count_about_as_many_images_as_they_lost(tmp_path, share):
     paths = write_shards(tmp_path, 4, 40)
     for path in paths[1:]:
         data = path.read_bytes()
@@ -186,7 +186,7 @@ def test_shards_cut_short_count_about_as_many_pictures_as_they_lost(tmp_path, sh
     assert abs(lost(samples) - (160 - there)) < 0.1 * 160
 
 
-def test_missing_and_damaged_shards_count_their_pictures(tmp_path):
+def test_missing_and_damaged_shards_count_their_images(tmp_path):
     paths = write_shards(tmp_path, 3, 40)
     paths[0].unlink()
     with tarfile.open(paths[1]) as tar:
@@ -199,13 +199,13 @@ def test_missing_and_damaged_shards_count_their_pictures(tmp_path):
     assert abs(lost(samples) - 60) <= 8
 
 
-def test_lost_pictures_are_not_made_up_where_no_shard_is_longer(tmp_path):
+def test_lost_images_are_not_made_up_where_no_shard_is_longer(tmp_path):
     (path,) = write_shards(tmp_path, 1, 40)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     samples = read(ShardStream([path], classes=("a", "b")))
     assert lost(samples) == 1
     (bad,) = [sample for sample in samples if isinstance(sample, BadSample)]
-    assert "at least 1 picture is lost, how many is not known" in bad.reason
+    assert "at least 1 image is lost, how many is not known" in bad.reason
 
 
 def test_losses_of_validation_and_of_listed_training_shards_are_noted(tmp_path):
@@ -222,7 +222,7 @@ def test_losses_of_validation_and_of_listed_training_shards_are_noted(tmp_path):
     assert data.val.lost == ()
 
 
-def test_shard_removed_while_it_is_read_gives_bad_pictures(tmp_path):
+def test_shard_removed_while_it_is_read_gives_bad_images(tmp_path):
     (path,) = write_shards(tmp_path, 1, 20)
     samples = ShardStream([path], classes=("a", "b"), buffer=4).samples(seed=0, epoch=0, **ALONE)
     assert not isinstance(next(samples), BadSample)
@@ -240,13 +240,13 @@ def test_number_that_is_no_class_is_not_taken_for_a_place_where_classes_are_numb
     assert "'0' is none of the 3 classes" in got["a.tar/3"].reason
 
 
-def test_bad_samples_are_yielded_as_bad_pictures(tmp_path):
+def test_bad_samples_are_yielded_as_bad_images(tmp_path):
     good, broken = ("good", encoded(1), "1"), ("broken", b"text", "0")
     unknown, none = ("unknown", encoded(2), "7"), ("none", encoded(3), "")
     write_shard(tmp_path / "a.tar", [good, broken, unknown, none])
     got = {sample.name: sample for sample in read(ShardStream([tmp_path / "a.tar"], classes=("a", "b")))}
     assert got["a.tar/good"].target == 1
-    assert "not a picture" in got["a.tar/broken"].reason
+    assert "not an image" in got["a.tar/broken"].reason
     assert "'7' is none of the 2 classes" in got["a.tar/unknown"].reason
     assert got["a.tar/none"].reason == "it has no label"
 
@@ -266,7 +266,7 @@ def test_folder_of_shards_opens_with_named_classes_and_json_labels(tmp_path):
 
 
 @pytest.mark.parametrize("pattern", ["train-*.tar", "train-{000..002}.tar", "train-00{0,1,2}.tar"])
-def test_pattern_of_shards_holds_validation_pictures_out(tmp_path, pattern):
+def test_pattern_of_shards_holds_validation_images_out(tmp_path, pattern):
     write_shards(tmp_path, 3, 8, classes=3)
     write_shards(tmp_path, 1, 8, prefix="other")
     data = open_data(str(tmp_path / pattern), val_share=0.25)

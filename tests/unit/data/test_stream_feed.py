@@ -10,14 +10,14 @@ from saccade.data.loader import StreamFeed, TooManyBad, check_bad
 from saccade.data.open import open_data
 from saccade.data.validation import Validation
 from support.augmenting import class_augment
-from support.pictures import encoded, write_shard
+from support.images import encoded, write_shard
 from support.training import tiny
 
 
 def shards(folder, count=48, per_shard=8, broken=()):
     for shard in range(count // per_shard):
         numbers = range(shard * per_shard, (shard + 1) * per_shard)
-        samples = [(f"{n:04d}", b"not a picture" if n in broken else encoded(n), str(n % 3)) for n in numbers]
+        samples = [(f"{n:04d}", b"not an image" if n in broken else encoded(n), str(n % 3)) for n in numbers]
         write_shard(folder / f"train-{shard:03d}.tar", samples)
     write_shard(folder / "val-000.tar", [(f"v{n}", encoded(1000 + n), str(n % 3)) for n in range(9)])
     return str(folder)
@@ -73,7 +73,7 @@ def test_a_stream_that_ends_begins_again(tmp_path):
     assert same(taken(feed(path, steps=7).epoch(0, start=5)), whole[5:])
 
 
-def test_bad_pictures_are_replaced_and_named(tmp_path):
+def test_bad_images_are_replaced_and_named(tmp_path):
     source = feed(shards(tmp_path, broken=(5, 17)), steps=6)
     with pytest.warns(UserWarning, match="cannot be read"):
         batches = taken(source.epoch(0))
@@ -82,7 +82,7 @@ def test_bad_pictures_are_replaced_and_named(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_without_a_good_picture_take_the_next_one_and_resume_the_same(tmp_path, workers):
+def test_batches_without_a_good_image_take_the_next_one_and_resume_the_same(tmp_path, workers):
     path = shards(tmp_path, broken=(3, 4, 5, 17, 30, 31))
     options = {"workers": workers, "batch_size": 1, "steps": 48}
     source = feed(path, **options)
@@ -94,7 +94,7 @@ def test_batches_without_a_good_picture_take_the_next_one_and_resume_the_same(tm
         assert same(taken(feed(path, **options).epoch(0, start=start)), whole[start:])
 
 
-def test_stream_of_nothing_but_bad_pictures_stops(tmp_path):
+def test_stream_of_nothing_but_bad_images_stops(tmp_path):
     source = feed(shards(tmp_path, broken=range(48)), bad_limit=1.0)
     with pytest.raises(TooManyBad, match="one after another cannot be read"):
         next(source.epoch(0))
@@ -109,7 +109,7 @@ def test_shards_cut_short_count_towards_the_limit(tmp_path):
     path = shards(tmp_path, count=96, per_shard=24)
     for number in (1, 2, 3):
         cut(tmp_path / f"train-{number:03d}.tar", 0.2)
-    with pytest.raises(TooManyBad, match=r"\d\d of \d+ pictures cannot be read.*train-00\d\.tar"):
+    with pytest.raises(TooManyBad, match=r"\d\d of \d+ images cannot be read.*train-00\d\.tar"):
         taken(feed(path, bad_limit=0.05, steps=6).epoch(0))
 
 
@@ -124,7 +124,7 @@ def test_losses_that_listing_found_stop_training_before_its_first_step(tmp_path)
     assert len(source.bad) == 1
 
 
-def test_losses_of_validation_shards_are_bad_pictures_and_count(tmp_path):
+def test_losses_of_validation_shards_are_bad_images_and_count(tmp_path):
     path = shards(tmp_path)
     write_shard(tmp_path / "val-001.tar", [(f"w{n}", encoded(2000 + n), str(n % 3)) for n in range(9)])
     cut(tmp_path / "val-001.tar", 0.3)
@@ -139,7 +139,7 @@ def test_losses_of_validation_shards_are_bad_pictures_and_count(tmp_path):
         check_bad(validation.bad, 0.05 * len(val), of=len(val))
 
 
-def test_processes_read_different_pictures(tmp_path):
+def test_processes_read_different_images(tmp_path):
     path = shards(tmp_path)
     parts = [torch.cat([b["key"] for b in feed(path, steps=2, rank=r, world=2).epoch(0)]) for r in (0, 1)]
     assert not set(parts[0].tolist()) & set(parts[1].tolist())

@@ -10,7 +10,7 @@ from PIL import Image
 
 from saccade.data.spec import InputSpec
 from saccade.deployment import writers as writing
-from saccade.deployment.paths import NoPictures
+from saccade.deployment.paths import NoImages
 from saccade.deployment.predict import Prediction, Predictions
 from saccade.deployment.writers import draw, printable
 from saccade.tasks import Answer, Classify
@@ -116,7 +116,7 @@ def test_a_device_is_written_to_as_it_is():
 
 
 def test_nothing_to_ask_is_an_error_and_leaves_no_file(tmp_path):
-    with pytest.raises(NoPictures, match="no picture was found"):
+    with pytest.raises(NoImages, match="no image was found"):
         write_predictions([], out=tmp_path / "o.csv")
     assert os.listdir(tmp_path) == []
 
@@ -148,7 +148,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
         write_predictions([GOOD], draw=tmp_path / "file")
 
 
-def test_drawn_pictures_are_kept_apart_and_stay_in_their_folder(tmp_path, capsys):
+def test_drawn_images_are_kept_apart_and_stay_in_their_folder(tmp_path, capsys):
     pixels = np.full((30, 40, 3), 90, dtype=np.uint8)
     names = ["x/a.png", "y/a.png", "../../..", "bad.png", "we ird/\udce9\n.png"]
     predictions = [Prediction(n, None if n == "bad.png" else GOOD.answer, None, pixels) for n in names]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from support.serving import Brightness, make_app, picture, running, until
+from support.serving import Brightness, image, make_app, running, until
 
 http = httpx.Client(timeout=30)
 
@@ -23,8 +23,8 @@ def send(address, data, path="/predict", kind="image/png", **fields):
     return http.post(address + path, files={"file": ("a.png", data, kind)}, data=fields)
 
 
-def test_a_picture_is_answered(address):
-    answer = send(address, picture(3), top="2")
+def test_an_image_is_answered(address):
+    answer = send(address, image(3), top="2")
     assert answer.status_code == 200
     assert answer.json()["answer"] == "level 3"
     assert answer.json()["classes"] == [
@@ -42,27 +42,27 @@ def test_a_picture_is_answered(address):
 @pytest.mark.parametrize(
     ("kind", "name"), [("JPEG", "jpeg"), ("WEBP", "webp"), ("GIF", "gif"), ("BMP", "bmp"), ("TIFF", "tiff")]
 )
-def test_a_picture_may_be_sent_as_the_body_in_any_known_format(address, kind, name):
-    answer = http.post(address + "/predict", content=picture(5, kind=kind), headers={"content-type": f"image/{name}"})
+def test_an_image_may_be_sent_as_the_body_in_any_known_format(address, kind, name):
+    answer = http.post(address + "/predict", content=image(5, kind=kind), headers={"content-type": f"image/{name}"})
     assert answer.json()["answer"] == "level 5"
 
 
 def test_the_model_is_chosen_by_form_or_query(address):
-    assert send(address, picture(), model="1").json()["model"] == "second"
-    assert send(address, picture(), "/predict?model=1").json()["model"] == "second"
-    assert send(address, picture()).json()["model"] == "first"
-    assert send(address, picture(), model="second").json()["model"] == "second"
-    assert send(address, picture(), "/explain?model=second").json()["model"] == "second"
+    assert send(address, image(), model="1").json()["model"] == "second"
+    assert send(address, image(), "/predict?model=1").json()["model"] == "second"
+    assert send(address, image()).json()["model"] == "first"
+    assert send(address, image(), model="second").json()["model"] == "second"
+    assert send(address, image(), "/explain?model=second").json()["model"] == "second"
 
 
 def test_a_model_that_is_not_served_is_answered_with_those_that_are(address):
-    answer = send(address, picture(), model="third")
+    answer = send(address, image(), model="third")
     assert answer.status_code == 422
     assert "'third' was given; there are 0 (first), 1 (second)" in answer.json()["detail"]
 
 
-def test_a_large_picture_takes_its_own_lane_and_is_answered_as_well(address):
-    assert send(address, picture(6, size=(300, 200))).json()["answer"] == "level 6"
+def test_a_large_image_takes_its_own_lane_and_is_answered_as_well(address):
+    assert send(address, image(6, size=(300, 200))).json()["answer"] == "level 6"
 
 
 def noise(size):
@@ -74,13 +74,13 @@ def noise(size):
 @pytest.mark.parametrize(
     ("data", "kind", "status", "told"),
     [
-        (picture()[:60], "image/png", 422, "a.png: the file is"),
+        (image()[:60], "image/png", 422, "a.png: the file is"),
         (noise(100)[:9000], "image/png", 422, "truncated"),
         (b"", "image/png", 422, "empty"),
-        (b"some words", "image/png", 415, "text, not a picture"),
+        (b"some words", "image/png", 415, "text, not an image"),
         (b"%PDF", "application/pdf", 415, "application/pdf"),
         (noise(200), "image/png", 413, "at most 100000"),
-        (picture(size=(1001, 1000)), "image/png", 413, "more than 1000000 pixels"),
+        (image(size=(1001, 1000)), "image/png", 413, "more than 1000000 pixels"),
     ],
 )
 def test_what_is_not_taken_is_refused_with_its_reason(address, data, kind, status, told):
@@ -92,8 +92,8 @@ def test_what_is_not_taken_is_refused_with_its_reason(address, data, kind, statu
 @pytest.mark.parametrize("fields", [{"model": "2"}, {"model": "-1"}, {"model": "x"}, {"top": "0"}, {"top": "9999"}])
 def test_options_that_do_not_exist_are_refused(address, fields):
     for answer in (
-        send(address, picture(), **fields),
-        send(address, picture(), "/predict?" + "&".join(f"{k}={v}" for k, v in fields.items())),
+        send(address, image(), **fields),
+        send(address, image(), "/predict?" + "&".join(f"{k}={v}" for k, v in fields.items())),
     ):
         assert answer.status_code == 422
         assert isinstance(answer.json()["detail"], str)
@@ -104,7 +104,7 @@ def test_requests_that_come_together_share_forward_passes_and_get_their_own_answ
     with running(make_app(model, batch_size=8)) as address:
         model.go.clear()
         with concurrent.futures.ThreadPoolExecutor(24) as pool:
-            asked = [pool.submit(send, address, picture(index % 8)) for index in range(24)]
+            asked = [pool.submit(send, address, image(index % 8)) for index in range(24)]
             until(lambda: queue_length(address) >= 16)
             model.go.set()
             answers = [one.result() for one in asked]
@@ -122,14 +122,14 @@ def test_a_full_queue_is_answered_503_with_a_time_to_come_back_and_others_are_st
     model = Brightness()
     with running(make_app(model, batch_size=1, queue=2)) as address, concurrent.futures.ThreadPoolExecutor(8) as pool:
         model.go.clear()
-        asked = [pool.submit(send, address, picture())]
+        asked = [pool.submit(send, address, image())]
         assert model.begun.wait(20)
-        asked += [pool.submit(send, address, picture()) for _ in range(2)]
+        asked += [pool.submit(send, address, image()) for _ in range(2)]
         until(lambda: queue_length(address) == 2)
-        refused = send(address, picture())
+        refused = send(address, image())
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) >= 1
-        assert "2 pictures" in refused.json()["detail"]
+        assert "2 images" in refused.json()["detail"]
         assert http.get(address + "/ready").status_code == 503
         assert http.get(address + "/health").status_code == 200
         model.go.set()
@@ -137,8 +137,8 @@ def test_a_full_queue_is_answered_503_with_a_time_to_come_back_and_others_are_st
         assert http.get(address + "/ready").json() == {"status": "ready"}
 
 
-def test_views_come_as_pictures_and_charts_with_their_layers(address):
-    answer = send(address, picture(), "/explain")
+def test_views_come_as_images_and_charts_with_their_layers(address):
+    answer = send(address, image(), "/explain")
     assert answer.status_code == 200
     attention, entropy, slots = answer.json()["views"]
     assert [figure["depth"] for figure in attention["figures"]] == list(range(6))
@@ -150,7 +150,7 @@ def test_views_come_as_pictures_and_charts_with_their_layers(address):
 
 
 def test_unknown_views_are_refused_by_the_reason_of_explain(address):
-    answer = send(address, picture(), "/explain", views="attention,nonsense")
+    answer = send(address, image(), "/explain", views="attention,nonsense")
     assert answer.status_code == 422
     assert "there are attention" in answer.json()["detail"]
 
@@ -158,7 +158,7 @@ def test_unknown_views_are_refused_by_the_reason_of_explain(address):
 def test_a_model_that_cannot_be_looked_into_says_so():
     with running(make_app(explained=False)) as address:
         assert http.get(address + "/model").json()["models"][0]["explain"] is False
-        answer = send(address, picture(), "/explain")
+        answer = send(address, image(), "/explain")
     assert answer.status_code == 422
     assert "cannot be looked into" in answer.json()["detail"]
 
@@ -171,9 +171,9 @@ def test_models_of_one_name_are_told_apart():
 
 def test_an_answer_that_is_no_number_is_nothing_and_not_an_error():
     model = Brightness()
-    model.rows = lambda pictures: np.full((len(pictures), 8), np.nan, np.float32)
+    model.rows = lambda images: np.full((len(images), 8), np.nan, np.float32)
     with running(make_app(model)) as address:
-        answer = send(address, picture())
+        answer = send(address, image())
     assert answer.status_code == 200
     assert answer.json()["share"] is None
 
@@ -221,7 +221,7 @@ def test_reports_are_listed_and_shown_where_nothing_in_them_can_run(tmp_path):
 
 
 def test_metrics_count_requests_batches_and_bytes(address):
-    send(address, picture())
+    send(address, image())
     text = http.get(address + "/metrics").text
     assert 'saccade_requests_total{path="/predict",status="200"}' in text
     assert 'saccade_batch_size_bucket{le="1.0",model="first"}' in text
@@ -244,12 +244,12 @@ def test_one_explains_while_others_predict():
 
     served.explainer.function, served.explainer.limit = held, 1
     with running(app) as address, concurrent.futures.ThreadPoolExecutor(2) as pool:
-        explained = pool.submit(send, address, picture(), "/explain")
+        explained = pool.submit(send, address, image(), "/explain")
         assert begun.wait(20)
-        second = pool.submit(send, address, picture(), "/explain")
+        second = pool.submit(send, address, image(), "/explain")
         until(lambda: served.explainer._inside == 2)
-        assert send(address, picture()).status_code == 200
-        refused = send(address, picture(), "/explain")
+        assert send(address, image()).status_code == 200
+        refused = send(address, image(), "/explain")
         assert refused.status_code == 503
         assert "retry-after" in refused.headers
         go.set()

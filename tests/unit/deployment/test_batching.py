@@ -10,21 +10,21 @@ from saccade.deployment.limits import Refusal
 
 
 class Model:
-    """Answers a picture's first value; can be held up."""
+    """Answers an image's first value; can be held up."""
 
     def __init__(self):
         self.batches, self.go = [], threading.Event()
         self.go.set()
 
-    def __call__(self, pictures):
+    def __call__(self, images):
         assert self.go.wait(10)
-        self.batches.append(pictures[:, 0, 0, 0].tolist())
+        self.batches.append(images[:, 0, 0, 0].tolist())
         if 13 in self.batches[-1]:
             raise RuntimeError("thirteen")
-        return pictures[:, 0, 0, :1].numpy().astype(np.float32)
+        return images[:, 0, 0, :1].numpy().astype(np.float32)
 
 
-def picture(value):
+def image(value):
     return torch.full((1, 2, 2), value, dtype=torch.uint8)
 
 
@@ -43,18 +43,18 @@ def play(scene, **options):
     return model
 
 
-def test_pictures_that_come_together_share_a_forward_pass_and_each_gets_its_own_answer():
+def test_images_that_come_together_share_a_forward_pass_and_each_gets_its_own_answer():
     async def scene(batcher, model):
-        answers = await asyncio.gather(*(batcher.submit(picture(value)) for value in range(6)))
+        answers = await asyncio.gather(*(batcher.submit(image(value)) for value in range(6)))
         assert [float(answer[0]) for answer in answers] == list(range(6))
 
     model = play(scene, batch_size=4)
     assert model.batches == [[0, 1, 2, 3], [4, 5]]
 
 
-def test_a_lone_picture_does_not_wait_for_others():
+def test_a_lone_image_does_not_wait_for_others():
     async def scene(batcher, model):
-        assert (await batcher.submit(picture(5)))[0] == 5
+        assert (await batcher.submit(image(5)))[0] == 5
 
     play(scene, wait_ms=60_000)
 
@@ -62,10 +62,10 @@ def test_a_lone_picture_does_not_wait_for_others():
 def test_a_batch_waits_for_who_is_on_the_way():
     async def scene(batcher, model):
         with batcher.coming():
-            first = asyncio.create_task(batcher.submit(picture(1)))
+            first = asyncio.create_task(batcher.submit(image(1)))
             await asyncio.sleep(0.05)
             assert not model.batches
-            second = asyncio.create_task(batcher.submit(picture(2)))
+            second = asyncio.create_task(batcher.submit(image(2)))
             await asyncio.sleep(0)
         await asyncio.gather(first, second)
 
@@ -76,7 +76,7 @@ def test_a_batch_waits_for_who_is_on_the_way():
 def test_a_batch_waits_no_longer_than_it_may():
     async def scene(batcher, model):
         with batcher.coming():
-            assert (await batcher.submit(picture(1)))[0] == 1
+            assert (await batcher.submit(image(1)))[0] == 1
 
     play(scene, wait_ms=20)
 
@@ -84,9 +84,9 @@ def test_a_batch_waits_no_longer_than_it_may():
 def test_while_a_batch_is_computed_the_next_gathers():
     async def scene(batcher, model):
         model.go.clear()
-        asked = [asyncio.create_task(batcher.submit(picture(0)))]
+        asked = [asyncio.create_task(batcher.submit(image(0)))]
         await asyncio.sleep(0.02)
-        asked += [asyncio.create_task(batcher.submit(picture(value))) for value in (1, 2, 3)]
+        asked += [asyncio.create_task(batcher.submit(image(value))) for value in (1, 2, 3)]
         await asyncio.sleep(0.02)
         model.go.set()
         await asyncio.gather(*asked)
@@ -98,12 +98,12 @@ def test_while_a_batch_is_computed_the_next_gathers():
 def test_a_full_queue_refuses_instead_of_growing():
     async def scene(batcher, model):
         model.go.clear()
-        asked = [asyncio.create_task(batcher.submit(picture(0)))]
+        asked = [asyncio.create_task(batcher.submit(image(0)))]
         await asyncio.sleep(0.02)  # taken out of the queue
-        asked += [asyncio.create_task(batcher.submit(picture(value))) for value in (1, 2)]
+        asked += [asyncio.create_task(batcher.submit(image(value))) for value in (1, 2)]
         await asyncio.sleep(0.02)
         with pytest.raises(Refusal) as refusal:
-            await batcher.submit(picture(3))
+            await batcher.submit(image(3))
         assert (refusal.value.status, refusal.value.retry_after) == (503, 1)
         assert len(batcher) == 2
         model.go.set()
@@ -118,11 +118,11 @@ def test_who_has_hung_up_costs_no_forward_pass():
 
     async def scene(batcher, model):
         model.go.clear()
-        first = asyncio.create_task(batcher.submit(picture(0)))
+        first = asyncio.create_task(batcher.submit(image(0)))
         await asyncio.sleep(0.02)
-        left = asyncio.create_task(batcher.submit(picture(1), gone=gone))
-        cancelled = asyncio.create_task(batcher.submit(picture(2)))
-        last = asyncio.create_task(batcher.submit(picture(3)))
+        left = asyncio.create_task(batcher.submit(image(1), gone=gone))
+        cancelled = asyncio.create_task(batcher.submit(image(2)))
+        last = asyncio.create_task(batcher.submit(image(3)))
         await asyncio.sleep(0)
         cancelled.cancel()
         await asyncio.sleep(0)
@@ -138,16 +138,16 @@ def test_who_has_hung_up_costs_no_forward_pass():
 def test_an_error_of_the_model_reaches_who_asked_and_the_worker_lives_on():
     async def scene(batcher, model):
         with pytest.raises(RuntimeError, match="thirteen"):
-            await batcher.submit(picture(13))
+            await batcher.submit(image(13))
         assert batcher.alive
-        assert (await batcher.submit(picture(4)))[0] == 4
+        assert (await batcher.submit(image(4)))[0] == 4
 
     play(scene)
 
 
 def test_stopping_answers_what_waits():
     async def scene(batcher, model):
-        asked = [asyncio.create_task(batcher.submit(picture(value))) for value in range(5)]
+        asked = [asyncio.create_task(batcher.submit(image(value))) for value in range(5)]
         await asyncio.sleep(0)
         await batcher.stop()
         assert [float((await one)[0]) for one in asked] == list(range(5))
@@ -174,10 +174,10 @@ def test_out_of_memory_while_a_batch_is_put_together_is_told_and_the_worker_live
 
         monkeypatch.setattr(torch, "stack", fail)
         with pytest.raises(Refusal) as refused:
-            await batcher.submit(picture(1))
+            await batcher.submit(image(1))
         assert refused.value.status == 503
         monkeypatch.setattr(torch, "stack", stack)
-        assert (await batcher.submit(picture(2)))[0] == 2
+        assert (await batcher.submit(image(2)))[0] == 2
         assert batcher.alive
 
     play(scene)
@@ -188,7 +188,7 @@ def test_who_cannot_be_asked_whether_he_is_there_is_answered():
         raise RuntimeError("unknown")
 
     async def scene(batcher, model):
-        assert (await batcher.submit(picture(3), gone=gone))[0] == 3
+        assert (await batcher.submit(image(3), gone=gone))[0] == 3
         assert batcher.alive
 
     play(scene)
@@ -196,8 +196,8 @@ def test_who_cannot_be_asked_whether_he_is_there_is_answered():
 
 def test_too_few_answers_leave_nobody_waiting():
     async def scene(batcher, model):
-        batcher.answer = lambda pictures: np.zeros((1, 1), np.float32)
-        answers = await asyncio.gather(*(batcher.submit(picture(v)) for v in range(3)), return_exceptions=True)
+        batcher.answer = lambda images: np.zeros((1, 1), np.float32)
+        answers = await asyncio.gather(*(batcher.submit(image(v)) for v in range(3)), return_exceptions=True)
         assert sum(isinstance(answer, RuntimeError) for answer in answers) == 2
         assert batcher.alive
 

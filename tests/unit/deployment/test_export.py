@@ -20,7 +20,7 @@ from saccade.deployment.predictor import open_predictor
 from saccade.deployment.quantizing import tell_little
 from saccade.deployment.verify import Parity
 from support.exports import BUNDLE, CLASSES, tiny_onnx, tiny_run
-from support.pictures import class_folders, pixels
+from support.images import class_folders, pixels
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def images(tmp_path_factory):
     root = tmp_path_factory.mktemp("pictures")
     class_folders(root / "train", dict.fromkeys(CLASSES, 1))
     class_folders(root / "val", dict.fromkeys(CLASSES, 7), start=50)
@@ -37,8 +37,8 @@ def pictures(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def exported(run, pictures):
-    return export(run, formats=["onnx", "pt2"], half=True, int8=True, data=str(pictures))
+def exported(run, images):
+    return export(run, formats=["onnx", "pt2"], half=True, int8=True, data=str(images))
 
 
 def test_all_versions_are_written_into_the_runs_folder_with_a_card(run, exported):
@@ -73,9 +73,9 @@ def test_smaller_versions_are_smaller_and_near(run, exported):
         assert 0 < np.abs(got - want).max() < 0.2
 
 
-def test_convolutions_are_quantized_too(pictures, tmp_path):
+def test_convolutions_are_quantized_too(images, tmp_path):
     run = tiny_run(tmp_path / "run", name="test_resnet", img_size=32)
-    done = export(run, int8=True, data=str(pictures))
+    done = export(run, int8=True, data=str(images))
     plain, small = done.files
     assert small.mib < 0.4 * plain.mib
     assert 0 < small.parity.difference < 0.1 * max(1, small.parity.scale)
@@ -117,48 +117,48 @@ def test_what_says_that_it_frames_and_does_not_is_refused(tmp_path):
         open_predictor(tmp_path / "model.onnx")
 
 
-def test_accuracy_is_that_of_the_named_pictures(run, pictures, exported):
-    answers = list(predict(run, pictures / "val"))  # the folders are the classes, in another order than the logits
+def test_accuracy_is_that_of_the_named_images(run, images, exported):
+    answers = list(predict(run, images / "val"))  # the folders are the classes, in another order than the logits
     right = [p.answers[0][0] in p.name for p in answers]
-    assert exported.pictures == len(right) == 21
+    assert exported.images == len(right) == 21
     assert exported.accuracy == pytest.approx(np.mean(right))
     plain = exported.files[0]
     assert (plain.accuracy, plain.loss.value) == (exported.accuracy, 0)
     assert plain.loss.low < 0 < plain.loss.high
 
 
-def test_predict_takes_an_exported_file(run, pictures, exported):
-    eager = list(predict(run, pictures / "val"))
-    for got, want in zip(predict(run / "export" / "model.onnx", pictures / "val"), eager, strict=True):
+def test_predict_takes_an_exported_file(run, images, exported):
+    eager = list(predict(run, images / "val"))
+    for got, want in zip(predict(run / "export" / "model.onnx", images / "val"), eager, strict=True):
         assert got.name == want.name
         assert got.answers[0][1] == pytest.approx(want.answers[0][1], abs=1e-5)
 
 
-def test_a_file_that_differs_is_not_kept(run, pictures, tmp_path, monkeypatch):
+def test_a_file_that_differs_is_not_kept(run, images, tmp_path, monkeypatch):
     wrong = Parity(difference=0.1, scale=1.0, same=1.0, sizes=((32, 32),))
     monkeypatch.setattr(judging, "compare", lambda *_: wrong)
     with pytest.raises(ExportError, match=r"differs from the original by up to 0\.1 "):
-        export(run, out=tmp_path / "out", data=str(pictures))
+        export(run, out=tmp_path / "out", data=str(images))
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("folder", ["out", "some/where/else"])
-def test_an_export_that_is_stopped_leaves_no_folder(run, pictures, tmp_path, monkeypatch, folder):
+def test_an_export_that_is_stopped_leaves_no_folder(run, images, tmp_path, monkeypatch, folder):
     def stop(_program, path, _bundle):
         path.write_bytes(b"half of it")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(exporting, "write_onnx", stop)
     with pytest.raises(KeyboardInterrupt):
-        export(run, out=tmp_path / folder, data=str(pictures))
+        export(run, out=tmp_path / folder, data=str(images))
     assert os.listdir(tmp_path) == []
 
 
-def test_an_older_file_stays_when_the_new_one_is_bad(run, pictures, tmp_path, monkeypatch):
+def test_an_older_file_stays_when_the_new_one_is_bad(run, images, tmp_path, monkeypatch):
     (tmp_path / "model.onnx").write_text("older")
     monkeypatch.setattr(exporting, "write_onnx", lambda *_: (_ for _ in ()).throw(ExportError("cannot")))
     with pytest.raises(ExportError, match="cannot"):
-        export(run, out=tmp_path, data=str(pictures))
+        export(run, out=tmp_path, data=str(images))
     assert (tmp_path / "model.onnx").read_text() == "older"
     assert os.listdir(tmp_path) == ["model.onnx"]
 
@@ -205,7 +205,7 @@ def test_a_small_number_that_guards_a_denominator_is_kept(tmp_path):
         ({"formats": []}, "onnx, pt2"),
         ({"formats": ["pt2"], "int8": True}, "ONNX only"),
         ({"formats": ["pt2"], "half": True}, "ONNX only"),
-        ({"limit": 0}, "one picture at least"),
+        ({"limit": 0}, "one image at least"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_first(given, told):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from support.serving import Brightness, make_app, picture, running
+from support.serving import Brightness, image, make_app, running
 
 schemathesis = pytest.importorskip("schemathesis")
 EXAMPLES = int(os.environ.get("SACCADE_FUZZ_EXAMPLES", "8"))
@@ -60,11 +60,11 @@ def test_no_request_made_from_the_description_breaks_the_server(address, method,
 
 
 @pytest.mark.parametrize("kind", ["image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp", "image/tiff"])
-def test_no_damaged_picture_breaks_the_server(address, kind):
+def test_no_damaged_image_breaks_the_server(address, kind):
     import httpx
     import numpy as np
 
-    whole = picture(kind=kind.partition("/")[2].upper())
+    whole = image(kind=kind.partition("/")[2].upper())
     draw = np.random.default_rng(0)
     with httpx.Client(timeout=30) as http:
         for _ in range(4 * EXAMPLES):

@@ -2,7 +2,7 @@ import httpx
 import pytest
 
 from saccade.deployment.guard import loopback_names
-from support.serving import make_app, picture, running
+from support.serving import image, make_app, running
 
 TOKEN = "a long secret"
 http = httpx.Client(timeout=30)
@@ -26,13 +26,13 @@ def test_without_the_token_nothing_is_told(address, path, sent):
 
 @pytest.mark.parametrize("path", ["/predict", "/explain"])
 def test_without_the_token_nothing_is_answered(address, path):
-    assert http.post(address + path, files={"file": picture()}).status_code == 401
+    assert http.post(address + path, files={"file": image()}).status_code == 401
 
 
 def test_with_the_token_one_is_let_in(address):
     headers = {"authorization": f"Bearer {TOKEN}"}
     assert http.get(address + "/model", headers=headers).status_code == 200
-    assert http.post(address + "/predict", files={"file": picture()}, headers=headers).status_code == 200
+    assert http.post(address + "/predict", files={"file": image()}, headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/health", "/ready", "/page/main.js", "/openapi.json"])
@@ -53,14 +53,14 @@ def test_the_names_of_this_machine_are_taken(address, host):
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://["])
-def test_a_page_of_another_site_cannot_send_pictures(address, origin):
+def test_a_page_of_another_site_cannot_send_images(address, origin):
     headers = {"authorization": f"Bearer {TOKEN}", "origin": origin}
-    assert http.post(address + "/predict", files={"file": picture()}, headers=headers).status_code == 403
+    assert http.post(address + "/predict", files={"file": image()}, headers=headers).status_code == 403
 
 
-def test_the_servers_own_page_can_send_pictures(address):
+def test_the_servers_own_page_can_send_images(address):
     headers = {"authorization": f"Bearer {TOKEN}", "origin": address}
-    assert http.post(address + "/predict", files={"file": picture()}, headers=headers).status_code == 200
+    assert http.post(address + "/predict", files={"file": image()}, headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/model", "/nonsense"])

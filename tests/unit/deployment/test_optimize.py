@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 import saccade
 from saccade.deployment.optimize import optimize
 
-PICTURES = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(5))
+IMAGES = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(5))
 SMALL = {
     "glnet_nano": {"dims": (32, 64), "depths": (2, 2), "pattern": ("G", "GA"), "num_slots": 4, "layer_scale": 0.1},
     "glnet_stl": {"dims": (32, 64, 96), "depths": (1, 1, 1), "pattern": ("G", "G", "A"), "num_slots": 4},
@@ -59,7 +59,7 @@ def outputs(model, *args):
         return model.eval()(*args)
 
 
-def optimized(model, example=PICTURES):
+def optimized(model, example=IMAGES):
     """Optimize and check, on another input than the example, that the function is the same."""
     fast = optimize(stir(model), example)
     other = torch.randn(example.shape, generator=torch.Generator().manual_seed(9))
@@ -168,7 +168,7 @@ def test_a_convolution_that_standardises_its_weight_is_not_folded():
 
 def test_a_norm_without_running_statistics_is_not_folded():
     model = nn.Sequential(conv(), nn.BatchNorm2d(3, track_running_stats=False))
-    assert left(optimize(model, PICTURES)) == ["1"]
+    assert left(optimize(model, IMAGES)) == ["1"]
 
 
 @pytest.mark.parametrize("place", ["conv", "norm"])
@@ -198,17 +198,17 @@ def test_a_model_whose_tensors_cannot_be_followed_is_not_folded():
 
 def test_a_copy_made_in_inference_mode_works_outside_of_it():
     with torch.inference_mode():
-        fast = optimize(stir(nn.Sequential(conv(), nn.BatchNorm2d(3))), PICTURES)
+        fast = optimize(stir(nn.Sequential(conv(), nn.BatchNorm2d(3))), IMAGES)
     assert left(fast) == []
     assert not any(p.is_inference() for p in fast.parameters())
-    assert fast(PICTURES.clone().requires_grad_()).requires_grad
+    assert fast(IMAGES.clone().requires_grad_()).requires_grad
 
 
 def test_dropout_is_taken_out_and_nothing_has_gradients():
     model = nn.Sequential(conv(), nn.Dropout(0.5), DropPath(0.5), nn.BatchNorm2d(3))
-    outputs(model, PICTURES)
-    model.train()(PICTURES).sum().backward()
-    fast = optimize(model, PICTURES)
+    outputs(model, IMAGES)
+    model.train()(IMAGES).sum().backward()
+    fast = optimize(model, IMAGES)
     assert not any(isinstance(module, nn.Dropout | DropPath) for module in fast.modules())
     assert left(fast) == []
     assert not any(module.training for module in fast.modules())
@@ -289,13 +289,13 @@ def test_the_given_model_is_untouched_and_its_plugins_come_off():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_the_copy_has_the_given_models_precision(dtype):
     model = stir(nn.Sequential(conv(), nn.BatchNorm2d(3), nn.ReLU())).to(dtype)
-    fast = optimize(model, PICTURES)
+    fast = optimize(model, IMAGES)
     assert {p.dtype for p in fast.parameters()} == {dtype}
     assert left(fast) == []
     wide = copy.deepcopy(model).double()
-    expected = outputs(wide, PICTURES.double())
+    expected = outputs(wide, IMAGES.double())
     close = 0.03 if dtype is torch.bfloat16 else 1e-12
-    assert (outputs(fast, PICTURES.to(dtype)) - expected).abs().max() < close * expected.abs().max()
+    assert (outputs(fast, IMAGES.to(dtype)) - expected).abs().max() < close * expected.abs().max()
 
 
 def test_outputs_may_be_dicts_and_lists_of_tensors():
@@ -305,14 +305,14 @@ def test_outputs_may_be_dicts_and_lists_of_tensors():
 
 def test_infinite_outputs_are_compared_by_place():
     model = nn.Sequential(conv(), nn.BatchNorm2d(3), Fn(lambda _, x: x.masked_fill(x < 0, float("-inf"))))
-    assert left(optimize(stir(model), PICTURES)) == []
+    assert left(optimize(stir(model), IMAGES)) == []
 
 
 def test_a_model_that_writes_to_its_input_leaves_the_example_as_it_was():
-    example = PICTURES.clone()
+    example = IMAGES.clone()
     model = Fn(lambda m, x: m.norm(m.conv(x.mul_(0.5))), conv=conv(), norm=nn.BatchNorm2d(3))
     assert left(optimize(stir(model), example)) == []
-    assert torch.equal(example, PICTURES)
+    assert torch.equal(example, IMAGES)
 
 
 def test_several_arguments_are_given_as_a_tuple():
@@ -324,24 +324,24 @@ def test_several_arguments_are_given_as_a_tuple():
         def forward(self, x, times):
             return self.norm(self.conv(x)) * times
 
-    fast = optimize(Two(), (PICTURES, 2.0))
+    fast = optimize(Two(), (IMAGES, 2.0))
     assert left(fast) == []
 
 
 def test_compiled_code_is_compared_too(monkeypatch):
     model = nn.Sequential(conv(), nn.BatchNorm2d(3))
     monkeypatch.setattr(torch, "compile", lambda m: nn.Sequential(m, nn.Identity()))
-    assert isinstance(optimize(model, PICTURES, compile=True)[1], nn.Identity)
+    assert isinstance(optimize(model, IMAGES, compile=True)[1], nn.Identity)
     monkeypatch.setattr(torch, "compile", lambda m: nn.Sequential(m, nn.ReLU()))
     with pytest.raises(ValueError, match="compiled copy's answer differs from the first by"):
-        optimize(model, PICTURES, compile=True)
+        optimize(model, IMAGES, compile=True)
 
 
 @pytest.mark.slow
 def test_a_compiled_copy_computes_the_same():
     model = stir(nn.Sequential(conv(), nn.BatchNorm2d(3), nn.ReLU()))
-    fast = optimize(model, PICTURES, compile=True)
-    torch.testing.assert_close(outputs(fast, PICTURES), outputs(model, PICTURES), rtol=1e-4, atol=1e-4)
+    fast = optimize(model, IMAGES, compile=True)
+    torch.testing.assert_close(outputs(fast, IMAGES), outputs(model, IMAGES), rtol=1e-4, atol=1e-4)
 
 
 def test_what_cannot_be_optimized_is_refused_with_the_reason():
@@ -355,24 +355,24 @@ def test_what_cannot_be_optimized_is_refused_with_the_reason():
     with pytest.raises(TypeError, match="example=list was given"):
         optimize(model, [1, 2])
     with pytest.raises(ValueError, match="tolerance=0 was given"):
-        optimize(model, PICTURES, tolerance=0)
+        optimize(model, IMAGES, tolerance=0)
     with pytest.raises(ValueError, match="meta device"):
-        optimize(copy.deepcopy(model).to("meta"), PICTURES)
+        optimize(copy.deepcopy(model).to("meta"), IMAGES)
     with pytest.raises(ValueError, match=r"parameters in torch\.float32, torch\.float64"):
-        optimize(nn.Sequential(conv(), conv().double()), PICTURES)
+        optimize(nn.Sequential(conv(), conv().double()), IMAGES)
     with pytest.raises(TypeError, match="compile or script it afterwards"):
-        optimize(torch.compile(model), PICTURES)
+        optimize(torch.compile(model), IMAGES)
     with pytest.raises(TypeError, match="returned str where a tensor was expected"):
-        optimize(Fn(lambda m, x: {"out": m.conv(x), "name": "x"}, conv=conv()), PICTURES)
+        optimize(Fn(lambda m, x: {"out": m.conv(x), "name": "x"}, conv=conv()), IMAGES)
     with pytest.raises(ValueError, match="second run of the model itself differs"):
-        optimize(Fn(lambda m, x: F.dropout(m.conv(x)), conv=conv()), PICTURES)
+        optimize(Fn(lambda m, x: F.dropout(m.conv(x)), conv=conv()), IMAGES)
 
 
 def test_a_model_on_several_devices_is_refused(monkeypatch):
     model = conv()
     monkeypatch.setattr(model, "parameters", lambda: iter([model.weight, Elsewhere()]))
     with pytest.raises(ValueError, match="lies on cpu, cuda:1; move it to one device"):
-        optimize(model, PICTURES)
+        optimize(model, IMAGES)
 
 
 class Elsewhere:

@@ -9,12 +9,12 @@ import pytest
 from PIL import Image
 
 from saccade.deployment import paths
-from saccade.deployment.paths import NoPictures, count_paths, find_paths, read_names, walk
+from saccade.deployment.paths import NoImages, count_paths, find_paths, read_names, walk
 from saccade.deployment.predict import predict
 from saccade.deployment.writers import write_predictions
 from saccade.tasks import Classify
 from support.exports import CLASSES, Colours
-from support.pictures import encoded
+from support.images import encoded
 
 
 def paint(path: Path, colour: int, *, size=(12, 10)) -> Path:
@@ -57,7 +57,7 @@ def test_a_batch_of_bad_files_only_asks_nothing(tmp_path):
     assert predictor.batches == []
 
 
-def test_pictures_are_framed_as_the_model_wants_them(tmp_path):
+def test_images_are_framed_as_the_model_wants_them(tmp_path):
     wide = np.zeros((10, 40, 3), dtype=np.uint8)
     wide[..., 2] = 250
     wide[:, 15:25] = (250, 0, 0)  # the middle square alone is red
@@ -66,12 +66,12 @@ def test_pictures_are_framed_as_the_model_wants_them(tmp_path):
     assert got.answers[0][0] == "red"
 
 
-def test_kept_pictures_are_small_and_others_are_not_kept(tmp_path):
+def test_kept_images_are_small_and_others_are_not_kept(tmp_path):
     paint(tmp_path / "large.png", 0, size=(1500, 800))
     (kept,) = predict(Colours(), tmp_path, keep=True)
-    assert kept.picture.shape == (341, 640, 3)
+    assert kept.image.shape == (341, 640, 3)
     (other,) = predict(Colours(), tmp_path)
-    assert other.picture is None
+    assert other.image is None
 
 
 @pytest.mark.parametrize("wrong", ["batch_size", "top", "workers"])
@@ -188,7 +188,7 @@ def test_a_list_is_read_as_it_comes():
 
 
 def test_what_is_no_list_is_refused_before_it_fills_the_memory():
-    with pytest.raises(NoPictures, match="--null"):
+    with pytest.raises(NoImages, match="--null"):
         list(read_names(io.BytesIO(b"x" * 1_000_000)))
 
 

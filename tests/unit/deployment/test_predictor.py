@@ -19,7 +19,7 @@ from saccade.tasks import Classify
 from support.exports import BUNDLE, CLASSES, tiny_onnx, tiny_run
 
 
-def pictures(count, size):
+def images(count, size):
     return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8)
 
 
@@ -51,7 +51,7 @@ def test_an_export_of_an_earlier_version_answers_as_its_run_does(before):
 def test_a_run_answers_with_the_shares_of_its_model(run):
     predictor = open_predictor(run)
     model, spec = load_model(run)
-    x = pictures(4, 32)
+    x = images(4, 32)
     with torch.inference_mode():
         want = model(Normalize(spec.mean, spec.std)(x)).softmax(1).numpy()
     got = predictor.rows(x)
@@ -71,7 +71,7 @@ def test_about_is_json_and_names_plugins(run):
 
 
 @pytest.mark.parametrize("wrong", [(1, 3, 16, 32), (1, 1, 32, 32), (3, 32, 32)])
-def test_pictures_of_another_shape_are_refused(run, wrong):
+def test_images_of_another_shape_are_refused(run, wrong):
     with pytest.raises(ValueError, match=r"uint8 B, 3, 32, 32"):
         open_predictor(run).rows(torch.zeros(wrong, dtype=torch.uint8))
 
@@ -83,7 +83,7 @@ def test_floats_are_refused(run):
 
 def test_many_threads_get_their_own_answers(run):
     predictor = open_predictor(run)
-    parts = [pictures(2, 32) for _ in range(12)]
+    parts = [images(2, 32) for _ in range(12)]
     want = [predictor.rows(part) for part in parts]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         for got, expected in zip(pool.map(predictor.rows, parts), want, strict=True):
@@ -220,8 +220,8 @@ def test_a_graph_that_takes_too_long_is_stopped(tmp_path, monkeypatch):
         helper.make_node("Add", ["before", "all"], ["logits"]),
     ]
     predictor = open_predictor(changed_onnx(tmp_path / "model.onnx", *nodes, initializers=[size]))
-    with pytest.raises(ExportError, match=r"did not answer 1 pictures within 0\.3 seconds"):
-        predictor.rows(pictures(1, 8))
+    with pytest.raises(ExportError, match=r"did not answer 1 images within 0\.3 seconds"):
+        predictor.rows(images(1, 8))
 
 
 def test_a_graph_that_wants_all_memory_is_told(tmp_path):
@@ -233,7 +233,7 @@ def test_a_graph_that_wants_all_memory_is_told(tmp_path):
         helper.make_node("Expand", ["mean", "size"], ["logits"]),
     ]
     with pytest.raises(ExportError, match="cannot answer: "):
-        open_predictor(changed_onnx(tmp_path / "model.onnx", *nodes, initializers=[size])).rows(pictures(1, 8))
+        open_predictor(changed_onnx(tmp_path / "model.onnx", *nodes, initializers=[size])).rows(images(1, 8))
 
 
 @pytest.mark.parametrize(
@@ -329,4 +329,4 @@ def test_a_timm_model_is_opened_by_name(monkeypatch, tmp_path):
     predictor = open_predictor("test_vit")
     assert predictor.kind == "timm"
     assert predictor.name == "test_vit"
-    assert predictor.rows(pictures(1, predictor.img_size)).shape == (1, len(predictor.classes))
+    assert predictor.rows(images(1, predictor.img_size)).shape == (1, len(predictor.classes))

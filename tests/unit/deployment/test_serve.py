@@ -14,16 +14,16 @@ from benchmarks.serve import Client, load, resident_mib, upload
 
 from saccade.deployment import connection, guard
 from saccade.deployment.serve import serve
-from support.serving import Brightness, make_app, picture, running, start, until
+from support.serving import Brightness, image, make_app, running, start, until
 
 
 async def ask_until_closed(port, seen):
-    """Send pictures one after another; note whether each that was sent whole was answered."""
+    """Send images one after another; note whether each that was sent whole was answered."""
     client = Client(port)
     while True:
         try:
             await client.open()
-            await client.send(upload(picture()))
+            await client.send(upload(image()))
         except OSError:
             seen.append("not accepted")
             return
@@ -46,7 +46,7 @@ def test_a_signal_under_load_loses_no_accepted_request():
         clients = [asyncio.create_task(ask_until_closed(port, seen)) for _ in range(24)]
         while len(seen) < 60:
             await asyncio.sleep(0.01)
-        half, whole = Client(port), upload(picture(5))
+        half, whole = Client(port), upload(image(5))
         await half.send(whole[:-40])
         await asyncio.sleep(0.5)
         process.send_signal(signal.SIGTERM)
@@ -175,7 +175,7 @@ def test_more_slow_uploads_than_places_lock_nobody_out(crowded):
         slow += [begin_slow(port) for _ in range(6)]
         time.sleep(0.1)
         for _ in range(4):  # each on a connection of its own
-            assert httpx.post(crowded + "/predict", files={"file": picture()}).status_code == 200
+            assert httpx.post(crowded + "/predict", files={"file": image()}).status_code == 200
     assert sum(map(is_open, slow)) <= 8
     for one in slow:
         one.close()
@@ -267,7 +267,7 @@ def test_who_hangs_up_while_waiting_costs_no_forward_pass():
     with running(make_app(model)) as address:
         port = int(address.rsplit(":", 1)[1])
         model.go.clear()
-        whole = upload(picture())
+        whole = upload(image())
         kept = socket.create_connection(("127.0.0.1", port))
         kept.sendall(whole)
         assert model.begun.wait(20)

@@ -146,7 +146,7 @@ def test_exports_are_judged_by_the_tasks_own_metric(run, metric, words, request,
     done = exported[run]
     summary = Run.open(request.getfixturevalue(run)).summary()
     assert done.metric.name == metric
-    assert done.pictures == summary["validation"]["pictures"]
+    assert done.samples == summary["validation"]["samples"]
     assert done.score == pytest.approx(summary[f"val_{metric}"], rel=1e-5)
     card = json.loads((request.getfixturevalue(run) / "export" / "export.json").read_text())
     assert card[words] == done.score
@@ -155,7 +155,7 @@ def test_exports_are_judged_by_the_tasks_own_metric(run, metric, words, request,
     for file in done.files:
         assert file.parity.same == 1.0
         assert file.loss.value == pytest.approx(0, abs=0.05)
-        assert (file.loss.low is None) == (run == "labels")  # average precision is no mean of pictures
+        assert (file.loss.low is None) == (run == "labels")  # average precision is no mean of images
     shown = as_table(done.files, done.metric)
     assert metric in [column.header for column in shown.columns]
 
@@ -266,7 +266,7 @@ def test_a_run_whose_metric_is_not_known_is_listed_without_it(numbers, tmp_path,
 
 
 class Span(Task):
-    """A task of another package: the darkest and the brightest of a picture's channels."""
+    """A task of another package: the darkest and the brightest of an image's channels."""
 
     output = "span"
 
@@ -288,8 +288,8 @@ class Spans(Predictor):
     def __init__(self):
         super().__init__("spans", "module", bundle=replace(BUNDLE, task="span", outputs=("low", "high")))
 
-    def outputs(self, pictures):
-        means = pictures.float().mean((2, 3))
+    def outputs(self, images):
+        means = images.float().mean((2, 3))
         return torch.stack([means.amin(1), means.amax(1)], dim=1).numpy()
 
 
@@ -316,12 +316,12 @@ def test_an_answer_that_is_no_number_is_null_in_json(tmp_path):
     spec = InputSpec(CLASSES, 3, 8, [0.5] * 3, [0.5] * 3)
     answer = Classify.describe(np.full(3, np.nan), spec)
     assert {text for _, text, _ in answer.rows} == {"not a number"}
-    picture = np.zeros((20, 20, 3), dtype=np.uint8)
+    image = np.zeros((20, 20, 3), dtype=np.uint8)
     file = io.BytesIO()
-    Image.fromarray(picture).save(file, "PNG")
+    Image.fromarray(image).save(file, "PNG")
     (tmp_path / "a.png").write_bytes(file.getvalue())
     predictor = Spans.__new__(Spans)
     Predictor.__init__(predictor, "none", "module", bundle=BUNDLE)
-    predictor.outputs = lambda pictures: np.full((len(pictures), 3), np.nan, np.float32)
+    predictor.outputs = lambda images: np.full((len(images), 3), np.nan, np.float32)
     write_predictions(predict(predictor, tmp_path, keep=True), out=tmp_path / "o.jsonl", draw=tmp_path / "drawn")
     assert json.loads((tmp_path / "o.jsonl").read_text())["answers"][0]["share"] is None

@@ -18,7 +18,7 @@ from saccade.deployment.predict import predict
 from saccade.deployment.predictor import open_predictor
 from saccade.deployment.serve import _open
 from saccade.runs import Run
-from support.serving import Brightness, picture, running
+from support.serving import Brightness, image, running
 from support.texts import PLAIN, make_model, sentences, write_cola, write_tsv
 
 HEAD = "second_order:num_heads=1,head_dim=4"
@@ -63,7 +63,7 @@ def test_evaluation_gives_matthews_with_an_interval(run, tmp_path):
     assert found.value == pytest.approx(Run.open(run).summary()["val_matthews"])
     assert found.low <= found.value <= found.high
     other = write_cola(tmp_path / "other", dev=20) / "dev.tsv"
-    assert saccade.evaluate(run, other, quiet=True).pictures == 20
+    assert saccade.evaluate(run, other, quiet=True).images == 20
     with pytest.raises(ValueError, match="occlusions and corruptions are of images"):
         saccade.evaluate(run, robust=True, quiet=True)
 
@@ -152,8 +152,8 @@ def test_server_takes_texts_and_shows_what_words_do(run, pairs):
             ({"text": (None, "a film"), "pair": (None, "b")}, "reads one text"),
             ({"text": (None, " ")}, "text has no letters"),
             ({"text": (None, " ".join(PLAIN * 6))}, "more tokens than the 32"),
-            ({"text": (None, "a film"), "model": (None, "2")}, "reads pictures"),
-            ({"file": ("a.png", picture(), "image/png")}, "text has no letters"),
+            ({"text": (None, "a film"), "model": (None, "2")}, "reads images"),
+            ({"file": ("a.png", image(), "image/png")}, "text has no letters"),
             ({"model": (None, "0")}, "a text in a field `text`"),
             ({"text": (None, "a" * 70_000)}, "at most 65536"),
         ):
@@ -161,7 +161,7 @@ def test_server_takes_texts_and_shows_what_words_do(run, pairs):
             assert refused.status_code in (400, 422), files
             assert told in refused.json()["detail"]
         assert (
-            client.post("/predict", files={"model": (None, "2"), "file": ("a.png", picture(), "image/png")}).status_code
+            client.post("/predict", files={"model": (None, "2"), "file": ("a.png", image(), "image/png")}).status_code
             == 200
         )
         views = client.post("/explain", files={"text": (None, TEXTS[0])}).json()["views"]
@@ -181,7 +181,7 @@ def test_several_texts_of_other_lengths_share_a_batch(run):
 @pytest.mark.parametrize("method", ["gradient", "integrated"])
 def test_a_run_is_explained_by_its_own_tokenizer(run, method, tmp_path):
     found = saccade.explain(run, TEXTS[0], views=["words"], method=method)
-    (view,) = found.pictures[0].views
+    (view,) = found.samples[0].views
     told = [[entry["word"] for entry in figure.numbers["words"]] for figure in view.figures]
     assert told == [["[CLS]", "the", "film", "is", "good", "[SEP]"]] * 3
     page = found.save(tmp_path / "page").read_text()

@@ -30,7 +30,7 @@ def test_text_before_the_first_boundary_and_after_the_last_is_not_read():
     assert form.image.data == b"data"
 
 
-def test_a_picture_may_be_the_body_itself():
+def test_an_image_may_be_the_body_itself():
     assert read_form(b"data", "image/png").image.data == b"data"
 
 
@@ -57,7 +57,7 @@ def test_a_path_in_a_file_name_stays_a_name():
         (part(b"x") * 2 + b"--XX--", TYPE, 422, "more than one"),
         (part(b"x", kind="text/html") + b"--XX--", TYPE, 415, "text/html"),
         (part(b"1" * 2000, "model", "", "") + b"--XX--", TYPE, 400, "2000 bytes"),
-        (part(b"x", "picture") + b"--XX--", TYPE, 422, "'picture' holds a file; send the picture in the field `file`"),
+        (part(b"x", "image") + b"--XX--", TYPE, 422, "'image' holds a file; send the image in the field `file`"),
         (part(b"1", "a") * 17 + b"--XX--", TYPE, 400, "more than 16"),
         (part(b"x", more="; a=" + "b" * 5000) + b"--XX--", TYPE, 400, "headers"),
         (b"--XX\r\nno blank line\r\n--XX--", TYPE, 400, "headers"),
@@ -66,7 +66,7 @@ def test_a_path_in_a_file_name_stays_a_name():
         (b"data", "multipart/form-data; boundary=" + "x" * 71, 400, "boundary"),
     ],
 )
-def test_what_is_no_form_with_a_picture_is_refused_with_its_reason(body, kind, status, told):
+def test_what_is_no_form_with_an_image_is_refused_with_its_reason(body, kind, status, told):
     refusal = refused(body, kind)
     assert refusal.status == status
     assert told in refusal.detail

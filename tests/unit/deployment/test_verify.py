@@ -9,10 +9,10 @@ from saccade.deployment.bundle import ExportError
 from saccade.deployment.judge import measure, paired_loss
 from saccade.deployment.resampling import frame
 from saccade.deployment.verify import BATCHES, Evidence, gather, race, sizes_to_try
-from support.pictures import class_folders
+from support.images import class_folders
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
-PICTURES = torch.arange(12 * 3 * 8 * 8).remainder(251).view(12, 3, 8, 8).to(torch.uint8)
+IMAGES = torch.arange(12 * 3 * 8 * 8).remainder(251).view(12, 3, 8, 8).to(torch.uint8)
 
 
 COLOURS = InputSpec(("red", "green", "blue"), 3, 8, [0.5] * 3, [0.5] * 3)
@@ -22,23 +22,23 @@ def shape(classes=FASHION, channels=1):
     return InputSpec(classes, channels, 28, [0.5] * channels, [0.5] * channels)
 
 
-def compare(eager, exported, pictures, sizes):
-    return verify.compare(eager, exported, pictures, sizes, COLOURS)
+def compare(eager, exported, images, sizes):
+    return verify.compare(eager, exported, images, sizes, COLOURS)
 
 
-def means(pictures):
-    return pictures.float().mean((2, 3)).numpy() / 255
+def means(images):
+    return images.float().mean((2, 3)).numpy() / 255
 
 
 def test_equal_answers_have_no_difference_and_every_size_and_batch_is_asked():
     asked = set()
 
-    def answer(pictures):
-        asked.add((len(pictures), *pictures.shape[2:]))
-        return means(frame(pictures, COLOURS))
+    def answer(images):
+        asked.add((len(images), *images.shape[2:]))
+        return means(frame(images, COLOURS))
 
     sizes = sizes_to_try(8)
-    parity = compare(means, answer, PICTURES, sizes)
+    parity = compare(means, answer, IMAGES, sizes)
     assert parity.difference == 0
     assert parity.same == 1
     assert parity.within(1e-4)
@@ -47,44 +47,44 @@ def test_equal_answers_have_no_difference_and_every_size_and_batch_is_asked():
 
 
 @pytest.mark.parametrize("batch", BATCHES)
-def test_a_difference_at_one_number_of_pictures_is_found(batch):
-    parity = compare(means, lambda x: means(x) + 0.01 * (len(x) == batch), PICTURES, ((8, 8),))
+def test_a_difference_at_one_number_of_images_is_found(batch):
+    parity = compare(means, lambda x: means(x) + 0.01 * (len(x) == batch), IMAGES, ((8, 8),))
     assert parity.difference == pytest.approx(0.01, rel=1e-3)
     assert not parity.within(1e-4)
 
 
 def test_a_difference_at_one_size_is_found():
-    def answer(pictures):
-        return means(frame(pictures, COLOURS)) + 0.01 * (pictures.shape[2] == 20)
+    def answer(images):
+        return means(frame(images, COLOURS)) + 0.01 * (images.shape[2] == 20)
 
-    parity = compare(means, answer, PICTURES, ((8, 8), (20, 12)))
+    parity = compare(means, answer, IMAGES, ((8, 8), (20, 12)))
     assert not parity.within(1e-4)
 
 
 def test_numbers_that_are_none_never_pass():
-    parity = compare(means, lambda x: means(x) * np.nan, PICTURES, ((8, 8), (9, 9)))
+    parity = compare(means, lambda x: means(x) * np.nan, IMAGES, ((8, 8), (9, 9)))
     assert np.isnan(parity.difference)
     assert not parity.within(1e9)
 
 
 def test_large_logits_may_differ_by_more():
-    parity = compare(lambda x: means(x) * 1e3, lambda x: means(x) * 1e3 + 5e-3, PICTURES, ((8, 8),))
+    parity = compare(lambda x: means(x) * 1e3, lambda x: means(x) * 1e3 + 5e-3, IMAGES, ((8, 8),))
     assert parity.within(1e-4)
     assert not parity.within(1e-6)
 
 
 def test_answers_of_another_shape_are_refused():
     with pytest.raises(ExportError, match="shape"):
-        compare(means, lambda x: means(x)[:, :2], PICTURES, ((8, 8),))
+        compare(means, lambda x: means(x)[:, :2], IMAGES, ((8, 8),))
 
 
 def test_correct_counts_by_labels():
-    labels = means(PICTURES).argmax(1)
+    labels = means(IMAGES).argmax(1)
     labels[0] = (labels[0] + 1) % 3
-    right = measure(means, Evidence(PICTURES, {"target": torch.from_numpy(labels)}, "here"), COLOURS)
+    right = measure(means, Evidence(IMAGES, {"target": torch.from_numpy(labels)}, "here"), COLOURS)
     assert right.each.astype(bool).tolist() == [False] + [True] * 11
     assert right.value == 11 / 12
-    assert measure(means, Evidence(PICTURES, None, "here"), COLOURS) is None
+    assert measure(means, Evidence(IMAGES, None, "here"), COLOURS) is None
 
 
 def test_loss_is_paired_and_its_interval_covers_chance():
@@ -112,13 +112,13 @@ def test_interval_of_the_loss_holds_what_it_promises():
     assert 0.92 < held / 600 <= 1
 
 
-def test_all_are_timed_on_the_same_pictures():
-    first, second = race([means, means], PICTURES, rounds=2)
+def test_all_are_timed_on_the_same_images():
+    first, second = race([means, means], IMAGES, rounds=2)
     assert first > 0
     assert second > 0
 
 
-def test_a_run_is_judged_by_its_own_validation_pictures(tmp_path):
+def test_a_run_is_judged_by_its_own_validation_images(tmp_path):
     class_folders(tmp_path / "set" / "train", {"a": 2, "b": 2})
     class_folders(tmp_path / "set" / "val", {"a": 3, "b": 4}, start=20)
     (tmp_path / "run").mkdir()
@@ -126,18 +126,18 @@ def test_a_run_is_judged_by_its_own_validation_pictures(tmp_path):
     (tmp_path / "run" / "config.yaml").write_text(to_yaml(config))
     evidence = gather(tmp_path / "run", shape(("b", "a"), 3), limit=100)
     assert evidence.targets["target"].tolist() == [1] * 3 + [0] * 4  # in the order of the model's classes
-    assert evidence.pictures.shape == (7, 3, 28, 28)
+    assert evidence.samples.shape == (7, 3, 28, 28)
     assert "of the run" in evidence.origin
 
 
-def test_without_its_data_a_run_is_judged_by_the_embedded_pictures(tmp_path):
+def test_without_its_data_a_run_is_judged_by_the_embedded_images(tmp_path):
     evidence = gather(tmp_path / "nothing", shape(("b", "a"), 3), limit=20)
     assert evidence.targets is None
-    assert evidence.pictures.shape == (20, 3, 28, 28)
-    assert evidence.origin == "embedded pictures"
+    assert evidence.samples.shape == (20, 3, 28, 28)
+    assert evidence.origin == "embedded images"
     assert gather("vit", shape(), limit=20).targets is not None
 
 
-def test_pictures_that_are_named_must_be_there(tmp_path):
+def test_images_that_are_named_must_be_there(tmp_path):
     with pytest.raises(FileNotFoundError):
         gather("vit", shape(), data=str(tmp_path / "nothing"))

@@ -15,12 +15,12 @@ class Toy:
         self.first = torch.randn(108, 32, generator=random) / 2
         self.last = torch.randn(32, classes, generator=random)
 
-    def __call__(self, pictures: Tensor) -> Tensor:
-        return torch.sin((pictures.flatten(1) - 0.5) @ self.first) @ self.last
+    def __call__(self, images: Tensor) -> Tensor:
+        return torch.sin((images.flatten(1) - 0.5) @ self.first) @ self.last
 
 
 def labelled(ask) -> Tensor:
-    """Take the model's own answers for the truth, but for the first four pictures."""
+    """Take the model's own answers for the truth, but for the first four images."""
     answers = ask(CLEAN).argmax(1)
     answers[:4] = (answers[:4] + 1) % 4
     return torch.nn.functional.one_hot(answers, 4).bool()
@@ -44,29 +44,29 @@ def test_loss_rises_and_accuracy_falls_from_clean_to_fgsm_to_pgd():
 
 
 @pytest.mark.parametrize("epsilon", [1, 8, 64])
-def test_points_stay_within_epsilon_and_the_pictures_range(epsilon):
+def test_points_stay_within_epsilon_and_the_images_range(epsilon):
     ask = Toy()
     for found in attack_all(ask, labelled(ask), Attack(epsilon=epsilon))[1:]:
-        assert (found.pictures - CLEAN).abs().max() <= epsilon / 255 + 1e-6
-        assert found.pictures.min() >= 0
-        assert found.pictures.max() <= 1
+        assert (found.samples - CLEAN).abs().max() <= epsilon / 255 + 1e-6
+        assert found.samples.min() >= 0
+        assert found.samples.max() <= 1
 
 
 def test_what_is_reported_is_what_the_model_says_at_the_points():
     ask = Toy()
     valid = labelled(ask)
     for found in attack_all(ask, valid, Attack(epsilon=8)):
-        logits = ask(found.pictures)
+        logits = ask(found.samples)
         assert torch.equal(found.wrong, ~is_right(logits, valid))
         assert torch.allclose(found.loss, cross_entropy(logits, valid), atol=1e-5)
 
 
 class Masked(Toy):
-    """Answers are flat around every value that bytes can have, which is where pictures are."""
+    """Answers are flat around every value that bytes can have, which is where images are."""
 
-    def __call__(self, pictures: Tensor) -> Tensor:
-        level = (pictures * 255).round().detach() / 255
-        return super().__call__(torch.where((pictures - level).abs() < 0.3 / 255, level, pictures))
+    def __call__(self, images: Tensor) -> Tensor:
+        level = (images * 255).round().detach() / 255
+        return super().__call__(torch.where((images - level).abs() < 0.3 / 255, level, images))
 
 
 def test_masked_gradient_fools_fgsm_and_is_exposed_by_pgd_with_restarts():
@@ -84,8 +84,8 @@ def test_masked_gradient_fools_fgsm_and_is_exposed_by_pgd_with_restarts():
 def test_saturated_shares_are_exposed_by_the_margin():
     toy = Toy()
 
-    def ask(pictures):
-        return 1e4 * toy(pictures)  # the right share is 1 in float32, so the cross-entropy is flat
+    def ask(images):
+        return 1e4 * toy(images)  # the right share is 1 in float32, so the cross-entropy is flat
 
     valid = torch.nn.functional.one_hot(ask(CLEAN).argmax(1), 4).bool()
     _, once, many = attack_all(ask, valid, Attack(epsilon=8))
@@ -102,7 +102,7 @@ def test_random_starts_do_not_depend_on_the_rest_of_the_batch():
     begun = fgsm(ask, CLEAN[9:12], valid[9:12], attack, begun=begun, gradient=gradient)
     part = pgd(ask, CLEAN[9:12], valid[9:12], attack, begun=begun, rng_keys=[9, 10, 11])
     assert torch.equal(part.wrong, whole.wrong[9:12])
-    assert torch.allclose(part.pictures, whole.pictures[9:12], atol=1e-6)
+    assert torch.allclose(part.images, whole.images[9:12], atol=1e-6)
 
 
 def test_one_of_several_right_classes_is_enough():

@@ -45,7 +45,7 @@ def test_paired_difference_is_narrower_than_two_intervals():
     assert high - low < np.subtract(*interval(drawn["a"])[::-1])
 
 
-def test_pictures_that_all_agree_get_wilsons_interval():
+def test_images_that_all_agree_get_wilsons_interval():
     scores = np.ones(20)
     drawn = resample(20, {"m": mean_of(scores)}, seed=0)["m"]
     found = estimate(1.0, drawn, scores)
@@ -53,7 +53,7 @@ def test_pictures_that_all_agree_get_wilsons_interval():
     assert found.low < 0.9
 
 
-def test_mcnemar_counts_pictures_right_for_one_alone():
+def test_mcnemar_counts_images_right_for_one_alone():
     ours, theirs = np.array([1, 1, 1, 1, 1, 0, 1]), np.array([0, 0, 0, 0, 0, 1, 1])
     p_value, gained, lost = mcnemar(ours, theirs)
     assert (gained, lost) == (5, 1)
@@ -61,7 +61,7 @@ def test_mcnemar_counts_pictures_right_for_one_alone():
     assert mcnemar(ours, ours) == (1.0, 0, 0)
 
 
-def test_group_means_over_repeated_pictures_are_those_of_the_repeated_set():
+def test_group_means_over_repeated_images_are_those_of_the_repeated_set():
     random = np.random.default_rng(2)
     columns = {"right": random.integers(0, 2, 40), GROUP: random.integers(0, 3, 40)}
     spec = MetricSpec("macro", "by group", by_group=True, source="right")

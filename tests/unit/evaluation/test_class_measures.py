@@ -5,9 +5,9 @@ from saccade.evaluation.bootstrap import mean_of, over_all
 from saccade.evaluation.classes.measures import (
     by_class,
     expected_calibration_error,
+    image_scores,
     matthews,
     mean_class_accuracy,
-    picture_scores,
     read_answers,
     reliability,
     set_statistics,
@@ -31,17 +31,17 @@ def test_numbers_of_a_worked_example():
     assert values["ece"] == pytest.approx((0.2 + 0.6 + 0.3 + 0.1) / 4)
     # two classes: (tp tn - fp fn) / sqrt((tp+fp)(tp+fn)(tn+fp)(tn+fn)) with tp=1, tn=2, fp=0, fn=1
     assert values["mcc"] == pytest.approx(2 / np.sqrt(1 * 2 * 2 * 3))
-    assert "top5" not in picture_scores(found)
+    assert "top5" not in image_scores(found)
 
 
 def test_top5_counts_a_right_class_among_five():
     logits = np.tile(np.arange(7.0), (3, 1))
     found = read_answers(logits, np.eye(7, dtype=bool)[[6, 2, 1]])
-    assert picture_scores(found)["top1"].tolist() == [1, 0, 0]
-    assert picture_scores(found)["top5"].tolist() == [1, 1, 0]
+    assert image_scores(found)["top1"].tolist() == [1, 0, 0]
+    assert image_scores(found)["top5"].tolist() == [1, 1, 0]
 
 
-def test_statistics_over_repeated_pictures_equal_those_of_the_repeated_set():
+def test_statistics_over_repeated_images_equal_those_of_the_repeated_set():
     random = np.random.default_rng(0)
     shares = random.dirichlet(np.ones(4), 30)
     labels = random.integers(4, size=30)
@@ -61,7 +61,7 @@ def test_several_right_classes_leave_out_what_needs_one():
     assert found.correct.tolist() == [1, 0]
     assert found.nll == pytest.approx(-np.log([0.9, 0.2]))
     assert set(set_statistics(found)) == {"ece"}
-    assert "brier" not in picture_scores(found)
+    assert "brier" not in image_scores(found)
     assert by_class(found, ["a", "b", "c"]) == []
     assert sum(b.correct for b in reliability(found)) == 1
 

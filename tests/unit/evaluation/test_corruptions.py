@@ -10,7 +10,7 @@ from saccade.evaluation.robust import apply, corruptions
 
 
 def textured(seed: int, side: int, channels: int = 3) -> np.ndarray:
-    """Return a picture with structure of every size, as photographs have, so that blurs have something to blur."""
+    """Return an image with structure of every size, as photographs have, so that blurs have something to blur."""
     random = np.random.default_rng(seed)
     total = np.zeros((side, side, 3))
     for sigma in (0.5, 1, 2, 4, 8, 16):
@@ -22,9 +22,9 @@ def textured(seed: int, side: int, channels: int = 3) -> np.ndarray:
 @pytest.mark.parametrize("side", [28, 160])
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_change_grows_with_severity(name, side):
-    pictures = [textured(seed, side) for seed in range(6)]
+    images = [textured(seed, side) for seed in range(6)]
     changes = [
-        np.mean([(corrupt(p, name, s, rng_key=i) - p.astype(float)) ** 2 for i, p in enumerate(pictures)])
+        np.mean([(corrupt(p, name, s, rng_key=i) - p.astype(float)) ** 2 for i, p in enumerate(images)])
         for s in SEVERITIES
     ]
     assert changes[0] > 0
@@ -32,18 +32,18 @@ def test_change_grows_with_severity(name, side):
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_corruption_is_a_function_of_picture_and_word_alone(name):
-    picture = textured(0, 32)
-    kept = picture.copy()
-    first = corrupt(picture, name, 3, rng_key=7)
+def test_corruption_is_a_function_of_image_and_word_alone(name):
+    image = textured(0, 32)
+    kept = image.copy()
+    first = corrupt(image, name, 3, rng_key=7)
     corrupt(textured(1, 32), name, 3, rng_key=8)
     assert first.dtype == np.uint8
-    assert first.shape == picture.shape
-    assert np.array_equal(first, corrupt(picture, name, 3, rng_key=7))
-    assert np.array_equal(picture, kept)
+    assert first.shape == image.shape
+    assert np.array_equal(first, corrupt(image, name, 3, rng_key=7))
+    assert np.array_equal(image, kept)
 
 
-def test_draws_differ_between_pictures_and_severities():
+def test_draws_differ_between_images_and_severities():
     grey = np.full((32, 32, 3), 128, np.uint8)
     first = corrupt(grey, "gaussian_noise", 2, rng_key=1).astype(int) - 128
     other = corrupt(grey, "gaussian_noise", 2, rng_key=2).astype(int) - 128
@@ -61,7 +61,7 @@ def test_noise_has_the_strength_it_states():
 
 
 @pytest.mark.parametrize("side", [64, 65, 100])
-def test_blur_keeps_an_even_picture_and_the_mean_of_any(side):
+def test_blur_keeps_an_even_image_and_the_mean_of_any(side):
     even = np.full((side, side, 3), 90, np.uint8)
     for name in ("gaussian_blur", "defocus_blur", "motion_blur", "zoom_blur"):
         assert np.array_equal(corrupt(even, name, 5, rng_key=3), even)
@@ -74,22 +74,22 @@ def test_blur_keeps_an_even_picture_and_the_mean_of_any(side):
 
 
 def test_batches_of_any_size_hold_the_same_bytes():
-    pictures = torch.from_numpy(np.stack([textured(seed, 28, 1) for seed in range(6)])).permute(0, 3, 1, 2)
+    images = torch.from_numpy(np.stack([textured(seed, 28, 1) for seed in range(6)])).permute(0, 3, 1, 2)
     words = list(range(6))
     for condition in corruptions(1)[::7]:
-        whole = apply(condition, pictures, words)
-        parts = [apply(condition, pictures[i : i + 1], words[i : i + 1]) for i in reversed(range(6))]
+        whole = apply(condition, images, words)
+        parts = [apply(condition, images[i : i + 1], words[i : i + 1]) for i in reversed(range(6))]
         assert torch.equal(whole, torch.cat(parts[::-1]))
 
 
 def test_threads_change_nothing():
-    pictures = torch.from_numpy(np.stack([textured(seed, 96) for seed in range(4)])).permute(0, 3, 1, 2)
+    images = torch.from_numpy(np.stack([textured(seed, 96) for seed in range(4)])).permute(0, 3, 1, 2)
     with ThreadPoolExecutor(3) as pool:
         for condition in corruptions(3)[2::5]:
-            assert torch.equal(apply(condition, pictures, range(4), pool=pool), apply(condition, pictures, range(4)))
+            assert torch.equal(apply(condition, images, range(4), pool=pool), apply(condition, images, range(4)))
 
 
-def test_grey_pictures_are_not_saturated():
+def test_grey_images_are_not_saturated():
     assert not any("saturate" in condition.key for condition in corruptions(1))
     assert len(corruptions(3)) == 5 * len(CORRUPTIONS)
 

@@ -20,14 +20,14 @@ from support.trainings import TINY, png_folder
 CLASSES = ("class0", "class1", "class2")
 
 
-def make_run(path, pictures, *, seed=0, classes=CLASSES, fingerprint=None, img_size=16):
+def make_run(path, images, *, seed=0, classes=CLASSES, fingerprint=None, img_size=16):
     """Write a run of random weights, as training leaves it."""
-    config = overlay(TrainConfig(), {"data.path": str(pictures), "model.name": "glnet_nano", "model.options": TINY})
+    config = overlay(TrainConfig(), {"data.path": str(images), "model.name": "glnet_nano", "model.options": TINY})
     run = Run.create(path, config)
     spec = InputSpec(classes, in_chans=3, img_size=img_size, mean=[0.5] * 3, std=[0.25] * 3, shorter=img_size + 2)
     model = ModelConfig(name="glnet_nano", options=TINY)
     save_model(run.weights, build_model(model, spec, seed=seed).state_dict(), model, spec)
-    validation = {"fingerprint": fingerprint or open_data(str(pictures)).val.fingerprint()}
+    validation = {"fingerprint": fingerprint or open_data(str(images)).val.fingerprint()}
     (path / "summary.json").write_text(json.dumps({"validation": validation}))
     return path
 
@@ -62,7 +62,7 @@ def test_numbers_are_those_of_the_models_answers(place):
     held = open_data(str(place / "set")).val
     framing, normalize = Framing(16, shorter=18), Normalize(spec.mean, spec.std)
     right = [int(model(normalize(framing(held.read(i))[None])).argmax()) == held.labels[i] for i in range(len(held))]
-    assert found.pictures == 12
+    assert found.samples == 12
     assert found.metrics()["top1"] == pytest.approx(np.mean(right))
     assert "top5" not in found.metrics()
     assert sum(score.correct for score in found.run().classes) == sum(right)
@@ -110,12 +110,12 @@ def test_same_seed_gives_the_same_file_and_batches_change_nothing(place, robust)
 def test_same_call_gives_the_same_json(place):
     first, second = (evaluate(place / "one", quiet=True, seed=3, limit=7) for _ in range(2))
     assert json.dumps(record(first)) == json.dumps(record(second))
-    assert first.pictures == 7
+    assert first.images == 7
 
 
 def test_limit_takes_classes_evenly_and_by_seed(place):
     few = evaluate(place / "one", limit=6, quiet=True)
-    assert [score.pictures for score in few.run().classes] == [2, 2, 2]
+    assert [score.samples for score in few.run().classes] == [2, 2, 2]
 
 
 def test_page_stands_alone_and_says_what_the_json_says(place, robust):
@@ -171,7 +171,7 @@ def test_run_with_another_class_count_is_refused(place, tmp_path):
         evaluate([place / "one", tmp_path / "four"], quiet=True)
 
 
-def test_pictures_of_other_classes_are_refused_unless_mapped(place, tmp_path):
+def test_images_of_other_classes_are_refused_unless_mapped(place, tmp_path):
     shutil.copytree(place / "set" / "val", tmp_path / "other")
     (tmp_path / "other" / "class2").rename(tmp_path / "other" / "dog")
     with pytest.raises(LabelError, match=r"one does not know 'dog'"):
@@ -182,12 +182,12 @@ def test_pictures_of_other_classes_are_refused_unless_mapped(place, tmp_path):
     assert mapped.metrics()["top1"] == evaluate(place / "one", quiet=True).metrics()["top1"]
 
 
-def test_files_that_are_no_pictures_are_named_and_not_counted(place, tmp_path):
+def test_files_that_are_no_images_are_named_and_not_counted(place, tmp_path):
     shutil.copytree(place / "set" / "val", tmp_path / "set")
-    (tmp_path / "set" / "class0" / "000.png").write_text("not a picture")
-    with pytest.warns(UserWarning, match="not a picture"):
+    (tmp_path / "set" / "class0" / "000.png").write_text("not an image")
+    with pytest.warns(UserWarning, match="not an image"):
         found = evaluate(place / "one", tmp_path / "set", quiet=True)
-    assert found.pictures == 11
+    assert found.samples == 11
     assert any("class0/000.png" in note for note in found.notes)
     for file in (tmp_path / "set").rglob("*.png"):
         file.write_text("nor is this")
@@ -198,20 +198,20 @@ def test_files_that_are_no_pictures_are_named_and_not_counted(place, tmp_path):
         evaluate(place / "one", tmp_path / "set", quiet=True)
 
 
-def test_changed_validation_pictures_are_told(place, tmp_path):
+def test_changed_validation_images_are_told(place, tmp_path):
     make_run(tmp_path / "old", place / "set", fingerprint="0" * 64)
     found = evaluate(tmp_path / "old", quiet=True)
     assert any("validated on other samples" in note for note in found.notes)
 
 
-def test_weights_alone_need_pictures(place, tmp_path):
+def test_weights_alone_need_images(place, tmp_path):
     shutil.copy(place / "one" / "model.safetensors", tmp_path / "weights.safetensors")
     with pytest.raises(EvaluationError, match="--data"):
         evaluate(tmp_path / "weights.safetensors", quiet=True)
-    assert evaluate(tmp_path / "weights.safetensors", place / "set", quiet=True).pictures == 12
+    assert evaluate(tmp_path / "weights.safetensors", place / "set", quiet=True).images == 12
 
 
-def test_runs_validated_on_different_pictures_are_refused(place, tmp_path):
+def test_runs_validated_on_different_images_are_refused(place, tmp_path):
     png_folder(tmp_path / "set", train=6, val=9)
     make_run(tmp_path / "three", tmp_path / "set")
     with pytest.raises(EvaluationError, match=r"12 samples of set, three on 9 others.*--data"):
@@ -222,7 +222,7 @@ def test_several_right_labels_need_one_of_them(place, tmp_path):
     lists = [[0, 1, 2]] * 11 + [[]]
     (tmp_path / "real.json").write_text(json.dumps(lists))
     found = evaluate(place / "one", labels=tmp_path / "real.json", quiet=True)
-    assert found.pictures == 11
+    assert found.samples == 11
     assert found.metrics()["top1"] == 1
     assert set(found.metrics()) == {"top1", "nll", "ece"}
     assert found.run().metrics["top1"].low < 0.8  # Wilson's, since all agree

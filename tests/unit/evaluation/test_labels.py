@@ -14,7 +14,7 @@ from saccade.evaluation.classes.labels import (
     read_subset,
     read_truth,
 )
-from support.pictures import class_folders
+from support.images import class_folders
 
 INFO = ImageNetInfo("imagenet-1k")
 DESCRIBED = tuple(INFO.index_to_description(index) for index in range(1000))
@@ -69,20 +69,20 @@ def test_subset_cuts_the_logits_as_imagenet_a_does(tmp_path):
     assert found.classes[0] == DESCRIBED[900]
 
 
-def test_picture_outside_the_subset_is_refused(tmp_path):
+def test_image_outside_the_subset_is_refused(tmp_path):
     names = read_subset(written(tmp_path / "s.txt", "cat\ndog\n"))
     with pytest.raises(LabelError, match=r"'owl', which is not in the subset"):
         read_truth(source(("cat", "owl"), [0, 1]), ("cat", "dog", "owl"), subset=names)
 
 
-def test_real_allows_several_labels_and_leaves_out_pictures_without(tmp_path):
+def test_real_allows_several_labels_and_leaves_out_images_without(tmp_path):
     class_folders(tmp_path / "set", {"x": 0, "y": 0})
     for folder, number in (("x", 3), ("y", 1), ("x", 2)):
         class_folders(tmp_path / "new", {folder: 1})
         (tmp_path / "new" / folder / "0.jpg").rename(tmp_path / "set" / folder / f"ILSVRC2012_val_{number:08d}.jpg")
     opened = open_folder(tmp_path / "set").train
     assert [opened.name(i)[-6:-4] for i in range(3)] == ["02", "03", "01"]
-    labels = read_labels(written(tmp_path / "real.json", [[0], [], [1, 2]]))  # of pictures 1, 2, 3
+    labels = read_labels(written(tmp_path / "real.json", [[0], [], [1, 2]]))  # of images 1, 2, 3
     places = labelled_places(opened, labels)
     assert places.tolist() == [1, 2]
     found = read_truth(opened, ("a", "b", "c"), labels=labels)
@@ -91,13 +91,13 @@ def test_real_allows_several_labels_and_leaves_out_pictures_without(tmp_path):
 
 def test_real_without_numbers_in_names_needs_the_whole_set(tmp_path):
     labels = read_labels(written(tmp_path / "real.json", [[0], [1], [1]]))
-    with pytest.raises(LabelError, match="labels of 3 pictures, and 2 were given"):
+    with pytest.raises(LabelError, match="labels of 3 images, and 2 were given"):
         labelled_places(source(("a", "b"), [0, 1]), labels)
     with pytest.raises(LabelError, match=r"class number 1; the run has 0 to 0"):
         read_truth(source(("a", "b", "c"), [0, 1, 1]), ("a",), labels=labels)
 
 
-def test_map_of_names_leads_from_the_pictures_classes_to_the_runs(tmp_path):
+def test_map_of_names_leads_from_the_images_classes_to_the_runs(tmp_path):
     labels = read_labels(written(tmp_path / "map.json", {"Katze": "cat", "Hund": 1}))
     found = read_truth(source(("Hund", "Katze"), [0, 1]), ("cat", "dog"), labels=labels)
     assert found.valid.argmax(1).tolist() == [1, 0]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from saccade.evaluation.robust import drop_patches, occlude_centre, shuffle_patches
-from support.pictures import pixels
+from support.images import pixels
 
 
 def white(side: int) -> np.ndarray:
@@ -25,13 +25,13 @@ def test_share_of_the_patches_is_dropped(side):
 
 @pytest.mark.parametrize(("side", "pieces"), [(28, 2), (28, 8), (224, 8)])
 def test_shuffled_pieces_are_the_same_pieces_elsewhere(side, pieces):
-    picture = pixels(1, side, side)
-    found = shuffle_patches(picture, pieces, rng_key=5)
-    assert not np.array_equal(found, picture)
-    assert np.array_equal(np.sort(found.reshape(-1, 3), 0), np.sort(picture.reshape(-1, 3), 0))
+    image = pixels(1, side, side)
+    found = shuffle_patches(image, pieces, rng_key=5)
+    assert not np.array_equal(found, image)
+    assert np.array_equal(np.sort(found.reshape(-1, 3), 0), np.sort(image.reshape(-1, 3), 0))
     cell = side // pieces
     edge = (side - cell * pieces) // 2
-    first = picture[edge : edge + cell, edge : edge + cell]
+    first = image[edge : edge + cell, edge : edge + cell]
     places = range(edge, edge + cell * pieces, cell)
     assert any(np.array_equal(found[y : y + cell, x : x + cell], first) for y in places for x in places)
 

@@ -14,20 +14,17 @@ from saccade.evaluation.opening import EvaluationError
 from saccade.runs import Run
 from saccade.tasks.multilabel.metrics import mean_average_precision
 from support.golden import FOLDER
-from support.lists import write_images, write_list
+from support.lists import write_images, write_list, write_task_lists
 from support.markup import parse
 from support.training import tiny
 
 GOLDEN = FOLDER / "written_before.tar.gz"
-COLUMNS = {"multilabel": ("labels",), "regress": ("level", "red")}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     root = tmp_path_factory.mktemp("tasks")
-    rows = write_images(root, train=24, val=10)
-    for task, columns in COLUMNS.items():
-        data = write_list(root / f"{task}.csv", rows, columns)
+    for task, data in write_task_lists(root).items():
         for name, seed in (("one", 0), ("two", 1)):
             settings = tiny(seed=seed, data__img_size=16)
             saccade.train(str(data), task=task, epochs=1, out=root / task / name, settings=settings, quiet=True)
@@ -48,7 +45,7 @@ def robust(runs, tmp_path_factory):
 def test_numbers_are_those_the_run_was_validated_with(runs):
     found, run = evaluate(runs / "one", quiet=True), Run.open(runs / "one")
     summary = run.summary()
-    assert found.pictures == summary["validation"]["pictures"]
+    assert found.samples == summary["validation"]["samples"]
     assert found.task == runs.name
     assert found.primary.name == summary["primary"]
     names = [name for name in found.specs if f"val_{name}" in summary]
@@ -134,13 +131,13 @@ def test_numbers_made_of_all_records_are_resampled_less_often_the_more_records_t
 def test_other_samples_are_read_as_the_task_reads_them(place):
     rows = write_images(place, train=3, val=8)
     given = write_list(place / "given.csv", rows, ("level", "red"))
-    assert evaluate(place / "regress" / "one", given, quiet=True).pictures == 8
+    assert evaluate(place / "regress" / "one", given, quiet=True).images == 8
     with pytest.raises(ValueError, match="'level' where the training samples have 'level', 'red'"):
         evaluate(place / "regress" / "one", write_list(place / "few.csv", rows, ("level",)), quiet=True)
     with pytest.raises(ValueError, match=r"row 1 has .* in the column 'level'; a column for each label holds 0 and 1"):
         evaluate(place / "multilabel" / "one", given, quiet=True)
     named = write_list(place / "named.csv", rows, ("labels",))
-    assert evaluate(place / "multilabel" / "one", named, quiet=True).pictures == 8
+    assert evaluate(place / "multilabel" / "one", named, quiet=True).images == 8
 
 
 def test_what_makes_no_sense_is_refused(place, tmp_path):
@@ -160,5 +157,5 @@ def test_run_written_before_tasks_is_evaluated_as_it_was(tmp_path):
     assert found.metrics()["top1"] == pytest.approx(kept["correct"].double().mean().item())
     assert found.metrics()["nll"] == pytest.approx(kept["loss"].double().mean().item(), rel=1e-4)
     assert sum(score.correct for score in found.run().classes) == int(kept["correct"].sum())
-    assert torch.bincount(kept["label"]).tolist() == [score.pictures for score in found.run().classes]
+    assert torch.bincount(kept["label"]).tolist() == [score.samples for score in found.run().classes]
     assert not any("other samples" in note for note in found.notes)

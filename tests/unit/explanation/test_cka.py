@@ -122,7 +122,7 @@ def test_layers_are_the_blocks_in_order(name, first):
     assert len(layers) > 3
 
 
-def test_too_few_pictures_are_refused_with_what_to_do():
+def test_too_few_images_are_refused_with_what_to_do():
     with pytest.raises(ValueError, match="at least 4"):
         cka(Two(), torch.randn(3, 1, 2, 2), layers=["first"])
     view = cka_view(Two(), torch.randn(1, 1, 2, 2), 1)[0]
@@ -152,7 +152,7 @@ def test_names_beside_the_map_are_short_and_different(names, brief):
     assert brief_names(names) == brief
 
 
-def test_biased_estimate_is_the_papers_definition_over_all_pictures():
+def test_biased_estimate_is_the_papers_definition_over_all_images():
     torch.manual_seed(0)
     images = torch.randn(40, 1, 3, 3)
     matrix = torch.randn(9, 5)

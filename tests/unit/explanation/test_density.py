@@ -76,7 +76,7 @@ def test_papers_distance_is_the_mean_over_pairs():
     assert relative_distance(torch.ones(1, 1), torch.zeros(1, 1)).isnan()
 
 
-def test_grids_of_different_fineness_cover_the_same_picture():
+def test_grids_of_different_fineness_cover_the_same_image():
     fine, coarse = cell_centres((4, 4)), cell_centres((2, 2))
     assert coarse.tolist() == [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]
     torch.testing.assert_close(fine.mean(0), coarse.mean(0))

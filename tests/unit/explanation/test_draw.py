@@ -5,7 +5,7 @@ from saccade.explanation import draw
 
 
 @pytest.fixture
-def picture() -> np.ndarray:
+def image() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8)
 
 
@@ -33,17 +33,17 @@ def test_sixty_four_labels_have_colours_that_differ():
     assert len(draw.label_colours(100)) == 100
 
 
-def test_overlay_keeps_the_greys_of_the_picture_at_alpha_0_and_shows_the_colours_at_alpha_1(picture):
+def test_overlay_keeps_the_greys_of_the_image_at_alpha_0_and_shows_the_colours_at_alpha_1(image):
     heat = np.random.default_rng(1).random((12, 20))
-    grey = draw.heat_overlay(picture, heat, alpha=0.0)
-    np.testing.assert_allclose(grey, np.repeat((picture @ [[0.299], [0.587], [0.114]]), 3, axis=2), atol=1)
-    np.testing.assert_array_equal(draw.heat_overlay(picture, heat, alpha=1.0), draw.heat_colours(heat))
+    grey = draw.heat_overlay(image, heat, alpha=0.0)
+    np.testing.assert_allclose(grey, np.repeat((image @ [[0.299], [0.587], [0.114]]), 3, axis=2), atol=1)
+    np.testing.assert_array_equal(draw.heat_overlay(image, heat, alpha=1.0), draw.heat_colours(heat))
 
 
-def test_label_overlay_puts_every_cell_where_it_lies(picture):
+def test_label_overlay_puts_every_cell_where_it_lies(image):
     labels = np.array([[0, 1, 2, 3], [4, 5, 6, 7]])
-    drawn = draw.label_overlay(picture, labels, 8, alpha=1.0)
-    assert drawn.shape == picture.shape
+    drawn = draw.label_overlay(image, labels, 8, alpha=1.0)
+    assert drawn.shape == image.shape
     for row in range(2):
         for column in range(4):
             cell = drawn[row * 6 : row * 6 + 6, column * 5 : column * 5 + 5].reshape(-1, 3)
@@ -69,13 +69,13 @@ def test_heat_is_scaled_by_its_greatest_value_and_zeros_stay():
     np.testing.assert_array_equal(draw.scale_heat(np.array([-1.0, 0.0])), [0, 0])
 
 
-def test_montage_keeps_every_picture(picture):
+def test_montage_keeps_every_image(image):
     other = np.full((8, 20, 3), 7, dtype=np.uint8)
-    page = draw.montage([picture, other, picture], 2, captions=["a", "b", "c"])
-    step = picture.shape[0] + draw.CAPTION + draw.GAP
+    page = draw.montage([image, other, image], 2, captions=["a", "b", "c"])
+    step = image.shape[0] + draw.CAPTION + draw.GAP
     assert page.shape == (2 * step - draw.GAP, 2 * 20 + draw.GAP, 3)
-    np.testing.assert_array_equal(page[draw.CAPTION : draw.CAPTION + 12, :20], picture)
+    np.testing.assert_array_equal(page[draw.CAPTION : draw.CAPTION + 12, :20], image)
     np.testing.assert_array_equal(page[draw.CAPTION : draw.CAPTION + 8, 24:], other)
-    np.testing.assert_array_equal(page[step + draw.CAPTION :, :20], picture)
+    np.testing.assert_array_equal(page[step + draw.CAPTION :, :20], image)
     with pytest.raises(ValueError, match="caption"):
-        draw.montage([picture], captions=["a", "b"])
+        draw.montage([image], captions=["a", "b"])

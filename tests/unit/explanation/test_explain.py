@@ -46,7 +46,7 @@ def write_run(folder, classes=("cat", "dog", "fox"), *, plugins=(), seed=0):
 
 
 def views_of(explanation, place=0):
-    return {view.key: view for view in explanation.pictures[place].views}
+    return {view.key: view for view in explanation.samples[place].views}
 
 
 def test_run_is_explained_with_its_answer_and_all_views(tmp_path):
@@ -54,11 +54,11 @@ def test_run_is_explained_with_its_answer_and_all_views(tmp_path):
     file = tmp_path / "cat.png"
     Image.fromarray(photo()).save(file)
     explanation = explain(run, file)
-    (picture,) = explanation.pictures
-    assert picture.name == "cat.png"
-    assert picture.pixels.shape == (32, 32, 3)
-    assert sum(share for _, share in picture.answer) == pytest.approx(1)
-    assert {name for name, _ in picture.answer} == {"cat", "dog", "fox"}
+    (image,) = explanation.samples
+    assert image.name == "cat.png"
+    assert image.pixels.shape == (32, 32, 3)
+    assert sum(share for _, share in image.answer) == pytest.approx(1)
+    assert {name for name, _ in image.answer} == {"cat", "dog", "fox"}
     views = views_of(explanation)
     assert list(views) == list(all_views())
     assert all(
@@ -70,10 +70,10 @@ def test_run_is_explained_with_its_answer_and_all_views(tmp_path):
 def test_answer_is_the_models_own():
     model = vit().eval()
     explanation = explain(model, photo(), views=["density"])
-    pixels = torch.from_numpy(explanation.pictures[0].pixels.copy()).permute(2, 0, 1)[None]
+    pixels = torch.from_numpy(explanation.samples[0].pixels.copy()).permute(2, 0, 1)[None]
     with torch.no_grad():
         shares = model((pixels / 255 - 0.5) / 0.5).softmax(1)[0]
-    assert explanation.pictures[0].answer[0] == (
+    assert explanation.samples[0].answer[0] == (
         f"class {shares.argmax()}",
         pytest.approx(shares.max().item(), rel=1e-4),
     )
@@ -107,29 +107,29 @@ def test_model_is_left_as_it_was():
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-def test_several_pictures_of_every_kind_and_size(tmp_path):
+def test_several_images_of_every_kind_and_size(tmp_path):
     file = tmp_path / "a.jpg"
     Image.fromarray(photo(1)).save(file)
     given = [str(file), file, Image.fromarray(photo(2)).convert("L"), photo(3), photo(4)[..., 0]]
     explanation = explain(vit(), given * 2, views=["attention", "cka"])  # more than one batch
-    assert [picture.name for picture in explanation.pictures][:4] == ["a.jpg", "a.jpg", "picture 3", "picture 4"]
-    assert len(explanation.pictures) == 10
-    one, again = explanation.pictures[3].views[0], explanation.pictures[8].views[0]
+    assert [image.name for image in explanation.samples][:4] == ["a.jpg", "a.jpg", "image 3", "image 4"]
+    assert len(explanation.samples) == 10
+    one, again = explanation.samples[3].views[0], explanation.samples[8].views[0]
     assert one.figures[0].numbers == again.figures[0].numbers
-    assert views_of(explanation)["cka"].figures[0].numbers["pictures"] == 10
+    assert views_of(explanation)["cka"].figures[0].numbers["images"] == 10
 
 
-def test_grey_pictures_for_a_grey_model():
+def test_grey_images_for_a_grey_model():
     model = vit(in_chans=1)
-    (picture,) = explain(model, photo(), views=["density"]).pictures
-    assert picture.pixels.shape == (32, 32, 3)
-    assert (picture.pixels[..., 0] == picture.pixels[..., 2]).all()
+    (image,) = explain(model, photo(), views=["density"]).images
+    assert image.pixels.shape == (32, 32, 3)
+    assert (image.pixels[..., 0] == image.pixels[..., 2]).all()
 
 
-def test_embedded_pictures_serve_cka():
+def test_embedded_images_serve_cka():
     model = vit(in_chans=1)
     view = views_of(explain(model, photo(), views=["cka"], data="embedded", samples=12))["cka"]
-    assert view.figures[0].numbers["pictures"] == 12
+    assert view.figures[0].numbers["images"] == 12
 
 
 def test_layers_restrict_figures_and_rows():
@@ -144,18 +144,18 @@ def test_second_model_answers_beside_and_is_compared(tmp_path):
     explanation = explain(one, [photo(i) for i in range(4)], views=["cka"], against=two)
     assert explanation.against == "two"
     assert [figure.key for figure in views_of(explanation)["cka"].figures] == ["cka-0", "cka-1"]
-    answers = explain(two, photo(0), views=["density"]).pictures[0].answer
-    assert explanation.pictures[0].other == [(name, pytest.approx(share)) for name, share in answers]
+    answers = explain(two, photo(0), views=["density"]).images[0].answer
+    assert explanation.samples[0].other == [(name, pytest.approx(share)) for name, share in answers]
 
 
 def test_models_of_other_classes_are_compared_by_layers_alone(tmp_path):
     one, two = write_run(tmp_path / "one"), write_run(tmp_path / "two", classes=("a", "b"))
-    pictures = [photo(i) for i in range(4)]
+    images = [photo(i) for i in range(4)]
     with pytest.raises(ValueError, match=r"3 and 2 classes.*--views cka"):
-        explain(one, pictures, against=two)
-    explanation = explain(one, pictures, views=["cka"], against=two)
+        explain(one, images, against=two)
+    explanation = explain(one, images, views=["cka"], against=two)
     assert len(views_of(explanation)["cka"].figures) == 2
-    assert explanation.pictures[0].other == []
+    assert explanation.samples[0].other == []
 
 
 def test_weights_of_another_class_count_are_refused(tmp_path):
@@ -176,30 +176,30 @@ def test_names_for_another_class_count_are_refused():
         explain(vit(), photo(), shape=shape)
 
 
-def test_a_folder_stands_for_its_pictures_some_of_many_and_bad_ones_are_named(tmp_path, monkeypatch):
+def test_a_folder_stands_for_its_images_some_of_many_and_bad_ones_are_named(tmp_path, monkeypatch):
     (tmp_path / "inner").mkdir()
     for name in ("b.png", "a.png", "inner/c.png", ".hidden.png"):
         Image.fromarray(photo()).save(tmp_path / name)
-    (tmp_path / "notes.txt").write_text("no picture by name")
-    (tmp_path / "d.jpg").write_text("no picture")
+    (tmp_path / "notes.txt").write_text("no image by name")
+    (tmp_path / "d.jpg").write_text("no image")
     with pytest.warns(UserWarning, match=r"left out: .*d\.jpg"):
         names = [name for name, _ in read_images([tmp_path, tmp_path / "a.png"])]
     assert names == ["a.png", "b.png", "inner/c.png", "a.png"]
     monkeypatch.setattr(opening, "MOST", 2)
-    with pytest.warns(UserWarning, match="has 4 pictures; 2 of them, evenly spread, are explained"):
+    with pytest.warns(UserWarning, match="has 4 images; 2 of them, evenly spread, are explained"):
         assert [name for name, _ in read_images(str(tmp_path))] == ["a.png", "inner/c.png"]
 
 
 def test_bad_input_is_refused_in_plain_words(tmp_path):
     text = tmp_path / "notes.txt"
-    text.write_text("not a picture")
+    text.write_text("not an image")
     for wrong, error, words in [
-        (text, BadSample, "not a picture"),
+        (text, BadSample, "not an image"),
         (tmp_path / "none.png", BadSample, "not there"),
         (tmp_path, BadSample, "it is a folder"),
         ([], ValueError, "at least one"),
         (np.zeros((4, 4, 3)), ValueError, "uint8"),
-        (3.5, TypeError, "pictures are float; give files"),
+        (3.5, TypeError, "images are float; give files"),
     ]:
         with pytest.raises(error, match=words):
             explain(vit(), wrong)
@@ -229,7 +229,7 @@ def test_segmenter_is_explained_through_its_whole_forward():
             return self.head(tokens.transpose(1, 2).unflatten(2, (4, 4)))
 
     explanation = explain(Segmenter(), photo())
-    assert explanation.pictures[0].answer == []
+    assert explanation.samples[0].answer == []
     views = views_of(explanation)
     assert views["attention"].figures[0].layer == "encoder.blocks.0.attn"
     assert views["gradcam"].figures
@@ -256,8 +256,8 @@ def test_text_model_is_explained_by_its_words(tmp_path):
     )
     model = transformers.BertForSequenceClassification(config).eval()
     explanation = explain(model, [torch.randint(0, 50, (1, 9)), torch.randint(0, 50, (1, 5))])
-    assert [view.key for view in explanation.pictures[0].views] == ["words", "density", "scaling"]
-    assert explanation.pictures[1].views[1].numbers["layers"][0]["keys"] == 5
+    assert [view.key for view in explanation.samples[0].views] == ["words", "density", "scaling"]
+    assert explanation.samples[1].views[1].numbers["layers"][0]["keys"] == 5
     assert explanation.save(tmp_path / "out").exists()
 
 
@@ -268,7 +268,7 @@ def test_it_is_one_of_the_library_s_verbs_to_explain_a_plug_in():
 
 
 @pytest.mark.parametrize("name", ["glnet_nano", "nommer_tiny"])
-def test_each_picture_passes_once_and_once_more_with_gradients(name):
+def test_each_image_passes_once_and_once_more_with_gradients(name):
     options = {"depths": (1, 1, 1, 1)} if name == "nommer_tiny" else {}
     model = timm.create_model(name, num_classes=3, img_size=64, **options)
     seen = {True: 0, False: 0}
@@ -284,17 +284,17 @@ def test_each_picture_passes_once_and_once_more_with_gradients(name):
     assert seen == {False: 2, True: 2}
 
 
-def test_views_of_one_picture_do_not_depend_on_those_beside_it():
+def test_views_of_one_image_do_not_depend_on_those_beside_it():
     model = vit()
     alone, beside = explain(model, photo(3)), explain(model, [photo(0), photo(3)])
-    for one, other in zip(alone.pictures[0].views, beside.pictures[1].views, strict=True):
+    for one, other in zip(alone.images[0].views, beside.images[1].views, strict=True):
         if one.key != "cka":
             assert [f.caption for f in one.figures] == [f.caption for f in other.figures]
             assert one.key != "gradcam" or np.abs(one.figures[0].pixels - 1.0 * other.figures[0].pixels).max() <= 1
 
 
 def test_one_view_and_one_layer_may_be_given_as_a_word():
-    (view,) = explain(vit(), photo(), views="attention", layers="blocks.1").pictures[0].views
+    (view,) = explain(vit(), photo(), views="attention", layers="blocks.1").images[0].views
     assert [figure.layer for figure in view.figures] == ["blocks.1.attn"]
 
 
@@ -308,13 +308,13 @@ def test_normalisation_that_is_assumed_is_said():
     assert explain(vit(), photo(), views=["density"]).notes == ()
 
 
-def test_text_model_makes_the_views_asked_for_and_refuses_those_of_pictures():
+def test_text_model_makes_the_views_asked_for_and_refuses_those_of_images():
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
         hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, vocab_size=50
     )
     model, ids = transformers.BertForSequenceClassification(config), torch.randint(0, 50, (1, 6))
-    (view,) = explain(model, ids, views=["density"], layers=["bert.encoder.layer.1"]).pictures[0].views
+    (view,) = explain(model, ids, views=["density"], layers=["bert.encoder.layer.1"]).images[0].views
     assert [row["layer"].startswith("bert.encoder.layer.1") for row in view.numbers["layers"]] == [True]
     with pytest.raises(ValueError, match=r"no view 'gradcam' of texts.*words, density, scaling"):
         explain(model, ids, views=["gradcam"])
@@ -328,10 +328,10 @@ def test_block_heads_and_estimator_are_the_users_choice(tmp_path):
     model = timm.create_model(
         "glnet_stl", num_classes=3, dims=(32, 32, 32, 32), depths=(1, 1, 2, 1), num_slots=4, img_size=64
     ).eval()
-    pictures = [np.random.default_rng(i).integers(0, 256, (64, 64, 3), dtype=np.uint8) for i in range(4)]
+    images = [np.random.default_rng(i).integers(0, 256, (64, 64, 3), dtype=np.uint8) for i in range(4)]
     chosen = ["slots-training", "attention", "cka"]
-    explained = explain(model, pictures, views=chosen, block=2, heads="all", estimator="biased")
-    views = {view.key: view for view in explained.pictures[0].views}
+    explained = explain(model, images, views=chosen, block=2, heads="all", estimator="biased")
+    views = {view.key: view for view in explained.samples[0].views}
     assert views["slots-training"].figures[0].layer == "stages.1.blocks.0.mixer.global_branch"
     assert views["attention"].figures[0].numbers["heads"][0]["head"] == 0
     assert views["cka"].figures[0].numbers["estimator"] == "biased"
@@ -349,9 +349,9 @@ def test_command_follows_the_slots_of_a_block_by_epoch_and_draws_heads(tmp_path)
         "model.options": {"dims": [32, 64], "depths": [2, 1], "pattern": ["G", "A"], "num_slots": 4},
     }
     run = saccade.train(epochs=3, out=tmp_path / "run", settings=settings, quiet=True)
-    Image.fromarray(np.arange(28 * 28, dtype=np.uint8).reshape(28, 28)).save(tmp_path / "picture.png")
+    Image.fromarray(np.arange(28 * 28, dtype=np.uint8).reshape(28, 28)).save(tmp_path / "image.png")
     flags = ["--views", "slots-training,attention", "--block", "2", "--epochs", "1,3", "--heads", "0"]
-    assert main(["explain", str(run.path), str(tmp_path / "picture.png"), "--out", str(tmp_path / "page"), *flags]) == 0
+    assert main(["explain", str(run.path), str(tmp_path / "image.png"), "--out", str(tmp_path / "page"), *flags]) == 0
     numbers = (tmp_path / "page" / "numbers.json").read_text()
     assert '"checkpoint": "epoch 1"' in numbers
     assert '"checkpoint": "epoch 2"' not in numbers
@@ -372,7 +372,7 @@ def test_a_view_is_a_registered_function_and_nothing_else_is_touched(monkeypatch
         return [View("brightness", "How bright", "", [Figure("b", "", numbers={"mean": mean})]) for mean in means]
 
     explanation = explain(vit(), [photo(), photo(1)], views=["gradcam", "brightness"])
-    for picture in explanation.pictures:
-        assert [view.key for view in picture.views] == ["gradcam", "brightness"]
-        assert picture.views[1].figures[0].numbers["mean"] == pytest.approx(picture.pixels.mean())
+    for image in explanation.samples:
+        assert [view.key for view in image.views] == ["gradcam", "brightness"]
+        assert image.views[1].figures[0].numbers["mean"] == pytest.approx(image.pixels.mean())
     assert list(all_views())[:3] == ["gradcam", "brightness", "attention"]

@@ -48,7 +48,7 @@ def test_network_of_one_convolution_gives_the_class_activation_map(target, froze
     x = torch.randn(2, 1, 4, 7)
     cams = compute_gradcam(model, x, targets=target)
     assert cams.layer == "conv"
-    factor = (2.0, -3.0)[target]  # of the picture: 1 * 1 + 2 * 0.5, and -1 * 1 + 2 * -1
+    factor = (2.0, -3.0)[target]  # of the image: 1 * 1 + 2 * 0.5, and -1 * 1 + 2 * -1
     want = (factor * x[:, 0]).clamp_min(0)
     np.testing.assert_allclose(cams.peak["both"], want.amax((1, 2)) / 28, rtol=1e-5)  # the mean is over 28 places
     np.testing.assert_allclose(cams.heat["both"], want / want.amax((1, 2), keepdim=True), atol=1e-6)
@@ -86,8 +86,8 @@ def test_words_that_are_averaged_are_read_after_the_last_block(images):
     assert compute_gradcam(vit(global_pool="avg", class_token=False), images).layer == "blocks.2"
 
 
-def test_map_has_its_rows_and_columns_where_the_picture_has_them():
-    """A picture with one bright cell, and a network whose score is that cell's."""
+def test_map_has_its_rows_and_columns_where_the_image_has_them():
+    """An image with one bright cell, and a network whose score is that cell's."""
     model = vit(global_pool="avg", class_token=False, depth=1, pos_embed="none")
     x = torch.zeros(1, 3, 16, 24)
     x[:, :, 8:12, 20:24] = 5.0  # row 2, column 5
@@ -242,11 +242,11 @@ def test_tokens_that_form_no_grid_give_a_reason_and_no_map_of_something_else():
 
 
 @pytest.mark.parametrize("cells", [(2, 2), (2, 3), (2, 4), (3, 3)])
-def test_map_must_have_the_proportions_of_the_picture(cells):
+def test_map_must_have_the_proportions_of_the_image(cells):
     """Strides round each side by less than one cell, so 33 x 60 pixels may well be 2 x 2 cells."""
     model = Plain().eval()
     values = torch.randn(1, 3, *cells)
     assert FeatureMap("conv", values).as_map(values, find_host(model), (33, 60)).shape == values.shape
     for far in ((2, 7), (9, 2)):
-        with pytest.raises(HostError, match="no places of the picture"):
+        with pytest.raises(HostError, match="no places of the image"):
             FeatureMap("conv", torch.randn(1, 3, *far)).as_map(torch.randn(1, 3, *far), find_host(model), (33, 60))

@@ -85,7 +85,7 @@ def test_maps_and_shares_match_hand_computed_scores():
     likely = np.exp([3.0, 0.0, -3.0]) / np.exp([3.0, 0.0, -3.0]).sum()  # 6 / temperature
     want = 0.25 * likely + 0.75 * likely[::-1]
     np.testing.assert_allclose(list(row["soft"].values()), want, rtol=1e-6)
-    drawn = view.figures[0].pixels[16:, 448 + 4 : 2 * 448 + 4]  # the hard map, after the picture
+    drawn = view.figures[0].pixels[16:, 448 + 4 : 2 * 448 + 4]  # the hard map, after the image
     assert drawn[0, 0].tolist() == [153, 0, 0]
     assert drawn[0, 447].tolist() == [0, 0, 153]
 

@@ -75,7 +75,7 @@ def test_layers_are_radio_buttons_with_labels_and_the_last_is_on():
     assert [button["aria-label"] for button in buttons] == ["blocks.0", "blocks.1", "blocks.2"]
 
 
-def test_ids_are_unique_on_a_page_of_several_pictures():
+def test_ids_are_unique_on_a_page_of_several_images():
     page = render(explanation(names=["a.png", "a.png"]))
     ids = [attrs["id"] for _, attrs in Tags(page).found if "id" in attrs]
     assert len(ids) == len(set(ids))
@@ -88,15 +88,15 @@ def test_links_lead_somewhere():
     assert {link["href"].removeprefix("#") for link in tags.of("a")} <= ids
 
 
-def test_folder_holds_page_pictures_and_numbers(tmp_path):
+def test_folder_holds_page_images_and_numbers(tmp_path):
     page = explanation(names=["a.png", "b.png"], against="other").save(tmp_path / "deep" / "out")
     folder = page.parent
-    assert sorted(path.name for path in folder.iterdir()) == ["index.html", "numbers.json", "picture-1", "picture-2"]
+    assert sorted(path.name for path in folder.iterdir()) == ["index.html", "numbers.json", "image-1", "image-2"]
     numbers = json.loads((folder / "numbers.json").read_text())
-    view = numbers["pictures"][1]["views"]["attention"]
+    view = numbers["samples"][1]["views"]["attention"]
     assert view["figures"]["map-2"]["numbers"] == {"share": 0.5}
-    assert numbers["pictures"][0]["views"]["slots"] == {"absent": "This model has no <slots>."}
-    assert numbers["pictures"][0]["answer"][0] == {"class": "dog", "share": 0.75}
+    assert numbers["samples"][0]["views"]["slots"] == {"absent": "This model has no <slots>."}
+    assert numbers["samples"][0]["answer"][0] == {"class": "dog", "share": 0.75}
     image = Image.open(folder / view["figures"]["map-2"]["file"])
     assert np.array_equal(np.asarray(image), PIXELS)
 
@@ -125,7 +125,7 @@ def test_explanation_is_replaced_only_if_asked_and_nothing_else_ever(tmp_path):
 
 def test_nothing_is_left_behind_by_a_failure(tmp_path):
     broken = explanation()
-    broken.pictures[0].views[0].numbers["layers"] = float("nan")  # JSON has no such number
+    broken.images[0].views[0].numbers["layers"] = float("nan")  # JSON has no such number
     with pytest.raises(ValueError, match="JSON"):
         broken.save(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -135,6 +135,6 @@ def test_keys_become_safe_file_names(tmp_path):
     view = View("v", "V", "About.", figures=[Figure("../../evil name", "x", PIXELS)])
     one = Explanation("m", [ExplainedSample("p", PIXELS, [], [view])])
     page = one.save(tmp_path / "out")
-    files = [path.name for path in (page.parent / "picture-1").iterdir()]
+    files = [path.name for path in (page.parent / "image-1").iterdir()]
     assert all(re.fullmatch(r"[A-Za-z0-9_-]+\.png", name) for name in files)
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]

@@ -11,18 +11,14 @@ import saccade
 from saccade.explanation.explain import explain
 from saccade.tasks import Multilabel
 from support.golden import FOLDER
-from support.lists import LABELS, write_images, write_list
+from support.lists import COLUMNS, LABELS, write_task_lists
 from support.training import tiny
-
-COLUMNS = {"multilabel": ("labels",), "regress": ("level", "red")}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     root = tmp_path_factory.mktemp("tasks")
-    rows = write_images(root, train=24, val=10)
-    for task, columns in COLUMNS.items():
-        data = write_list(root / f"{task}.csv", rows, columns)
+    for task, data in write_task_lists(root).items():
         settings = tiny(data__img_size=16)
         saccade.train(str(data), task=task, epochs=1, out=root / task, settings=settings, quiet=True)
     return root
@@ -45,22 +41,22 @@ def asked(run: Path, images) -> np.ndarray:
 
 
 def views_of(explanation, place=0):
-    return {view.key: view for view in explanation.pictures[place].views}
+    return {view.key: view for view in explanation.samples[place].views}
 
 
 def test_labels_are_said_with_a_share_each_that_does_not_depend_on_the_others(place, images):
     explanation = explain(place / "multilabel", images)
     shares = 1 / (1 + np.exp(-asked(place / "multilabel", images)))
-    for row, picture in zip(shares, explanation.pictures, strict=True):
-        assert dict(picture.answer) == pytest.approx(dict(zip(sorted(LABELS), row, strict=True)), rel=1e-4)
+    for row, image in zip(shares, explanation.samples, strict=True):
+        assert dict(image.answer) == pytest.approx(dict(zip(sorted(LABELS), row, strict=True)), rel=1e-4)
         best = sorted(LABELS)[int(row.argmax())]
-        assert picture.answer[0][0] == best
-        gradcam = next(view for view in picture.views if view.key == "gradcam")
+        assert image.answer[0][0] == best
+        gradcam = next(view for view in image.views if view.key == "gradcam")
         assert gradcam.numbers["class"] == best
         assert repr(best) in gradcam.figures[0].caption
     assert explanation.outputs == Multilabel.outputs_key
     page = explanation.save(place / "explained-labels")
-    numbers = json.loads((page.parent / "numbers.json").read_text())["pictures"][0]
+    numbers = json.loads((page.parent / "numbers.json").read_text())["samples"][0]
     assert isinstance(numbers["said"]["answer"], list)
     assert ">Label<" in page.read_text()
 
@@ -69,26 +65,26 @@ def test_numbers_are_told_in_their_own_unit_and_the_first_is_asked_about(place, 
     explanation = explain(place / "regress", images, against=place / "regress")
     spec = saccade.load_model(place / "regress")[1]
     values = asked(place / "regress", images) * np.array(spec.extra["std"]) + np.array(spec.extra["mean"])
-    for row, picture in zip(values, explanation.pictures, strict=True):
-        assert picture.answer == []
-        assert picture.said.record["values"] == pytest.approx(dict(zip(("level", "red"), row, strict=True)), rel=1e-4)
-        assert picture.other_said == picture.said
-        assert [(name, share) for name, _, share in picture.rows] == [("level", None), ("red", None)]
-        caption = next(view for view in picture.views if view.key == "gradcam").figures[0].caption
+    for row, image in zip(values, explanation.samples, strict=True):
+        assert image.answer == []
+        assert image.said.record["values"] == pytest.approx(dict(zip(("level", "red"), row, strict=True)), rel=1e-4)
+        assert image.other_said == image.said
+        assert [(name, share) for name, _, share in image.rows] == [("level", None), ("red", None)]
+        caption = next(view for view in image.views if view.key == "gradcam").figures[0].caption
         assert "Places that raise 'level' in the whole answer, number 1 of the 2" in caption
     text = explanation.save(place / "explained-numbers").read_text()
-    assert picture.rows[0][1] in text
+    assert image.rows[0][1] in text
     assert ">Share<" not in text
-    assert "no answer for the whole picture" not in text
+    assert "no answer for the whole image" not in text
 
 
 def test_validation_images_of_any_run_serve_to_compare_layers(place, images):
     for task in COLUMNS:
         view = views_of(explain(place / task, images[0], views=["cka"], data="run"))["cka"]
-        assert view.figures[0].numbers["pictures"] == 10
+        assert view.figures[0].numbers["images"] == 10
         other = str(place / "regress.csv")
         view = views_of(explain(place / task, images[0], views=["cka"], data=other, samples=6))["cka"]
-        assert view.figures[0].numbers["pictures"] == 6
+        assert view.figures[0].numbers["images"] == 6
 
 
 def test_runs_of_other_tasks_are_compared_by_layers_alone(place, images):
@@ -96,7 +92,7 @@ def test_runs_of_other_tasks_are_compared_by_layers_alone(place, images):
         explain(place / "multilabel", images, against=place / "regress")
     explanation = explain(place / "multilabel", images, against=place / "regress", views=["cka"], data="run")
     assert len(views_of(explanation)["cka"].figures) == 2
-    assert explanation.pictures[0].other_rows == []
+    assert explanation.samples[0].other_rows == []
 
 
 def test_command_prints_what_was_said(place, images, capsys):
@@ -111,9 +107,9 @@ def test_command_prints_what_was_said(place, images, capsys):
 def test_run_written_before_tasks_is_explained(tmp_path):
     with tarfile.open(FOLDER / "written_before.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
-    picture = np.random.default_rng(0).integers(0, 256, (20, 20), dtype=np.uint8)
-    explanation = explain(tmp_path / "run", picture, data="run", samples=6)
-    answer = explanation.pictures[0].answer
+    image = np.random.default_rng(0).integers(0, 256, (20, 20), dtype=np.uint8)
+    explanation = explain(tmp_path / "run", image, data="run", samples=6)
+    answer = explanation.samples[0].answer
     assert len(answer) == 5
     assert sum(share for _, share in answer) <= 1
     assert explanation.outputs == "classes"

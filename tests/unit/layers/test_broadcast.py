@@ -83,7 +83,7 @@ def test_half_precision_mean_neither_overflows_nor_stalls(dtype, masked):
 
 
 def test_wrong_options_are_explained():
-    with pytest.raises(ValueError, match=r"layout='CHW' was given; allowed are NLC, NHWC, NCHW"):
+    with pytest.raises(ValueError, match=r"layout='CHW' was given; allowed are 'NLC', 'NHWC', 'NCHW'"):
         Broadcast(layout="CHW")
     with pytest.raises(ValueError, match="give dim"):
         Broadcast(scale=True)

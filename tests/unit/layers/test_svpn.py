@@ -447,5 +447,5 @@ class TestApproximate:
             ApproximateSVPN(4, **settings)
 
     def test_refuses_unknown_starts(self) -> None:
-        with pytest.raises(ValueError, match="'learned' and 'ones'"):
+        with pytest.raises(ValueError, match="'learned', 'ones'"):
             ApproximateSVPN(4, start="zeros")

@@ -1,5 +1,3 @@
-from functools import partial
-
 import pytest
 import timm
 import torch
@@ -10,7 +8,7 @@ from torch.export import Dim, export
 
 from saccade.models import cvt
 from saccade.models.cvt import ChannelNorm, ConvAttention, CvT
-from support.golden import case, cases, relative_error, strided
+from support.golden import case, cases, listen, relative_error, strided
 
 
 def tiny(**kwargs) -> CvT:
@@ -23,17 +21,6 @@ def published(c) -> CvT:
     model = timm.create_model("cvt_13")
     model.load_state_dict(c.state_dict())
     return model.eval()
-
-
-def listen(model: nn.Module, *names: str) -> dict[str, Tensor]:
-    heard: dict[str, Tensor] = {}
-
-    def keep(_module: nn.Module, _args: tuple, output: Tensor, *, name: str) -> None:
-        heard[name] = output
-
-    for name in names:
-        model.get_submodule(name).register_forward_hook(partial(keep, name=name))
-    return heard
 
 
 @pytest.mark.parametrize("c", cases("cvt_13"), ids=lambda c: c.id)

@@ -1,5 +1,4 @@
 import math
-from functools import partial
 
 import pytest
 import timm
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 from torch.export import Dim, export
 
 from saccade.models.t2t import T2TViT, TokensToToken, extract_patches
-from support.golden import case, cases, relative_error, strided
+from support.golden import case, cases, listen, relative_error, strided
 
 
 def tiny(**kwargs) -> T2TViT:
@@ -22,17 +21,6 @@ def published(c, **kwargs) -> T2TViT:
     model = timm.create_model("t2t_vit_14", img_size=c.record["constructor"]["img_size"], **kwargs)
     model.load_state_dict(c.state_dict())
     return model.eval()
-
-
-def listen(model: nn.Module, *names: str) -> dict[str, Tensor]:
-    heard: dict[str, Tensor] = {}
-
-    def keep(_module: nn.Module, _args: tuple, output: Tensor, *, name: str) -> None:
-        heard[name] = output
-
-    for name in names:
-        model.get_submodule(name).register_forward_hook(partial(keep, name=name))
-    return heard
 
 
 @pytest.mark.parametrize("c", cases("t2t_vit_14"), ids=lambda c: c.id)

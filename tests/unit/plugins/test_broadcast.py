@@ -154,7 +154,7 @@ def test_maps_are_averaged_over_their_places(name):
     torch.testing.assert_close(mlp(x), (branch + branch.mean(axes, keepdim=True)) / 2)
 
 
-def test_a_picture_of_another_shape_is_averaged_whole():
+def test_an_image_of_another_shape_is_averaged_whole():
     model = timm.create_model("swin_tiny_patch4_window7_224", **{**SWIN, "img_size": (32, 64)}).double().eval()
     seen = []
     mlp = model.layers[-1].blocks[-1].mlp
@@ -232,7 +232,7 @@ def test_sparing_needs_to_know_the_pyramid_and_to_leave_something():
     ],
     ids=["swin", "mixer"],
 )
-def test_attention_without_the_whole_picture_is_refused(build, reason, position):
+def test_attention_without_the_whole_image_is_refused(build, reason, position):
     model = build()
     with pytest.raises(HostError, match=reason):
         attach(model, ContextBroadcast(position=position))
@@ -495,7 +495,7 @@ def test_padding_of_torch_encoders(training):
 
 
 @pytest.mark.parametrize("tokens", ["all", "text", "image"])
-def test_halves_of_a_text_and_picture_model(ids, tokens):
+def test_halves_of_a_text_and_image_model(ids, tokens):
     model = vilt()
     dense, seen = model.encoder.layer[-1].output.dense, []
     dense.register_forward_hook(lambda module, args, output: seen.append(output))

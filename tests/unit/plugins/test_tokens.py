@@ -148,7 +148,7 @@ def test_tokens_of_hugging_face(kind, size):
     assert tokens.grid == (size[0] // 8, size[1] // 8)
 
 
-def test_words_are_not_read_from_pictures():
+def test_words_are_not_read_from_images():
     transformers = pytest.importorskip("transformers")
     host = find_host(transformers.BertModel(transformers.BertConfig(vocab_size=50, **SMALL)))
     assert host.text
@@ -212,11 +212,11 @@ def test_what_is_told_wins():
     assert all(block.prefix_tokens == 3 for block in host.blocks)
 
 
-def test_grid_is_guessed_by_the_pictures_shape():
+def test_grid_is_guessed_by_the_images_shape():
     assert guess_grid(24, (64, 96)) == (4, 6)
     assert guess_grid(24, (96, 64)) == (6, 4)
     assert guess_grid(49, (97, 101)) == (7, 7)
-    with pytest.raises(HostError, match=r"25 word tokens of a 64x160 picture .* prefix_tokens="):
+    with pytest.raises(HostError, match=r"25 word tokens of a 64x160 image .* prefix_tokens="):
         guess_grid(25, (64, 160))
 
 

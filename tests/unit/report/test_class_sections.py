@@ -3,12 +3,12 @@ import pytest
 
 from saccade.report.class_sections import (
     BEST,
-    PICTURES,
+    IMAGES,
     WORST,
     calibration_section,
     class_section,
     confusion_section,
-    picture_section,
+    image_section,
 )
 from saccade.report.tally import Answered, wilson
 from support.markup import parse
@@ -54,10 +54,10 @@ def test_many_classes_show_worst_and_best_and_fold_the_rest():
     assert ["details" in element.inside for element in tables] == [False, False, True]
 
 
-def test_classes_without_pictures_are_named():
+def test_classes_without_images_are_named():
     given = make(3)
     text = parse(class_section(given, [*names(3), "never <seen>"]).body).all("p", "note")[0].text
-    assert text == "Without validation pictures: never <seen>."
+    assert text == "Without validation images: never <seen>."
 
 
 def test_confusions_of_few_classes_are_a_map_whose_cells_are_the_counts():
@@ -82,11 +82,11 @@ def test_confusions_of_many_classes_are_a_table_of_pairs():
 def test_a_perfect_model_confuses_nothing(count):
     given = make(count)
     perfect = Answered(given.places, given.labels, given.labels, given.confidence, given.loss)
-    assert "No picture was taken for another" in confusion_section(perfect, names(count)).body
+    assert "No image was taken for another" in confusion_section(perfect, names(count)).body
     assert parse(class_section(perfect, names(count)).body).all("table")
 
 
-def test_worst_pictures_come_by_loss_and_unreadable_ones_are_skipped():
+def test_worst_images_come_by_loss_and_unreadable_ones_are_skipped():
     given = make(10)
     order = [int(place) for place in np.argsort(-given.loss)]
     asked = []
@@ -95,11 +95,11 @@ def test_worst_pictures_come_by_loss_and_unreadable_ones_are_skipped():
         asked.append(place)
         return None if place in order[:2] else np.full((8, 8, 3), place, np.uint8)
 
-    body = picture_section(given, names(10), read=read, name=lambda place: f"<{place}>.png").body
+    body = image_section(given, names(10), read=read, name=lambda place: f"<{place}>.png").body
     document = parse(body)
     items = document.all("li")
-    assert len(items) == PICTURES
-    assert asked == order[: PICTURES + 2]
+    assert len(items) == IMAGES
+    assert asked == order[: IMAGES + 2]
     shown = order[2]
     assert items[0].text.startswith(f"true: <class {given.labels[shown]}>answered: <class {given.predictions[shown]}>")
     assert f"{given.confidence[shown]:.0%} sure" in items[0].text
@@ -107,9 +107,9 @@ def test_worst_pictures_come_by_loss_and_unreadable_ones_are_skipped():
     assert document.all("img")[0].attrs["alt"].startswith(f"<{shown}>.png: <class")
 
 
-def test_no_readable_picture_is_said():
-    body = picture_section(make(2), names(2), read=lambda _: None, name=str).body
-    assert "No picture could be read" in body
+def test_no_readable_image_is_said():
+    body = image_section(make(2), names(2), read=lambda _: None, name=str).body
+    assert "No image could be read" in body
 
 
 def test_calibration_tells_confidence_and_accuracy():
@@ -126,5 +126,5 @@ def test_a_diverged_model_is_told_as_such():
     nan = np.full(len(given), np.nan)
     lost = Answered(given.places, given.labels, given.predictions, nan, nan)
     assert "training diverged" in calibration_section(lost).body
-    pictures = picture_section(lost, names(2), read=lambda _: np.zeros((4, 4), np.uint8), name=str)
-    assert len(parse(pictures.body).all("li")) == len(given)
+    images = image_section(lost, names(2), read=lambda _: np.zeros((4, 4), np.uint8), name=str)
+    assert len(parse(images.body).all("li")) == len(given)

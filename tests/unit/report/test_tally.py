@@ -23,9 +23,9 @@ def test_wilson_of_nothing_is_everything_and_impossible_counts_are_refused():
         wilson(5, 3)
 
 
-def test_scores_count_every_class_even_one_without_pictures():
+def test_scores_count_every_class_even_one_without_images():
     scores = class_scores(answered([0, 0, 0, 2], [0, 1, 0, 2]), ["a", "b", "c"])
-    assert [(score.name, score.correct, score.pictures) for score in scores] == [("a", 2, 3), ("b", 0, 0), ("c", 1, 1)]
+    assert [(score.name, score.correct, score.samples) for score in scores] == [("a", 2, 3), ("b", 0, 0), ("c", 1, 1)]
     assert scores[0].share == pytest.approx(2 / 3)
     assert scores[1].interval == (0, 1)
 
@@ -40,12 +40,12 @@ def test_confusions_are_counted_by_true_class_and_answer():
 def test_calibration_error_is_the_weighted_distance_of_confidence_and_accuracy():
     given = answered([0, 0, 0, 0], [0, 1, 0, 0], [0.95, 0.95, 1.0, 0.15])
     bins, error = calibration(given)
-    assert [(found.correct, found.pictures) for found in bins] == [(1, 1), (2, 3)]
+    assert [(found.correct, found.samples) for found in bins] == [(1, 1), (2, 3)]
     assert error == pytest.approx((0.85 * 1 + abs(2.9 / 3 - 2 / 3) * 3) / 4)
 
 
 def test_answers_that_are_no_numbers_are_left_out_of_calibration():
     bins, error = calibration(answered([0, 0], [0, 1], [np.nan, 0.75]))
-    assert [(found.correct, found.pictures) for found in bins] == [(0, 1)]
+    assert [(found.correct, found.samples) for found in bins] == [(0, 1)]
     assert error == pytest.approx(0.75)
     assert calibration(answered([0], [0], [np.nan])) == ([], 0)

@@ -42,7 +42,7 @@ def images(size=32):
 
 
 STUDENT = torch.tensor([[1.0, 0.0, -1.0], [0.5, 2.0, 0.0]])
-TAUGHT = torch.tensor([[0.0, 3.0, 0.0], [1.0, 0.0, 4.0]])
+TEACHER = torch.tensor([[0.0, 3.0, 0.0], [1.0, 0.0, 4.0]])
 
 
 # The loss
@@ -50,27 +50,29 @@ TAUGHT = torch.tensor([[0.0, 3.0, 0.0], [1.0, 0.0, 4.0]])
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 def test_soft_loss_is_the_divergence_by_hand(temperature):
-    p, q = ((logits / temperature).exp() for logits in (TAUGHT, STUDENT))
+    p, q = ((logits / temperature).exp() for logits in (TEACHER, STUDENT))
     p, q = p / p.sum(1, keepdim=True), q / q.sum(1, keepdim=True)
     wanted = temperature**2 * (p * (p / q).log()).sum() / 2
-    torch.testing.assert_close(soft_loss(STUDENT, TAUGHT, temperature=temperature), wanted)
-    assert float(soft_loss(TAUGHT, TAUGHT, temperature=temperature)) == pytest.approx(0, abs=1e-6)
+    torch.testing.assert_close(soft_loss(STUDENT, TEACHER, temperature=temperature), wanted)
+    assert float(soft_loss(TEACHER, TEACHER, temperature=temperature)) == pytest.approx(0, abs=1e-6)
 
 
 def test_gradient_keeps_its_size_at_any_temperature():
     sizes = []
     for temperature in (50.0, 100.0):
         logits = STUDENT.double().requires_grad_()
-        soft_loss(logits, TAUGHT.double(), temperature=temperature).backward()
+        soft_loss(logits, TEACHER.double(), temperature=temperature).backward()
         sizes.append(float(logits.grad.norm()))
     assert sizes[0] == pytest.approx(sizes[1], rel=0.05)
 
 
 def test_loss_shares_labels_and_teacher_by_weight():
-    task = Distillation(Fixed(STUDENT.clone()), Fixed(TAUGHT.clone()), weight=0.3, temperature=2.0, label_smoothing=0.1)
+    task = Distillation(
+        Fixed(STUDENT.clone()), Fixed(TEACHER.clone()), weight=0.3, temperature=2.0, label_smoothing=0.1
+    )
     result = task(images(), torch.tensor([0, 2]))
     labels = F.cross_entropy(STUDENT, torch.tensor([0, 2]), label_smoothing=0.1)
-    taught = soft_loss(STUDENT, TAUGHT, temperature=2.0)
+    taught = soft_loss(STUDENT, TEACHER, temperature=2.0)
     torch.testing.assert_close(result["classification"], labels)
     torch.testing.assert_close(result["distillation"], taught)
     torch.testing.assert_close(result["loss"].detach(), 0.7 * labels + 0.3 * taught)
@@ -78,27 +80,27 @@ def test_loss_shares_labels_and_teacher_by_weight():
 
 
 def test_hard_distillation_learns_the_teachers_best_class():
-    task = Distillation(Fixed(STUDENT.clone()), Fixed(TAUGHT.clone()), hard=True, temperature=7.0)
+    task = Distillation(Fixed(STUDENT.clone()), Fixed(TEACHER.clone()), hard=True, temperature=7.0)
     result = task(images(), torch.tensor([0, 2]))
     torch.testing.assert_close(result["distillation"], F.cross_entropy(STUDENT, torch.tensor([1, 2])))
 
 
 def test_shares_of_classes_are_labels_too():
-    task = Distillation(Fixed(STUDENT.clone()), Fixed(TAUGHT.clone()))
+    task = Distillation(Fixed(STUDENT.clone()), Fixed(TEACHER.clone()))
     hard = torch.tensor([0, 2])
     one, two = (task(images(), targets)["loss"] for targets in (hard, F.one_hot(hard, 3).float()))
     torch.testing.assert_close(one, two)
 
 
-def test_unlabelled_pictures_are_learned_from_the_teacher_alone():
-    task = Distillation(Fixed(STUDENT.clone()), Fixed(TAUGHT.clone()), weight=0.3)
+def test_unlabelled_images_are_learned_from_the_teacher_alone():
+    task = Distillation(Fixed(STUDENT.clone()), Fixed(TEACHER.clone()), weight=0.3)
     result = task(images())
     assert result.keys() == {"loss", "output", "distillation"}
     torch.testing.assert_close(result["loss"].detach(), 0.3 * result["distillation"])
 
 
 def test_evaluation_leaves_the_teacher_alone():
-    teacher = Fixed(TAUGHT.clone())
+    teacher = Fixed(TEACHER.clone())
     task = Distillation(Fixed(STUDENT.clone()), teacher).eval()
     assert task(images()).keys() == {"output"}
     result = task(images(), torch.tensor([0, 2]))
@@ -173,7 +175,7 @@ def test_teacher_of_another_precision_gets_its_own():
 
 
 def test_images_are_renormalised_and_resized_for_the_teacher():
-    teacher = Fixed(TAUGHT.clone())
+    teacher = Fixed(TEACHER.clone())
     ours, theirs = (((0.5, 0.4, 0.3), (0.2, 0.25, 0.3)), ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7)))
     task = Distillation(Fixed(STUDENT.clone()), teacher, images_norm=ours, teacher_norm=theirs, size=(24, 40))
     pixels = torch.rand(2, 3, 1, 1).expand(2, 3, 32, 32)
@@ -190,9 +192,9 @@ def test_teachers_norm_is_told_by_timm():
     mean, std = (torch.tensor(teacher.pretrained_cfg[key])[:, None, None] for key in ("mean", "std"))
     torch.testing.assert_close(task.teacher.prepare((pixels - 0.5) / 0.5), (pixels - mean) / std)
     with pytest.raises(ValueError, match=r"Fixed does not tell which mean and std .* pass teacher_norm="):
-        Distillation(Fixed(STUDENT), Fixed(TAUGHT.clone()), images_norm=((0.5,) * 3, (0.5,) * 3))
+        Distillation(Fixed(STUDENT), Fixed(TEACHER.clone()), images_norm=((0.5,) * 3, (0.5,) * 3))
     with pytest.raises(ValueError, match="without images_norm="):
-        Distillation(Fixed(STUDENT), Fixed(TAUGHT.clone()), teacher_norm=((0.5,) * 3, (0.5,) * 3))
+        Distillation(Fixed(STUDENT), Fixed(TEACHER.clone()), teacher_norm=((0.5,) * 3, (0.5,) * 3))
 
 
 def test_classes_of_a_wider_teacher_are_picked():

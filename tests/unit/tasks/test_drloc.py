@@ -15,6 +15,7 @@ from saccade.layers.relative_location import offsets, pool_map
 from saccade.plugins import HostError
 from saccade.tasks import Classify, RelativeLocalization, Task
 from support.golden import case, integers, read, strided
+from support.hosts import Plain
 
 for family in ("cvt", "glnet", "nommer", "sot", "t2t"):
     importlib.import_module(f"saccade.models.{family}")
@@ -181,18 +182,6 @@ def test_hugging_face_vit_is_read_between_last_layer_and_norm():
         )
 
 
-class Plain(nn.Module):
-    """A convolution and a classifier, and nothing that tells what it is."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 8, 16, stride=16)
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, x):
-        return self.head(self.conv(x).mean((2, 3)))
-
-
 def test_a_plain_module_is_told_by_path_or_by_function():
     model, x = Plain(), images()
     by_path = RelativeLocalization(model, features="conv", dim=8)
@@ -280,7 +269,7 @@ def test_unknown_choices_are_refused(name):
 
 
 def test_classes_cannot_be_scaled_and_no_pairs_cannot_be_drawn():
-    with pytest.raises(ValueError, match="unit='sides' was given; allowed are cells"):
+    with pytest.raises(ValueError, match="unit='sides' was given; allowed are 'cells'"):
         RelativeLocalization(host(), loss="cross_entropy", unit="sides")
     with pytest.raises(ValueError, match="pairs=0 was given"):
         RelativeLocalization(host(), pairs=0)

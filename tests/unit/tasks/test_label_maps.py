@@ -85,7 +85,7 @@ def test_copies_read_the_same(tmp_path):
 # Crops
 
 
-def test_whole_picture_is_averaged_onto_the_grid(tmp_path):
+def test_whole_image_is_averaged_onto_the_grid(tmp_path):
     saved = save_label_maps(tmp_path, maps(), top=7)
     names = [name for name, _ in maps()]
     labels = saved.read(names, (2, 3))
@@ -113,7 +113,7 @@ def test_crop_that_cuts_through_cells_interpolates_between_their_centres(tmp_pat
     torch.testing.assert_close(labels.whole[0, 0], torch.tensor((0.875 + 1.625) / 2 / 4))
 
 
-def test_flipped_pictures_have_mirrored_labels(tmp_path):
+def test_flipped_images_have_mirrored_labels(tmp_path):
     saved = save_label_maps(tmp_path, maps(2), top=7)
     names = [name for name, _ in maps(2)]
     crops = torch.tensor([[0.1, 0.2, 0.6, 0.5], [0.0, 0.5, 0.7, 0.5]])
@@ -125,7 +125,7 @@ def test_flipped_pictures_have_mirrored_labels(tmp_path):
     torch.testing.assert_close(mixed.dense.sum(1), torch.ones(2, 2, 3))
 
 
-def test_crop_of_a_flipped_picture_is_that_of_the_flipped_map(tmp_path):
+def test_crop_of_a_flipped_image_is_that_of_the_flipped_map(tmp_path):
     dense = maps(1)[0][1]
     saved = save_label_maps(tmp_path, [("a", dense), ("mirrored", dense.flip(2))], top=7)
     crop, mirrored = torch.tensor([[0.1, 0.2, 0.6, 0.5]]), torch.tensor([[0.1, 0.3, 0.6, 0.5]])
@@ -141,8 +141,8 @@ def test_crop_of_a_flipped_picture_is_that_of_the_flipped_map(tmp_path):
 def test_maps_made_by_a_teacher_are_its_labels_on_the_fly(tmp_path, values):
     teacher = TeacherLabels(timm.create_model("resnet10t", num_classes=5), values=values)
     images = torch.randn(3, 3, 64, 96)
-    pictures = [(str(i), image) for i, image in enumerate(images)] + [("tall", torch.randn(3, 96, 64))]
-    saved = make_label_maps(tmp_path, teacher, pictures, batch_size=2, top=5)
+    named = [(str(i), image) for i, image in enumerate(images)] + [("tall", torch.randn(3, 96, 64))]
+    saved = make_label_maps(tmp_path, teacher, named, batch_size=2, top=5)
     read, made = saved.read(["0", "1", "2"], (4, 6)), teacher(images, (4, 6))
     torch.testing.assert_close(read.dense, made.dense, rtol=2e-3, atol=2e-3)
     assert saved["tall"].shape == (5, 3, 2)
@@ -152,9 +152,9 @@ def test_maps_made_by_a_teacher_are_its_labels_on_the_fly(tmp_path, values):
 # Errors
 
 
-def test_a_missing_picture_is_named(tmp_path):
+def test_a_missing_image_is_named(tmp_path):
     saved = save_label_maps(tmp_path, maps())
-    with pytest.raises(ValueError, match=r"no labels of 'dog\.png'; it has those of 3 pictures \('cat/0\.png'"):
+    with pytest.raises(ValueError, match=r"no labels of 'dog\.png'; it has those of 3 images \('cat/0\.png'"):
         saved.read(["cat/0.png", "dog.png"], (2, 2))
 
 
@@ -185,7 +185,7 @@ def test_an_unfinished_folder_is_refused(tmp_path):
     ("change", "message"),
     [
         (lambda m: m | {"format": 9}, "is not of format 1"),
-        (lambda m: m | {"pictures": 4}, "holds 3 pictures, its labels.json counts 4"),
+        (lambda m: m | {"images": 4}, "holds 3 images, its labels.json counts 4"),
         (lambda m: m | {"num_classes": 2}, "of 2; make the maps again"),
     ],
 )
@@ -207,8 +207,8 @@ def test_a_damaged_manifest_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([], "no pictures were given"),
-        ([*maps(1), *maps(1)], "two pictures are named 'cat/0.png'"),
+        ([], "no images were given"),
+        ([*maps(1), *maps(1)], "two images are named 'cat/0.png'"),
         ([*maps(1), ("b", torch.rand(5, 2, 2))], r"'b' has a map of shape \(5, 2, 2\)"),
         ([("b", torch.rand(5, 2))], r"maps are classes, H, W"),
         ([("b", torch.full((5, 2, 2), torch.nan))], "the map of 'b' is not finite"),
@@ -229,13 +229,13 @@ def test_maps_are_never_overwritten(tmp_path):
     ("options", "message"),
     [
         ({"crops": torch.zeros(1, 5)}, r"crops of shape \(1, 5\)"),
-        ({"crops": torch.tensor([[0.5, 0.0, 0.6, 1.0]])}, "reach beyond the picture"),
+        ({"crops": torch.tensor([[0.5, 0.0, 0.6, 1.0]])}, "reach beyond the image"),
         ({"crops": torch.tensor([[0.0, 0.0, 112.0, 96.0]])}, "as shares of it"),
-        ({"crops": torch.tensor([[0.0, 0.0, 0.0, 1.0]])}, "reach beyond the picture"),
+        ({"crops": torch.tensor([[0.0, 0.0, 0.0, 1.0]])}, "reach beyond the image"),
         ({"flips": torch.tensor([True, False])}, r"flips of shape \(2,\)"),
     ],
 )
-def test_crops_outside_the_picture_are_refused(tmp_path, options, message):
+def test_crops_outside_the_image_are_refused(tmp_path, options, message):
     saved = save_label_maps(tmp_path, maps())
     with pytest.raises(ValueError, match=message):
         saved.read(["cat/0.png"], (2, 2), **options)

@@ -229,8 +229,8 @@ def test_maps_of_context_are_shown_inside_a_segmenter(name, view):
     tiny = {"embed_dim": 8, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2], "cnn_reduction": 2, "window_size": 4}
     spec, options = make_spec(side=64), tiny if name == "nommer_tiny" else {"depths": [1, 1, 1]}
     model = build_model(ModelConfig(name=name, head=HEAD, options=options), spec, seed=0).eval()
-    picture = np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8)
-    found = saccade.explain(model, [picture], views=[view], shape=spec).pictures[0].views[0]
+    image = np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8)
+    found = saccade.explain(model, [image], views=[view], shape=spec).images[0].views[0]
     assert found.absent is None
     assert any(figure.pixels is not None for figure in found.figures)
 
@@ -239,7 +239,7 @@ def test_attention_inside_a_segmenter_is_shown_by_head():
     spec, options = make_spec(side=64), {"depth": 4, "num_heads": 2, "embed_dim": 16}
     model = build_model(ModelConfig(name="vit_tiny_patch16_224", head=HEAD, options=options), spec, seed=0).eval()
     image = np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8)
-    view = saccade.explain(model, [image], views=["attention"], heads="all", shape=spec).pictures[0].views[0]
+    view = saccade.explain(model, [image], views=["attention"], heads="all", shape=spec).images[0].views[0]
     assert [figure.layer for figure in view.figures] == [f"backbone.blocks.{n}.attn" for n in range(4)]
     assert all([one["head"] for one in figure.numbers["heads"]] == [0, 1] for figure in view.figures)
 

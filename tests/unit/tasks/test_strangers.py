@@ -159,7 +159,7 @@ def maps(tmp_path):
         ("shards", ["../labels.safetensors"]),
         ("shards", 3),
         ("values", "x"),
-        ("pictures", None),
+        ("images", None),
         ("classes", [1, 2, 3]),
     ],
 )

@@ -31,7 +31,7 @@ def images():
 
 
 @pytest.mark.parametrize("name", [*LINEAR, *OTHERS])
-def test_logits_of_the_picture_are_the_teachers_own(name):
+def test_logits_of_the_image_are_the_teachers_own(name):
     model = host(name)
     whole, dense = TeacherLabels(model).logits(images())
     torch.testing.assert_close(whole, model(images()))
@@ -41,7 +41,7 @@ def test_logits_of_the_picture_are_the_teachers_own(name):
 
 
 @pytest.mark.parametrize("name", ["resnet10t", "swin_tiny_patch4_window7_224", "glnet_stl"])
-def test_positions_average_to_the_picture_under_a_linear_head(name):
+def test_positions_average_to_the_image_under_a_linear_head(name):
     whole, dense = TeacherLabels(host(name)).logits(images())
     torch.testing.assert_close(dense.mean((2, 3)), whole, rtol=1e-4, atol=1e-5)
 

@@ -10,6 +10,7 @@ import saccade.models.glnet  # noqa: F401
 from saccade.layers.token_label import TokenBox, place_box, swap_box, token_label_loss
 from saccade.plugins import HostError
 from saccade.tasks import RelativeLocalization, SoftLabels, TeacherLabels, TokenLabelling, save_label_maps
+from support.hosts import Plain
 
 SIZE = (64, 96)
 TARGETS = torch.tensor([1, 3])
@@ -99,7 +100,7 @@ def test_loss_by_hand_on_a_host_that_says_what_it_is_told():
     torch.testing.assert_close(result["loss"].detach(), result["classification"] + 0.5 * result["tokens"])
 
 
-def test_class_label_is_mixed_as_the_pictures_are():
+def test_class_label_is_mixed_as_the_images_are():
     task = TokenLabelling(host(), smoothing=0.0, dense_weight=0.0)
     labels = SoftLabels(soft(2, 5), soft(2, 5, 4, 6))
     result = task(images(), TARGETS, labels=labels, place=MIDDLE)
@@ -109,7 +110,7 @@ def test_class_label_is_mixed_as_the_pictures_are():
     torch.testing.assert_close(result["classification"], F.cross_entropy(result["output"], mixed).detach())
 
 
-def test_without_teacher_or_labels_every_token_has_its_pictures_target():
+def test_without_teacher_or_labels_every_token_has_its_images_target():
     task = TokenLabelling(host(), mix_token=False)
     result = task(images(), TARGETS)
     output, _ = task.run(images(), None)
@@ -139,7 +140,7 @@ def test_teachers_labels_are_put_on_the_students_grid():
     torch.testing.assert_close(one["loss"], three["loss"])
 
 
-def test_teacher_sees_pictures_before_they_are_mixed():
+def test_teacher_sees_images_before_they_are_mixed():
     master = teacher()
     task = TokenLabelling(host(), master)
     shown = []
@@ -222,15 +223,6 @@ def test_evaluation_gives_the_hosts_own_answer():
 
 
 def test_a_plain_module_is_told_by_path_or_by_function():
-    class Plain(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(3, 8, 16, stride=16)
-            self.head = nn.Linear(8, 5)
-
-        def forward(self, x):
-            return self.head(self.conv(x).mean((2, 3)))
-
     def run(module, x):
         features = module.conv(x)
         return module.head(features.mean((2, 3))), features
@@ -259,21 +251,10 @@ def test_swapped_pixels_are_swapped_embeddings_where_patches_do_not_overlap():
         torch.testing.assert_close(pixels, swap_box(model.patch_embed.proj(images()), box))
 
 
-def test_token_logits_come_back_to_their_own_picture():
+def test_token_logits_come_back_to_their_own_image():
     """A host that looks at each patch alone answers for each token as if nothing had been mixed."""
 
-    class Patches(nn.Module):
-        num_classes = 5
-
-        def __init__(self):
-            super().__init__()
-            self.conv = nn.Conv2d(3, 8, 16, stride=16)
-            self.head = nn.Linear(8, 5)
-
-        def forward(self, x):
-            return self.head(self.conv(x).mean((2, 3)))
-
-    task = TokenLabelling(Patches(), features="conv", dim=8, grid=(4, 6))
+    task = TokenLabelling(Plain(), features="conv", dim=8, num_classes=5, grid=(4, 6))
     mixed, _ = task.run(images(3), MIDDLE)
     plain, _ = task.run(images(3), None)
     torch.testing.assert_close(mixed.tokens, plain.tokens)

@@ -1,54 +1,29 @@
 """Questions about images over ViLT, with Context Broadcasting on image, text or both."""
 
-import csv
 import io
 import sys
 
-import numpy as np
+import httpx
 import pytest
 import torch
 import transformers
-from PIL import Image
 
 import saccade
 from saccade.building import load_model
 from saccade.config import ConfigError, DataConfig
+from saccade.deployment.app import create_app
+from saccade.deployment.serve import _open
 from saccade.runs import Run
 from saccade.tasks.opening import open_samples
 from saccade.tasks.vqa.data import read_answers
 from saccade.tasks.vqa.task import AnswerQuestions
-from support.texts import WORDS, make_tokenizer
-
-SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+from support.questions import make_vilt, questions, write_questions
+from support.serving import running
 
 
 @pytest.fixture(scope="module")
 def vilt(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("vilt")
-    transformers.set_seed(0)
-    config = transformers.ViltConfig(
-        image_size=32, patch_size=8, max_position_embeddings=32, vocab_size=len(WORDS), max_image_length=-1, **SIZE
-    )
-    transformers.ViltModel(config).save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return folder
-
-
-def write_questions(folder, rows):
-    folder.mkdir(exist_ok=True)
-    for name, level in (("dark.png", 30), ("bright.png", 220)):
-        Image.fromarray(np.full((24, 40, 3), level, np.uint8)).save(folder / name)
-    with (folder / "questions.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("image", "question", "answer", "split"), *rows])
-    return folder / "questions.csv"
-
-
-def questions(count):
-    for n in range(count):
-        bright = n % 2 == 0
-        answers = "yes|yes|yes|no" if bright else "no=1|yes=0.3"
-        split = "val" if n >= count - 4 else "train"
-        yield ("bright.png" if bright else "dark.png"), "is the film bright", answers, split
+    return make_vilt(tmp_path_factory.mktemp("vilt"))
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +94,28 @@ def test_questions_that_cannot_be_asked_are_named(run, table, tmp_path):
     (tmp_path / "a.csv").write_text("image,words\na,b\n")
     with pytest.raises(ValueError, match="it needs question or text"):
         list(saccade.predict(run, tmp_path / "a.csv"))
-    with pytest.raises(ValueError, match="not served"):
-        saccade.serve(run)
+
+
+def test_server_takes_an_image_with_a_question(run, table):
+    image = (table.parent / "bright.png").read_bytes()
+    file = {"file": ("bright.png", image, "image/png")}
+    (want,) = shares(run, [f"{table.parent / 'bright.png'}\tis the film bright"])
+    model = _open(run, device="cpu", trust=False)
+    with running(create_app([model])) as address, httpx.Client(base_url=address, timeout=60) as client:
+        (about,) = client.get("/model").json()["models"]
+        assert (about["reads"], about["explain"]) == ("question", False)
+        given = client.post("/predict", files={**file, "text": (None, "is the film bright")}).json()
+        assert {row["name"]: row["share"] for row in given["rows"]} == pytest.approx(want, abs=1e-5)
+        for files, told in (
+            (file, "text has no letters"),
+            ({"text": (None, "is it")}, "send one in the field `file`"),
+            ({**file, "text": (None, "film " * 60)}, "more tokens than the 32"),
+            ({**file, "text": (None, "is it"), "pair": (None, "or not")}, "reads one text"),
+            ({"file": ("a.png", b"none", "image/png"), "text": (None, "is it")}, "text, not an image"),
+        ):
+            refused = client.post("/predict", files=files)
+            assert refused.status_code in (415, 422), files
+            assert told in refused.json()["detail"]
 
 
 def test_whole_images_are_embedded_as_vilt_does(vilt):

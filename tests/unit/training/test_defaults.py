@@ -21,26 +21,26 @@ def folder(root, *, side, count=6, classes=2):
 
 
 @pytest.mark.parametrize(("side", "chosen"), [(20, 32), (40, 32), (70, 64), (100, 96), (160, 96), (900, 96)])
-def test_a_model_for_small_pictures_is_trained_at_their_own_size(tmp_path, side, chosen):
+def test_a_model_for_small_images_is_trained_at_their_own_size(tmp_path, side, chosen):
     data = open_data(str(folder(tmp_path, side=side))).train
     assert typical_side(data) == side
     assert side_for(typical_side(data), 32) == chosen
     assert side_for(typical_side(data), 224) == 224
 
 
-def test_unreadable_pictures_do_not_count_and_none_at_all_leave_the_usual_size(tmp_path):
+def test_unreadable_images_do_not_count_and_none_at_all_leave_the_usual_size(tmp_path):
     root = folder(tmp_path, side=100)
     files = sorted(root.rglob("*.png"))
-    files[0].write_text("no picture")
+    files[0].write_text("no image")
     data = open_data(str(root)).train
     assert typical_side(data) == 100
     for file in files:
-        file.write_text("no picture")
+        file.write_text("no image")
     assert typical_side(data) is None
     assert side_for(typical_side(data), 32) == 32
 
 
-def test_larger_pictures_get_larger_patches_unless_they_are_given():
+def test_larger_images_get_larger_patches_unless_they_are_given():
     assert options_for("glnet_nano", {}, 64) == {}
     assert options_for("glnet_nano", {"depths": [1]}, 96) == {"depths": [1], "patch": 4}
     assert options_for("glnet_nano", {"patch": 2}, 96) == {"patch": 2}
@@ -48,11 +48,11 @@ def test_larger_pictures_get_larger_patches_unless_they_are_given():
 
 
 @pytest.mark.parametrize(
-    ("pictures", "batch", "rate"),
+    ("images", "batch", "rate"),
     [(50_000, 256, 2e-3), (2560, 256, 2e-3), (2559, 128, 1.41e-3), (180, 16, 5e-4), (9, 16, 5e-4)],
 )
-def test_small_sets_get_smaller_batches_and_a_lower_rate(pictures, batch, rate):
-    assert batch_for(configure("small", {}), pictures) == (batch, rate)
+def test_small_sets_get_smaller_batches_and_a_lower_rate(images, batch, rate):
+    assert batch_for(configure("small", {}), images) == (batch, rate)
 
 
 def test_what_the_user_asks_for_stays():

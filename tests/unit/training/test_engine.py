@@ -124,7 +124,7 @@ def test_gradients_of_compiled_blocks_are_those_of_the_plain_ones() -> None:
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "convnext_atto"])
-def test_quickened_model_answers_the_same_bits_and_learns_the_same(name):
+def test_model_with_fast_gelu_answers_the_same_bits_and_learns_the_same(name):
     torch.manual_seed(0)
     size = {"img_size": 32, "patch_size": 8, "depth": 2} if name.startswith("vit") else {"depths": (1, 1, 1, 1)}
     model = timm.create_model(name, num_classes=4, **size).double().eval()

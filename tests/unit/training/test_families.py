@@ -63,6 +63,14 @@ def test_small_images_get_patches_enough(side, patch):
     assert small_options(config, "vit_tiny_patch16_224", side) == {"patch_size": patch}
 
 
+@pytest.mark.parametrize(("side", "patch", "stride"), [(28, 4, 2), (32, 4, 2), (64, 8, 4)])
+def test_overlapping_patches_of_small_images_have_smaller_strides(side, patch, stride):
+    options = small_options(configure("small", {"model.name": "pit_ti_224"}), "pit_ti_224", side)
+    assert options == {"patch_size": patch, "stride": stride}
+    model = timm.create_model("pit_ti_224", img_size=side, **options)
+    assert model(torch.zeros(1, 3, side, side)).shape == (1, 1000)
+
+
 def test_patches_stay_where_images_are_large_or_the_user_chose():
     name = "vit_tiny_patch16_224"
     config = configure("small", {"model.name": "vit_tiny"})

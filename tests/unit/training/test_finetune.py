@@ -72,6 +72,46 @@ def test_a_frozen_share_is_left_out_of_training_and_of_running_means(weights):
     assert any(name.startswith("bn2") for name in moved)
 
 
+def test_what_is_new_may_learn_faster(weights):
+    task = make_task(weights)
+    optimizer = build_optimizer(task, OptimConfig(layer_decay=0.5, new_scale=10), device=torch.device("cpu"))
+    set_rate(optimizer, 0.1)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    found = {name: rates[id(p)] for name, p in task.model.named_parameters()}
+    assert found["classifier.weight"] == found["classifier.bias"] == pytest.approx(1.0)
+    assert max(rate for name, rate in found.items() if not name.startswith("classifier")) < 0.1
+
+
+def test_kept_statistics_are_those_of_trained_weights_alone(weights):
+    model = make_task(weights).model
+    model.new_parameters |= {"bn2.weight", "bn2.bias"}  # as if the file had none of it
+    model.train()
+    still(model, statistics=True)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model(torch.randn(4, 3, 32, 32))
+    moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved == {"bn2.running_mean", "bn2.running_var", "bn2.num_batches_tracked"}
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_a_new_classifier_begins_without_preference_and_a_trained_one_as_it_was(weights, tmp_path):
+    model = make_task(weights).model
+    assert not model.classifier.weight.any()
+    assert not model(torch.randn(2, 3, 32, 32)).any()
+    file = tmp_path / "same.safetensors"
+    own = timm.create_model(NAME, num_classes=3).state_dict()
+    save_file(own, file)
+    kept = make_task(file).model
+    assert not kept.new_parameters
+    assert torch.equal(kept.classifier.weight, own["classifier.weight"])
+
+
+def test_the_recipe_keeps_statistics(weights):
+    config = configure(None, {"model.checkpoint": str(weights)})
+    assert config.model.keep_statistics
+    assert not configure("small", {}).model.keep_statistics
+
+
 @pytest.mark.parametrize(("setting", "kept"), [("model.probe", True), ("schedule.head_epochs", 0.5)])
 def test_training_moves_what_it_should(setting, kept, weights, tmp_path):
     data = png_folder(tmp_path / "set", train=12, val=3)

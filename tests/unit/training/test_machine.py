@@ -97,7 +97,7 @@ def test_where_nothing_was_named_a_slow_machine_gets_a_smaller_model_and_fewer_e
     assert len(said) == 1
     assert "the smaller glnet_nano of the recipe quick, 77 epochs in place of 100" in said[0]
     assert f"{len(os.sched_getaffinity(0))} CPU core" in said[0]
-    assert "4,000 training pictures" in said[0]
+    assert "4,000 training images" in said[0]
 
 
 def test_a_machine_that_is_fast_enough_trains_what_was_asked_and_says_how_long(asked):

@@ -16,8 +16,8 @@ from saccade.tasks.classification.metrics import ClassificationMetrics
 from saccade.training import train as training
 from saccade.training.recipes import configure
 from saccade.training.report import rewrite_report, write_report
+from support.images import encoded
 from support.markup import parse
-from support.pictures import encoded
 
 EVIL = "<script>alert('class')</script>"
 EVIL_FILE = '"><img src=x onerror=alert(1)>.png'
@@ -27,23 +27,23 @@ RANDOM = np.random.default_rng(0)
 def record(epoch, **more):
     found = {"epoch": epoch, "step": 10 * epoch, "lr": 1e-3 / epoch}
     found |= {"train_loss": 2.0 / epoch, "train_top1": 1 - 1 / epoch}
-    return found | {"images_per_second": 100.0 + epoch, "seconds": 1.5, "bad_pictures": 0} | more
+    return found | {"images_per_second": 100.0 + epoch, "seconds": 1.5, "bad_samples": 0} | more
 
 
-def make_run(path, *, classes=3, pictures=60, epochs=4, settings=None, names=None, every=2, side=16):
+def make_run(path, *, classes=3, samples=60, epochs=4, settings=None, names=None, every=2, side=16):
     """Write a finished run as training would, and return it with its data."""
     names = names or [f"class {index}" for index in range(classes)]
     run = Run.create(path, configure("small", settings or {}))
     for epoch in range(1, epochs + 1):
         validated = {"val_loss": 1.5 / epoch, "val_top1": 0.2 * epoch / epochs} if epoch % every == 0 else {}
         run.append(record(epoch, **validated))
-    labels = torch.arange(pictures) % len(names)
-    logits = torch.from_numpy(RANDOM.normal(size=(pictures, len(names)))).float()
-    logits[torch.arange(pictures), labels] += 1.5
+    labels = torch.arange(samples) % len(names)
+    logits = torch.from_numpy(RANDOM.normal(size=(samples, len(names)))).float()
+    logits[torch.arange(samples), labels] += 1.5
     answers = ClassificationMetrics(len(names))
-    answers.update({"output": logits}, {"target": labels, "place": torch.arange(pictures)})
+    answers.update({"output": logits}, {"target": labels, "place": torch.arange(samples)})
     save_file(answers.predictions(), run.predictions_file)
-    images = RANDOM.integers(0, 256, (pictures, side, side, 3), dtype=np.uint8)
+    images = RANDOM.integers(0, 256, (samples, side, side, 3), dtype=np.uint8)
     source = ArraySource(images, labels.numpy(), classes=names, prefix="test")
     summary = {
         **{f"val_{name}": value for name, value in answers.compute().items()},
@@ -51,10 +51,10 @@ def make_run(path, *, classes=3, pictures=60, epochs=4, settings=None, names=Non
         "steps": 10 * epochs,
         "seconds": 1.5 * epochs,
         "parameters": 1234567,
-        "validation": {"pictures": pictures, "fingerprint": source.fingerprint()},
+        "validation": {"samples": samples, "fingerprint": source.fingerprint()},
         "data": "a set",
         "classes": names,
-        "bad_pictures": {},
+        "bad_samples": {},
     }
     (run.path / "summary.json").write_text(json.dumps(summary))
     return run, Data(source, source, "a set", ())
@@ -78,7 +78,7 @@ def test_report_tells_the_result_of_the_run_with_its_interval(made):
     right = int(kept["correct"].sum())
     low, high = wilson(right, 60)
     lead = page.all("p", "lead")[0].text
-    assert f"{right / 60:.1%} of 60 validation pictures of 3 classes (95% interval {low:.1%} to {high:.1%})" in lead
+    assert f"{right / 60:.1%} of 60 validation images of 3 classes (95% interval {low:.1%} to {high:.1%})" in lead
     assert "most frequent class would be right in 33.3%" in lead
     facts = page.all("dl", "facts")[0].text
     for told in (f"{summary['val_top1']:.2%}", "1.23 M1,234,567", "4 of 10040 steps in 6 s", "Speed102", "Best epoch4"):
@@ -101,7 +101,7 @@ def test_curves_and_table_hold_every_epoch_and_only_measured_values(made):
     assert "validation: from 0.75 at epoch 2 to 0.375 at epoch 4" in loss.attrs["aria-label"]
 
 
-def test_worst_pictures_are_those_of_the_highest_loss(made):
+def test_worst_images_are_those_of_the_highest_loss(made):
     run, data = made
     write_report(run, data)
     _, page = read(run)
@@ -112,14 +112,14 @@ def test_worst_pictures_are_those_of_the_highest_loss(made):
 
 
 def test_names_cannot_break_out_of_the_page(tmp_path):
-    run, _ = make_run(tmp_path / "run", names=[EVIL, "</style>", "b&b"], pictures=6)
+    run, _ = make_run(tmp_path / "run", names=[EVIL, "</style>", "b&b"], samples=6)
     folder = tmp_path / "pictures"
     folder.mkdir()
     files = [f"{number}{EVIL_FILE}" for number in range(6)]
     for number, name in enumerate(files):
         (folder / name).write_bytes(encoded(number, "PNG"))
     source = FileSource(folder, files, np.arange(6) % 3, classes=[EVIL, "</style>", "b&b"])
-    summary = run.summary() | {"bad_pictures": {EVIL_FILE: "<b>broken</b>"}, "data": EVIL}
+    summary = run.summary() | {"bad_samples": {EVIL_FILE: "<b>broken</b>"}, "data": EVIL}
     (run.path / "summary.json").write_text(json.dumps(summary))
     write_report(run, Data(source, source, EVIL, ()))
     text, page = read(run)
@@ -133,8 +133,8 @@ def test_names_cannot_break_out_of_the_page(tmp_path):
     assert EVIL not in text
 
 
-def test_bad_pictures_are_left_out_of_the_worst(tmp_path):
-    run, _ = make_run(tmp_path / "run", pictures=6)
+def test_bad_images_are_left_out_of_the_worst(tmp_path):
+    run, _ = make_run(tmp_path / "run", samples=6)
     files = [f"{number}.png" for number in range(6)]
     for number in (0, 2, 3, 5):
         (tmp_path / files[number]).write_bytes(encoded(number, "PNG"))
@@ -160,7 +160,7 @@ def test_what_a_run_does_not_hold_is_left_out(made, missing):
     assert "settings" in sections
 
 
-def test_report_without_data_says_that_pictures_were_not_at_hand(made):
+def test_report_without_data_says_that_images_were_not_at_hand(made):
     run, _ = made
     write_report(run)
     text, page = read(run)
@@ -169,7 +169,7 @@ def test_report_without_data_says_that_pictures_were_not_at_hand(made):
 
 
 @pytest.mark.parametrize("places", [np.arange(59), np.roll(np.arange(60), 1)], ids=["fewer", "moved"])
-def test_pictures_of_other_data_are_not_shown(made, places):
+def test_images_of_other_data_are_not_shown(made, places):
     run, data = made
     other = data.val.subset(places)
     write_report(run, Data(other, other, "other", ()))
@@ -224,9 +224,9 @@ def test_command_repeats_the_settings(made):
     assert overlay(again, {"recipe": "small"}) == run.config()
 
 
-@pytest.mark.parametrize(("classes", "pictures", "side"), [(2, 30, 500), (30, 300, 224), (1000, 3000, 8)])
-def test_report_is_of_bounded_size_and_well_formed(tmp_path, classes, pictures, side):
-    run, data = make_run(tmp_path / "run", classes=classes, pictures=pictures, side=side, epochs=3)
+@pytest.mark.parametrize(("classes", "images", "side"), [(2, 30, 500), (30, 300, 224), (1000, 3000, 8)])
+def test_report_is_of_bounded_size_and_well_formed(tmp_path, classes, images, side):
+    run, data = make_run(tmp_path / "run", classes=classes, samples=images, side=side, epochs=3)
     write_report(run, data)
     read(run)
     assert run.report.stat().st_size < 3_000_000
@@ -249,7 +249,7 @@ def test_values_that_are_not_finite_do_not_stop_the_report(made):
     assert read(run)[1].rows("Every epoch")[-1][3] == "not finite"
 
 
-def test_report_is_written_again_only_with_the_same_pictures(tmp_path, made):
+def test_report_is_written_again_only_with_the_same_images(tmp_path, made):
     run, data = made
     images, labels = data.val.array(), data.val.labels
     np.savez(tmp_path / "set.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)

@@ -1,4 +1,4 @@
-"""What a resumed run refuses: other pictures, other settings, and company."""
+"""What a resumed run refuses: other images, other settings, and company."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ from support.trainings import TINY, assert_same_end, environment, png_folder, se
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Pictures, and a run on them with a state at every second step."""
+    """Images, and a run on them with a state at every second step."""
     place = tmp_path_factory.mktemp("whole")
     data = png_folder(place / "pictures")
     with pytest.MonkeyPatch.context() as patch:
@@ -54,7 +54,7 @@ def keeping_all(*args, keep, **options):
     return save_state(*args, keep=100, **options)
 
 
-def test_pictures_that_moved_are_the_same(stopped, data, tmp_path):
+def test_images_that_moved_are_the_same(stopped, data, tmp_path):
     data.rename(tmp_path / "elsewhere")
     train(resume=stopped, settings={"data.path": str(tmp_path / "elsewhere")}, quiet=True)
     assert_same_end(stopped, stopped.with_name("run"))
@@ -68,7 +68,7 @@ def test_a_renamed_class_is_refused(stopped, data):
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_a_new_picture_is_refused(stopped, data, split):
+def test_a_new_image_is_refused(stopped, data, split):
     file = next((data / split / "class1").iterdir())
     shutil.copy(file, file.with_name("new.png"))
     role = {"train": "training", "val": "validation"}[split]
@@ -76,7 +76,7 @@ def test_a_new_picture_is_refused(stopped, data, split):
         train(resume=stopped, quiet=True)
 
 
-def test_another_picture_in_the_place_of_one_is_refused(stopped, data):
+def test_another_image_in_the_place_of_one_is_refused(stopped, data):
     file = next((data / "train" / "class1").iterdir())
     file.rename(file.with_name("new.png"))
     with pytest.raises(StateError, match="the 50 training samples have other names, labels or contents"):

@@ -14,7 +14,7 @@ VIT = {"embed_dim": 16, "depth": 1, "num_heads": 2, "patch_size": 4}
 
 
 class TwoLosses(Around):
-    """A classification with weights, and a loss that is a mean over pictures."""
+    """A classification with weights, and a loss that is a mean over images."""
 
     def loss(self, batch, **draws):
         result = self.base(batch, **draws)
@@ -75,7 +75,7 @@ def test_parts_of_a_batch_are_as_many_in_every_process():
     step = object.__new__(Step)
     step.world, step.global_batch_size = Two(), 6
     step.config = type("C", (), {"optim": type("O", (), {"accumulate": 2})})
-    # three pictures each are one pair and a half: two processes with parts of three and of four agree on one part
+    # three images each are one pair and a half: two processes with parts of three and of four agree on one part
     assert [len(step._chunks(length)) for length in (3, 4)] == [1, 1]
     step.global_batch_size = 8
     assert [len(step._chunks(length)) for length in (4, 5)] == [2, 2]

@@ -41,7 +41,7 @@ def same(a, b):
 def test_a_run_leaves_what_is_promised(finished):
     names = {path.name for path in finished.path.iterdir()}
     assert {"config.yaml", "metrics.jsonl", "metrics.csv", "model.safetensors", "predictions.safetensors"} <= names
-    assert {"summary.json", "bad_pictures.json", "state"} <= names
+    assert {"summary.json", "bad_samples.json", "state"} <= names
     records = [json.loads(line) for line in (finished.path / "metrics.jsonl").read_text().splitlines()]
     assert [record["epoch"] for record in records] == [1, 2]
     assert {"train_loss", "val_loss", "val_top1", "lr", "images_per_second"} <= records[0].keys()
@@ -64,10 +64,10 @@ def test_another_seed_gives_another_model(finished, tmp_path):
 def test_predictions_are_those_of_the_saved_weights(finished):
     model, shape = load_model(finished.path)
     kept = Run.open(finished.path).predictions()
-    pictures = torch.from_numpy(saccade_val().array()[:50]).permute(0, 3, 1, 2).float() / 255
+    images = torch.from_numpy(saccade_val().array()[:50]).permute(0, 3, 1, 2).float() / 255
     mean, std = torch.tensor(shape.mean).view(-1, 1, 1), torch.tensor(shape.std).view(-1, 1, 1)
     with torch.no_grad():
-        logits = model((pictures - mean) / std)
+        logits = model((images - mean) / std)
     torch.testing.assert_close(logits, kept["logits"][:50].float(), atol=2e-2, rtol=1e-2)
     assert kept["correct"].double().mean().item() == pytest.approx(finished.top1)
     assert kept["place"].tolist() == list(range(1000))

@@ -12,7 +12,7 @@ from saccade.cli import main
 from saccade.models import CheckpointError
 from saccade.state import load_state
 from saccade.training.loop import Interrupted, Loop
-from support.pictures import pixels
+from support.images import pixels
 from support.training import TINY
 
 EPOCHS = 3
@@ -21,7 +21,7 @@ SETTINGS = TINY | {"keep.ema": 0.9}
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """A run with averaged weights that was told to stop in its second epoch, and a picture."""
+    """A run with averaged weights that was told to stop in its second epoch, and an image."""
     out = tmp_path_factory.mktemp("stopped") / "run"
     original = Loop._checkpoint_or_stop
 
@@ -34,7 +34,7 @@ def stopped(tmp_path_factory):
         patch.setattr(Loop, "_checkpoint_or_stop", stop)
         with pytest.raises(Interrupted):
             saccade.train(epochs=EPOCHS, out=out, settings=SETTINGS, quiet=True)
-    Image.fromarray(pixels(3)).save(out.parent / "picture.png")
+    Image.fromarray(pixels(3)).save(out.parent / "image.png")
     return out
 
 
@@ -52,14 +52,14 @@ def test_what_is_kept_are_the_last_weights_and_the_best(stopped):
     "words",
     [
         ["evaluate", "RUN", "--limit", "20", "--out", "OUT", "--quiet"],
-        ["predict", "RUN", "PICTURE", "--quiet"],
-        ["explain", "RUN", "PICTURE", "--views", "gradcam", "--out", "OUT"],
+        ["predict", "RUN", "IMAGE", "--quiet"],
+        ["explain", "RUN", "IMAGE", "--views", "gradcam", "--out", "OUT"],
         ["train", "--set", "model.checkpoint=RUN", "--epochs", "1", "--out", "OUT", "SETTINGS"],
     ],
 )
 def test_every_verb_takes_it_and_says_that_it_is_unfinished(words, stopped, tmp_path, capsys):
     settings = [word for name, value in TINY.items() for word in ("--set", f"{name}={json.dumps(value)}")]
-    names = {"RUN": str(stopped), "PICTURE": str(stopped.parent / "picture.png"), "OUT": str(tmp_path / "out")}
+    names = {"RUN": str(stopped), "IMAGE": str(stopped.parent / "image.png"), "OUT": str(tmp_path / "out")}
     given = [word.replace("RUN", names["RUN"]) if "=" in word else names.get(word, word) for word in words]
     given = [*given[:-1], *settings] if given[-1] == "SETTINGS" else given
     assert main(given) == 0

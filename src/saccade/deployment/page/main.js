@@ -21,22 +21,20 @@ function chosen() {
 
 function form(model) {
   const data = new FormData();
-  if (model.reads === "text") {
-    data.append("text", text[0]);
-    if (model.texts > 1) data.append("pair", text[1]);
-  } else {
-    data.append("file", picture, picture.name || "picture");
-  }
+  if (model.reads !== "image") data.append("text", text[0]);
+  if (model.texts > 1) data.append("pair", text[1]);
+  if (model.reads !== "text") data.append("file", picture, picture.name || "picture");
   data.append("model", model.index);
   return { method: "POST", body: data, signal: asked.signal };
 }
 
 // What is asked about is what the first model reads; another model that reads something else is not asked.
 function reading() {
-  const kind = models[Number(byId("first").value)]?.reads === "text" ? "text" : "image";
+  const kind = models[Number(byId("first").value)]?.reads ?? "image";
   const second = models[Number(byId("first").value)]?.texts > 1;
   byId("drop").hidden = kind === "text";
-  byId("text-form").hidden = kind !== "text";
+  byId("text-form").hidden = kind === "image";
+  byId("text-label").textContent = kind === "question" ? "Ask about it" : "Write a text";
   byId("pair-way").hidden = !second;
   byId("pair").required = second;
   return kind;
@@ -44,7 +42,7 @@ function reading() {
 
 async function answer() {
   const kind = reading();
-  if (kind === "text" ? !text : !picture) return;
+  if ((kind !== "text" && !picture) || (kind !== "image" && !text)) return;
   asked?.abort();
   asked = new AbortController();
   const { signal } = asked;
@@ -52,7 +50,7 @@ async function answer() {
   say("Asking.");
   byId("views").replaceChildren();
   try {
-    const asking = chosen().filter((model) => (model.reads === "text") === (kind === "text"));
+    const asking = chosen().filter((model) => model.reads === kind);
     const answers = await Promise.all(asking.map((model) => askJson("/predict", form(model))));
     showAnswers(answers);
     say(answers.map((one) => `${one.model}: ${inWords(one)}`).join("; ") + ".");
@@ -86,11 +84,12 @@ function showAnswers(answers, explained = []) {
   place.replaceChildren(...answers.map((one) => {
     const seen = explained.find((other) => other.model === one.model);
     const alt = seen ? "The picture as the model saw it" : "The picture";
-    const asked = written ? make("blockquote", {}, text.filter(Boolean).join(" / "))
-      : make("img", { src: seen?.picture ?? address, alt });
+    const words = reading() === "image" ? null : text.filter(Boolean).join(" / ");
+    const asked = written ? make("blockquote", {}, words) : make("img", { src: seen?.picture ?? address, alt });
     asked.addEventListener("error", () => asked.remove()); // the browser may not know a format the server does
     return make("article", { class: "answer", "aria-label": `Answer of ${one.model}` },
-      make("h3", {}, one.model), one.mask ? showMask(asked, one) : asked, parts(one));
+      make("h3", {}, words && !written ? `${one.model}: ${words}` : one.model),
+      one.mask ? showMask(asked, one) : asked, parts(one));
   }));
 }
 

@@ -1,7 +1,7 @@
-"""FGSM and PGD within an L-infinity ball, each picture's worst case kept.
+"""FGSM and PGD within an L-infinity ball, each image's worst case kept.
 
-An attack's outcome is the worst point found for each picture: a wrong answer counts for more than any loss, and among
-equals the higher loss. The clean picture is among FGSM's points, and FGSM's among PGD's, so that for every picture
+An attack's outcome is the worst point found for each image: a wrong answer counts for more than any loss, and among
+equals the higher loss. The clean image is among FGSM's points, and FGSM's among PGD's, so that for every image
 PGD's answer is right only if FGSM's is, and that only if the clean one is. What PGD found within a smaller epsilon is
 among its points for a larger one.
 """
@@ -14,14 +14,14 @@ from torch import Tensor
 
 from ...data.draws import generator
 
-Ask = Callable[[Tensor], Tensor]  # pictures from 0 to 1, B, C, H, W -> logits, B, K
+Ask = Callable[[Tensor], Tensor]  # images from 0 to 1, B, C, H, W -> logits, B, K
 START = 0x5A17
-ZERO = "attack.zero_gradient"  # share of pictures at which the loss has none
+ZERO = "attack.zero_gradient"  # share of images at which the loss has none
 
 
 @dataclass(frozen=True)
 class Attack:
-    """How pictures are attacked.
+    """How images are attacked.
 
     Args:
         epsilon: the most a value may change, in 255ths.
@@ -56,37 +56,37 @@ class Worst:
     """The worst points found so far for a batch.
 
     Args:
-        pictures: from 0 to 1, B, C, H, W.
+        images: from 0 to 1, B, C, H, W.
         wrong: whether the answer there is wrong, B.
         loss: the cross-entropy there, B.
     """
 
-    pictures: Tensor
+    images: Tensor
     wrong: Tensor
     loss: Tensor
 
-    def offer(self, places: Tensor, pictures: Tensor, logits: Tensor, valid: Tensor) -> None:
-        """Take points where they are worse; `places` are those of `pictures` in the batch."""
+    def offer(self, places: Tensor, images: Tensor, logits: Tensor, valid: Tensor) -> None:
+        """Take points where they are worse; `places` are those of `images` in the batch."""
         wrong, loss = ~is_right(logits, valid), cross_entropy(logits, valid)
         worse = (wrong & ~self.wrong[places]) | ((wrong == self.wrong[places]) & (loss > self.loss[places]))
         taken = places[worse]
-        self.pictures[taken] = pictures[worse]
+        self.images[taken] = images[worse]
         self.wrong[taken], self.loss[taken] = wrong[worse], loss[worse]
 
     def copy(self) -> "Worst":
         """Return one that can be changed by itself."""
-        return Worst(self.pictures.clone(), self.wrong.clone(), self.loss.clone())
+        return Worst(self.images.clone(), self.wrong.clone(), self.loss.clone())
 
     def join(self, other: "Worst") -> "Worst":
-        """Return the worse of two for each picture."""
+        """Return the worse of two for each image."""
         worse = (other.wrong & ~self.wrong) | ((other.wrong == self.wrong) & (other.loss > self.loss))
-        pictures = torch.where(worse[:, None, None, None], other.pictures, self.pictures)
-        return Worst(pictures, self.wrong | other.wrong, torch.where(worse, other.loss, self.loss))
+        images = torch.where(worse[:, None, None, None], other.images, self.images)
+        return Worst(images, self.wrong | other.wrong, torch.where(worse, other.loss, self.loss))
 
 
 def attack_batch(
     ask: Ask,
-    pictures: Tensor,
+    images: Tensor,
     valid: Tensor,
     *,
     attacks: Sequence[Attack],
@@ -97,11 +97,11 @@ def attack_batch(
 
     Args:
         ask: the model, which must be differentiable.
-        pictures: uint8 B, C, H, W.
+        images: uint8 B, C, H, W.
         valid: the right classes, B, K bool.
         attacks: what to try.
         right: which clean answers are right, B bool; the others stay wrong.
-        rng_keys: one a picture, which random starts are functions of.
+        rng_keys: one an image, which random starts are functions of.
 
     Returns:
         Which answers are right under `fgsm.E` and `pgd.E` for each epsilon, and which right ones have no gradient.
@@ -113,7 +113,7 @@ def attack_batch(
         found |= {f"{name}.{attack.epsilon:g}": torch.zeros_like(right) for name in ("fgsm", "pgd")}
     if not len(kept):
         return found
-    clean, valid = pictures.to(right.device)[kept].float() / 255, valid[kept]
+    clean, valid = images.to(right.device)[kept].float() / 255, valid[kept]
     plain, gradient = look(ask, clean, valid)
     found[ZERO][kept] = gradient.flatten(1).abs().amax(1) == 0
     worst = plain
@@ -127,12 +127,12 @@ def attack_batch(
 
 
 def look(ask: Ask, clean: Tensor, valid: Tensor) -> tuple[Worst, Tensor]:
-    """Return the clean pictures as the worst so far, and the gradient of their loss, which is zero where it is hidden.
+    """Return the clean images as the worst so far, and the gradient of their loss, which is zero where it is hidden.
 
     Args:
         ask: the model, which must be differentiable.
-        clean: pictures from 0 to 1, B, C, H, W.
-        valid: the right classes, B, K bool; at least one a picture.
+        clean: images from 0 to 1, B, C, H, W.
+        valid: the right classes, B, K bool; at least one an image.
     """
     logits, gradient = _gradient(ask, clean, valid, cross_entropy)
     return Worst(clean.clone(), ~is_right(logits, valid), cross_entropy(logits, valid)), gradient
@@ -143,11 +143,11 @@ def fgsm(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst
 
     Args:
         ask: the model.
-        clean: pictures from 0 to 1, B, C, H, W.
+        clean: images from 0 to 1, B, C, H, W.
         valid: the right classes, B, K bool.
         attack: how.
         begun: the worst so far, as `look` returned it.
-        gradient: at the clean pictures.
+        gradient: at the clean images.
     """
     worst = begun.copy()
     left = (~worst.wrong).nonzero()[:, 0]  # an answer that is wrong already stays wrong
@@ -163,13 +163,13 @@ def pgd(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst,
 
     Args:
         ask: the model, which must be differentiable.
-        clean: pictures from 0 to 1, B, C, H, W.
+        clean: images from 0 to 1, B, C, H, W.
         valid: the right classes, B, K bool.
         attack: how.
         begun: the worst so far, FGSM's point included.
-        rng_keys: one a picture, which its random starts are functions of.
+        rng_keys: one an image, which its random starts are functions of.
     """
-    worst, first = begun.copy(), begun.pictures.clone()
+    worst, first = begun.copy(), begun.images.clone()
     for restart in range(attack.restarts):
         left = (~worst.wrong).nonzero()[:, 0]
         if not len(left):
@@ -227,7 +227,7 @@ def margin(logits: Tensor, valid: Tensor) -> Tensor:
 
 
 def _gradient(ask: Ask, at: Tensor, valid: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the logits and the loss' gradient at pictures; one that is no number counts as none."""
+    """Return the logits and the loss' gradient at images; one that is no number counts as none."""
     with torch.enable_grad():
         leaf = at.detach().requires_grad_()
         logits = ask(leaf)
@@ -240,7 +240,7 @@ def _gradient(ask: Ask, at: Tensor, valid: Tensor, loss: Callable[[Tensor, Tenso
 
 
 def _random_start(clean: Tensor, attack: Attack, rng_keys: Sequence[int], restart: int) -> Tensor:
-    """Return points drawn evenly from the ball, each picture's by its own rng_key."""
+    """Return points drawn evenly from the ball, each image's by its own rng_key."""
     draws = [
         torch.rand(clean.shape[1:], generator=generator(rng_key, START, restart, round(1000 * attack.epsilon)))
         for rng_key in rng_keys

@@ -16,7 +16,7 @@ from ..opening import EvaluatedModel, EvaluatedSet, EvaluationError
 from ..robust import add_means, mean_name
 from .attacks import ZERO, Attack, attack_batch, is_right
 from .labels import Truth, labelled_places, read_truth
-from .measures import Answers, by_class, picture_scores, read_answers, reliability, set_statistics
+from .measures import Answers, by_class, image_scores, read_answers, reliability, set_statistics
 from .options import ClassOptions
 
 TITLES = {
@@ -81,12 +81,12 @@ class ClassJudge(Judge):
 
     @classmethod
     def answerable(cls, source: Source, options: ClassOptions) -> np.ndarray:
-        """Return the places of the pictures that have a label."""
+        """Return the places of the images that have a label."""
         return labelled_places(source, options.labels)
 
     @classmethod
     def align(cls, samples: EvaluatedSet, models: Sequence[EvaluatedModel]) -> EvaluatedSet:  # noqa: ARG003
-        """Return the pictures as they are: each model has its own truth."""
+        """Return the images as they are: each model has its own truth."""
         return samples
 
     @classmethod
@@ -107,7 +107,7 @@ class ClassJudge(Judge):
         return logits[:, self.columns]
 
     def take(self, key: str, batch: Batch, images: Tensor | None) -> None:
-        """Ask about pictures under a condition; of the clean ones all logits are kept."""
+        """Ask about images under a condition; of the clean ones all logits are kept."""
         assert images is not None
         with torch.no_grad():
             logits = self.ask(images).cpu()
@@ -118,7 +118,7 @@ class ClassJudge(Judge):
         self._note(key, place, is_right(logits, torch.from_numpy(self.truth.valid[place])))
 
     def attack(self, batch: Batch, rng_keys: Sequence[int]) -> None:
-        """Attack pictures by the model's own gradients."""
+        """Attack images by the model's own gradients."""
         place, device = batch["place"].numpy(), self.model.loaded.device
         outcome = attack_batch(
             self.ask,
@@ -137,14 +137,14 @@ class ClassJudge(Judge):
         return float(right) * sum(attack.steps * attack.restarts for attack in self.attacks)
 
     def _note(self, key: str, place: np.ndarray, values: Tensor) -> None:
-        """Keep one number a picture, at its place."""
+        """Keep one number an image, at its place."""
         self.scores.setdefault(key, np.zeros(len(self.truth.valid)))[place] = values.cpu().numpy()
 
     def _answers(self) -> Answers:
         return read_answers(torch.cat(self.logits).numpy(), self.truth.valid[np.concatenate(self.places)])
 
     def specs(self) -> dict[str, MetricSpec]:
-        """Return the numbers of clean and corrupted pictures, then those of attacks."""
+        """Return the numbers of clean and corrupted images, then those of attacks."""
         titles = TITLES | {key: _attack_title(key) for key in self.scores if key.startswith(("fgsm.", "pgd."))}
         return {
             name: ClassMetric(name, words, larger_is_better=name not in LOWER, share=name not in PLAIN)
@@ -152,10 +152,10 @@ class ClassJudge(Judge):
         }
 
     def numbers(self, *, seed: int, resamples: int) -> dict[str, Resampled]:
-        """Return every number, over all pictures and over resamples of them."""
+        """Return every number, over all images and over resamples of them."""
         answers, places = self._answers(), np.concatenate(self.places)
         conditions = {key: values[places] for key, values in self.scores.items() if key != CLEAN}
-        columns = picture_scores(answers) | conditions
+        columns = image_scores(answers) | conditions
         found = resample_means(
             columns,
             set_statistics(answers),
@@ -178,8 +178,8 @@ class ClassJudge(Judge):
         found = list(self.truth.notes)
         if ZERO in self.scores and (hidden := self.scores[ZERO][np.concatenate(self.places)].mean()) > 0.01:
             found.append(
-                f"{self.model.name} has no gradient at {hidden:.0%} of the pictures: FGSM finds nothing there, so look "
-                "at PGD, whose random starts and margin loss need none at the picture itself"
+                f"{self.model.name} has no gradient at {hidden:.0%} of the images: FGSM finds nothing there, so look "
+                "at PGD, whose random starts and margin loss need none at the image itself"
             )
         return found
 

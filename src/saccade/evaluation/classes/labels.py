@@ -1,8 +1,8 @@
-"""Which classes of a model are right for a picture: by name, by ImageNet's ids and numbers, or by a user's file.
+"""Which classes of a model are right for an image: by name, by ImageNet's ids and numbers, or by a user's file.
 
 ImageNet-A: folders named by WordNet ids, and a list of the 200 classes that the logits are cut to. ImageNet-V2: folders
 named by class numbers, in which "10" comes before "2" where text is sorted. ReaL: a JSON list with the right classes of
-every validation picture.
+every validation image.
 """
 
 import json
@@ -22,7 +22,7 @@ IMAGENET = 1000
 
 
 class LabelError(ValueError):
-    """Pictures whose labels do not fit a model's classes, or a file that says nothing usable about them."""
+    """Images whose labels do not fit a model's classes, or a file that says nothing usable about them."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class LabelFile:
 
     Args:
         path: of the file.
-        lists: the right classes of each ImageNet validation picture (ReaL); empty where nobody agreed.
-        names: from the name of a class of the pictures to the name or number of a class of the model.
+        lists: the right classes of each ImageNet validation image (ReaL); empty where nobody agreed.
+        names: from the name of a class of the images to the name or number of a class of the model.
     """
 
     path: Path
@@ -47,7 +47,7 @@ class Truth:
     Args:
         classes: names of the classes that can be answered.
         columns: which of the model's logits they are.
-        valid: the right ones of each picture, N, len(classes) bool.
+        valid: the right ones of each image, N, len(classes) bool.
         notes: how the labels were read, where it is not by name.
     """
 
@@ -66,12 +66,12 @@ def read_truth(
     subset: Sequence[str] | None = None,
     whose: str = "the run",
 ) -> Truth:
-    """Return which answers are right for pictures.
+    """Return which answers are right for images.
 
     Args:
         source: the whole set.
         classes: of the model, in the order of its logits.
-        places: the pictures asked about; all that `labelled_places` names if not given.
+        places: the images asked about; all that `labelled_places` names if not given.
         labels: a user's file, as `read_labels` returned it.
         subset: classes the answer is chosen from, as `read_subset` returned them; all if not given.
         whose: the model's name, for messages.
@@ -80,7 +80,7 @@ def read_truth(
     places = labelled_places(source, labels) if places is None else places
     if labels is not None and labels.lists is not None:
         right = _listed(source, places, labels, len(classes), whose)
-        notes.append(f"right answers are those of {labels.path.name}; a picture may have several")
+        notes.append(f"right answers are those of {labels.path.name}; an image may have several")
     else:
         found, how = _match_used(source, classes, labels, whose)
         notes += how
@@ -97,7 +97,7 @@ def read_truth(
         if not kept:
             raise LabelError(
                 f"{source.name(int(places[row]))} is of the class {classes[indices[0]]!r}, which is not in the subset; "
-                "give pictures of the subset's classes alone, or a subset that has them all"
+                "give images of the subset's classes alone, or a subset that has them all"
             )
         valid[row, kept] = True
     return Truth(tuple(classes[column] for column in columns), columns, valid, tuple(notes))
@@ -124,9 +124,9 @@ def match_classes(
             return np.array([int(name) for name in names]), ("classes are read as ImageNet's class numbers, from 0",)
     strange = [name for name in names if name not in by_name]
     raise LabelError(
-        f"the pictures have {len(names)} classes, of which {whose} does not know {abbreviate(strange)}; its "
-        f"{len(classes)} are {abbreviate(classes)}. Give pictures of its classes, or --labels FILE.json with "
-        '{"class of the pictures": "class of the run", ...}'
+        f"the images have {len(names)} classes, of which {whose} does not know {abbreviate(strange)}; its "
+        f"{len(classes)} are {abbreviate(classes)}. Give images of its classes, or --labels FILE.json with "
+        '{"class of the images": "class of the run", ...}'
     )
 
 
@@ -157,8 +157,8 @@ def read_labels(path: str | Path) -> LabelFile:
     if isinstance(found, dict) and found and all(isinstance(value, str | int) for value in found.values()):
         return LabelFile(file, names=found)
     raise LabelError(
-        f"{file} holds neither a list of lists of class numbers, one a picture, as ReaL's real.json, nor an object "
-        '{"class of the pictures": "class of the run" or its number, ...}'
+        f"{file} holds neither a list of lists of class numbers, one an image, as ReaL's real.json, nor an object "
+        '{"class of the images": "class of the run" or its number, ...}'
     )
 
 
@@ -180,26 +180,26 @@ def read_subset(path: str | Path) -> list[str]:
 
 
 def labelled_places(source: Source, labels: LabelFile | None) -> np.ndarray:
-    """Return the places of the pictures that have a right answer: all, but for those ReaL's labellers gave none."""
+    """Return the places of the images that have a right answer: all, but for those ReaL's labellers gave none."""
     if labels is None or labels.lists is None:
         return np.arange(len(source))
     places = np.flatnonzero([bool(labels.lists[number]) for number in _numbers(source, labels)])
     if not len(places):
-        raise LabelError(f"{labels.path} has no label for any of the {len(source)} pictures")
+        raise LabelError(f"{labels.path} has no label for any of the {len(source)} images")
     return places
 
 
 def _match_used(
     source: Source, classes: tuple[str, ...], labels: LabelFile | None, whose: str
 ) -> tuple[np.ndarray, list[str]]:
-    """Return the model's class of each of the source's classes, -1 for those without pictures."""
+    """Return the model's class of each of the source's classes, -1 for those without images."""
     used = np.flatnonzero(source.counts())
     names = [source.classes[index] for index in used]
     notes = []
     if labels is not None and labels.names is not None:
         missing = [name for name in names if name not in labels.names]
         if missing:
-            raise LabelError(f"{labels.path} says nothing about the classes {abbreviate(missing)} of the pictures")
+            raise LabelError(f"{labels.path} says nothing about the classes {abbreviate(missing)} of the images")
         targets = [labels.names[name] for name in names]
         outside = [t for t in targets if isinstance(t, int) and not 0 <= t < len(classes)]
         if outside:
@@ -210,7 +210,7 @@ def _match_used(
     lookup = np.full(len(source.classes), -1, dtype=np.int64)
     lookup[used] = found
     if len(used) < len(classes):
-        notes.append(f"the pictures are of {len(set(found.tolist()))} of {whose}'s {len(classes)} classes")
+        notes.append(f"the images are of {len(set(found.tolist()))} of {whose}'s {len(classes)} classes")
     return lookup, [*how, *notes]
 
 
@@ -225,7 +225,7 @@ def _listed(source: Source, places: np.ndarray, labels: LabelFile, classes: int,
 
 
 def _numbers(source: Source, labels: LabelFile) -> list[int]:
-    """Return each picture's place in ReaL's list: by the number in its file's name, else in the order of file names."""
+    """Return each image's place in ReaL's list: by the number in its file's name, else in the order of file names."""
     assert labels.lists is not None
     names = [PurePosixPath(source.name(place)).name for place in range(len(source))]
     matches = [VALIDATION.search(name) for name in names]
@@ -233,11 +233,11 @@ def _numbers(source: Source, labels: LabelFile) -> list[int]:
         numbers = [int(match[1]) - 1 for match in matches if match]
         outside = [number for number in numbers if not 0 <= number < len(labels.lists)]
         if outside:
-            raise LabelError(f"{labels.path} has {len(labels.lists)} pictures; number {outside[0] + 1} was asked for")
+            raise LabelError(f"{labels.path} has {len(labels.lists)} images; number {outside[0] + 1} was asked for")
         return numbers
     if len(names) != len(labels.lists):
         raise LabelError(
-            f"{labels.path} has labels of {len(labels.lists)} pictures, and {len(names)} were given, whose file names "
+            f"{labels.path} has labels of {len(labels.lists)} images, and {len(names)} were given, whose file names "
             "do not tell their numbers (ILSVRC2012_val_00000001.JPEG); give the whole validation set"
         )
     return np.argsort(np.argsort(np.array(names), kind="stable"), kind="stable").tolist()

@@ -1,4 +1,4 @@
-"""How good answers are: accuracy, calibration, and the same over resampled pictures."""
+"""How good answers are: accuracy, calibration, and the same over resampled images."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from ...report.tally import Answered, Bin, Score, calibration, class_scores, con
 from ..bootstrap import Statistic, group_mean, one_hot
 
 BINS = 15
-ROWS = 4096  # pictures whose shares are held at a time
+ROWS = 4096  # images whose shares are held at a time
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model said to pictures, N each, in the order of their places.
+    """What a model said to images, N each, in the order of their places.
 
     Args:
         valid: the right classes, N, K bool; several where the labels allow several.
@@ -22,7 +22,7 @@ class Answers:
         nll: minus the logarithm of the right classes' share.
         brier: squared distance of the shares from the right answer; nearest one where several are right.
         top5: whether a right class is among the five with the largest shares.
-        single: each picture has one right class.
+        single: each image has one right class.
     """
 
     valid: np.ndarray
@@ -40,7 +40,7 @@ class Answers:
 
     @property
     def labels(self) -> np.ndarray:
-        """The right class of each picture, where there is one."""
+        """The right class of each image, where there is one."""
         return self.valid.argmax(1)
 
     def answered(self) -> Answered:
@@ -50,7 +50,7 @@ class Answers:
 
 
 def read_answers(logits: np.ndarray, valid: np.ndarray) -> Answers:
-    """Return what logits, N, K, say about pictures whose right classes are `valid`, N, K bool."""
+    """Return what logits, N, K, say about images whose right classes are `valid`, N, K bool."""
     blocks = range(0, max(len(logits), 1), ROWS)
     parts = [_read_block(logits[begin : begin + ROWS], valid[begin : begin + ROWS]) for begin in blocks]
     prediction, confidence, nll, brier, top5 = (np.concatenate(values) for values in zip(*parts, strict=True))
@@ -59,7 +59,7 @@ def read_answers(logits: np.ndarray, valid: np.ndarray) -> Answers:
 
 
 def _read_block(logits: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return prediction, confidence, nll, brier and top5 of some pictures."""
+    """Return prediction, confidence, nll, brier and top5 of some images."""
     logits = logits.astype(np.float64)
     shifted = logits - logits.max(1, keepdims=True)
     logs = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
@@ -72,8 +72,8 @@ def _read_block(logits: np.ndarray, valid: np.ndarray) -> tuple[np.ndarray, ...]
     return logits.argmax(1), shares.max(1), nll, brier, top5
 
 
-def picture_scores(answers: Answers) -> dict[str, np.ndarray]:
-    """Return the numbers that are means over pictures, N each: top1, top5 (of more than five classes), nll, brier."""
+def image_scores(answers: Answers) -> dict[str, np.ndarray]:
+    """Return the numbers that are means over images, N each: top1, top5 (of more than five classes), nll, brier."""
     found = {"top1": answers.correct, "nll": answers.nll}
     if answers.valid.shape[1] > 5:
         found["top5"] = answers.top5
@@ -83,7 +83,7 @@ def picture_scores(answers: Answers) -> dict[str, np.ndarray]:
 
 
 def set_statistics(answers: Answers) -> dict[str, Statistic]:
-    """Return the numbers that are not means over pictures: ece, and with one right class mean_class and mcc."""
+    """Return the numbers that are not means over images: ece, and with one right class mean_class and mcc."""
     found: dict[str, Statistic] = {"ece": expected_calibration_error(answers)}
     if answers.single:
         found["mean_class"] = mean_class_accuracy(answers)
@@ -100,7 +100,7 @@ def expected_calibration_error(answers: Answers, *, bins: int = BINS) -> Statist
 
 
 def mean_class_accuracy(answers: Answers) -> Statistic:
-    """Return the mean over classes of their accuracies as a statistic; classes without pictures do not count."""
+    """Return the mean over classes of their accuracies as a statistic; classes without images do not count."""
     return group_mean(answers.correct, answers.labels)
 
 
@@ -125,5 +125,5 @@ def reliability(answers: Answers) -> list[Bin]:
 
 
 def by_class(answers: Answers, classes: list[str]) -> list[Score]:
-    """Return every class' score; none where a picture may have several right classes."""
+    """Return every class' score; none where an image may have several right classes."""
     return class_scores(answers.answered(), classes) if answers.single else []

@@ -15,7 +15,7 @@ class ClassOptions:
     Args:
         labels: what a user's file says about labels.
         subset: classes the answer is chosen from.
-        attacks: to try on the pictures.
+        attacks: to try on the images.
     """
 
     labels: LabelFile | None = None

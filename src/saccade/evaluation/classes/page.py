@@ -22,7 +22,7 @@ def class_sentence(result: Findings) -> str:
     """Return how often the first run is right, and how the others differ."""
     first, mean = result.run(), mean_name(result.primary.name)
     top = first.metrics[result.primary.name]
-    text = f"{shorten(first.name, NAME)} is right in {top.value:.1%} of the pictures ({top.low:.1%} to {top.high:.1%})"
+    text = f"{shorten(first.name, NAME)} is right in {top.value:.1%} of the images ({top.low:.1%} to {top.high:.1%})"
     if mean in first.metrics:
         text += f", and in {first.metrics[mean].value:.1%} of them corrupted"
     text += "."
@@ -54,7 +54,7 @@ def calibration_section(result: Findings) -> Section | None:
 def class_section(result: Findings) -> Section | None:
     """Return the accuracy of every class; None where there are none."""
     first = result.run()
-    seen = sorted((s for s in first.classes if s.pictures), key=lambda s: (s.share, s.name))
+    seen = sorted((s for s in first.classes if s.samples), key=lambda s: (s.share, s.name))
     if not seen:
         return None
     if len(result.runs) == 1:
@@ -67,9 +67,9 @@ def class_section(result: Findings) -> Section | None:
         return number_cell(f"{score.share:.1%}", f"{low:.0%} to {high:.0%}")
 
     rows = [
-        [shorten(s.name, NAME), f"{s.pictures:,}", *(own(run, s.name) for run in result.runs.values())] for s in seen
+        [shorten(s.name, NAME), f"{s.samples:,}", *(own(run, s.name) for run in result.runs.values())] for s in seen
     ]
-    header = ["Class", "Pictures", *(shorten(name, NAME) for name in result.runs)]
+    header = ["Class", "Images", *(shorten(name, NAME) for name in result.runs)]
     numeric = range(1, len(header))
     caption = "Accuracy by class with Wilson's 95% interval, the first run's worst first"
     shown = table(header, rows[:WORST], caption=caption, numeric=numeric)
@@ -82,7 +82,7 @@ def class_section(result: Findings) -> Section | None:
 
 def _class_bars(seen: Sequence[Score]) -> Html:
     """Return the accuracy of every class of one run as bars, the worst first, those beyond a few folded."""
-    rows = [Interval(s.name, s.interval[0], s.share, s.interval[1], f"{s.correct:,} of {s.pictures:,}") for s in seen]
+    rows = [Interval(s.name, s.interval[0], s.share, s.interval[1], f"{s.correct:,} of {s.samples:,}") for s in seen]
     title = "Accuracy by class with Wilson's 95% interval, the worst first"
     shown = share_chart(rows[:WORST], title=title, measure="Accuracy", name_label="Class")
     if len(rows) <= WORST:
@@ -106,9 +106,9 @@ def attack_section(result: Findings) -> Section | None:
     starts = f"{attack['restarts']} start{'' if attack['restarts'] == 1 else 's'}"
     steps = f"{attack['steps']} step{'' if attack['steps'] == 1 else 's'}"
     about = (
-        "Each value of a picture may change by epsilon. FGSM moves once along the gradient's sign; PGD takes "
+        "Each value of an image may change by epsilon. FGSM moves once along the gradient's sign; PGD takes "
         f"{steps} of {attack['step']:g} epsilon from {starts}. What counts is the "
-        "worst point found for each picture, so PGD is never above FGSM."
+        "worst point found for each image, so PGD is never above FGSM."
     )
     chart = share_chart(rows, title="Accuracy under attack", measure="Accuracy", name_label="Attack")
     return Section("attacks", "Attacks", join(paragraph(about), chart))

@@ -19,7 +19,7 @@ KINDS = {"tokens": "attention among all tokens", "windows": "attention in window
 DENSITY = (
     "How evenly attention is spread. The entropy of a row of attention is 0 where a token looks at one other, and log "
     "N, the bound, where it looks at all N alike; a mean near the bound is dense attention, and the 15th percentile "
-    "shows how sparse the sparser rows are. The distance is how far a token looks on average, in sides of the picture "
+    "shows how sparse the sparser rows are. The distance is how far a token looks on average, in sides of the image "
     "(for windows: of the window), horizontal and vertical added. The Jacobian's norm is how strongly the softmax "
     "reacts to a small change of its input: most, 1 - 1/N, at uniform attention."
 )
@@ -31,11 +31,11 @@ MAPS = (
 
 
 def density_view(captured: Captured, count: int) -> list[View]:
-    """Return for every picture the entropy, the distance and the Jacobian's norm of every layer's attention.
+    """Return for every image the entropy, the distance and the Jacobian's norm of every layer's attention.
 
     Args:
         captured: what `capture` recorded.
-        count: how many pictures there are.
+        count: how many images there are.
     """
     title = "How dense attention is"
     if not captured.attention:
@@ -54,11 +54,11 @@ def density_view(captured: Captured, count: int) -> list[View]:
 
 
 def describe(layer: AttentionMap, index: int) -> dict[str, Any]:
-    """Return the numbers of one layer's attention for one picture, as JSON can hold them.
+    """Return the numbers of one layer's attention for one image, as JSON can hold them.
 
     Args:
         layer: what was measured.
-        index: of the picture.
+        index: of the image.
     """
     mean, (low, high) = spread(layer.entropy[index])
     norm, (norm_low, _) = spread(layer.jacobian[index])
@@ -91,11 +91,11 @@ def describe(layer: AttentionMap, index: int) -> dict[str, Any]:
 
 
 def attention_view(captured: Captured, pixels: Sequence[np.ndarray], *, heads: Heads = "mean") -> list[View]:
-    """Return for every picture the thresholded attention map of every layer whose tokens lie on a grid.
+    """Return for every image the thresholded attention map of every layer whose tokens lie on a grid.
 
     Args:
         captured: what `capture` recorded.
-        pixels: the pictures, each H, W, 3 uint8.
+        pixels: the images, each H, W, 3 uint8.
         heads: "mean" averages over the heads of a layer; "all" draws each beside it, numbers from 0 those alone.
     """
     title = "What attention looks at"
@@ -105,7 +105,7 @@ def attention_view(captured: Captured, pixels: Sequence[np.ndarray], *, heads: H
         if captured.attention:
             windowed = any(layer.grid.kind == "windows" for layer in captured.attention)
             troubles = sorted({layer.grid.trouble for layer in captured.attention if layer.grid.trouble})
-            reason = f"No map can be laid over the picture: {'; '.join(troubles) or 'all attention is inside windows'}."
+            reason = f"No map can be laid over the image: {'; '.join(troubles) or 'all attention is inside windows'}."
             if windowed and troubles:
                 reason += " Attention inside windows is not put together, since windows may be shifted or spread out."
         return [View("attention", title, MAPS, absent=reason) for _ in pixels]
@@ -114,7 +114,7 @@ def attention_view(captured: Captured, pixels: Sequence[np.ndarray], *, heads: H
     if left_out:
         about += (
             f" {left_out} of {len(captured.attention)} layers attend inside windows or among slots and are not drawn: "
-            "their tokens have no fixed place on the whole picture."
+            "their tokens have no fixed place on the whole image."
         )
     return [
         View("attention", title, about, figures=[_map_figure(layer, index, image, heads) for layer in drawn])
@@ -152,7 +152,7 @@ def _map_figure(layer: AttentionMap, index: int, image: np.ndarray, heads: Heads
     assert layer.grid.key_grid is not None
     image = enlarge(image)
     tile, places = _map_tile(words.mean(0), layer, image)
-    tiles, captions, by_head = [image, tile], ["picture", "mean of the heads"], []
+    tiles, captions, by_head = [image, tile], ["image", "mean of the heads"], []
     for head in _chosen(heads, layer):
         tile, share = _map_tile(words[head], layer, image)
         tiles.append(tile)
@@ -182,7 +182,7 @@ def _map_figure(layer: AttentionMap, index: int, image: np.ndarray, heads: Heads
 
 
 def _map_tile(words: Tensor, layer: AttentionMap, image: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return a thresholded map over a picture, and the share of places in it."""
+    """Return a thresholded map over an image, and the share of places in it."""
     assert layer.grid.key_grid is not None
     heat, places = threshold(words.reshape(layer.grid.key_grid).numpy())
     bare = upsample(heat, *image.shape[:2], smooth=False)[..., None] > 0
@@ -214,7 +214,7 @@ def _charts(kind: str, rows: Sequence[dict[str, Any]]) -> Html:
     shared: dict[str, Any] = {"x_label": "attention layer", "zero": True}
     charts = [line_chart(lines, title=f"Entropy, {KINDS[kind]}", y_label="nats", **shared)]
     if any(row["distance"] is not None for row in rows):
-        side = "window" if kind == "windows" else "picture"
+        side = "window" if kind == "windows" else "image"
         charts.append(
             line_chart({"mean": line("distance")}, title="Distance looked at", y_label=f"sides of the {side}", **shared)
         )
@@ -250,7 +250,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Html:
 def _caption(kind: str, rows: Sequence[dict[str, Any]]) -> str:
     near = np.mean([row["entropy"] / row["entropy_bound"] for row in rows if row["entropy"] and row["entropy_bound"]])
     windows = sorted({row["windows"] for row in rows}, reverse=True)
-    text = f" Each map is of one window; there are {', '.join(map(str, windows))} to a picture." * (kind == "windows")
+    text = f" Each map is of one window; there are {', '.join(map(str, windows))} to an image." * (kind == "windows")
     text += " Slots are clusters of places, so that there is no distance between them." * (kind == "slots")
     verb = "layers have" if len(rows) > 1 else "layer has"
     return f"{len(rows)} {verb} {KINDS[kind]}; the mean entropy is {near:.0%} of its bound.{text}"

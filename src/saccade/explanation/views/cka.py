@@ -1,4 +1,4 @@
-"""How alike layers represent pictures: linear CKA, with the unbiased estimate of HSIC by minibatches or the biased."""
+"""How alike layers represent images: linear CKA, with the unbiased estimate of HSIC by minibatches or the biased."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +11,20 @@ from torch import Tensor, nn
 from ...layers.numerics import upcast
 from ...loading import LoadedModel
 from ...plugins.tokens import find_layers
+from ...ranges import require_choice
 from ...report import heat_map
 from ...report.plain import to_json
 from ..recording import eval_mode, record
 from ..request import Estimator, ViewRequest, register_view
 from ..view import Figure, View
 
-TITLE = "Which layers represent pictures alike"
+TITLE = "Which layers represent images alike"
 ABOUT = (
-    "Centred kernel alignment (CKA) of two layers is 1 where the pictures that are alike for one are alike for the "
+    "Centred kernel alignment (CKA) of two layers is 1 where the images that are alike for one are alike for the "
     "other, and 0 where they have nothing in common; turning or scaling a layer's features does not change it. Blocks "
     "of dark cells are stages in which little changes."
 )
-FEWEST = 4  # pictures: the unbiased estimate divides by n - 3
+FEWEST = 4  # images: the unbiased estimate divides by n - 3
 ADVISED = 32
 
 
@@ -36,16 +37,16 @@ class Similarity:
         columns: names of the other's, or of the same one's.
         values: rows, columns; an unbiased estimate, which may pass 0 and 1 by its error, or the biased one.
         errors: standard errors of the values by the jackknife over batches; None where there is one batch.
-        pictures: how many were used.
+        images: how many were used.
         batches: in how many batches.
-        left_out: layers whose features do not belong to one picture each.
+        left_out: layers whose features do not belong to one image each.
     """
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     values: np.ndarray
     errors: np.ndarray | None
-    pictures: int
+    images: int
     batches: int
     left_out: tuple[str, ...] = ()
 
@@ -63,31 +64,30 @@ def cka(
 ) -> Similarity:
     """Compute CKA between the layers of a model, or between those of two models.
 
-    A layer's features are all its numbers for a picture, all tokens and channels, in one row; nothing is pooled.
+    A layer's features are all its numbers for an image, all tokens and channels, in one row; nothing is pooled.
 
     Args:
         model: the first model.
         images: at least 4, as it takes them, N, C, H, W.
         other: the second model; the first itself if not given.
-        other_images: the same pictures as the second model takes them, if otherwise.
-        batch_size: pictures at a time, at least 4; a larger batch has a smaller error. 32 if not given, and all at once
+        other_images: the same images as the second model takes them, if otherwise.
+        batch_size: images at a time, at least 4; a larger batch has a smaller error. 32 if not given, and all at once
             for "biased", as its paper has it.
         layers: names of the first model's layers, and of the second's; its blocks if not given.
         estimator: of HSIC: "unbiased", or "biased", that of the NomMer paper (supplement E.2), which is too high for
-            few pictures and many features.
+            few images and many features.
     """
-    if estimator not in ("unbiased", "biased"):
-        raise ValueError(f"estimator={estimator!r} was given; allowed are 'unbiased' and 'biased'")
+    require_choice("estimator", estimator, ("unbiased", "biased"))
     if batch_size is None:
         batch_size = 32 if estimator == "unbiased" else max(len(images), FEWEST)
     measure = hsic if estimator == "unbiased" else biased_hsic
     if len(images) < FEWEST or batch_size < FEWEST:
         raise ValueError(
-            f"{len(images)} pictures in batches of {batch_size} were given; the unbiased estimate of CKA needs at "
+            f"{len(images)} images in batches of {batch_size} were given; the unbiased estimate of CKA needs at "
             f"least {FEWEST} in a batch, and {ADVISED} or more to be of use"
         )
     if other_images is not None and len(other_images) != len(images):
-        raise ValueError(f"{len(images)} and {len(other_images)} pictures were given; both models need the same ones")
+        raise ValueError(f"{len(images)} and {len(other_images)} images were given; both models need the same ones")
     count = max(len(images) // batch_size, 1)
     rows, columns = _Features(model, layers), None if other is None else _Features(other, layers)
     cross, one, two = [], [], []
@@ -105,7 +105,7 @@ def cka(
         columns=tuple((columns or rows).names),
         values=values.numpy(),
         errors=_jackknife(torch.stack(cross), torch.stack(one), torch.stack(two)),
-        pictures=len(images),
+        images=len(images),
         batches=count,
         left_out=(*rows.left_out, *(columns.left_out if columns is not None else ())),
     )
@@ -116,7 +116,7 @@ def hsic(one: Tensor, other: Tensor) -> Tensor:
 
     Args:
         one: kernel matrices ..., n, n; their diagonals do not count.
-        other: of the same pictures.
+        other: of the same images.
     """
     n = one.shape[-1]
     one, other = (x.masked_fill(torch.eye(n, dtype=torch.bool, device=x.device), 0) for x in (one, other))
@@ -131,7 +131,7 @@ def biased_hsic(one: Tensor, other: Tensor) -> Tensor:
 
     Args:
         one: kernel matrices ..., n, n.
-        other: of the same pictures.
+        other: of the same images.
     """
     n = one.shape[-1]
     centre = torch.eye(n, dtype=one.dtype, device=one.device) - 1 / n
@@ -160,7 +160,7 @@ class _Features:
             )
 
     def grams(self, images: Tensor) -> Tensor:
-        """Return the kernels of all layers, L, n, n; a layer that does not keep pictures apart is dropped for good."""
+        """Return the kernels of all layers, L, n, n; a layer that does not keep images apart is dropped for good."""
         with eval_mode(self.model), record(self.modules) as recorded:
             self.model(images)
         kept, kernels = [], []
@@ -172,7 +172,7 @@ class _Features:
             kept.append((name, module))
             kernels.append(linear_kernel(features.reshape(len(images), -1)))
         if not kernels:
-            raise ValueError(f"no layer of {type(self.model).__name__} gives features that belong to one picture each")
+            raise ValueError(f"no layer of {type(self.model).__name__} gives features that belong to one image each")
         self.names, self.modules = [name for name, _ in kept], [module for _, module in kept]
         return torch.stack(kernels)
 
@@ -204,14 +204,14 @@ def cka_view(
     batch_size: int | None = None,
     estimator: Estimator = "unbiased",
 ) -> list[View]:
-    """Return the similarity of all pairs of layers, the same for every picture.
+    """Return the similarity of all pairs of layers, the same for every image.
 
     Args:
         model: any.
-        samples: pictures to compare layers by, as the model takes them, N, C, H, W.
-        count: how many pictures the page is about.
+        samples: images to compare layers by, as the model takes them, N, C, H, W.
+        count: how many images the page is about.
         other: a second model, whose layers are compared with those of the first.
-        other_samples: the same pictures as the second model takes them, if otherwise.
+        other_samples: the same images as the second model takes them, if otherwise.
         names: of both models.
         layers: see `cka`.
         batch_size: see `cka`.
@@ -219,14 +219,14 @@ def cka_view(
     """
     if len(samples) < FEWEST:
         absent = (
-            f"CKA compares how a layer tells many pictures apart; it was given {len(samples)}. The unbiased estimate "
+            f"CKA compares how a layer tells many images apart; it was given {len(samples)}. The unbiased estimate "
             f"needs at least {FEWEST} and is of use from {ADVISED} on: give more, or a set by --data (data= in Python)."
         )
         return [View("cka", TITLE, ABOUT, absent=absent) for _ in range(count)]
     shared: dict[str, Any] = {"batch_size": batch_size, "layers": layers, "estimator": estimator}
     found = [(names[0], names[0], cka(model, samples, **shared))]
     if not np.isfinite(found[0][2].values).any():
-        absent = "The pictures given are all alike to every layer, so that there is nothing to compare."
+        absent = "The images given are all alike to every layer, so that there is nothing to compare."
         return [View("cka", TITLE, ABOUT, absent=absent) for _ in range(count)]
     if other is not None:
         shared["layers"] = None
@@ -238,10 +238,10 @@ def cka_view(
 def _figure(place: int, one: str, other: str, found: Similarity, *, estimator: Estimator) -> Figure:
     values = np.clip(found.values, 0, 1)
     error = "" if found.errors is None else f" Standard errors are at most {np.nanmax(found.errors):.2g}."
-    few = " These are few; take the map as a sketch." if found.pictures < ADVISED else ""
-    left = f" Left out, since they fold pictures: {', '.join(found.left_out)}." if found.left_out else ""
+    few = " These are few; take the map as a sketch." if found.images < ADVISED else ""
+    left = f" Left out, since they fold images: {', '.join(found.left_out)}." if found.left_out else ""
     whose = f"the layers of {one}" if one == other else f"the layers of {one} (rows) and of {other} (columns)"
-    how = f"by {found.pictures} pictures in {found.batches} batches, {estimator} estimate"
+    how = f"by {found.images} images in {found.batches} batches, {estimator} estimate"
     caption = f"CKA between {whose}, {how}.{error}{few}{left}"
     chart = heat_map(
         values,
@@ -262,7 +262,7 @@ def _figure(place: int, one: str, other: str, found: Similarity, *, estimator: E
         "columns": list(found.columns),
         "values": to_json(found.values),
         "errors": None if found.errors is None else to_json(found.errors),
-        "pictures": found.pictures,
+        "images": found.images,
         "batches": found.batches,
         "estimator": estimator,
     }

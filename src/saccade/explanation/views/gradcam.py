@@ -1,4 +1,4 @@
-"""Grad-CAM: the places of a picture that speak for a class, for any network with a map of features."""
+"""Grad-CAM: the places of an image that speak for a class, for any network with a map of features."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,12 +49,12 @@ class FeatureMap:
     channels_last: bool = False
 
     def as_map(self, values: Tensor, host: Host, size: tuple[int, int]) -> Tensor:
-        """Bring the features or their gradient to B, C, H, W; refuse a map that has not the picture's proportions."""
+        """Bring the features or their gradient to B, C, H, W; refuse a map that has not the image's proportions."""
         if values.ndim == 4:
             rows, columns = values.shape[1:3] if self.channels_last else values.shape[2:]
             even = size[1] / size[0]
             if abs(columns - even * rows) > 1 + even:  # strides round each side by less than one cell
-                raise HostError(f"{self.layer} has {rows} x {columns} cells, which are no places of the picture")
+                raise HostError(f"{self.layer} has {rows} x {columns} cells, which are no places of the image")
         layout: Any = "NLC" if values.ndim == 3 else "NHWC" if self.channels_last else "NCHW"
         fits = host.grid if host.grid and values.shape[1] - self.prefix == host.grid[0] * host.grid[1] else None
         return split_tokens(values, layout=layout, prefix_tokens=self.prefix, grid=fits, image_size=size).as_map()
@@ -66,7 +66,7 @@ class Cams:
 
     Attributes:
         layer: where the features were read.
-        targets: B; the class of each picture.
+        targets: B; the class of each image.
         heat: by part of the answer ("both", "class", "words"), each B, H, W, from 0 to 1.
         logits: by part of the answer, each B; what it gives the class.
         peak: by part, each B; the greatest value before it was made 1, 0 where nothing speaks for the class.
@@ -88,13 +88,13 @@ def gradcam_view(
     classes: Sequence[str] | None = None,
     numbers: bool = False,
 ) -> list[View]:
-    """Return for every picture the places that speak for its class; for a second-order head also part by part.
+    """Return for every image the places that speak for its class; for a second-order head also part by part.
 
     Args:
-        model: any that gives each picture a score for every class or label, or tells numbers.
+        model: any that gives each image a score for every class or label, or tells numbers.
         images: B, C, H, W as the model takes them.
-        pixels: the pictures, each H, W, 3 uint8.
-        targets: the class to ask about, one or one for each picture; the best-scored one if not given.
+        pixels: the images, each H, W, 3 uint8.
+        targets: the class to ask about, one or one for each image; the best-scored one if not given.
         classes: names of the classes, or of the columns.
         numbers: whether the answers are numbers: none of them is the best, so the first is asked about.
     """
@@ -113,17 +113,17 @@ def compute_gradcam(model: nn.Module, images: Tensor, *, targets: int | Sequence
     block's attention is used. Raises HostError with the reason where there is no such map.
 
     Args:
-        model: any classifier of pictures.
+        model: any classifier of images.
         images: B, C, H, W.
         targets: as in `gradcam_view`.
     """
     host = find_host(model)
     if host.text:
-        raise HostError(f"{host.name} reads words, so there are no places of a picture")
+        raise HostError(f"{host.name} reads words, so there are no places of an image")
     size = (images.shape[2], images.shape[3])
     with torch.inference_mode(False), torch.enable_grad(), eval_mode(model):
         with record_maps(host, len(images)) as maps, record_head(model) as call:
-            # The gradient flows from the pictures on, whichever parameters are frozen.
+            # The gradient flows from the images on, whichever parameters are frozen.
             answer = model(images.detach().clone().requires_grad_())
         logits = _logits(host, answer)
         chosen = choose_targets(logits, targets)
@@ -156,7 +156,7 @@ def _choose(
     """Return the first map where every part of the answer has a gradient, else where the whole answer has one."""
     maps = [one for one in maps if one.tensor.requires_grad][:TRIED]
     if not maps:
-        raise HostError(f"{host.name} has no map of features: nothing in it keeps the places of the picture apart")
+        raise HostError(f"{host.name} has no map of features: nothing in it keeps the places of the image apart")
     answers = {}
     for name, part in parts.items():
         answers[name] = torch.autograd.grad(
@@ -294,7 +294,7 @@ def _gradcam(request: ViewRequest) -> list[View]:
     model = Pooled(request.model) if is_dense(request.captured.output) else request.model
     answer = next((answer for answer in request.answers if answer is not None), None)
     given: Any = {"classes": request.classes, "numbers": answer is not None and not shares_of(answer)}
-    # One picture at a time: a backward pass keeps all that passed through the network.
+    # One image at a time: a backward pass keeps all that passed through the network.
     return [
         gradcam_view(model, request.images[i : i + 1], [pixels], **given)[0] for i, pixels in enumerate(request.pixels)
     ]

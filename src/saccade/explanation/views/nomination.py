@@ -1,4 +1,4 @@
-"""Which context every place of a picture nominates in the layers of a NomMer."""
+"""Which context every place of an image nominates in the layers of a NomMer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from ..view import Figure, View
 
 TITLE = "What every place nominates"
 ABOUT = (
-    "At every place of the picture a layer chooses between three kinds of context. Red: a convolution over the "
-    "neighbourhood. Green: attention within a window. Blue: attention over the whole picture, compressed. The hard map "
+    "At every place of the image a layer chooses between three kinds of context. Red: a convolution over the "
+    "neighbourhood. Green: attention within a window. Blue: attention over the whole image, compressed. The hard map "
     "shows the best-scored choice alone; the soft map mixes the colours by the softmax of the scores: a mixed colour "
     "is an undecided place."
 )
@@ -48,12 +48,12 @@ class Nomination:
 def nomination_view(
     model: nn.Module, images: Tensor, pixels: Sequence[np.ndarray], *, recorded: Recorded | None = None
 ) -> list[View]:
-    """Return for every picture its nomination maps and the shares of each kind of context per layer.
+    """Return for every image its nomination maps and the shares of each kind of context per layer.
 
     Args:
         model: any; only one with nominators has something to show.
         images: B, C, H, W as the model takes them.
-        pixels: the pictures, each H, W, 3 uint8.
+        pixels: the images, each H, W, 3 uint8.
         recorded: what passed the `nomination_taps` for these images; the model is run if not given.
     """
     layers = read_nominations(model, images, recorded=recorded)
@@ -109,7 +109,7 @@ def _view(layers: Sequence[Nomination], index: int, image: np.ndarray) -> View:
     rows = [{"layer": figure.layer, **figure.numbers} for figure in figures]
     charts = grid(_chart(rows, "hard"), _chart(rows, "soft"))
     caption = (
-        "How much of the picture each kind of context gets, layer by layer: counted by the best choice (hard), and "
+        "How much of the image each kind of context gets, layer by layer: counted by the best choice (hard), and "
         "averaged over the softmax (soft). In each layer the shares sum to 100 %."
     )
     summary = Figure("nomination-shares", caption, chart=charts)
@@ -135,7 +135,7 @@ def _figure(layer: Nomination, index: int, depth: int, image: np.ndarray) -> Fig
     return Figure(
         f"nomination-{depth}",
         caption,
-        pixels=montage([image, *drawn], captions=["picture", "hard nomination", "soft nomination"]),
+        pixels=montage([image, *drawn], captions=["image", "hard nomination", "soft nomination"]),
         numbers=numbers,
         layer=layer.layer,
         depth=depth,

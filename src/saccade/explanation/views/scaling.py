@@ -40,11 +40,11 @@ class Scaling(NamedTuple):
 
 
 def scaling_view(model: nn.Module, count: int) -> list[View]:
-    """Return the scaling weights of CB_S by depth, the same for every picture.
+    """Return the scaling weights of CB_S by depth, the same for every image.
 
     Args:
         model: any; only one with ContextBroadcast(scale=True) has something to show.
-        count: how many pictures there are.
+        count: how many images there are.
     """
     title = "How much of the mean each layer takes"
     found = scaling_weights(model)

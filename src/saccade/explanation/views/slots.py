@@ -1,4 +1,4 @@
-"""Which places of a picture the semantic slots of a GLNet stand for, block by block and as training went on."""
+"""Which places of an image the semantic slots of a GLNet stand for, block by block and as training went on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ from ..view import Figure, View
 
 TITLE = "What the slots stand for"
 ABOUT = (
-    "A block gathers the picture into a few slots and lets them exchange information. A slot's map shows how much each "
+    "A block gathers the image into a few slots and lets them exchange information. A slot's map shows how much each "
     "place counts in it, from dark (least) to light yellow (most); every map is stretched to its own range. In the map "
     "of all slots each place has the colour of the slot that it is closest to, so places of one colour are treated as "
     "belonging together. The four single maps are those that represent the others best (k-medoids)."
 )
 ABSENT = (
-    "This model has no semantic slots: no block gathers the picture into slots. GLNet models have them, such as "
+    "This model has no semantic slots: no block gathers the image into slots. GLNet models have them, such as "
     "glnet_nano or glnet_stl."
 )
 SHOWN = 4  # representative slots
@@ -50,12 +50,12 @@ class Slots:
 def slots_view(
     model: nn.Module, images: Tensor, pixels: Sequence[np.ndarray], *, recorded: Recorded | None = None
 ) -> list[View]:
-    """Return for every picture the assignment maps of each block's slots.
+    """Return for every image the assignment maps of each block's slots.
 
     Args:
         model: any; only one with slots has something to show.
         images: B, C, H, W as the model takes them.
-        pixels: the pictures, each H, W, 3 uint8.
+        pixels: the images, each H, W, 3 uint8.
         recorded: what passed the `slot_taps` for these images; the model is run if not given.
     """
     blocks = read_slots(model, images, recorded=recorded)
@@ -77,12 +77,12 @@ def slots_over_checkpoints(
     layer: str | int | None = None,
     note: str = "",
 ) -> list[View]:
-    """Return for every picture the maps of the same slots of one block, as training went on.
+    """Return for every image the maps of the same slots of one block, as training went on.
 
     Args:
         models: a name such as "step 100" and the model with the weights it had then, oldest first.
         images: B, C, H, W as the models take them.
-        pixels: the pictures, each H, W, 3 uint8.
+        pixels: the images, each H, W, 3 uint8.
         layer: number of the block with slots, from 1, or the path of it or of its slot mixer; the middle one of the
             network if not given, GLNet-STL's fifth.
         note: what to say of the checkpoints, such as that a run kept no more.
@@ -187,7 +187,7 @@ def _figure(block: Slots, index: int, depth: int, image: np.ndarray) -> Figure:
     image = enlarge(image)
     tiles = [image, label_overlay(image, labels, len(weights)), draw_all(weights)]
     tiles += [heat_overlay(image, _stretch(weights[slot])) for slot in chosen]
-    captions = ["picture", f"{len(weights)} slots, one colour each", "the map of every slot"]
+    captions = ["image", f"{len(weights)} slots, one colour each", "the map of every slot"]
     captions += [f"slot {slot}" for slot in chosen]
     sizes = np.bincount(nearest, minlength=len(chosen))
     numbers = {

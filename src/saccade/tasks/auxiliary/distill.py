@@ -85,8 +85,7 @@ class Distillation(Taught):
             "output", the logits (of two heads, their mean), and what there is of "loss", "classification" and
             "distillation".
         """
-        if draws:
-            raise TypeError(f"Distillation was given {', '.join(draws)}, which it has no use for")
+        self.refuse_draws(draws)
         images, targets = batch["image"], batch.get("target")
         output, for_labels, for_teacher = _heads(self.ask(batch))
         result = {"output": output}
@@ -113,7 +112,7 @@ class Distillation(Taught):
 
 
 def soft_loss(logits: Tensor, taught: Tensor, *, temperature: float) -> Tensor:
-    """Return the mean divergence from the teacher's distribution over pictures, times the squared temperature."""
+    """Return the mean divergence from the teacher's distribution over images, times the squared temperature."""
     own = F.log_softmax(upcast(logits) / temperature, dim=-1)
     other = F.log_softmax(upcast(taught).to(own.dtype) / temperature, dim=-1)
     return F.kl_div(own, other, reduction="batchmean", log_target=True) * temperature**2

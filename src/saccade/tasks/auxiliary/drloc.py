@@ -25,10 +25,11 @@ from ...layers.relative_location import (
 )
 from ...plugins.registry import register_plugin
 from ...plugins.tokens import HostError, Layout, find_host
+from ...ranges import require_choice
 from ..classification.task import Classify
 from ..task import Task
 from .around import Around
-from .grids import Found, GridReader, Grids, Source, image_size
+from .grids import Found, GridReader, Grids, Source, image_size, move_like
 
 RISE = 20  # epochs, as published
 Features = Callable[[nn.Module, Tensor], tuple[Any, Tensor]]
@@ -102,11 +103,11 @@ class RelativeLocalization(Around):
         prefix_tokens: int | None = None,
         layout: Layout | None = None,
     ) -> None:
-        _check("schedule", schedule, ("triangle", "constant"))
-        _check("loss", loss, LOSSES)
-        _check("unit", unit, UNITS if loss == "l1" else ("cells",))
-        _check("prior_on", prior_on, ("variance", "deviation"))
-        _check("grids", grids, ("last", "stages", "blocks"))
+        require_choice("schedule", schedule, ("triangle", "constant"))
+        require_choice("loss", loss, LOSSES)
+        require_choice("unit", unit, UNITS if loss == "l1" else ("cells",))
+        require_choice("prior_on", prior_on, ("variance", "deviation"))
+        require_choice("grids", grids, ("last", "stages", "blocks"))
         if pairs < 1:
             raise ValueError(f"pairs={pairs} was given; at least one pair of cells is needed")
         super().__init__(model if isinstance(model, Task) else Classify(model, label_smoothing=label_smoothing))
@@ -140,10 +141,8 @@ class RelativeLocalization(Around):
         )
         # A tensor, so that a new weight needs no new compilation.
         self.register_buffer("strength", torch.tensor(float(self.weight)), persistent=False)
-        like = next(self.model.parameters(), None)
-        if like is not None:
-            self.locators.to(device=like.device, dtype=like.dtype)
-            self.strength = self.strength.to(like.device)
+        move_like(self.locators, self.model)
+        self.strength = self.strength.to(next(self.locators.parameters()).device)
         if self.features is None:
             self.reader.listen()
 
@@ -293,8 +292,3 @@ OTHERS = Recipe(weight=0.5, pool=7, norm=False)
 def _recipe(model: nn.Module) -> Recipe:
     host = getattr(model, "backbone", model)  # under a task's head
     return next((RECIPES[kind.__name__] for kind in type(host).__mro__ if kind.__name__ in RECIPES), OTHERS)
-
-
-def _check(name: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r} was given; allowed are {', '.join(allowed)}")

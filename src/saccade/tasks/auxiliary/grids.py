@@ -41,6 +41,13 @@ class Found:
     skip: int = 0
 
 
+def move_like(module: nn.Module, model: nn.Module) -> None:
+    """Bring a module to where a model is, and to its precision."""
+    like = next(model.parameters(), None)
+    if like is not None:
+        module.to(device=like.device, dtype=like.dtype)
+
+
 class GridReader:
     """Hears a host's grids pass while it runs, through hooks that do nothing outside `open` and `close`."""
 

@@ -13,7 +13,7 @@ from .label_maps import LabelMaps
 
 @dataclass(frozen=True)
 class LabelEncoder:
-    """Adds to a sample the best classes of its picture's places, and which part of the picture its image shows.
+    """Adds to a sample the best classes of its image's places, and which part of the image its image shows.
 
     Args:
         encode: makes tensors of samples, by a frame.

@@ -1,4 +1,4 @@
-"""Labels of every place of every picture, on disk: the best classes of each place, in safetensors, read by name."""
+"""Labels of every place of every image, on disk: the best classes of each place, in safetensors, read by name."""
 
 import json
 import os
@@ -16,6 +16,7 @@ from torch import Tensor
 from ...config import ConfigError
 from ...files import open_regular, read_small, whole_file, write_text
 from ...layers.numerics import upcast
+from ...ranges import require_choice
 from .teacher import SoftLabels, TeacherLabels, Values, resample
 
 MANIFEST = "labels.json"
@@ -24,7 +25,7 @@ MANIFEST_BYTES, MOST_CLASSES = 2**26, 2**20
 
 
 class LabelMaps:
-    """Reads what `save_label_maps` wrote, a picture at a time, without loading the rest.
+    """Reads what `save_label_maps` wrote, an image at a time, without loading the rest.
 
     Args:
         path: the folder.
@@ -41,9 +42,9 @@ class LabelMaps:
         self._rows: dict[str, tuple[str, int]] = {}
         for shard in self.shards:
             self._rows |= {name: (shard, row) for row, name in enumerate(self._names(shard))}
-        if len(self._rows) != manifest["pictures"]:
+        if len(self._rows) != manifest["images"]:
             raise OSError(
-                f"{self.path} holds {len(self._rows)} pictures, its {MANIFEST} counts {manifest['pictures']}; a file "
+                f"{self.path} holds {len(self._rows)} images, its {MANIFEST} counts {manifest['images']}; a file "
                 "was exchanged. Make the maps again"
             )
 
@@ -60,7 +61,7 @@ class LabelMaps:
         return {**self.__dict__, "_files": {}}  # files are opened anew where a copy or another process reads
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return a picture's whole map, classes, H, W: of probabilities, or of logits, as they were saved."""
+        """Return an image's whole map, classes, H, W: of probabilities, or of logits, as they were saved."""
         index, value = self.best(name)
         return self._fill(index[None], value[None])[0]
 
@@ -80,13 +81,13 @@ class LabelMaps:
         return self
 
     def align(self, index: Tensor, value: Tensor, grid: tuple[int, int], *, boxes: Tensor, flips: Tensor) -> SoftLabels:
-        """Return the labels of parts of pictures, by RoI-align.
+        """Return the labels of parts of images, by RoI-align.
 
         Args:
-            index: the best classes of the pictures' places, B, k, H, W.
+            index: the best classes of the images' places, B, k, H, W.
             value: their values, B, k, H, W.
             grid: rows and columns of the tokens.
-            boxes: left, top, right and bottom of the parts, as shares of the pictures, B, 4.
+            boxes: left, top, right and bottom of the parts, as shares of the images, B, 4.
             flips: which were mirrored from left to right after, B bool.
         """
         full = self._fill(index.long(), value.float())
@@ -107,18 +108,18 @@ class LabelMaps:
         flips: Tensor | None = None,
         device: torch.device | str | None = None,
     ) -> SoftLabels:
-        """Return the labels of pictures, or of crops of them, by RoI-align.
+        """Return the labels of images, or of crops of them, by RoI-align.
 
         Args:
-            names: of the pictures.
+            names: of the images.
             grid: rows and columns of the tokens.
-            crops: top, left, height and width of what was cut out of each, as shares of the picture, B, 4.
+            crops: top, left, height and width of what was cut out of each, as shares of the image, B, 4.
             flips: which were mirrored from left to right after, B.
             device: where to.
         """
         boxes = _boxes(crops, len(names))
         if flips is not None and tuple(flips.shape) != (len(names),):
-            raise ValueError(f"flips of shape {tuple(flips.shape)} were given for {len(names)} pictures; give one each")
+            raise ValueError(f"flips of shape {tuple(flips.shape)} were given for {len(names)} images; give one each")
         best = [self.best(name) for name in names]
         sizes: dict[torch.Size, list[int]] = {}  # maps of one size are read together
         for number, (index, _) in enumerate(best):
@@ -137,12 +138,12 @@ class LabelMaps:
         return self._shares(labels)
 
     def best(self, name: str) -> tuple[Tensor, Tensor]:
-        """Return the best classes of a picture's places and their values, k, H, W."""
+        """Return the best classes of an image's places and their values, k, H, W."""
         if name not in self:
             some = ", ".join(repr(known) for known in list(self._rows)[:3])
             raise ValueError(
-                f"{self.path} has no labels of {name!r}; it has those of {len(self)} pictures ({some}, ...). Give "
-                "names as they were when the maps were made, or make the maps of this picture"
+                f"{self.path} has no labels of {name!r}; it has those of {len(self)} images ({some}, ...). Give "
+                "names as they were when the maps were made, or make the maps of this image"
             )
         shard, row = self._rows[name]
         file = self._open(shard)
@@ -165,7 +166,7 @@ class LabelMaps:
         return full / full.sum(1, keepdim=True)  # half precision rounded
 
     def _names(self, shard: str) -> list[str]:
-        """Return the names of a file's pictures, or refuse what no maps are: the file may be a stranger's."""
+        """Return the names of a file's images, or refuse what no maps are: the file may be a stranger's."""
         file = self._open(shard)
         try:
             names = json.loads((file.metadata() or {}).get("names", "[]"))
@@ -202,18 +203,17 @@ def save_label_maps(
     shard_size: int = 4096,
     classes: Sequence[str] | None = None,
 ) -> LabelMaps:
-    """Write the best classes of every place of every picture, and return what reads them.
+    """Write the best classes of every place of every image, and return what reads them.
 
     Args:
         path: folder to make; refused if there are labels in it.
-        maps: name and map, classes, H, W, of each picture.
+        maps: name and map, classes, H, W, of each image.
         top: classes to keep of each place.
         values: what the maps hold, "probabilities" or "logits"; the published maps hold logits.
-        shard_size: most pictures in a file.
+        shard_size: most images in a file.
         classes: names of the classes, so that no other data is trained on them.
     """
-    if values not in ("probabilities", "logits"):
-        raise ValueError(f"values={values!r} was given; allowed are 'probabilities' and 'logits'")
+    require_choice("values", values, ("probabilities", "logits"))
     folder = Path(path)
     if (folder / MANIFEST).exists():
         raise FileExistsError(f"{folder} already holds label maps; give another folder, or remove it first")
@@ -230,7 +230,7 @@ def save_label_maps(
 
     for name, dense in maps:
         if name in names:
-            raise ValueError(f"two pictures are named {name!r}; give names that differ, such as paths within the data")
+            raise ValueError(f"two images are named {name!r}; give names that differ, such as paths within the data")
         if dense.ndim != 3 or (num_classes is not None and dense.shape[0] != num_classes):
             raise ValueError(
                 f"{name!r} has a map of shape {tuple(dense.shape)}; maps are classes, H, W, with as many classes each "
@@ -243,13 +243,13 @@ def save_label_maps(
         names.add(name)
         waiting.append(best)
     if num_classes is None:
-        raise ValueError("no pictures were given; label maps need at least one")
+        raise ValueError("no images were given; label maps need at least one")
     write()
     manifest = {
         "format": FORMAT,
         "num_classes": num_classes,
         "values": values,
-        "pictures": len(names),
+        "images": len(names),
         "shards": shards,
         "classes": None if classes is None else list(classes),
     }
@@ -260,29 +260,29 @@ def save_label_maps(
 def make_label_maps(
     path: str | os.PathLike[str],
     teacher: TeacherLabels,
-    pictures: Iterable[tuple[str, Tensor]],
+    images: Iterable[tuple[str, Tensor]],
     *,
     batch_size: int = 32,
     top: int = 5,
     shard_size: int = 4096,
     classes: Sequence[str] | None = None,
 ) -> LabelMaps:
-    """Write a teacher's label maps of pictures, and return what reads them.
+    """Write a teacher's label maps of images, and return what reads them.
 
     Args:
         path: folder to make.
         teacher: its `values` says what is saved.
-        pictures: name and image, C, H, W, of each; neighbours of one size share a batch.
-        batch_size: most pictures at once.
+        images: name and image, C, H, W, of each; neighbours of one size share a batch.
+        batch_size: most images at once.
         top: classes to keep of each place.
-        shard_size: most pictures in a file.
+        shard_size: most images in a file.
         classes: names of the classes.
     """
 
     def label() -> Iterator[tuple[str, Tensor]]:
         device = next((p.device for p in teacher.model.parameters()), None)
-        for names, images in _batches(pictures, batch_size):
-            dense = teacher.logits(images.to(device))[1]
+        for names, batch in _batches(images, batch_size):
+            dense = teacher.logits(batch.to(device))[1]
             yield from zip(names, dense.softmax(1) if teacher.values == "probabilities" else dense, strict=True)
 
     return save_label_maps(path, label(), top=top, values=teacher.values, shard_size=shard_size, classes=classes)
@@ -290,7 +290,7 @@ def make_label_maps(
 
 @dataclass(frozen=True)
 class _Best:
-    """The best classes of a picture's places: k, H, W."""
+    """The best classes of an image's places: k, H, W."""
 
     name: str
     index: np.ndarray
@@ -300,22 +300,22 @@ class _Best:
 def _pick(name: str, dense: Tensor, top: int) -> _Best:
     value, index = upcast(dense.detach()).cpu().topk(top, dim=0)
     if not value.isfinite().all():
-        raise ValueError(f"the map of {name!r} is not finite; look at the picture and the teacher's precision")
+        raise ValueError(f"the map of {name!r} is not finite; look at the image and the teacher's precision")
     kind = np.uint16 if dense.shape[0] <= 2**16 else np.int32
     return _Best(name, index.numpy().astype(kind), value.numpy().astype(np.float16))
 
 
-def _batches(pictures: Iterable[tuple[str, Tensor]], size: int) -> Iterator[tuple[list[str], Tensor]]:
+def _batches(images: Iterable[tuple[str, Tensor]], size: int) -> Iterator[tuple[list[str], Tensor]]:
     names: list[str] = []
-    images: list[Tensor] = []
-    for name, image in pictures:
-        if images and (len(images) == size or images[0].shape != image.shape):
-            yield names, torch.stack(images)
-            names, images = [], []
+    batch: list[Tensor] = []
+    for name, image in images:
+        if batch and (len(batch) == size or batch[0].shape != image.shape):
+            yield names, torch.stack(batch)
+            names, batch = [], []
         names.append(name)
-        images.append(image)
-    if images:
-        yield names, torch.stack(images)
+        batch.append(image)
+    if batch:
+        yield names, torch.stack(batch)
 
 
 def _write_shard(path: Path, best: Sequence[_Best]) -> None:
@@ -341,17 +341,18 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     beside = isinstance(shards, list) and all(
         isinstance(name, str) and Path(name).name == name[:255] for name in shards
     )
-    known = manifest.get("values") in ("probabilities", "logits") and type(manifest.get("pictures")) is int
+    manifest.setdefault("images", manifest.get("pictures"))  # the name before
+    known = manifest.get("values") in ("probabilities", "logits") and type(manifest.get("images")) is int
     if type(count) is not int or not 0 < count <= MOST_CLASSES or not (named and beside and known):
         raise OSError(
-            f"{path / MANIFEST} does not say how many classes, pictures and files beside it there are; make the maps "
+            f"{path / MANIFEST} does not say how many classes, images and files beside it there are; make the maps "
             "again"
         )
     return manifest
 
 
 def _boxes(crops: Tensor | None, count: int) -> Tensor:
-    """Return crops as left, top, right, bottom, shares of the picture, on the CPU."""
+    """Return crops as left, top, right, bottom, shares of the image, on the CPU."""
     if crops is None:
         return torch.tensor([0.0, 0.0, 1.0, 1.0]).expand(count, 4)
     if tuple(crops.shape) != (count, 4):
@@ -363,7 +364,5 @@ def _boxes(crops: Tensor | None, count: int) -> Tensor:
     slack = 1e-3
     inside = (boxes >= -slack).all() and (boxes <= 1 + slack).all() and (height > 0).all() and (width > 0).all()
     if not inside:
-        raise ValueError(
-            "crops reach beyond the picture; give top, left, height and width as shares of it, from 0 to 1"
-        )
+        raise ValueError("crops reach beyond the image; give top, left, height and width as shares of it, from 0 to 1")
     return boxes

@@ -1,4 +1,4 @@
-"""A frozen network to learn from: its logits, its distribution over classes, and that of every place of a picture."""
+"""A frozen network to learn from: its logits, its distribution over classes, and that of every place of an image."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -10,6 +10,7 @@ from torchvision.ops import roi_align
 
 from ...layers.numerics import upcast
 from ...plugins.tokens import CLASS_OUTPUT, Host, HostError, find_host, split_tokens
+from ...ranges import require_choice
 from ..classification.task import Classify, read_logits
 
 Norm = tuple[Sequence[float], Sequence[float]]
@@ -97,7 +98,7 @@ class Teacher:
 class SoftLabels(NamedTuple):
     """Distributions over classes."""
 
-    whole: Tensor  # B, classes: of each picture
+    whole: Tensor  # B, classes: of each image
     dense: Tensor  # B, classes, H, W: of each place
 
 
@@ -116,8 +117,7 @@ class TeacherLabels(Teacher):
         self, model: nn.Module, *, values: Values = "probabilities", dense: Dense | None = None, **options: Any
     ) -> None:
         super().__init__(model, **options)
-        if values not in ("probabilities", "logits"):
-            raise ValueError(f"values={values!r} was given; allowed are 'probabilities' and 'logits'")
+        require_choice("values", values, ("probabilities", "logits"))
         self.values, self.dense = values, dense
         self.host = find_host(model) if dense is None else None
         if self.host is not None:
@@ -133,7 +133,7 @@ class TeacherLabels(Teacher):
 
     @torch.no_grad()
     def logits(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits of each picture, B, classes, and of each place, B, classes, H, W, in at least float32."""
+        """Return logits of each image, B, classes, and of each place, B, classes, H, W, in at least float32."""
         images = self.prepare(images)
         if self.host is None:
             assert self.dense is not None

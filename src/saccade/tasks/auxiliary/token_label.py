@@ -1,4 +1,4 @@
-"""Token labelling: besides the picture's class, a model tells the class of every token, as a teacher sees it."""
+"""Token labelling: besides the image's class, a model tells the class of every token, as a teacher sees it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from ...data.feed import Batch
 from ...data.framing import Encoder
+from ...layers.init import init_linear
 from ...layers.numerics import upcast
-from ...layers.slots import init_linear
 from ...layers.token_label import (
     TokenBox,
     TokenLabelOutput,
@@ -22,7 +22,7 @@ from ...layers.token_label import (
 from ...plugins.registry import register_plugin
 from ...plugins.tokens import CLASS_OUTPUT, HostError, Layout, find_host
 from ..classification.task import classification_loss, read_logits
-from .grids import GridReader, _norm_path
+from .grids import GridReader, _norm_path, move_like
 from .label_encoder import LabelEncoder
 from .label_maps import LabelMaps
 from .teacher import SoftLabels, Taught, Teacher, TeacherLabels, count_classes, require_other, resample
@@ -33,13 +33,13 @@ NO_BOX = TokenBox(0, 0, 0, 0)
 
 @register_plugin("token_label")
 class TokenLabelling(Taught):
-    """Trains a classifier on soft labels of each picture and of each token, with MixToken in place of mixup.
+    """Trains a classifier on soft labels of each image and of each token, with MixToken in place of mixup.
 
     A GLNet built with `token_label=True` brings its classifier of tokens; any other host gets one, a linear layer on
     the last grid of features, which belongs to the task: it is trained and saved with it, not with `task.model`. There,
     MixToken swaps boxes of pixels, on the borders of tokens, before the host; for patches that do not overlap this is
     the same as swapping their embeddings. Labels come from a teacher, from disk (`maps`), or, without either, every
-    token has its picture's.
+    token has its image's.
 
     Args:
         model: a classifier with a grid of features.
@@ -48,8 +48,8 @@ class TokenLabelling(Taught):
             needs `names`, and `crops` and `flips` where there are any.
         cls_weight: weight of the class term.
         dense_weight: weight of the token term.
-        mix_token: mix pictures, in training.
-        ground_truth: blend the teacher's label of the picture with the target, a tenth of it, half where both agree.
+        mix_token: mix images, in training.
+        ground_truth: blend the teacher's label of the image with the target, a tenth of it, half where both agree.
         smoothing: of all labels; a label's share p becomes p (1 - s + s / classes) + s / classes, as published.
         num_classes: of the model, if it does not tell.
         norm: read tokens after the final norm; by default if there is one.
@@ -111,9 +111,7 @@ class TokenLabelling(Taught):
             )
             self.aux_head = nn.Linear(self.reader.sources[0].dim, self.num_classes)
             init_linear(self.aux_head)
-            like = next(model.parameters(), None)
-            if like is not None:
-                self.aux_head.to(device=like.device, dtype=like.dtype)
+            move_like(self.aux_head, model)
             if self.features is None:
                 self.reader.listen()
 
@@ -130,16 +128,16 @@ class TokenLabelling(Taught):
         label_tokens: bool | None = None,
         **draws: Any,
     ) -> dict[str, Tensor]:
-        """Run the model once; in training, on mixed pictures, and label its tokens.
+        """Run the model once; in training, on mixed images, and label its tokens.
 
         Args:
             batch: `image`, B, C, H, W, and `target`, class indices, B, or shares of classes, B, num_classes; without
                 targets the model only answers.
             generator: what the box is drawn from, on the images' device; its default generator if None.
             place: where the box goes; see `draw`.
-            names: of the pictures, to read their labels by; see `LabelMaps.read` for this and the next two.
-            crops: the part of each picture that was cut out, B, 4.
-            flips: which pictures were mirrored after, B.
+            names: of the images, to read their labels by; see `LabelMaps.read` for this and the next two.
+            crops: the part of each image that was cut out, B, 4.
+            flips: which images were mirrored after, B.
             labels: distributions over classes, made beforehand, in place of the teacher's.
             label_tokens: whether to train on tokens, if not just in training; else the loss is plain cross-entropy.
             draws: nothing here.
@@ -147,8 +145,7 @@ class TokenLabelling(Taught):
         Returns:
             "output", the logits, and with targets "loss", "classification" and, in training, "tokens", the two terms.
         """
-        if draws:
-            raise TypeError(f"TokenLabelling was given {', '.join(draws)}, which it has no use for")
+        self.refuse_draws(draws)
         images, targets = batch["image"], batch.get("target")
         if targets is None or not (self.training if label_tokens is None else label_tokens):
             logits = read_logits(self.model(images))
@@ -178,7 +175,7 @@ class TokenLabelling(Taught):
         }
 
     def run(self, images: Tensor, place: Tensor | None) -> tuple[TokenLabelOutput, tuple[int, int]]:
-        """Run the model on mixed pictures and return its logits, its tokens' logits and their grid.
+        """Run the model on mixed images and return its logits, its tokens' logits and their grid.
 
         Args:
             images: B, C, H, W.
@@ -260,11 +257,11 @@ class TokenLabelling(Taught):
                 raise TypeError("names, crops and flips were given to a task without maps=, which they are to find")
             return None if self.teacher is None else self.teacher(images, grid)
         if names is None:
-            raise TypeError("this task reads labels by name; give names= of the pictures, or labels= already read")
+            raise TypeError("this task reads labels by name; give names= of the images, or labels= already read")
         return self.maps.read(names, grid, crops=crops, flips=flips, device=images.device)
 
     def _smooth(self, labels: SoftLabels | None, truth: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return smoothed labels of each picture, B, classes, and of each token, B, L, classes."""
+        """Return smoothed labels of each image, B, classes, and of each token, B, L, classes."""
         if labels is None:
             return truth, truth[:, None].expand(-1, grid[0] * grid[1], -1)
         whole, dense = labels
@@ -301,7 +298,7 @@ def _labels_tokens(model: nn.Module) -> bool:
 
 
 def _own_grid(model: Any, size: tuple[int, int], count: int) -> tuple[int, int]:
-    """Return the grid of a model's own token logits, whose sides are the picture's, divided and rounded up or down."""
+    """Return the grid of a model's own token logits, whose sides are the image's, divided and rounded up or down."""
     stride = model.feature_info[-1]["reduction"]
     up = (-(-size[0] // stride), -(-size[1] // stride))
     return up if up[0] * up[1] == count else (max(size[0] // stride, 1), max(size[1] // stride, 1))

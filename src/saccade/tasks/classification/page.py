@@ -6,20 +6,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...report.axes import number
-from ...report.class_sections import calibration_section, class_section, confusion_section, picture_section
+from ...report.class_sections import calibration_section, class_section, confusion_section, image_section
 from ...report.markup import Html, join, shorten, tag
-from ...report.page import Section, paragraph
+from ...report.page import Section
 from ...report.tally import Answered, wilson
-from ..page import Page, Shown, no_pictures
+from ..page import Page, Shown, no_images
 
 ABOUT_INTERVAL = (
-    "The interval (Wilson) says how far accuracy could be off because these validation pictures were taken and not "
-    "others of the same kind. It says nothing about another seed, nor about pictures of another kind."
+    "The interval (Wilson) says how far accuracy could be off because these validation images were taken and not "
+    "others of the same kind. It says nothing about another seed, nor about images of another kind."
 )
 
 
 class ClassificationPage(Page):
     """Sections on classes."""
+
+    note = ABOUT_INTERVAL
 
     @classmethod
     def sentence(cls, shown: Shown) -> Html:
@@ -30,18 +32,18 @@ class ClassificationPage(Page):
         correct, count = result
         low, high = wilson(correct, count)
         answered = _answered(shown)
-        told = join(
+        opening = join(
             shown.model,
             f", trained on {shorten(shown.data, 120)}, names the right class for ",
             tag("strong", f"{correct / count:.1%}"),
-            f" of {count:,} validation pictures of {len(_classes(shown, answered)):,} classes (95% interval {low:.1%} "
+            f" of {count:,} validation images of {len(_classes(shown, answered)):,} classes (95% interval {low:.1%} "
             f"to {high:.1%}).",
         )
         if answered is None or not len(answered):
-            return told
+            return opening
         commonest = float(np.bincount(answered.labels).max() / len(answered))
         verdict = "" if low > commonest else " It has not been shown to do better than that."
-        return join(told, f" Always answering the most frequent class would be right in {commonest:.1%}.{verdict}")
+        return join(opening, f" Always answering the most frequent class would be right in {commonest:.1%}.{verdict}")
 
     @classmethod
     def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
@@ -57,11 +59,6 @@ class ClassificationPage(Page):
         return found
 
     @classmethod
-    def about(cls, shown: Shown) -> Html | None:
-        """Return what the interval says."""
-        return paragraph(ABOUT_INTERVAL, class_="note") if shown.summary else None
-
-    @classmethod
     def sections(cls, shown: Shown) -> list[Section]:
         """Return accuracy by class, confusions, confidence and the worst images."""
         answered = _answered(shown)
@@ -75,8 +72,8 @@ class ClassificationPage(Page):
             or not shown.same_samples
             or not np.array_equal(source.labels[answered.places], answered.labels)
         ):
-            return [*found, no_pictures(shown, "The worst pictures")]
-        return [*found, picture_section(answered, classes, read=shown.read, name=source.name)]
+            return [*found, no_images(shown, "The worst images")]
+        return [*found, image_section(answered, classes, read=shown.read, name=source.name)]
 
 
 def _answered(shown: Shown) -> Answered | None:
@@ -96,7 +93,7 @@ def _classes(shown: Shown, answered: Answered | None) -> Sequence[str]:
 
 
 def _result(shown: Shown) -> tuple[int, int] | None:
-    """Return right answers and pictures."""
+    """Return right answers and images."""
     share = shown.value("top1")
     return (
         (round(share * shown.count), shown.count)

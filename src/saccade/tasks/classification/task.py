@@ -13,9 +13,9 @@ from ...data.augment import Follow
 from ...data.feed import Batch
 from ...data.spec import InputSpec
 from ...data.table import LABELS, Table, read_classes
-from ...data.targets import Targets
+from ...data.targets import Counts, Targets
 from ...layers.numerics import upcast
-from ..answer import Answer
+from ..answer import Answer, require_width
 from ..metric import MetricSpec
 from ..task import Task, register_task
 from .data import ClassShares, shares_of
@@ -24,8 +24,38 @@ from .metrics import ClassificationMetrics, metric_specs
 from .page import ClassificationPage
 
 
+class OneOf(Task):
+    """A model that answers each sample with one of its outputs, by logits."""
+
+    output = "logits"
+
+    @classmethod
+    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
+        """Return shares of classes that sum to one, B, K float32, of logits."""
+        require_width(output, spec, "logits", "classes")
+        logits = output.astype(np.float64)
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
+
+    @classmethod
+    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
+        """Return the likeliest classes, likeliest first; of equal ones the first."""
+        order = np.argsort(-row, kind="stable")[:top]
+        rows = tuple((spec.outputs[i], _percent(row[i]), float(row[i])) for i in order)
+        classes = [{"class": spec.outputs[i], "index": int(i), **_probability(_finite(row[i]))} for i in order]
+        record = {"answer": classes[0]["class"], **_probability(classes[0]["probability"]), "classes": classes}
+        return Answer(rows[0][0], rows, record, said=(rows[0][0],))
+
+    @classmethod
+    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
+        """Return class and confidence, likeliest first."""
+        top = min(top, len(spec.outputs))
+        more = [part for n in range(2, top + 1) for part in (f"class_{n}", f"confidence_{n}")]
+        return ["class", "confidence", *more]
+
+
 @register_task("classify")
-class Classify(Task):
+class Classify(OneOf):
     """A classifier under cross-entropy.
 
     Args:
@@ -36,17 +66,16 @@ class Classify(Task):
 
     primary = "top1"
     running = ("top1",)
-    output = "logits"
+    rank = 10
     outputs_key = "classes"
     page = ClassificationPage
 
     class_weights: Tensor | None
 
     def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0, class_weights: Tensor | None = None) -> None:
-        super().__init__()
+        super().__init__(model)
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing={label_smoothing} was given; it is a share, from 0 to below 1")
-        self.model = model
         self.label_smoothing = label_smoothing
         self.register_buffer("class_weights", class_weights, persistent=False)
 
@@ -67,21 +96,11 @@ class Classify(Task):
         return ClassShares(len(spec.outputs), loss.smoothing) if shared else shares_of
 
     @classmethod
-    def build(
-        cls,
-        model: nn.Module,
-        spec: InputSpec,
-        *,
-        options: Any = None,  # noqa: ARG003
-        loss: LossConfig | None = None,
-        counts: Tensor | None = None,
-        total: int | None = None,  # noqa: ARG003
-    ) -> "Task":
-        """Return the task around a model; smoothing is done where labels are mixed."""
-        weights = None if loss is None else weigh_classes(loss, counts, classes=len(spec.outputs))
-        task = Classify(model, class_weights=weights)
-        task.spec = spec
-        return task
+    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:  # noqa: ARG003
+        """Return the classes' weights; smoothing is done where labels are mixed."""
+        if loss is None:
+            return {}
+        return {"class_weights": weigh_classes(loss, counts.outputs, classes=len(spec.outputs))}
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
         """Classify images.
@@ -94,8 +113,7 @@ class Classify(Task):
         Returns:
             "output", the logits, and with targets "loss" and "classification".
         """
-        if draws:
-            raise TypeError(f"{type(self).__name__} was given {', '.join(draws)}, which it has no use for")
+        self.refuse_draws(draws)
         late = find_late(self.model) if self.training and "target" in batch else None
         if late is None:
             return self.score(self.ask(batch), batch.get("target"))
@@ -158,40 +176,9 @@ class Classify(Task):
         return ClassificationMetrics(None if self.spec is None else len(self.spec.outputs))
 
     @classmethod
-    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return shares of classes that sum to one, B, K float32, of logits."""
-        if output.ndim != 2 or output.shape[1] != len(spec.outputs):
-            raise ValueError(f"it gives {output.shape[-1]} logits for {len(spec.outputs)} classes")
-        logits = output.astype(np.float64)
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
-
-    @classmethod
-    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
-        """Return the likeliest classes, likeliest first; of equal ones the first."""
-        order = np.argsort(-row, kind="stable")[:top]
-        rows = tuple((spec.outputs[i], _percent(row[i]), float(row[i])) for i in order)
-        classes = [{"class": spec.outputs[i], "index": int(i), **_probability(_finite(row[i]))} for i in order]
-        record = {"answer": classes[0]["class"], **_probability(classes[0]["probability"]), "classes": classes}
-        return Answer(rows[0][0], rows, record, said=(rows[0][0],))
-
-    @classmethod
     def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:  # noqa: ARG003
         """Return where both find the same class likeliest."""
         return first.argmax(1) == second.argmax(1)
-
-    @classmethod
-    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
-        """Return class and confidence, likeliest first."""
-        top = min(top, len(spec.outputs))
-        more = [part for n in range(2, top + 1) for part in (f"class_{n}", f"confidence_{n}")]
-        return ["class", "confidence", *more]
-
-    @classmethod
-    def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:
-        """Return the likeliest classes and their shares."""
-        cells: list[str | float] = [cell for name, _, share in answer.rows[:top] for cell in (name, share or 0.0)]
-        return cells + [""] * (len(cls.table_head(spec, top=top)) - len(cells))
 
     @classmethod
     def line_record(cls, answer: Answer) -> dict[str, Any]:

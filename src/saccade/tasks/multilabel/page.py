@@ -1,9 +1,5 @@
 """What the page of a run with several labels shows: every label by itself, and the worst images."""
 
-from functools import partial
-
-import numpy as np
-
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph, table
 from ...report.rows import Interval, share_chart
@@ -16,14 +12,10 @@ MANY = 60  # labels shown in the chart
 class MultilabelPage(Page):
     """Sections on labels."""
 
-    @classmethod
-    def about(cls, shown: Shown) -> Html | None:
-        """Return how labels are decided."""
-        about = (
-            "A label is said from a threshold on that is its own. F1 is told for thresholds that were chosen on the "
-            "other half of the validation samples; what answers use from now on was chosen on all of them."
-        )
-        return paragraph(about, class_="note") if shown.summary else None
+    note = (
+        "A label is said from a threshold on that is its own. F1 is told for thresholds that were chosen on the other "
+        "half of the validation samples; what answers use from now on was chosen on all of them."
+    )
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:
@@ -48,7 +40,7 @@ def _label_section(shown: Shown) -> Section:
             )
             continue
         precision = average_precision(share, label)
-        low, high = bootstrap(partial(_precision_of, share, label), len(share))
+        low, high = bootstrap(average_precision, share, label)
         cells = [
             shorten(name, 80),
             f"{positives:,}",
@@ -76,10 +68,6 @@ def _label_section(shown: Shown) -> Section:
     )
     about = paragraph("The whisker is the 95% interval over validation samples, by resampling them.")
     return Section("labels", "Label by label", join(about, drawn if chart else None, numbers))
-
-
-def _precision_of(share: np.ndarray, label: np.ndarray, keep: np.ndarray) -> float:
-    return average_precision(share[keep], label[keep])
 
 
 def _caption(shown: Shown, index: int) -> list[Html]:

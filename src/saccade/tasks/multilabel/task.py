@@ -15,9 +15,9 @@ from ...data.open import Data
 from ...data.source import Stream
 from ...data.spec import InputSpec, are_numbers
 from ...data.table import Table
-from ...data.targets import Targets
+from ...data.targets import Counts, Targets
 from ...layers.numerics import upcast
-from ..answer import Answer
+from ..answer import Answer, require_width
 from ..classification.task import read_logits
 from ..metric import Metrics, MetricSpec
 from ..task import Task, register_task
@@ -70,8 +70,7 @@ class Multilabel(Task):
         options: MultilabelOptions | None = None,
         positive_weights: Tensor | None = None,
     ) -> None:
-        super().__init__()
-        self.model, self.options = model, options or MultilabelOptions()
+        super().__init__(model, options=options)
         self.register_buffer("positive_weights", positive_weights, persistent=False)
 
     @classmethod
@@ -105,21 +104,10 @@ class Multilabel(Task):
         return SoftLabels(loss.smoothing)
 
     @classmethod
-    def build(
-        cls,
-        model: nn.Module,
-        spec: InputSpec,
-        *,
-        options: Any = None,
-        loss: LossConfig | None = None,
-        counts: Tensor | None = None,
-        total: int | None = None,
-    ) -> "Task":
-        """Return the task around a model."""
-        weights = None if loss is None else _positive_weights(loss, counts, total, labels=len(spec.outputs))
-        task = cls(model, options=options, positive_weights=weights)
-        task.spec = spec
-        return task
+    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
+        """Return the options and the labels' weights."""
+        weights = None if loss is None else _positive_weights(loss, counts, labels=len(spec.outputs))
+        return {"options": options, "positive_weights": weights}
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
         """Return "output", the logits, B, labels, and with targets, B, labels from 0 to 1, "loss"."""
@@ -156,8 +144,7 @@ class Multilabel(Task):
     @classmethod
     def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
         """Return the share of each label, B, labels float32."""
-        if output.ndim != 2 or output.shape[1] != len(spec.outputs):
-            raise ValueError(f"it gives {output.shape[-1]} logits for {len(spec.outputs)} labels")
+        require_width(output, spec, "logits", "labels")
         return torch.from_numpy(output).sigmoid().float().numpy()
 
     @classmethod
@@ -192,13 +179,14 @@ class Multilabel(Task):
         return ["|".join(answer.record["answer"]), *answer.record["shares"]]
 
 
-def _positive_weights(loss: LossConfig, counts: Tensor | None, total: int | None, *, labels: int) -> Tensor | None:
+def _positive_weights(loss: LossConfig, counts: Counts, *, labels: int) -> Tensor | None:
     if loss.class_weights == "none":
         return None
     if loss.class_weights == "balanced":
-        if counts is None or total is None:
+        if counts.outputs is None or counts.samples is None:
             raise ConfigError("loss.class_weights = balanced needs to know the labels' counts; a stream does not tell")
-        return ((total - counts).clamp(min=1) / counts.clamp(min=1)).clamp(max=100).float()
+        there = counts.outputs
+        return ((counts.samples - there).clamp(min=1) / there.clamp(min=1)).clamp(max=100).float()
     if len(loss.class_weights) != labels:
         raise ConfigError(f"loss.class_weights has {len(loss.class_weights)} numbers, the data has {labels} labels")
     return torch.tensor(loss.class_weights, dtype=torch.float32)

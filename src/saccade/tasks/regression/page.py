@@ -1,7 +1,5 @@
 """What the page of a run with numbers shows: answers against truth, every column, and the worst images."""
 
-from functools import partial
-
 import numpy as np
 
 from ...report.axes import number
@@ -59,7 +57,7 @@ def _column_section(shown: Shown) -> Section:
     for column, name in enumerate(shown.outputs):
         off = np.abs(answer[:, column] - truth[:, column])
         pair = np.stack([answer[:, column : column + 1], truth[:, column : column + 1]], axis=1)
-        low, high = bootstrap(partial(_mean_of, off), len(off))
+        low, high = bootstrap(np.mean, off)
         guess = float(np.abs(truth[:, column] - np.median(truth[:, column])).mean())
         rows.append(
             [
@@ -77,10 +75,6 @@ def _column_section(shown: Shown) -> Section:
     )
     caption += "absolute error of always answering the median"
     return Section("columns", "Column by column", table(head, rows, caption=caption, numeric=range(1, len(head))))
-
-
-def _mean_of(values: np.ndarray, keep: np.ndarray) -> float:
-    return float(values[keep].mean())
 
 
 def _caption(shown: Shown, index: int) -> list[Html]:

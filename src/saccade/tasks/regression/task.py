@@ -1,6 +1,6 @@
 """Numbers."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -8,16 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, ConfigError, LossConfig, TrainConfig
+from ...config import AugmentConfig, ConfigError, LossConfig, TrainConfig, leave_out
 from ...data.augment import Follow
 from ...data.feed import Batch
 from ...data.open import Data
 from ...data.source import Stream
 from ...data.spec import InputSpec, are_numbers
 from ...data.table import Table
-from ...data.targets import Targets
+from ...data.targets import Counts, Targets
 from ...layers.numerics import upcast
-from ..answer import Answer
+from ..answer import Answer, require_width
 from ..classification.task import read_logits
 from ..metric import Metrics, MetricSpec
 from ..task import Task, register_task
@@ -55,6 +55,7 @@ class Regress(Task):
     """
 
     primary = "mae"
+    rank = 90  # any column of numbers will do
     output = "values"
     outputs_key = "columns"
     Options = RegressOptions
@@ -71,8 +72,7 @@ class Regress(Task):
         mean: Tensor | None = None,
         std: Tensor | None = None,
     ) -> None:
-        super().__init__()
-        self.model, self.options = model, options or RegressOptions()
+        super().__init__(model, options=options)
         self.register_buffer("mean", torch.zeros(1) if mean is None else mean, persistent=False)
         self.register_buffer("std", torch.ones(1) if std is None else std, persistent=False)
 
@@ -89,16 +89,9 @@ class Regress(Task):
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         """Leave out what is made for classes."""
-        left = [name for name in ("mixup", "cutmix") if getattr(config.augment, name)]
-        left += ["smoothing"] if config.loss.smoothing else []
         if config.loss.class_weights != "none":
             raise ConfigError("loss.class_weights was given; numbers have no classes: leave it out")
-        config = replace(
-            config,
-            augment=replace(config.augment, mixup=0.0, cutmix=0.0),
-            loss=replace(config.loss, smoothing=0.0),
-        )
-        return config, [f"{', '.join(left)}: left out, since numbers are no classes"] if left else []
+        return leave_out(config, ("mixup", "cutmix"), "numbers are no classes")
 
     @classmethod
     def complete_spec(cls, spec: InputSpec, data: Data) -> None:
@@ -123,20 +116,9 @@ class Regress(Task):
         return scaled
 
     @classmethod
-    def build(
-        cls,
-        model: nn.Module,
-        spec: InputSpec,
-        *,
-        options: Any = None,
-        loss: LossConfig | None = None,  # noqa: ARG003
-        counts: Tensor | None = None,  # noqa: ARG003
-        total: int | None = None,  # noqa: ARG003
-    ) -> "Task":
-        """Return the task around a model."""
-        task = cls(model, options=options, **{name: torch.tensor(spec.extra[name]) for name in ("mean", "std")})
-        task.spec = spec
-        return task
+    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:  # noqa: ARG003
+        """Return the options and the numbers' scale."""
+        return {"options": options, **{name: torch.tensor(spec.extra[name]) for name in ("mean", "std")}}
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
         """Return "output", numbers in deviations, B, columns, and with targets in their own units "loss"."""
@@ -172,8 +154,7 @@ class Regress(Task):
     @classmethod
     def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
         """Return numbers in their own units, B, columns float32."""
-        if output.ndim != 2 or output.shape[1] != len(spec.outputs):
-            raise ValueError(f"it gives {output.shape[-1]} numbers for {len(spec.outputs)} columns")
+        require_width(output, spec, "numbers", "columns")
         return (output * np.asarray(spec.extra["std"]) + np.asarray(spec.extra["mean"])).astype(np.float32)
 
     @classmethod

@@ -127,9 +127,9 @@ class MaskEncoder(ImageEncoder):
     def __call__(self, sample: Sample, word: int = 0) -> Encoded:
         """Return a sample as tensors, the mask as int16."""
         if sample.target is not None:
-            mask, picture = sample.target["mask"], sample.inputs["image"]
-            if mask.shape != picture.shape[:2]:
-                raise other_size(sample.name, mask.shape, picture.shape[:2])
+            mask, image = sample.target["mask"], sample.inputs["image"]
+            if mask.shape != image.shape[:2]:
+                raise other_size(sample.name, mask.shape, image.shape[:2])
         found = super().__call__(sample, word)
         return found | ({"mask": found["mask"].to(torch.int16)} if "mask" in found else {})
 
@@ -218,6 +218,6 @@ def read_masks(table: Table, *, given: str | list[str] | None, ignore: int | Non
             f"{table.path} names {len(missing)} of {len(names)} masks that are not there: {abbreviate(missing)}; paths "
             f"are relative to {table.path.parent}"
         )
-    told = f"{len(missing)} listed masks are not there; their images cannot be used: {abbreviate(missing)}"
-    note = (told,) if missing else ()
+    message = f"{len(missing)} listed masks are not there; their images cannot be used: {abbreviate(missing)}"
+    note = (message,) if missing else ()
     return make_targets(table.path.parent, names, classes=None, given=given, ignore=ignore, notes=note)

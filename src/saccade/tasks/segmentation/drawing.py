@@ -43,8 +43,8 @@ def resize_mask(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return np.asarray(image.resize(size[::-1], Image.Resampling.NEAREST)).astype(mask.dtype)
 
 
-def overlay(picture: np.ndarray, mask: np.ndarray, *, share: float = 0.5) -> np.ndarray:
+def overlay(image: np.ndarray, mask: np.ndarray, *, share: float = 0.5) -> np.ndarray:
     """Return an image, H, W, 3 uint8, under the colours of its classes, H, W."""
     colours = np.array([*palette(max(int(mask.max(initial=0)) + 1, 1)), list(GREY)], dtype=np.float32)[mask]
-    shown = np.where((mask < 0)[..., None], picture, (1 - share) * picture + share * colours)
+    shown = np.where((mask < 0)[..., None], image, (1 - share) * image + share * colours)
     return shown.round().clip(0, 255).astype(np.uint8)

@@ -50,8 +50,8 @@ class MaskFolderReader:
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
         """Open it; which classes there are may be told by the task's options."""
-        told = getattr(options.read_targets, "keywords", {}).get("options")
-        given, ignore = getattr(told, "classes", None), getattr(told, "ignore", IGNORED)
+        task_options = getattr(options.read_targets, "keywords", {}).get("options")
+        given, ignore = getattr(task_options, "classes", None), getattr(task_options, "ignore", IGNORED)
         return open_masks(path, bad_limit=options.bad_limit, given=given, ignore=ignore)
 
 
@@ -273,16 +273,16 @@ def _read_panoptic(root: Path) -> _Panoptic:
     outputs: tuple[str, ...] = ()
     for part, file in _panoptic_lists(root).items():
         try:
-            told = json.loads(file.read_text(encoding="utf-8"))
-            own = sorted(told["categories"], key=lambda one: int(one["id"]))
+            content = json.loads(file.read_text(encoding="utf-8"))
+            own = sorted(content["categories"], key=lambda one: int(one["id"]))
             categories = categories or own
             outputs = tuple(str(one["name"]) for one in categories)
             place = {int(one["id"]): number for number, one in enumerate(categories)}
-            images = {one["id"]: str(one["file_name"]) for one in told["images"]}
+            images = {one["id"]: str(one["file_name"]) for one in content["images"]}
             masks = root / "annotations" / file.stem
             folder = _part(root, (file.stem.removeprefix("panoptic_"), f"{part}2017", part)) or root
             pairs[part] = []
-            for entry in told["annotations"]:
+            for entry in content["annotations"]:
                 mask = _inside(root, masks / str(entry["file_name"]))
                 image = _inside(root, folder / images[entry["image_id"]])
                 pairs[part].append((image, mask if (root / mask).is_file() else ""))

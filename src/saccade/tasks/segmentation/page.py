@@ -7,11 +7,11 @@ import numpy as np
 from ...data.framing import unfit
 from ...data.image import BadSample
 from ...report.heat import heat_map
+from ...report.image import encode_image
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph, table
-from ...report.picture import encode_picture
 from ...report.rows import Interval, share_chart
-from ..page import NAME, Page, Shown, bootstrap, no_pictures
+from ..page import NAME, Page, Shown, bootstrap, no_images
 from .data import MaskTargets
 from .drawing import overlay, palette, resize_mask
 from .metrics import SOME, WORST, class_iou, mean_iou
@@ -24,6 +24,11 @@ SIDE = 200  # of an image on the page
 class SegmentationPage(Page):
     """Sections on masks."""
 
+    note = (
+        "Pixels are those of whole images fitted into the model's square; the grey around them counts nowhere. "
+        "Intervals are over validation images, by resampling them; they say nothing about another seed."
+    )
+
     @classmethod
     def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
         """Return the numbers of all classes, mean IoU with its interval; those of one are in the section on classes."""
@@ -34,20 +39,10 @@ class SegmentationPage(Page):
                 continue
             remark = ""
             if spec.statistic is not None and spec.column in shown.scores:
-                records = shown.scores[spec.column]
-                low, high = bootstrap(lambda keep, s=spec, r=records: s.statistic(r[keep]), len(records))  # type: ignore[misc]
+                low, high = bootstrap(spec.statistic, shown.scores[spec.column])
                 remark = f"95% interval {spec.show(low)} to {spec.show(high)}"
             found.append((spec.words.capitalize(), spec.show(value), remark))
         return found
-
-    @classmethod
-    def about(cls, shown: Shown) -> Html | None:
-        """Return what the numbers are of."""
-        told = (
-            "Pixels are those of whole images fitted into the model's square; the grey around them counts nowhere. "
-            "Intervals are over validation images, by resampling them; they say nothing about another seed."
-        )
-        return paragraph(told, class_="note") if shown.summary else None
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:
@@ -63,7 +58,7 @@ def _image_section(shown: Shown) -> Section:
     kept = shown.predictions
     targets = None if shown.source is None else shown.source.targets
     if "shown" not in kept or not shown.same_samples or not isinstance(targets, MaskTargets):
-        return no_pictures(shown, title)
+        return no_images(shown, title)
     items = []
     for number, index in enumerate(kept["shown"]):
         place = int(kept["place"][index])
@@ -77,18 +72,18 @@ def _image_section(shown: Shown) -> Section:
         answer = unfit(kept["small"][number], (pixels.shape[0], pixels.shape[1]))
         name = shorten(shown.source.name(place), NAME) if shown.source is not None else ""
         group = "worst" if number < WORST else "typical" if number < WORST + SOME else "best"
-        pictures = [
-            tag("div", encode_picture(_drawn(pixels, mask), alt=f"{words} of {name}", largest=SIDE), class_="frame")
+        images = [
+            tag("div", encode_image(_drawn(pixels, mask), alt=f"{words} of {name}", largest=SIDE), class_="frame")
             for mask, words in ((truth, "truth"), (answer, "answer"))
         ]
-        told = paragraph(f"{group}: mean IoU ", tag("strong", f"{float(kept['miou'][index]):.1%}"))
-        items.append(tag("li", *pictures, told, paragraph(name, class_="name")))
+        caption = paragraph(f"{group}: mean IoU ", tag("strong", f"{float(kept['miou'][index]):.1%}"))
+        items.append(tag("li", *images, caption, paragraph(name, class_="name")))
     about = (
         "The truth above, the answer below it. Wrong masks gather among the worst, so look at the truth before blaming "
         "the model."
     )
     legend = tag("p", *[_swatch(name, colour) for name, colour in _colours(shown)], class_="note")
-    body = tag("ol", *items, class_="pictures") if items else paragraph("No picture could be read.", class_="note")
+    body = tag("ol", *items, class_="pictures") if items else paragraph("No image could be read.", class_="note")
     return Section("pictures", title, join(paragraph(about), legend, body))
 
 
@@ -119,7 +114,7 @@ def _class_section(shown: Shown) -> Section:
             rows.append((2.0, [shorten(name, 80), "0", "none", "", ""]))
             continue
         value = class_iou(place, counts)
-        low, high = bootstrap(partial(_iou_of, place, counts), len(counts))
+        low, high = bootstrap(partial(class_iou, place), counts)
         found = f"{right[place] / true[place]:.1%}" if true[place] else "none there"
         exact = f"{right[place] / said[place]:.1%}" if said[place] else "never said"
         cells = [
@@ -150,10 +145,6 @@ def _class_section(shown: Shown) -> Section:
     return Section("classes", "Class by class", join(about, drawn if chart else None, numbers))
 
 
-def _iou_of(place: int, counts: np.ndarray, keep: np.ndarray) -> float:
-    return class_iou(place, counts[keep])
-
-
 def _confusion_section(shown: Shown) -> Section:
     counts = shown.predictions["confusion"].astype(np.int64).sum(0)
     totals = np.maximum(counts.sum(1, keepdims=True), 1)
@@ -181,5 +172,5 @@ def _confusion_section(shown: Shown) -> Section:
     listed = table(["True class", "Answered", "Pixels", "Share"], rows, caption="What is confused most", numeric=(2, 3))
     left = len(shares) - len(order)
     about = f" The {len(order)} classes confused most of {len(shares)}." if left else ""
-    told = paragraph(f"Mean IoU over all is {mean_iou(shown.predictions['counts']):.1%}.{about}")
-    return Section("confusion", "What is taken for what", join(told, drawn, listed if rows else None))
+    caption = paragraph(f"Mean IoU over all is {mean_iou(shown.predictions['counts']):.1%}.{about}")
+    return Section("confusion", "What is taken for what", join(caption, drawn, listed if rows else None))

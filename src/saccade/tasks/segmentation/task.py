@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig, TrainConfig
+from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig, TrainConfig, leave_out
 from ...data.feed import Batch, Expand
 from ...data.framing import Encoder, unfit
 from ...data.geometry import OUTSIDE
@@ -19,7 +19,7 @@ from ...data.source import Stream
 from ...data.spec import InputSpec, are_numbers
 from ...data.split import abbreviate
 from ...data.table import Table
-from ...data.targets import Targets
+from ...data.targets import Counts, Targets
 from ..answer import Answer
 from ..metric import Metrics, MetricSpec
 from ..task import Task, register_task
@@ -87,6 +87,7 @@ class Segment(Task):
         model: maps images to logits, B, K, H, W; in training perhaps to `Answers`, with those of an auxiliary head.
         options: the loss, and how the model is asked.
         class_weights: how much the pixels of each class count, K.
+        keep_masks: keep small masks of the answers that are measured, for a page.
     """
 
     primary = "miou"
@@ -99,13 +100,17 @@ class Segment(Task):
     masks = True
 
     class_weights: Tensor | None
-    keep_masks: bool = False
 
     def __init__(
-        self, model: nn.Module, *, options: SegmentOptions | None = None, class_weights: Tensor | None = None
+        self,
+        model: nn.Module,
+        *,
+        options: SegmentOptions | None = None,
+        class_weights: Tensor | None = None,
+        keep_masks: bool = False,
     ) -> None:
-        super().__init__()
-        self.model, self.options = model, options or SegmentOptions()
+        super().__init__(model, options=options)
+        self.keep_masks = keep_masks
         self.compare: Loss = mask_loss(self.options.loss)
         self.register_buffer("class_weights", class_weights, persistent=False)
 
@@ -124,12 +129,9 @@ class Segment(Task):
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         """Leave out what is made for one class an image; crops are the task's own."""
-        left = [name for name in ("mixup", "cutmix", "erase") if getattr(config.augment, name)]
-        left += ["smoothing"] if config.loss.smoothing else []
-        augment = replace(config.augment, crop="none", mixup=0.0, cutmix=0.0, erase=0.0)
         model = replace(config.model, head=config.model.head or DEFAULT_HEAD)
-        config = replace(config, augment=augment, loss=replace(config.loss, smoothing=0.0), model=model)
-        return config, [f"{', '.join(left)}: left out, since every pixel has a class of its own"] if left else []
+        config = replace(config, augment=replace(config.augment, crop="none"), model=model)
+        return leave_out(config, ("mixup", "cutmix", "erase"), "every pixel has a class of its own")
 
     @classmethod
     def complete_spec(cls, spec: InputSpec, data: Data) -> None:
@@ -190,21 +192,10 @@ class Segment(Task):
         return made
 
     @classmethod
-    def build(
-        cls,
-        model: nn.Module,
-        spec: InputSpec,
-        *,
-        options: Any = None,
-        loss: LossConfig | None = None,
-        counts: Tensor | None = None,  # noqa: ARG003
-        total: int | None = None,  # noqa: ARG003
-    ) -> "Task":
-        """Return the task around a model; balanced weights are by the pixels of each class."""
+    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:  # noqa: ARG003
+        """Return the options and the classes' weights, balanced ones by the pixels of each class."""
         weights = None if loss is None else _class_weights(loss, spec)
-        task = Segment(model, options=options, class_weights=weights)
-        task.spec, task.keep_masks = spec, loss is not None  # a run's page shows some
-        return task
+        return {"options": options, "class_weights": weights, "keep_masks": loss is not None}  # a run's page shows some
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
         """Tell the pixels' classes.
@@ -217,8 +208,7 @@ class Segment(Task):
         Returns:
             "output", the logits, and with masks "loss", "segmentation" and, with an auxiliary head, "auxiliary".
         """
-        if draws:
-            raise TypeError(f"{type(self).__name__} was given {', '.join(draws)}, which it has no use for")
+        self.refuse_draws(draws)
         if "mask" not in batch:
             return {"output": self.tell(batch)}
         answer = self.ask(batch)
@@ -326,12 +316,6 @@ class Segment(Task):
         """Return class and share of the image, largest first."""
         top = min(top, len(spec.outputs))
         return [part for number in range(1, top + 1) for part in (f"class_{number}", f"share_{number}")]
-
-    @classmethod
-    def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:
-        """Return the classes that cover most."""
-        cells: list[str | float] = [cell for name, _, share in answer.rows[:top] for cell in (name, share or 0.0)]
-        return cells + [""] * (len(cls.table_head(spec, top=top)) - len(cells))
 
     @classmethod
     def line_record(cls, answer: Answer) -> dict[str, Any]:

@@ -187,13 +187,13 @@ def _code(code: Any) -> int:
     return code
 
 
-def _from_json(told: Any) -> list[tuple[str, Any]]:
-    if isinstance(told, Mapping):
-        if all(isinstance(name, str) and name.isdecimal() for name in told):  # {"0": "sky"}
-            return [(str(name), int(value)) for value, name in told.items()]
-        return [(str(name), code) for name, code in told.items()]
-    if isinstance(told, list) and all(isinstance(name, str) for name in told):
-        return [(name, place) for place, name in enumerate(told)]
+def _from_json(content: Any) -> list[tuple[str, Any]]:
+    if isinstance(content, Mapping):
+        if all(isinstance(name, str) and name.isdecimal() for name in content):  # {"0": "sky"}
+            return [(str(name), int(value)) for value, name in content.items()]
+        return [(str(name), code) for name, code in content.items()]
+    if isinstance(content, list) and all(isinstance(name, str) for name in content):
+        return [(name, place) for place, name in enumerate(content)]
     raise ValueError("it holds neither names with values nor a list of names")
 
 

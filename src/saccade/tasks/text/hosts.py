@@ -48,10 +48,10 @@ def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str
         raise ConfigError(
             f"{name} is a model of the kind {config.model_type!r}, which transformers has no classifier for{allowed}"
         )
-    told = {key: value for key, value in config.to_dict().items() if key not in DROPPED}
-    told |= {"id2label": dict(enumerate(outputs)), "label2id": {output: n for n, output in enumerate(outputs)}}
-    told["id2label"] = {str(key): value for key, value in told["id2label"].items()}
-    return {"model_type": config.model_type, "config": json.loads(json.dumps(told))}
+    settings = {key: value for key, value in config.to_dict().items() if key not in DROPPED}
+    settings |= {"id2label": dict(enumerate(outputs)), "label2id": {output: n for n, output in enumerate(outputs)}}
+    settings["id2label"] = {str(key): value for key, value in settings["id2label"].items()}
+    return {"model_type": config.model_type, "config": json.loads(json.dumps(settings))}
 
 
 def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
@@ -71,7 +71,7 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
                 return made.from_config(config)
         _refuse_pickles(Path(weights).expanduser())
         with _explained(weights):
-            model, told = made.from_pretrained(
+            model, info = made.from_pretrained(
                 weights,
                 config=config,
                 use_safetensors=True,
@@ -81,7 +81,7 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
                 **{"dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype": torch.float32},
             )
     fresh = [
-        key for key in told["missing_keys"] if not key.startswith(("classifier", "score", "head", "pre_classifier"))
+        key for key in info["missing_keys"] if not key.startswith(("classifier", "score", "head", "pre_classifier"))
     ]
     body = [key for key in fresh if "pooler" not in key]
     if body:

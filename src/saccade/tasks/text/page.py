@@ -1,7 +1,5 @@
 """What the page of a run on texts shows: each class, and the texts that are farthest off."""
 
-from functools import partial
-
 import numpy as np
 
 from ...report.markup import join, shorten, tag
@@ -24,8 +22,7 @@ class TextPage(Page):
         found = super().facts(shown)
         if "pair" not in shown.scores:
             return found
-        pairs = shown.scores["pair"]
-        low, high = bootstrap(partial(_matthews_of, pairs), len(pairs))
+        low, high = bootstrap(matthews, shown.scores["pair"])
         interval = f"95% interval over texts {low:.3f} to {high:.3f}; chance: 0"
         return [(name, value, interval if name.startswith("Matthews") else about) for name, value, about in found]
 
@@ -35,10 +32,6 @@ class TextPage(Page):
         if "label" not in shown.predictions:
             return []
         return [_classes(shown), _worst(shown)]
-
-
-def _matthews_of(pairs: np.ndarray, keep: np.ndarray) -> float:
-    return matthews(pairs[keep])
 
 
 def _classes(shown: Shown) -> Section:

@@ -84,10 +84,10 @@ def open_texts(config: DataConfig, options: TextOptions) -> Data:
         kept, held_out, told_of = source.hold_out(share=config.val_share, seed=config.split_seed)
         notes += [note.replace("sample", "text") for note in told_of]
         return Data(kept, held_out, _name(config.path), tuple(notes))
-    told = _source(val, options, where=config.val or config.path, prefix="dev")
-    if any(len(text) != len(source.text(0)) for text in told.texts):
+    validation = _source(val, options, where=config.val or config.path, prefix="dev")
+    if any(len(text) != len(source.text(0)) for text in validation.texts):
         raise ValueError(f"{config.path}: the training texts come as {_kinds(source)}, the validation texts as others")
-    held_texts = told.aligned(source.outputs)
+    held_texts = validation.aligned(source.outputs)
     both = len(set(source.texts) & set(held_texts.texts))
     notes += [f"{both} texts are among those of training and of validation"] if both else []
     absent = [name for name, count in zip(held_texts.outputs, held_texts.counts(), strict=True) if not count]
@@ -180,9 +180,9 @@ def _source(columns: Columns, options: TextOptions, *, where: str, prefix: str) 
         raise ValueError(f"{where}: the column {label!r} is to be both text and class; name two columns")
     texts = list(zip(*(columns[name] for name in names), strict=True))
     labels = columns[label]
-    for row, (one, told) in enumerate(zip(texts, labels, strict=True), 1):
-        if told in UNLABELLED:
-            raise ValueError(f"{where}: row {row} of {prefix} has no label ({told!r}); fill it in, or take the row out")
+    for row, (one, cell) in enumerate(zip(texts, labels, strict=True), 1):
+        if cell in UNLABELLED:
+            raise ValueError(f"{where}: row {row} of {prefix} has no label ({cell!r}); fill it in, or take the row out")
         if not all(one):
             raise ValueError(f"{where}: row {row} of {prefix} has an empty text; fill it in, or take the row out")
     cola = tuple(columns) == COLA

@@ -1,11 +1,10 @@
 """One class a text, or a pair of texts."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig
 from ...data.feed import Batch, Expand, Feed
@@ -14,25 +13,24 @@ from ...data.open import Data
 from ...data.source import Source, Stream
 from ...data.spec import InputSpec
 from ...data.table import Table
-from ...data.targets import Targets
+from ...data.targets import Counts, Targets
 from ...data.validation import Validation
-from ..classification.task import Classify, weigh_classes
+from ..classification.task import Classify
 from ..metric import MetricSpec
 from ..task import register_task
 from .data import TextSource, TextTargets
 from .feed import KeepTexts, LengthOrder, TokenFeed, TokenValidation
-from .hosts import build_host, describe_host, describe_tokenizer, read_config
+from .hosted import OnHuggingFace
 from .metrics import TextMetrics, metric_specs
 from .page import TextPage
 from .reading import TextOptions, open_texts
 from .tokens import INPUTS, Reading, TextEncoder
 
-KIND = "SEQUENCE_CLASSIFICATION"
 METRICS = ("accuracy", "matthews")
 
 
 @register_task("text")
-class ClassifyText(Classify):
+class ClassifyText(OnHuggingFace, Classify):
     """A model of Hugging Face that sorts texts under cross-entropy.
 
     Args:
@@ -45,9 +43,8 @@ class ClassifyText(Classify):
     running = ("accuracy",)
     Options = TextOptions
     page = TextPage  # type: ignore[assignment]
-    recipe = "text"
     reads = "text"
-    own_models = True
+    host_kind = "SEQUENCE_CLASSIFICATION"
 
     # From data to a batch
 
@@ -69,18 +66,9 @@ class ClassifyText(Classify):
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         """Leave out what is made for images, and compiling, which would be done anew for every length of texts."""
-        if config.model.checkpoint is not None:
-            raise ConfigError("model.checkpoint was given; a model of texts begins with the weights in its own folder")
         if config.augment.repeats != 1:
             raise ConfigError("augment.repeats was given; texts are not augmented: leave it out")
-        compiled = bool(config.engine.compile)
-        config = replace(
-            config,
-            model=replace(config.model, options={}, drop_path=None, pretrained=True),
-            augment=AugmentConfig(crop="none", flip=0.0),
-            engine=replace(config.engine, compile=compiled, channels_last=False),
-        )
-        return config, []
+        return cls.adapt_host(config, compile=bool(config.engine.compile)), []
 
     @classmethod
     def complete_spec(cls, spec: InputSpec, data: Data) -> None:
@@ -90,34 +78,12 @@ class ClassifyText(Classify):
         spec.extra["columns"] = list(_targets(data).how["columns"])
 
     @classmethod
-    def find_model(cls, name: str) -> str:
-        """Return a folder or a name on Hugging Face as it is; it is opened when it is needed."""
-        return name
-
-    @classmethod
     def complete_model(cls, spec: InputSpec, config: ModelConfig, data: Data) -> None:
         """Keep the model's configuration and its tokenizer."""
-        host, how = describe_host(config.name, spec.outputs, kind=KIND), _targets(data).how
-        tokenizer = describe_tokenizer(config.name, host)
-        most = how["max_length"] or tokenizer["limit"]
-        if most > tokenizer["limit"]:
-            raise ConfigError(
-                f"max_length = {most} was given; {config.name} takes texts of at most {tokenizer['limit']} tokens"
-            )
-        kinds = host["config"].get("type_vocab_size", 0) or 0
-        reading = Reading(
-            **(tokenizer | {"limit": most}),
-            kinds=isinstance(kinds, int) and kinds > 1,
-            truncate=how["truncate"],
-            pair=len(spec.extra["columns"]) == 2,
-        )
-        spec.extra |= {"host": host, "tokens": asdict(reading), "scratch": how["scratch"]}
-
-    @classmethod
-    def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module:
-        """Build the model; in training, with the weights that settings name."""
-        begins = config.pretrained and not spec.extra.get("scratch")  # a file of weights names no others
-        return build_host(spec, kind=KIND, weights=config.name if begins else None)
+        limit = cls.describe_model(spec, config, _targets(data).how, pair=len(spec.extra["columns"]) == 2)
+        most = _targets(data).how["max_length"]
+        if most and most > limit:
+            raise ConfigError(f"max_length = {most} was given; {config.name} takes texts of at most {limit} tokens")
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
@@ -127,8 +93,7 @@ class ClassifyText(Classify):
         columns = spec.extra.get("columns")
         if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
             raise ValueError("its spec does not name the columns of its texts")
-        Reading.of(spec)
-        read_config(spec, kind=KIND)
+        super().check_spec(spec)
 
     @classmethod
     def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:  # noqa: ARG003
@@ -211,21 +176,10 @@ class ClassifyText(Classify):
     # In training
 
     @classmethod
-    def build(
-        cls,
-        model: nn.Module,
-        spec: InputSpec,
-        *,
-        options: Any = None,  # noqa: ARG003
-        loss: LossConfig | None = None,
-        counts: Tensor | None = None,
-        total: int | None = None,  # noqa: ARG003
-    ) -> "ClassifyText":
-        """Return the task around a model."""
-        weights = None if loss is None else weigh_classes(loss, counts, classes=len(spec.outputs))
-        task = cls(model, label_smoothing=0.0 if loss is None else loss.smoothing, class_weights=weights)
-        task.spec, task.primary = spec, cls.primary_of(spec)  # type: ignore[misc]
-        return task
+    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
+        """Return the classes' weights and the smoothing, which is done in the loss: texts are not mixed."""
+        smoothing = 0.0 if loss is None else loss.smoothing
+        return super().arguments(spec, options, loss, counts) | {"label_smoothing": smoothing}
 
     def ask(self, batch: Batch) -> Any:
         """Return what the model answers to texts."""

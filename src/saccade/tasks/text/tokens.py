@@ -92,15 +92,19 @@ class Reading:
     @classmethod
     def of(cls, spec: InputSpec) -> "Reading":
         """Return what a spec says, or raise ValueError: it may be a stranger's."""
-        told = spec.extra.get("tokens")
+        given = spec.extra.get("tokens")
         names = dict(cls.__annotations__)
-        if not isinstance(told, dict) or set(told) != set(names):
+        if not isinstance(given, dict) or set(given) != set(names):
             raise ValueError("its spec does not say how texts become tokens")
-        if not all(type(told[name]) is kind for name, kind in names.items()):
+        if not all(type(given[name]) is kind for name, kind in names.items()):
             raise ValueError("what its spec says of tokens is not as training writes it")
-        if not 0 <= told["pad"] < 2**31 or not 2 <= told["limit"] < 2**24 or len(told["tokenizer"]) > TOKENIZER_CHARS:
+        if (
+            not 0 <= given["pad"] < 2**31
+            or not 2 <= given["limit"] < 2**24
+            or len(given["tokenizer"]) > TOKENIZER_CHARS
+        ):
             raise ValueError("pad, limit or tokenizer in its spec are out of range")
-        return cls(**told)
+        return cls(**given)
 
     def width(self, longest: int) -> int:
         """Return the width of rows that hold texts of so many tokens."""

@@ -114,16 +114,16 @@ def open_questions(config: DataConfig, options: VqaOptions) -> Data:
     path = Path(config.path).expanduser()
     columns = read_columns(path)
     parts = _parted(columns, path)
-    told = {
+    answers = {
         name: [read_answers(cell, path, row) for row, cell in _cells(part, ANSWERS, path)]
         for name, part in parts.items()
     }
-    frequent = Counter(answer for shares in told["train"] for answer, share in shares.items() if share > 0)
+    frequent = Counter(answer for shares in answers["train"] for answer, share in shares.items() if share > 0)
     outputs = tuple(
         sorted(name for name, _ in sorted(frequent.items(), key=lambda one: (-one[1], one[0]))[: options.answers])
     )
     how = tuple((name, getattr(options, name)) for name in ("max_length", "truncate", "scratch"))
-    sources = {name: _source(part, told[name], outputs, path, how) for name, part in parts.items()}
+    sources = {name: _source(part, answers[name], outputs, path, how) for name, part in parts.items()}
     sources["train"].targets.require(str(path))
     notes = [f"{len(frequent) - len(outputs)} rare answers are never given"] if len(frequent) > len(outputs) else []
     if "val" in sources:
@@ -204,7 +204,7 @@ def _cells(columns: Columns, names: Sequence[str], path: Path) -> list[tuple[int
 
 def _source(
     columns: Columns,
-    told: Sequence[Mapping[str, float]],
+    answers: Sequence[Mapping[str, float]],
     outputs: tuple[str, ...],
     path: Path,
     how: tuple[tuple[str, object], ...],
@@ -216,8 +216,8 @@ def _source(
             f"{path} names {len(missing)} images that are not there: {abbreviate(missing)}; paths are relative to it"
         )
     place = {name: column for column, name in enumerate(outputs)}
-    rows = np.zeros((len(told), len(outputs)), dtype=np.float32)
-    for row, shares in enumerate(told):
+    rows = np.zeros((len(answers), len(outputs)), dtype=np.float32)
+    for row, shares in enumerate(answers):
         for answer, share in shares.items():
             if answer in place:
                 rows[row, place[answer]] = share

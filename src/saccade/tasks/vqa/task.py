@@ -1,13 +1,11 @@
 """Questions about images, answered with one of the answers that training knows."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig
 from ...data.augment import Normalize
@@ -17,20 +15,17 @@ from ...data.open import Data
 from ...data.source import Sample
 from ...data.spec import InputSpec
 from ...layers.numerics import upcast
-from ..answer import Answer
-from ..classification.task import Classify, read_logits
+from ..classification.task import OneOf, read_logits
 from ..metric import PLACE, Metrics, MetricSpec
-from ..task import Task, register_task
-from ..text.hosts import build_host, describe_host, describe_tokenizer, read_config
+from ..task import register_task
+from ..text.hosted import OnHuggingFace
 from ..text.tokens import INPUTS, Reading
 from .data import AnswerTargets, VqaOptions, open_questions
 from .encoding import NormalizeImages, QuestionEncoder, embed_whole, input_names, pack, unpack
 
-KIND = "VISUAL_QUESTION_ANSWERING"
-
 
 @register_task("vqa")
-class AnswerQuestions(Task):
+class AnswerQuestions(OnHuggingFace, OneOf):
     """A model of Hugging Face that reads a question and an image, such as ViLT, under binary cross-entropy.
 
     Args:
@@ -39,16 +34,10 @@ class AnswerQuestions(Task):
 
     primary = "score"
     running = ("score",)
-    output = "logits"
     outputs_key = "answers"
     Options = VqaOptions
-    recipe = "text"
     reads = "question"
-    own_models = True
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
+    host_kind = "VISUAL_QUESTION_ANSWERING"
 
     # From data to a batch
 
@@ -60,49 +49,17 @@ class AnswerQuestions(Task):
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         """Leave images whole, and steps uncompiled: questions are read with their images, file by file."""
-        if config.model.checkpoint is not None:
-            raise ConfigError("model.checkpoint was given; the model begins with the weights in its own folder")
         if config.loss.class_weights != "none" or config.loss.smoothing:
             raise ConfigError("loss.class_weights or loss.smoothing was given; answers are weighed by their own shares")
-        config = replace(
-            config,
-            model=replace(config.model, options={}, drop_path=None, pretrained=True),
-            augment=AugmentConfig(crop="none", flip=0.0),
-            engine=replace(config.engine, compile=False, graphs=False, channels_last=False),
-        )
-        return config, []
-
-    @classmethod
-    def find_model(cls, name: str) -> str:
-        """Return a folder or a name on Hugging Face as it is."""
-        return name
+        return cls.adapt_host(config, compile=False, graphs=False), []
 
     @classmethod
     def complete_model(cls, spec: InputSpec, config: ModelConfig, data: Data) -> None:
         """Keep the model's configuration and its tokenizer."""
         targets = data.val.targets
         assert isinstance(targets, AnswerTargets)
-        how: dict[str, Any] = dict(targets.how)
-        host = describe_host(config.name, spec.outputs, kind=KIND)
-        tokenizer = describe_tokenizer(config.name, host)
-        most = min(how["max_length"] or tokenizer["limit"], tokenizer["limit"])
-        kinds = host["config"].get("type_vocab_size", 0) or 0
-        told = {"kinds": kinds > 1, "truncate": how["truncate"], "pair": False}
-        reading = Reading(**(tokenizer | {"limit": most}), **told)
-        spec.extra |= {"host": host, "tokens": asdict(reading), "scratch": how["scratch"]}
+        cls.describe_model(spec, config, dict(targets.how), pair=False)
         spec.mean, spec.std = [0.5] * 3, [0.5] * 3  # as ViLT's own image processor has it
-
-    @classmethod
-    def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module:
-        """Build the model; in training, with the weights that settings name."""
-        begins = config.pretrained and not spec.extra.get("scratch")
-        return build_host(spec, kind=KIND, weights=config.name if begins else None)
-
-    @classmethod
-    def check_spec(cls, spec: InputSpec) -> None:
-        """Refuse a spec that no question can be read by."""
-        Reading.of(spec)
-        read_config(spec, kind=KIND)
 
     @classmethod
     def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:  # noqa: ARG003
@@ -149,8 +106,7 @@ class AnswerQuestions(Task):
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
         """Answer and compare: binary cross-entropy, summed over answers, as ViLT is trained."""
-        if draws:
-            raise TypeError(f"{type(self).__name__} was given {', '.join(draws)}, which it has no use for")
+        self.refuse_draws(draws)
         logits = read_logits(self.ask(batch))
         if "target" not in batch:
             return {"output": logits}
@@ -173,28 +129,6 @@ class AnswerQuestions(Task):
     def metrics(self) -> Metrics:
         """Return what collects logits and shares."""
         return QuestionMetrics(METRICS)
-
-    # One answer is given: what programs and tables read is as of classes.
-
-    @classmethod
-    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return shares of answers that sum to one."""
-        return Classify.read_output(output, spec)
-
-    @classmethod
-    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
-        """Return the likeliest answers."""
-        return Classify.describe(row, spec, top=top)
-
-    @classmethod
-    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
-        """Return answer and share, likeliest first."""
-        return Classify.table_head(spec, top=top)
-
-    @classmethod
-    def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:
-        """Return the likeliest answers and their shares."""
-        return Classify.table_row(answer, spec, top=top)
 
 
 METRICS = (

@@ -1,4 +1,4 @@
-"""Small pictures and sets for tests of data."""
+"""Small images and sets for tests of data."""
 
 import io
 import tarfile
@@ -9,14 +9,14 @@ from PIL import Image
 
 
 def pixels(seed: int, height: int = 24, width: int = 32) -> np.ndarray:
-    """Return a smooth picture of its own, so that JPEG keeps it nearly as it is."""
+    """Return a smooth image of its own, so that JPEG keeps it nearly as it is."""
     random = np.random.default_rng(seed)
     small = Image.fromarray(random.integers(0, 256, (3, 4, 3), dtype=np.uint8))
     return np.asarray(small.resize((width, height), Image.Resampling.BICUBIC))
 
 
 def encoded(seed: int, format: str = "JPEG", height: int = 24, width: int = 32, **options: object) -> bytes:
-    """Return an encoded picture."""
+    """Return an encoded image."""
     file = io.BytesIO()
     Image.fromarray(pixels(seed, height, width)).save(file, format, **options)
     return file.getvalue()
@@ -25,7 +25,7 @@ def encoded(seed: int, format: str = "JPEG", height: int = 24, width: int = 32, 
 def class_folders(
     root: Path, counts: dict[str, int], start: int = 0, suffix: str = ".jpg", *, size: tuple[int, int] = (24, 32)
 ) -> int:
-    """Write class folders of different pictures; return the number after the last."""
+    """Write class folders of different images; return the number after the last."""
     for name, count in counts.items():
         (root / name).mkdir(parents=True, exist_ok=True)
         for number in range(count):
@@ -35,11 +35,11 @@ def class_folders(
 
 
 def write_shard(path: Path, samples: list[tuple[str, bytes, str]], label: str = "cls") -> None:
-    """Write a tar of (key, picture, label)."""
+    """Write a tar of (key, image, label)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as tar:
-        for key, picture, text in samples:
-            for kind, content in (("jpg", picture), (label, text.encode())):
+        for key, image, text in samples:
+            for kind, content in (("jpg", image), (label, text.encode())):
                 info = tarfile.TarInfo(f"{key}.{kind}")
                 info.size = len(content)
                 tar.addfile(info, io.BytesIO(content))

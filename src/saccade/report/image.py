@@ -1,4 +1,4 @@
-"""Pictures inside a page."""
+"""Images inside a page."""
 
 import base64
 import io
@@ -12,8 +12,8 @@ LARGEST = 128
 SMALLEST = 96
 
 
-def encode_picture(pixels: np.ndarray, *, alt: str, largest: int = LARGEST, smallest: int = SMALLEST) -> Html:
-    """Return an image element that holds its picture.
+def encode_image(pixels: np.ndarray, *, alt: str, largest: int = LARGEST, smallest: int = SMALLEST) -> Html:
+    """Return an image element that holds its image.
 
     Args:
         pixels: H, W, 3 or H, W, 1 or H, W uint8.
@@ -26,12 +26,12 @@ def encode_picture(pixels: np.ndarray, *, alt: str, largest: int = LARGEST, smal
 
 
 def png_uri(pixels: np.ndarray, *, largest: int = LARGEST, smallest: int = SMALLEST) -> str:
-    """Return a picture as a data URI.
+    """Return an image as a data URI.
 
     Args:
         pixels: H, W, 3 or H, W, 1 or H, W uint8.
         largest: a longer side is made this long.
-        smallest: a picture whose longer side is shorter is enlarged by a whole factor, its pixels kept as squares.
+        smallest: an image whose longer side is shorter is enlarged by a whole factor, its pixels kept as squares.
     """
     return _uri(_fit(_open(pixels), largest=largest, smallest=smallest))
 
@@ -43,7 +43,7 @@ def _open(pixels: np.ndarray) -> Image.Image:
     colour = pixels.ndim == 3 and pixels.shape[2] == 3
     if pixels.dtype != np.uint8 or not (colour or pixels.ndim == 2) or not pixels.size:
         raise ValueError(
-            f"a picture of type {pixels.dtype} and shape {pixels.shape} was given; it is uint8 of shape (H, W, 3), "
+            f"an image of type {pixels.dtype} and shape {pixels.shape} was given; it is uint8 of shape (H, W, 3), "
             "(H, W, 1) or (H, W)"
         )
     return Image.fromarray(np.ascontiguousarray(pixels))

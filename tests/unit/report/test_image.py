@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.report.picture import encode_picture, png_uri
+from saccade.report.image import encode_image, png_uri
 from support.markup import parse
 
 RANDOM = np.random.default_rng(0)
@@ -18,7 +18,7 @@ def decode(uri):
 
 
 @pytest.mark.parametrize("shape", [(28, 28), (28, 28, 1), (28, 20, 3)])
-def test_tiny_picture_is_enlarged_by_squares(shape):
+def test_tiny_image_is_enlarged_by_squares(shape):
     pixels = RANDOM.integers(0, 256, shape, dtype=np.uint8)
     shown = decode(png_uri(pixels))
     assert shown.shape[0] == 112
@@ -26,13 +26,13 @@ def test_tiny_picture_is_enlarged_by_squares(shape):
     assert np.array_equal(shown[3::4, 3::4], pixels.squeeze())
 
 
-def test_large_picture_is_made_small_and_keeps_its_shape():
+def test_large_image_is_made_small_and_keeps_its_shape():
     shown = decode(png_uri(RANDOM.integers(0, 256, (600, 300, 3), dtype=np.uint8)))
     assert shown.shape == (128, 64, 3)
     assert decode(png_uri(np.zeros((3, 2000), np.uint8))).shape == (1, 128)
 
 
-def test_picture_that_fits_is_left_as_it_is():
+def test_image_that_fits_is_left_as_it_is():
     pixels = RANDOM.integers(0, 256, (100, 90, 3), dtype=np.uint8)
     assert np.array_equal(decode(png_uri(pixels)), pixels)
 
@@ -43,7 +43,7 @@ def test_part_of_a_larger_array_is_read_by_its_pixels():
 
 
 def test_element_has_words_and_its_size():
-    (image,) = parse(encode_picture(np.zeros((10, 20), np.uint8), alt='a "<b>"')).elements
+    (image,) = parse(encode_image(np.zeros((10, 20), np.uint8), alt='a "<b>"')).elements
     assert image.attrs["alt"] == 'a "<b>"'
     assert (image.attrs["width"], image.attrs["height"]) == ("100", "50")
 
@@ -51,6 +51,6 @@ def test_element_has_words_and_its_size():
 @pytest.mark.parametrize(
     "pixels", [np.zeros((4, 4)), np.zeros((4, 4, 2), np.uint8), np.zeros((0, 4, 3), np.uint8), np.zeros(4, np.uint8)]
 )
-def test_what_is_no_picture_is_refused(pixels):
+def test_what_is_no_image_is_refused(pixels):
     with pytest.raises(ValueError, match="it is uint8 of shape"):
         png_uri(pixels)

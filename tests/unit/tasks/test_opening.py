@@ -1,0 +1,42 @@
+"""Which task a list is for, and what of a recipe a task does not take."""
+
+import pytest
+
+from saccade.config import AugmentConfig, LossConfig, TrainConfig
+from saccade.data.table import Table
+from saccade.tasks import TASKS, Classify, Regress, Task
+from saccade.tasks.opening import read_by_layout
+
+
+class Bright(Task):
+    """Knows one column of numbers by its name."""
+
+    @classmethod
+    def claims(cls, table):
+        return table.find(["bright"]) is not None
+
+    @classmethod
+    def read_table(cls, table, options):
+        return "bright"
+
+
+@pytest.fixture
+def bright(monkeypatch):
+    found = {**{name: TASKS[name] for name in TASKS}, "bright": Bright}
+    monkeypatch.setattr(TASKS, "_found", found)
+    return Bright
+
+
+def test_a_task_that_knows_its_column_comes_before_the_one_for_any_numbers(bright, tmp_path):
+    table = Table(tmp_path / "a.csv", {"path": ["a", "b"], "bright": ["0.1", "0.7"]}, [True, True])
+    assert Regress.claims(table)
+    assert read_by_layout(table) == "bright"
+
+
+def test_mixing_is_left_out_with_a_remark_where_a_task_mixes_no_targets(bright):
+    config = TrainConfig(augment=AugmentConfig(mixup=0.8, cutmix=1.0), loss=LossConfig(smoothing=0.1))
+    bright.name = "bright"
+    adapted, remarks = bright.adapt(config)
+    assert (adapted.augment.mixup, adapted.augment.cutmix, adapted.loss.smoothing) == (0, 0, 0)
+    assert remarks == ["mixup, cutmix, smoothing: left out, since bright mixes no targets"]
+    assert Classify.adapt(config) == (config, [])
