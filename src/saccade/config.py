@@ -112,8 +112,9 @@ class ScheduleConfig:
     warmup: float = 5.0  # epochs
     warmup_lr: float = 1e-6
     min_lr: float = 1e-5
-    curve: Literal["cosine", "poly"] = "cosine"  # how the rate falls after the warm-up
+    curve: Literal["cosine", "poly", "steps"] = "cosine"  # how the rate falls after the warm-up
     power: float = 1.0  # of a polynomial fall
+    falls: list[float] = field(default_factory=lambda: [0.667, 0.917])  # of steps: shares of it all, a tenth from there
     steps: int | None = None  # length in steps instead of epochs, of recipes that count so
     warmup_steps: int | None = None  # length of the warm-up in steps instead of epochs
     head_epochs: float = 0.0  # of trained weights: train what is new alone for so long, at most a third of it all

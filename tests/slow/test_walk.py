@@ -169,7 +169,7 @@ NAMES = {
     "runs/compare-photos-1a2b3c4d": "FOLDED",
     "runs/tune-convnext_atto-1a2b3c4d/tuned.yaml": "TUNED/tuned.yaml",
 }
-OF_DOCUMENT = {"docs/finetuning.md": {"photos": "PICTURES"}}
+OF_DOCUMENT = {"docs/finetuning.md": {"photos": "IMAGES"}}
 SHORTER = {"10m": "3m", "5m": "2m", "crop=512": "crop=32", "vit_small": "vit_tiny"}  # times and sizes
 FEWER = {"--seeds": "2", "--folds": "2", "--limit": "12", "--epochs": "1"}
 

@@ -128,9 +128,10 @@ def _check(args: Args) -> int:
     from ..data.table import parse_columns
     from ..tasks.opening import choose_task, read_by_layout
 
-    read_targets = read_by_layout
+    read_targets, name = read_by_layout, None
     if args.task is not None:
         choice = choose_task(args.task)
+        name = choice.kind.name
         read_targets = partial(choice.kind.read_table, options=choice.options)
     columns = parse_columns(args.columns or {})
     if args.fix is not None and args.val is not None:
@@ -148,6 +149,7 @@ def _check(args: Args) -> int:
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             read_targets=read_targets,
             columns=columns,
+            task=name,
         )
     report = found.report
     if args.fix is not None:

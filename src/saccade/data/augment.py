@@ -120,7 +120,7 @@ class Augment:
         if "mask" in batch:
             found["mask"] = moved.mask(batch["mask"])
         if "boxes" in batch:
-            found["boxes"] = moved.boxes(batch["boxes"], (pixels.shape[-2], width))
+            found["boxes"] = moved.boxes(batch["boxes"], (pixels.shape[-2], width), cut=False)
         if "label_box" in batch:
             if mix is not None:
                 raise ConfigError(

@@ -16,7 +16,11 @@ from .open import Data, open_data
 from .source import Source, Stream
 from .table import ReadTargets, read_classes
 
-FAULTS = ("unreadable", "truncated", "misnamed", "huge", "range", "mask", "dim", "tiny")  # of an image by itself
+FAULTS = (
+    "missing", "unreadable", "truncated", "misnamed", "huge", "range", "mask", "unknown", "box", "doubled",
+    "no objects", "dim", "tiny",
+)  # of an image by itself  # fmt: skip
+MILD = ("no objects",)  # may be as it should
 KINDS = (*FAULTS, "duplicate", "two labels", "in both splits")
 SMALL_CLASS = 10
 CHUNK = 32
@@ -121,6 +125,7 @@ def look_through(
     progress: Callable[[int, int], None] | None = None,
     read_targets: ReadTargets = read_classes,
     columns: Mapping[str, str] | None = None,
+    task: str | None = None,
 ) -> LookedThrough:
     """Read every image of a set once.
 
@@ -133,8 +138,9 @@ def look_through(
         progress: called with how many images are done and how many there are.
         read_targets: what the task makes of a list's columns; by default one class a sample.
         columns: of a list, which are read as what.
+        task: that the samples are for, where a folder can be read for several.
     """
-    data = open_data(spec, val=val, read_targets=read_targets, columns=columns)
+    data = open_data(spec, val=val, read_targets=read_targets, columns=columns, task=task)
     train = data.train.indexed() if isinstance(data.train, Stream) else data.train
     splits = {"train": train, "val": data.val}
     looks: list[Look] = []
@@ -214,7 +220,7 @@ def _look(split: str, source: Source, index: int, max_pixels: int) -> Look:
 
 def _bad(bad: BadSample) -> Finding:
     kind = "misnamed" if bad.kind == "foreign" else bad.kind if bad.kind in FAULTS else "unreadable"
-    return Finding(kind, bad.name, bad.reason, serious=True)
+    return Finding(kind, bad.name, bad.reason, serious=kind not in MILD)
 
 
 def _single(look: Look, splits: dict[str, Source], min_side: int) -> Iterator[Finding]:

@@ -44,14 +44,15 @@ def write_clean(found: LookedThrough, spec: str, out: Path, columns: Mapping[str
     source, sources = Path(spec).expanduser(), list(found.splits.values())
     is_list = source.is_file() and source.suffix.lower() in (".csv", ".tsv", ".parquet")
     plain = all(isinstance(one, FileSource) for one in sources)
-    if not plain or not (is_list or found.report.task == "classify"):
+    rewritten = plain and bool(sources[0].targets.repaired)
+    if not plain or not (is_list or rewritten or found.report.task == "classify"):
         raise ValueError(
-            f"fix={out} was given and {spec or 'the embedded set'} is neither class folders nor a list of files; only "
-            "of these a clean copy can be written"
+            f"fix={out} was given and {spec or 'the embedded set'} is neither class folders nor a list of files or "
+            "objects; only of these a clean copy can be written"
         )
     _require_new(out, source if source.is_dir() else source.parent)
     dropped = dict(_dropped(found))
-    left = sorted({(found.splits[split].name(number), reason) for (split, number), reason in dropped.items()})
+    left = {(found.splits[split].name(number), reason) for (split, number), reason in dropped.items()}
     names = {split: _kept_names(one, split, dropped) for split, one in found.splits.items()}
     places = _places([name for part in names.values() for name in part])
     draft = out.with_name(f".{out.name}.part")
@@ -62,19 +63,22 @@ def write_clean(found: LookedThrough, spec: str, out: Path, columns: Mapping[str
             _copy(_root(sources[0]) / name, draft / place)
         if is_list:
             _write_list(draft, source, columns or {}, names, places)
+        elif rewritten:
+            left |= set(_write_parts(draft, found, dropped, places))
         with open(draft / LEFT_OUT, "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([LISTED, *left])
+            csv.writer(file).writerows([LISTED, *sorted(left)])
         os.replace(draft, out)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     kept = sum(map(len, names.values()))
-    return Fixed(out / f"{source.stem}.csv" if is_list else out, kept, tuple(left))
+    return Fixed(out / f"{source.stem}.csv" if is_list else out, kept, tuple(sorted(left)))
 
 
 def _dropped(found: LookedThrough) -> Iterator[tuple[tuple[str, int], str]]:
     """Yield split and number of every sample that is left out, and why."""
     for look in found.looks:
-        wrong = look.bad or next(iter(look.wrong), None)
+        repaired = found.splits[look.split].targets.repaired
+        wrong = look.bad or next((bad for bad in look.wrong if bad.kind not in repaired), None)
         if wrong is not None:
             yield (look.split, look.number), wrong.reason
     for group in same_pixels(found.looks):
@@ -98,6 +102,18 @@ def _kept_names(source: Source, split: str, dropped: Mapping[tuple[str, int], st
 def _root(source: Source) -> Path:
     assert isinstance(source, FileSource)
     return source.root
+
+
+def _write_parts(
+    out: Path, found: LookedThrough, dropped: Mapping[tuple[str, int], str], places: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Write what targets say of the samples that are kept; yield what is left out of it, and what was lost before."""
+    for split, source in found.splits.items():
+        assert isinstance(source, FileSource)
+        looks = [look for look in found.looks if look.split == split and (split, look.number) not in dropped]
+        kept = [(look.number, places[source.names[look.number]], (look.shape[0], look.shape[1])) for look in looks]
+        yield from source.targets.write_part(out, split, kept)
+        yield from ((bad.name, bad.reason) for bad in source.lost)
 
 
 def _write_list(

@@ -168,12 +168,13 @@ class Geometry:
             mask = found.round().long() - 1
         return mask[:, 0].long()
 
-    def boxes(self, boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    def boxes(self, boxes: Tensor, size: tuple[int, int], *, cut: bool = True) -> Tensor:
         """Return moved boxes, B, M, 4, cut at the image's border; one that is outside has no area.
 
         Args:
             boxes: left, top, right and bottom in pixels of the input; of no area where there is no box.
             size: height and width of the input.
+            cut: whether to cut them.
         """
         height, width = size
         if self.shift is not None:
@@ -181,9 +182,10 @@ class Geometry:
         x = torch.stack([boxes[..., 0], boxes[..., 2], boxes[..., 0], boxes[..., 2]], dim=-1) / width * 2 - 1
         y = torch.stack([boxes[..., 1], boxes[..., 1], boxes[..., 3], boxes[..., 3]], dim=-1) / height * 2 - 1
         corners = torch.stack([x, y, torch.ones_like(x)], dim=-1)  # B, M, 4, 3
-        back = torch.linalg.inv(self.whole.expand(len(boxes), -1, -1).float())
-        found = (corners @ back[:, None].mT)[..., :2].add(1).mul(self.side / 2).clamp(0, self.side)
-        return torch.cat([found.amin(-2), found.amax(-2)], dim=-1)
+        back = inverse(self.whole.expand(len(boxes), -1, -1).float())
+        found = (corners[..., None, :] * back[:, None, None]).sum(-1)[..., :2].add(1).mul(self.side / 2)
+        moved = torch.cat([found.amin(-2), found.amax(-2)], dim=-1)
+        return moved.clamp(0, self.side) if cut else moved
 
 
 def draw_uniforms(keys: Tensor) -> Tensor:
@@ -227,6 +229,13 @@ def matrices(*entries: Tensor | float) -> Tensor:
     rows = [entry if isinstance(entry, Tensor) else torch.full_like(like, entry) for entry in entries]
     zero, one = torch.zeros_like(like), torch.ones_like(like)
     return torch.stack([*rows, zero, zero, one], dim=-1).unflatten(-1, (3, 3))
+
+
+def inverse(moves: Tensor) -> Tensor:
+    """Return the matrices, B, 3, 3, that move back; unlike `torch.linalg.inv` it never waits for the device."""
+    (a, b, c), (d, e, f) = (moves[:, row].unbind(-1) for row in (0, 1))
+    area = a * e - b * d
+    return matrices(e / area, -b / area, (b * f - c * e) / area, -d / area, a / area, (c * d - a * f) / area)
 
 
 def resample(images: Tensor, moves: Tensor, side: int) -> Tensor:

@@ -61,7 +61,7 @@ class BadSample(ValueError):  # noqa: N818
         name: how the log calls it.
         reason: why, in plain words.
         kind: why, in one word: missing, denied, empty, foreign (not an image), truncated, damaged, range (of
-            its values), mask (of what is told of it) or huge.
+            its values), huge; or of what is told of it: mask, box, doubled, no objects, unknown.
     """
 
     def __init__(self, name: str, reason: str, kind: str = "damaged") -> None:

@@ -11,7 +11,7 @@ from ..config import DataConfig
 from .folds import choose_folds, fold_notes
 from .image import DIM, SHADES, BadSample, highest_of_sixteen_bits
 from .lists import ListReader
-from .reader import READERS, ReadOptions
+from .reader import READERS, Reader, ReadOptions
 from .source import Source, Splits, Stream
 from .split import abbreviate
 from .table import ReadTargets, read_classes
@@ -70,12 +70,13 @@ class Data:
         return self.train.task
 
 
-def open_configured(config: DataConfig, read_targets: ReadTargets = read_classes) -> Data:
+def open_configured(config: DataConfig, read_targets: ReadTargets = read_classes, *, task: str | None = None) -> Data:
     """Open the samples that a run's settings name, with the same ones held out as in that run.
 
     Args:
         config: where they are.
         read_targets: what the task makes of a table's columns.
+        task: that they are for, where it is known.
     """
     return open_data(
         config.path,
@@ -89,6 +90,7 @@ def open_configured(config: DataConfig, read_targets: ReadTargets = read_classes
         group=config.group,
         folds=config.folds,
         fold=config.fold,
+        task=task,
     )
 
 
@@ -105,6 +107,7 @@ def open_data(
     folds: int | None = None,
     fold: int = 0,
     columns: Mapping[str, str] | None = None,
+    task: str | None = None,
 ) -> Data:
     """Open a set of samples; nothing is downloaded unless `hf:` asks for it, and of files a few are looked at.
 
@@ -122,8 +125,9 @@ def open_data(
         folds: cut the training samples into so many parts, and validate on one of them.
         fold: which one, from 0 on.
         columns: names of a list's columns by what they are to be read as: image, label, labels, numbers, split, mask.
+        task: that the samples are for, where it is known; of a folder that two tasks can read it takes the right lists.
     """
-    options = ReadOptions(buffer, bad_limit, read_targets, group, columns or {})
+    options = ReadOptions(buffer, bad_limit, read_targets, group, columns or {}, task)
     splits = _open(spec, options)
     train, notes = splits.train, list(splits.notes)
     if group is not None and splits.groups is None:
@@ -176,7 +180,11 @@ def _open(spec: str, options: ReadOptions) -> Splits:
     path = Path(spec).expanduser() if spec else Path()
     if spec and path.is_dir():
         path = next((path / inner for inner in INNER if (path / inner).is_dir()), path)
-    for reader in sorted((kind() for kind in READERS.values()), key=lambda one: one.rank):
+
+    def order(reader: Reader) -> tuple[bool, int]:
+        return options.task is None or getattr(reader, "task", None) != options.task, reader.rank
+
+    for reader in sorted((kind() for kind in READERS.values()), key=order):
         if reader.matches(spec, path):
             if options.columns and not isinstance(reader, ListReader):
                 raise ValueError(

@@ -21,6 +21,7 @@ class ReadOptions:
         read_targets: what the task makes of a table's columns.
         group: a table's column that says which samples belong together.
         columns: names of a list's columns by what they are to be read as.
+        task: that the samples are for, where it is known.
     """
 
     buffer: int = 4096
@@ -28,6 +29,7 @@ class ReadOptions:
     read_targets: ReadTargets = read_classes
     group: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
+    task: str | None = None
 
 
 class Reader(Protocol):
@@ -35,6 +37,7 @@ class Reader(Protocol):
 
     Attributes:
         rank: readers are asked from the lowest rank on; one that would take what another knows better has a high one.
+            Of a folder that two tasks can read, the reader whose `task` was asked for goes first.
     """
 
     rank: int

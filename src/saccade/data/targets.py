@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -41,12 +42,14 @@ class Targets:
         noun: what the outputs are called.
         counted: what `balance` counts.
         in_rows: whether a row is all there is to a target, so that all of them can lie on the device as they are.
+        repaired: kinds of problems that `write_part` leaves behind, so that a clean copy keeps the sample.
     """
 
     task: ClassVar[str] = ""
     noun: ClassVar[str] = "outputs"
     counted: ClassVar[str] = "images"
     in_rows: ClassVar[bool] = True
+    repaired: ClassVar[tuple[str, ...]] = ()
 
     rows: np.ndarray
     outputs: tuple[str, ...]
@@ -86,6 +89,21 @@ class Targets:
     def problems(self, index: int, size: tuple[int, int]) -> Iterator[BadSample]:  # noqa: ARG002
         """Yield what is wrong with a target that lies in a file, of an image of some height and width."""
         return iter(())
+
+    def write_part(
+        self,
+        folder: Path,
+        part: str,
+        samples: Sequence[tuple[int, str, tuple[int, int]]],
+    ) -> Iterator[tuple[str, str]]:
+        """Write what a clean copy says of its samples; yield names and reasons of what it lacks.
+
+        Args:
+            folder: the copy, with the images in it.
+            part: "train" or "val".
+            samples: number, name in the copy, and height and width of each that is kept.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot be written to {folder} as {part}")
 
     def alone(self) -> list[str]:
         """Return the outputs of which there is one sample."""

@@ -65,6 +65,8 @@ def export(
     target = find_target(target)
     loaded = open_model(target)
     model, spec = loaded.model, loaded.spec
+    if (problem := getattr(model, "no_graph", None)) is not None:
+        raise ExportError(f"{_name(target)} cannot be exported: {problem}")
     folder = _folder(target, out)
     progress("gathering images")
     evidence = gather(target, spec, data=data, val=val, limit=limit)

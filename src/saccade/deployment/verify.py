@@ -172,7 +172,7 @@ def compare(eager: Raw, exported: Raw, images: Tensor, sizes: Sequence[tuple[int
         sizes: height and width of each.
         spec: of the model, whose task says which answers are the same.
     """
-    same = find_task(spec.task).same
+    task = find_task(spec.task)
     worst, scale, equal, asked = 0.0, 0.0, 0, 0
     for size in sizes:
         resized = _resize(images[:SEVERAL], size)
@@ -182,10 +182,10 @@ def compare(eager: Raw, exported: Raw, images: Tensor, sizes: Sequence[tuple[int
                 want, got = eager(_framed(part, spec)), exported(part)
                 if want.shape != got.shape:
                     raise ExportError(f"an answer of shape {got.shape} came back where {want.shape} was due")
-                difference = float(np.abs(want - got).max())
+                difference = task.gap(want, got, spec)
                 worst = difference if math.isnan(difference) else max(worst, difference)
                 scale = max(scale, float(np.abs(want).max()))
-                equal, asked = equal + int(same(want, got, spec).sum()), asked + len(part)
+                equal, asked = equal + int(task.same(want, got, spec).sum()), asked + len(part)
                 if math.isnan(worst):
                     return Parity(worst, scale, equal / asked, tuple(sizes))
     return Parity(worst, scale, equal / asked, tuple(sizes))

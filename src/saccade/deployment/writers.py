@@ -19,7 +19,7 @@ from ..data.spec import InputSpec
 from ..files import write_text
 from ..report.plain import to_json
 from ..tasks import Answer, Task
-from ..tasks.segmentation.drawing import mask_image, overlay, resize_mask
+from ..tasks.segmentation.drawing import mask_image
 from .paths import NoImages
 from .predict import Prediction, Predictions
 
@@ -56,10 +56,11 @@ class CsvWriter:
         self.rows.writerow(["name", *map(_cell, head), "problem"])
 
     def __call__(self, prediction: Prediction) -> None:
-        """Write one row."""
+        """Write a row, or one for each part of an answer."""
         answer = prediction.answer
-        cells = self.blank if answer is None else self.task.table_row(answer, self.spec, top=self.top)
-        self.rows.writerow([_cell(prediction.name), *map(_cell, cells), plain(prediction.problem or "")])
+        rows = [self.blank] if answer is None else self.task.table_rows(answer, self.spec, top=self.top)
+        for cells in rows:
+            self.rows.writerow([_cell(prediction.name), *map(_cell, cells), plain(prediction.problem or "")])
 
 
 def _cell(value: str | float) -> str:
@@ -88,16 +89,57 @@ class JsonWriter:
         self.file.write(json.dumps(record) + "\n")
 
 
+class CocoWriter:
+    """One JSON document as COCO has it: images, categories and objects with their scores; bad files as `problems`.
+
+    Objects are written as they come, and `finish` adds the rest.
+
+    Args:
+        file: to write to.
+        outputs: names of the classes; their ids count from 1.
+    """
+
+    def __init__(self, file: TextIO, outputs: Sequence[str]) -> None:
+        self.file, self.outputs, self.count = file, outputs, 0
+        self.images: list[dict[str, Any]] = []
+        self.problems: list[dict[str, Any]] = []
+        file.write('{"annotations": [')
+
+    def __call__(self, prediction: Prediction) -> None:
+        """Write the objects of one image."""
+        if prediction.answer is None:
+            self.problems.append({"file_name": prediction.name, "problem": prediction.problem})
+            return
+        record = prediction.answer.record
+        number, (height, width) = len(self.images) + 1, record["size"]
+        self.images.append({"id": number, "file_name": prediction.name, "height": height, "width": width})
+        for one in record["objects"]:
+            left, top, right, bottom = one["box"]
+            box = [left, top, round(right - left, 2), round(bottom - top, 2)]
+            kept = {"id": self.count + 1, "image_id": number, "category_id": one["index"] + 1, "score": one["score"]}
+            kept |= {"bbox": box, "area": round(box[2] * box[3], 2), "iscrowd": 0}
+            kept |= {"segmentation": one["segmentation"]} if "segmentation" in one else {}
+            self.file.write((",\n" if self.count else "\n") + json.dumps(to_json(kept)))
+            self.count += 1
+
+    def finish(self) -> None:
+        """Write what the objects belong to."""
+        categories = [{"id": place, "name": name} for place, name in enumerate(self.outputs, 1)]
+        rest = {"images": self.images, "categories": categories, "problems": self.problems}
+        self.file.write("],\n" + json.dumps(rest)[1:] + "\n")
+
+
 class DrawWriter:
     """A PNG an image, named after it and its number, with the answer's parts and their probabilities drawn below it.
 
     Args:
         folder: to write to; made if it is not there.
+        task: what is answered.
         side: the longer side is brought to at most this.
     """
 
-    def __init__(self, folder: str | Path, *, side: int = 640) -> None:
-        self.folder, self.side, self.count = Path(folder).expanduser(), side, 0
+    def __init__(self, folder: str | Path, task: type[Task], *, side: int = 640) -> None:
+        self.folder, self.task, self.side, self.count = Path(folder).expanduser(), task, side, 0
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"--draw {folder} is a file; name a folder for the images")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +152,8 @@ class DrawWriter:
         # The number keeps images of one name in different folders apart.
         path = self.folder / f"{number:07d}_{safe_stem(prediction.name)}.png"
         draft = path.with_name(f".{path.name}.part")
-        draw(prediction.image, prediction.answer, side=self.side).save(draft, format="PNG")
+        painted = self.task.paint(prediction.image, prediction.answer)
+        draw(painted, prediction.answer, side=self.side).save(draft, format="PNG")
         os.replace(draft, path)
 
 
@@ -157,8 +200,6 @@ def draw(pixels: np.ndarray, answer: Answer, *, side: int = 640) -> Image.Image:
         answer: what is drawn.
         side: the longer side is brought to at most this.
     """
-    if answer.mask is not None:
-        pixels = overlay(pixels, resize_mask(answer.mask, (pixels.shape[0], pixels.shape[1])))
     image = Image.fromarray(pixels)
     scale = min(side / max(image.size), max(1.0, LEAST / max(image.size)))
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
@@ -262,7 +303,7 @@ def write_predictions(
     Args:
         predictions: of `predict`, with `keep` if they are to be drawn.
         out: a file, which takes the place of one that is there once all is written; None or "-" for standard output.
-        form: "csv" or "jsonl"; by the file's ending if not given.
+        form: "csv", "jsonl" or, of boxes, "coco"; by the file's ending if not given.
         top: how many parts of an answer the table has columns for, where there are many; no more than the model has.
         draw: a folder for images with the answers drawn on them; without `out` these are all that is written.
         masks: a folder for masks, of a task that tells some; likewise.
@@ -271,20 +312,28 @@ def write_predictions(
     form, path = check_output(out, form=form)
     task, spec = predictions.task, predictions.spec
     if masks is not None and not task.masks:
-        raise ValueError(f"--masks was given; the task {task.name} tells no masks")
+        raise ValueError(f"--masks was given; the task {task.name} tells no masks of every pixel's class")
+    if form == "coco" and not task.boxes:
+        raise ValueError(f"--form coco was given; the task {task.name} tells no boxes of objects: use csv or jsonl")
     begun = _begun(predictions)
     tally = Tally(path=path)
     with ExitStack() as stack:
-        writers: list[Writer] = [] if draw is None else [DrawWriter(draw)]
+        writers: list[Writer] = [] if draw is None else [DrawWriter(draw, task)]
         writers += [] if masks is None else [MaskWriter(masks, spec.outputs)]
         if out is not None or not writers:
             file = stack.enter_context(output(path))
-            writers.append(JsonWriter(file, task) if form == "jsonl" else CsvWriter(file, task, spec, top=top))
+            if form == "coco":
+                writers.append(CocoWriter(file, spec.outputs))
+            else:
+                writers.append(JsonWriter(file, task) if form == "jsonl" else CsvWriter(file, task, spec, top=top))
         for prediction in begun:
             for writer in writers:
                 writer(prediction)
             tally.asked, tally.bad = tally.asked + 1, tally.bad + (prediction.problem is not None)
             each(prediction, tally)
+        for writer in writers:
+            if isinstance(writer, CocoWriter):
+                writer.finish()
     return tally
 
 
@@ -295,8 +344,8 @@ def check_output(out: str | Path | None, *, form: str | None = None) -> tuple[st
         out: what was named.
         form: what was asked for; by the file's ending if not given.
     """
-    if form is not None and form not in FORMS.values():
-        raise ValueError(f"form={form!r} was given; there are {', '.join(dict.fromkeys(FORMS.values()))}")
+    if form is not None and form not in (*FORMS.values(), "coco"):
+        raise ValueError(f"form={form!r} was given; there are {', '.join(dict.fromkeys(FORMS.values()))}, coco")
     if out is None or str(out) == "-":
         return form or "csv", None
     path = Path(out).expanduser()

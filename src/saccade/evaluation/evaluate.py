@@ -17,6 +17,7 @@ from .classes.options import ClassOptions, read_options
 from .findings import Evaluated, Example
 from .judge import Judge
 from .masks import MaskJudge
+from .objects import ObjectJudge
 from .opening import EvaluatedModel, EvaluatedSet, EvaluationError, choose, open_models, open_set
 from .result import FOLDER, Evaluation
 from .robust import Condition, corruptions, occlusions
@@ -25,6 +26,7 @@ EPSILONS = (1.0, 4.0)
 JUDGES: dict[str, type[Judge]] = {
     "classify": ClassJudge,
     "segment": MaskJudge,
+    "detect": ObjectJudge,
 }  # of tasks that have more to say than their metrics
 
 
@@ -82,6 +84,7 @@ def evaluate(
         raise EvaluationError(f"batch_size={batch_size} and resamples={resamples} were given; at least 1 and 100")
     models = open_models([targets] if isinstance(targets, str | Path) else targets, device=device, task=task)
     kind = JUDGES.get(models[0].spec.task, Judge)
+    resamples = min(resamples, kind.resamples)
     if robust and models[0].loaded.task.reads != "image":
         raise EvaluationError(
             f"robust was asked for and {models[0].name} reads no images alone; occlusions and corruptions are of images"
@@ -115,7 +118,7 @@ def evaluate(
         notes.append("attacks are for models that answer with a class, and were left out")
     first = judges[0]
     result = Evaluation(
-        runs={judge.model.name: _evaluated(judge, found) for judge, found in zip(judges, numbers, strict=True)},
+        runs={judge.model.name: _evaluated(judge, found, source) for judge, found in zip(judges, numbers, strict=True)},
         differences=_differences(judges, numbers),
         data=samples.name,
         samples=len(places),
@@ -187,7 +190,7 @@ def _differences(judges: Sequence[Judge], numbers: Sequence[Mapping[str, Resampl
     ]
 
 
-def _evaluated(judge: Judge, numbers: Mapping[str, Resampled]) -> Evaluated:
+def _evaluated(judge: Judge, numbers: Mapping[str, Resampled], source: Source) -> Evaluated:
     model = judge.model
     return Evaluated(
         name=model.name,
@@ -195,6 +198,7 @@ def _evaluated(judge: Judge, numbers: Mapping[str, Resampled]) -> Evaluated:
         parameters=sum(p.numel() for p in model.loaded.model.parameters()),
         img_size=model.spec.img_size,
         metrics={name: found.estimate() for name, found in numbers.items()},
+        sections=tuple(judge.sections(source)),
         **judge.details(),
     )
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..report.page import Section
 from ..report.tally import Bin, Score
 from ..tasks.metric import MetricSpec
 from .bootstrap import Difference, Estimate
@@ -21,6 +22,7 @@ class Evaluated:
         metrics: every number by its name.
         classes: right answers of each class; empty where an image may have several, and for other tasks.
         reliability: answers in bins of confidence; empty for other tasks.
+        sections: what the task's page shows of its answers, for the page alone.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Evaluated:
     metrics: dict[str, Estimate]
     classes: list[Score] = field(default_factory=list)
     reliability: list[Bin] = field(default_factory=list)
+    sections: tuple[Section, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)

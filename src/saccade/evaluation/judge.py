@@ -11,6 +11,7 @@ from torch import Tensor
 from ..data.feed import Batch
 from ..data.source import Source
 from ..data.split import abbreviate
+from ..report.page import Section
 from ..tasks.metric import Metrics, MetricSpec
 from .bootstrap import Resampled, Statistic, fewer, over_all, resample, resample_means, statistic_of
 from .classes.options import ClassOptions
@@ -29,10 +30,12 @@ class Judge:
     Attributes:
         evenly: how a limited number of samples is chosen, in words.
         attackable: whether there are attacks, which need to know what a wrong answer is.
+        resamples: of the samples at most, where numbers take long.
     """
 
     evenly: ClassVar[str] = "evenly by target"
     attackable: ClassVar[bool] = False
+    resamples: ClassVar[int] = 1_000_000
 
     def __init__(self, model: EvaluatedModel) -> None:
         self.model = model
@@ -109,7 +112,8 @@ class Judge:
     @property
     def primary(self) -> MetricSpec:
         """The metric that is measured under every condition."""
-        found = self.model.loaded.task.metric(self.model.task.primary, self.model.spec)
+        task, spec = self.model.loaded.task, self.model.spec
+        found = task.metric(task.primary_of(spec), spec)
         assert found is not None
         return found
 
@@ -151,6 +155,10 @@ class Judge:
     def details(self) -> dict[str, Any]:
         """Return what else the result holds of this model, by the names of its fields."""
         return {}
+
+    def sections(self, source: Source) -> list[Section]:  # noqa: ARG002
+        """Return what else the page shows of this model's answers to samples."""
+        return []
 
     def notes(self) -> list[str]:
         """Return remarks on what was found."""

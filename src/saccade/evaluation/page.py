@@ -1,6 +1,7 @@
 """The page of an evaluation: runs side by side, each number with what it may be."""
 
 import shlex
+from dataclasses import replace
 
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, next_section, paragraph, render_page, table
@@ -36,6 +37,7 @@ def render(result: Findings) -> str:
         attack_section(result) if robust else None,
         calibration_section(result),
         class_section(result),
+        *_task_sections(result),
         _method_section(result),
         _next(result),
     ]
@@ -47,6 +49,16 @@ def render(result: Findings) -> str:
         lead=_lead(result),
         foot=f"Written by saccade; every number is in evaluation.json. Seed {result.settings['seed']}.",
     )
+
+
+def _task_sections(result: Findings) -> list[Section]:
+    """Return what the task shows of every run's answers, with the run's name where there are several."""
+    several = len(result.runs) > 1
+    return [
+        replace(one, key=f"{one.key}-{number}", title=f"{one.title}: {shorten(run.name, NAME)}") if several else one
+        for number, run in enumerate(result.runs.values(), 1)
+        for one in run.sections
+    ]
 
 
 def _next(result: Findings) -> Section:

@@ -12,6 +12,7 @@ from .auxiliary import (
     save_label_maps,
 )
 from .classification import Classify
+from .detection import Detect
 from .metric import Metrics, MetricSpec
 from .multilabel import Multilabel
 from .regression import Regress
@@ -26,6 +27,7 @@ __all__ = [
     "AnswerQuestions",
     "Classify",
     "ClassifyText",
+    "Detect",
     "Distillation",
     "LabelMaps",
     "MetricSpec",

@@ -53,7 +53,7 @@ class Task(nn.Module):
         Options: its options, a dataclass; given as `--task NAME:option=value`.
         page: what it adds to reports.
         recipe: what it is trained by if no recipe is named.
-        masks: whether its answers are masks.
+        masks, boxes: whether its answers are masks, or objects with boxes.
         reads: what a sample is: "image" or "text".
         own_models: whether its models are none of timm's: `create_model` builds them from the spec.
         rank: tasks are asked from the lowest on whether a list is theirs; one that takes nearly any has a high one.
@@ -67,7 +67,7 @@ class Task(nn.Module):
     Options: ClassVar[type] = NoOptions
     page: ClassVar[type[Page]] = Page
     recipe: ClassVar[str] = "small"
-    masks: ClassVar[bool] = False
+    masks, boxes = False, False
     reads: ClassVar[str] = "image"
     own_models: ClassVar[bool] = False
     rank: ClassVar[int] = 50
@@ -97,7 +97,7 @@ class Task(nn.Module):
     @classmethod
     def open(cls, config: DataConfig, options: Any) -> Data:
         """Open the samples that settings name."""
-        return open_configured(config, partial(cls.read_table, options=options))
+        return open_configured(config, partial(cls.read_table, options=options), task=cls.name)
 
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
@@ -274,11 +274,7 @@ class Task(nn.Module):
     def draw(
         self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
-        """Draw what one step of the task needs, to be passed to it by name.
-
-        For a compiled task: `task(batch, **task.draw(size, device=..., generator=...))`, since torch.compile takes no
-        generator.
-        """
+        """Draw what one step needs, to be passed by name: `task(batch, **draws)`; torch.compile takes no generator."""
         return {}
 
     def set_epoch(self, epoch: float, total_epochs: int) -> None:
@@ -293,12 +289,9 @@ class Task(nn.Module):
         return None
 
     def reweigh(self, result: dict[str, Tensor], batch: Batch, mean: Tensor | None) -> dict[str, Tensor]:
-        """Return a part's result with its loss such that the mean over parts, by samples, is the whole batch's loss.
+        """Return a part's result, its loss such that the mean over parts, by samples, is the whole batch's loss.
 
-        Args:
-            result: of a part of a batch.
-            batch: that part.
-            mean: weight of a sample in the whole batch, over all processes; None changes nothing.
+        `mean` is the weight of a sample in the whole batch, over all processes; None changes nothing.
         """
         return result
 
@@ -332,6 +325,11 @@ class Task(nn.Module):
                 for a, b in zip(cls.read_output(first, spec), cls.read_output(second, spec), strict=True)
             ]
         )
+
+    @classmethod
+    def gap(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> float:
+        """Return the largest difference between two raw answers to the same samples, B, ..."""
+        return float(np.abs(first - second).max())
 
     def metrics(self) -> Metrics:
         """Return what collects measurements of answers."""
@@ -367,6 +365,16 @@ class Task(nn.Module):
         """Return an answer's cells in such a table, texts and numbers: the names and shares of its first rows."""
         cells: list[str | float] = [cell for name, _, share in answer.rows[:top] for cell in (name, share or 0.0)]
         return cells + [""] * (len(cls.table_head(spec, top=top)) - len(cells))
+
+    @classmethod
+    def table_rows(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[list[str | float]]:
+        """Return an answer's rows in such a table: one, unless an answer has parts of equal right."""
+        return [cls.table_row(answer, spec, top=top)]
+
+    @classmethod
+    def paint(cls, pixels: np.ndarray, answer: Answer) -> np.ndarray:
+        """Return an image of any size, H, W, 3 uint8, with an answer drawn on it."""
+        return pixels
 
     @classmethod
     def line_record(cls, answer: Answer) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def scaled_lr(config: OptimConfig) -> float:
 def rate_at(step: int, *, steps_per_epoch: int, peak: float, schedule: ScheduleConfig) -> float:
     """Return the learning rate of a step: a linear rise, at most a fifth of it all, then a fall to `min_lr`.
 
-    It falls by half a cosine, or by a power of what is left of the steps.
+    It falls by half a cosine, by a power of what is left of the steps, or to a tenth at given shares of them.
     """
     total = schedule.epochs * steps_per_epoch
     warmup = round(min(schedule.warmup, schedule.epochs / 5) * steps_per_epoch)
@@ -74,6 +74,8 @@ def rate_at(step: int, *, steps_per_epoch: int, peak: float, schedule: ScheduleC
     if step < warmup:
         return schedule.warmup_lr + (peak - schedule.warmup_lr) * (step + 1) / (warmup + 1)
     done = min((step - warmup) / max(total - warmup, 1), 1.0)
+    if schedule.curve == "steps":
+        return max(peak * 0.1 ** sum(step >= fall * total for fall in schedule.falls), floor)
     if schedule.curve == "poly":
         return floor + (peak - floor) * (1 - done) ** schedule.power
     return floor + (peak - floor) * 0.5 * (1 + math.cos(math.pi * done))

@@ -28,6 +28,7 @@ from .recipes import configure
 # Filled in from the data and the device where they are not given.
 AUTOMATIC = {"data.img_size", "data.mean", "data.std", "data.workers", "engine.compile", "engine.graphs"}
 UNREAD = "Samples that could not be read"
+CHARTS = 9  # of metrics that are drawn at once
 LISTED = 200  # rows of a list that may be long
 SETTINGS = 200_000  # characters of config.yaml
 
@@ -189,13 +190,14 @@ def _curves(config: TrainConfig, shown: Shown) -> Section:
         series = {label: found for label, name in names.items() if (found := points(name))}
         return line_chart(series, title=title, x_label="epoch", y_label=y_label, zero=zero, percent=percent)
 
-    charts = [chart("Loss", "loss", {"training": "train_loss", "validation": "val_loss"})]
+    first = chart("Loss", "loss", {"training": "train_loss", "validation": "val_loss"})
+    charts = []
     for spec in shown.metrics:
         names = {"training": f"train_{spec.name}", "validation": f"val_{spec.name}"}
         if spec.name != "loss" and any(points(name) for name in names.values()):
             unit = f"{spec.words}{f', {spec.unit}' if spec.unit else ''}"
             charts.append(chart(spec.words[:1].upper() + spec.words[1:], unit, names, percent=spec.share))
-    charts += [
+    last = [
         chart("Learning rate", "at the end of the epoch", {"learning rate": "lr"}, zero=True),
         chart("Speed", "samples a second, in training", {"speed": "images_per_second"}, zero=True),
     ]
@@ -207,7 +209,9 @@ def _curves(config: TrainConfig, shown: Shown) -> Section:
     elif augment == AugmentConfig(crop="none", flip=0.0):  # nothing is left to chance
         how = "."
     about = f"Training values are means over an epoch, while the weights change{how}"
-    return Section("curves", "Curves", join(paragraph(about), grid(*charts), _epochs(records)))
+    more = fold("The other curves", grid(*charts[CHARTS:])) if len(charts) > CHARTS else None
+    drawn = grid(first, *charts[:CHARTS], *last)
+    return Section("curves", "Curves", join(paragraph(about), drawn, more, _epochs(records)))
 
 
 def _epochs(records: Sequence[Mapping[str, Any]]) -> Html:

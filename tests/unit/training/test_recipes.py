@@ -90,6 +90,14 @@ UPERNET = {
     "schedule.warmup_steps": 1500,
     "augment.flip": 0.5,
 }
+COCO = {
+    "optim.name": "adamw",
+    "optim.lr": 1e-4,
+    "optim.weight_decay": 0.05,
+    "optim.batch_size": 16,
+    "schedule.warmup_steps": 500,
+    "schedule.curve": "steps",
+}
 GLMIX_B = {
     "optim.lr": 2e-4,
     "optim.batch_size": 32,
@@ -130,6 +138,8 @@ TABLES = [
     ("segment_cb", "vit_tiny", UPERNET),
     ("segment_glnet_upernet", "glnet_4g", UPERNET | {"optim.lr": 6e-4, "optim.batch_size": 32}),
     ("segment_glnet_fpn", "glnet_4g", UPERNET | GLMIX_B),
+    ("detect_1x", "glnet_4g", COCO | {"schedule.epochs": 12}),
+    ("detect_3x", "nommer_tiny", COCO | {"schedule.epochs": 36}),
 ]  # fmt: skip
 
 
@@ -216,6 +226,8 @@ TINY = {
     **dict.fromkeys(("glnet", "glnet_paper", "token_label", "token_label_paper", "quick", "small", "finetune"), GLNET),
     **dict.fromkeys(("nommer", "nommer_21k", "nommer_finetune"), NOMMER_SMALL),
     **dict.fromkeys(("segment", "segment_glnet_fpn", "segment_glnet_upernet"), GLNET),
+    **dict.fromkeys(("detect", "detect_1x", "detect_lsj"), GLNET),
+    "detect_3x": NOMMER_SMALL,
     "segment_cb": COLUMN | {"depth": 4},
     "segment_swin": SWIN | {"patch_size": 4},
     "sot": COLUMN,
@@ -229,7 +241,7 @@ def test_every_recipe_is_run():
     assert sorted(TINY) == list_recipes()
 
 
-@pytest.mark.parametrize("recipe", [name for name in TINY if not name.startswith(("segment", "text"))])
+@pytest.mark.parametrize("recipe", [name for name in TINY if not name.startswith(("detect", "segment", "text"))])
 def test_three_steps_on_the_embedded_set(recipe, tmp_path):
     checkpoint = {}
     if recipe in BEGINS_WITH:

@@ -2,6 +2,7 @@
 import { askJson } from "/page/ask.js";
 import { byId, make, percent } from "/page/build.js";
 import { showMask } from "/page/masks.js";
+import { showObjects } from "/page/objects.js";
 import { listen } from "/page/picker.js";
 import { showRuns } from "/page/runs.js";
 import { showViews } from "/page/views.js";
@@ -83,20 +84,27 @@ function showAnswers(answers, explained = []) {
   place.classList.toggle("two", answers.length > 1);
   place.replaceChildren(...answers.map((one) => {
     const seen = explained.find((other) => other.model === one.model);
-    const alt = seen ? "The picture as the model saw it" : "The picture";
+    const placed = one.mask || one.objects; // what lies on the picture is of its own pixels
+    const framed = placed ? undefined : seen?.picture;
+    const alt = framed ? "The picture as the model saw it" : "The picture";
     const words = reading() === "image" ? null : text.filter(Boolean).join(" / ");
-    const asked = written ? make("blockquote", {}, words) : make("img", { src: seen?.picture ?? address, alt });
+    const asked = written ? make("blockquote", {}, words) : make("img", { src: framed ?? address, alt });
     asked.addEventListener("error", () => asked.remove()); // the browser may not know a format the server does
-    return make("article", { class: "answer", "aria-label": `Answer of ${one.model}` },
-      make("h3", {}, words && !written ? `${one.model}: ${words}` : one.model),
-      one.mask ? showMask(asked, one) : asked, parts(one));
+    return make("article", { class: one.objects ? "answer large" : "answer", "aria-label": `Answer of ${one.model}` },
+      make("h3", {}, words && !written ? `${one.model}: ${words}` : one.model), drawn(asked, one), parts(one));
   }));
+}
+
+// What lies on the picture itself, where an answer says something of its places.
+function drawn(asked, answer) {
+  if (answer.mask) return showMask(asked, answer);
+  return answer.objects ? showObjects(asked, answer) : asked;
 }
 
 // An answer in a line: the parts that are said, each with its share; of an answer without such parts, its text.
 function inWords(answer) {
   const said = answer.rows.filter((row) => row.said);
-  return said.length ? said.map((row) => `${row.name}, ${worth(row)}`).join("; ") : answer.text;
+  return said.length && !answer.objects ? said.map((row) => `${row.name}, ${worth(row)}`).join("; ") : answer.text;
 }
 
 const worth = (row) => (row.share === null ? row.text : percent(row.share));

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.ops import roi_align  # type: ignore[import-untyped]
+from torchvision.ops import roi_align
 
 from ...layers.numerics import upcast
 from ...plugins.tokens import CLASS_OUTPUT, Host, HostError, find_host, split_tokens

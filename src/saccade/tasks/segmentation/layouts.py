@@ -42,7 +42,7 @@ class Layout:
 class MaskFolderReader:
     """A folder of images and masks."""
 
-    rank = 40
+    rank, task = 40, "segment"
 
     def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
         """Whether a layout knows it."""

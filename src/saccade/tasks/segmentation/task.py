@@ -26,7 +26,7 @@ from ..task import Task, register_task
 from . import layouts  # noqa: F401, it registers its reader
 from .augment import CropAugment
 from .data import LOOKED, MaskEncoder, MaskTargets, claims, read_masks
-from .drawing import encode_places, palette
+from .drawing import encode_places, overlay, palette, resize_mask
 from .heads import Answers, Segmenter
 from .losses import Loss, mask_loss, pixel_losses, pixel_weights
 from .metrics import SegmentationMetrics, metric_specs, small_masks
@@ -317,6 +317,12 @@ class Segment(Task):
         """Return class and area, as a part of the image, largest first."""
         top = min(top, len(spec.outputs))
         return [part for number in range(1, top + 1) for part in (f"class_{number}", f"area_{number}")]
+
+    @classmethod
+    def paint(cls, pixels: np.ndarray, answer: Answer) -> np.ndarray:
+        """Return an image under the colours of its classes."""
+        assert answer.mask is not None
+        return overlay(pixels, resize_mask(answer.mask, (pixels.shape[0], pixels.shape[1])))
 
     @classmethod
     def line_record(cls, answer: Answer) -> dict[str, Any]:

@@ -1,0 +1,419 @@
+"""Train detectors on blood cells and nuclei, from random and from real weights, and time their steps.
+
+    python benchmarks/detection.py OUT --bccd BCCD --nuclei NUCLEI --weights efficientnet_lite0.safetensors
+    python benchmarks/detection.py OUT --stage speed --device cuda
+
+BCCD (boxes) and NUCLEI (masks) are folders of COCO's layout. Stages, each written to OUT as it ends; an unfinished one
+goes on where it stopped:
+
+- tune:      one seed of several settings, to choose by;
+- cells:     EfficientNet-Lite0 from random and from real weights on blood cells, compared over seeds;
+- nuclei:    the same on nuclei, with masks;
+- backbones: backbones in Mask R-CNN on nuclei from random weights, compared over seeds;
+- detectors: six detectors on the real EfficientNet-Lite0 on blood cells, compared over seeds;
+- speed:     training steps of Mask R-CNN here, and of torchvision's own on the same backbone in a plain loop;
+- size:      parameters and multiplications of backbone and head at 800 x 1280.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from one_process import share_process
+from PIL import Image
+from torch import Tensor, nn
+
+from saccade import compare
+from saccade.config import parse_settings
+from saccade.tasks.opening import choose_task, open_samples
+from saccade.training.console import Console
+from saccade.training.engine import torch_settings
+from saccade.training.loop import Loop
+from saccade.training.parallel import Alone
+from saccade.training.recipes import configure
+from saccade.training.setup import assemble, resolve
+
+LITE = "model=tf_efficientnet_lite0"
+SWIN = "swin_tiny_patch4_window7_224"
+BACKBONES = {"swin_tiny": f"model={SWIN}", "glnet_stl": "model=glnet_stl", "nommer_tiny": "model=nommer_tiny"}
+REGIONS = "mask_rcnn:width=128,hidden=512,sampled=256,proposals=500"
+DENSE = "width=128"
+DETECTORS = {
+    "RetinaNet": f"retinanet:{DENSE},groups=32",
+    "ATSS": f"atss:{DENSE}",
+    "RepPoints V2": f"reppoints_v2:{DENSE}",
+    "Mask R-CNN": REGIONS,
+    "Cascade Mask R-CNN": REGIONS.replace("mask_rcnn", "cascade"),
+    "Sparse R-CNN": f"sparse_rcnn:{DENSE},proposals=100",
+}
+CELLS, NUCLEI = f"atss:{DENSE}", "mask_rcnn:width=128,hidden=512,sampled=512,proposals=500,anchor=4"
+# Objects of an image that are told of: nuclei are many.
+TASKS = {"bccd": "detect:scale=[0.6,1.6]", "nuclei": "detect:scale=[0.6,1.6],kept=200"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="a folder for what is found")
+    parser.add_argument("--bccd", help="the blood cells")
+    parser.add_argument("--nuclei", help="the nuclei")
+    parser.add_argument("--weights", help="of EfficientNet-Lite0, as timm names its tensors")
+    parser.add_argument("--stage", action="append", choices=list(STAGES), help="all but tune if not given")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--parallel", type=int, default=None, help="runs side by side")
+    parser.add_argument("--here", action="store_true", help="all runs one after another in this process")
+    parser.add_argument("--epochs", type=int, default=None, help="instead of each stage's own")
+    parser.add_argument("--side", type=int, default=None, help="of the images, instead of each stage's own")
+    parser.add_argument("--only", action="append", help="names of arms, instead of all of a stage")
+    parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, a setting of every run")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.here:
+        share_process()
+    for stage in args.stage or [name for name in STAGES if name != "tune"]:
+        begun = time.perf_counter()
+        found = STAGES[stage](args)
+        found["seconds"] = round(time.perf_counter() - begun, 1)
+        (args.out / f"{stage}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+        print(stage, json.dumps(found, indent=1), flush=True)
+
+
+def tune(args: argparse.Namespace) -> dict[str, Any]:
+    """One seed each of what is worth choosing between, on blood cells and on nuclei."""
+    real = f"{LITE}+model.checkpoint={args.weights}"
+    cells = {
+        "real": real,
+        "real regions": f"{real}+model.head='{REGIONS}'",
+        "random": f"{LITE}+epochs=120",
+        "random regions": f"{LITE}+epochs=120+model.head='{REGIONS}'",
+    }
+    nuclei = {"real": real, "real large": f"{real}+img_size=448", "random": LITE}
+    found = {"cells": _compared(args, "tune_cells", "bccd", cells, head=CELLS, seeds=1, epochs=60, side=320)}
+    found["nuclei"] = _compared(args, "tune_nuclei", "nuclei", nuclei, head=NUCLEI, seeds=1, epochs=40, side=320)
+    return found
+
+
+def cells(args: argparse.Namespace) -> dict[str, Any]:
+    """EfficientNet-Lite0 from real and from random weights, blood cells."""
+    return _compared(args, "cells", "bccd", _weights(args), head=CELLS, seeds=args.seeds, epochs=120, side=320)
+
+
+def nuclei(args: argparse.Namespace) -> dict[str, Any]:
+    """EfficientNet-Lite0 from real and from random weights, nuclei."""
+    return _compared(args, "nuclei", "nuclei", _weights(args), head=NUCLEI, seeds=args.seeds, epochs=60, side=384)
+
+
+def _weights(args: argparse.Namespace) -> dict[str, str]:
+    return {"random weights": LITE, "real weights": f"{LITE}+model.checkpoint={args.weights}"}
+
+
+def backbones(args: argparse.Namespace) -> dict[str, Any]:
+    """Backbones from random weights in Mask R-CNN under one schedule."""
+    return _compared(
+        args, "backbones", "nuclei", BACKBONES, head=NUCLEI, seeds=args.seeds, epochs=40, side=320, lr=5e-4
+    )
+
+
+def detectors(args: argparse.Namespace) -> dict[str, Any]:
+    """Six detectors on one backbone with its real weights."""
+    real = f"{LITE}+model.checkpoint={args.weights}"
+    arms = {name: f"{real}+model.head='{head}'" for name, head in DETECTORS.items()}
+    return _compared(args, "detectors", "bccd", arms, head=CELLS, seeds=args.seeds, epochs=60, side=320)
+
+
+def _compared(
+    args: argparse.Namespace,
+    name: str,
+    data: str,
+    arms: dict[str, str],
+    *,
+    head: str,
+    seeds: int,
+    epochs: int,
+    side: int,
+    lr: float = 7e-4,
+) -> dict[str, Any]:
+    epochs = args.epochs or epochs
+    settings: dict[str, Any] = {
+        "model.head": head,
+        "optim.batch_size": 16,
+        "optim.lr": lr,
+        "keep.evaluate_every": max(epochs // 2, 1),
+        "keep.every_seconds": 1e9,
+        "keep.ema": 0.995,
+        "augment.jitter": 0.4,
+        "engine.compile": False,  # minutes of compiling for runs of seconds
+        "data.workers": 4,
+    }
+    arms = {arm: text for arm, text in arms.items() if args.only is None or arm in args.only}
+    result = compare(
+        getattr(args, data),
+        arms=[f"{arm}:={text}" for arm, text in arms.items()],
+        seeds=seeds,
+        task=TASKS[data],
+        epochs=epochs,
+        img_size=args.side or side,
+        out=args.out / name,
+        device=args.device,
+        parallel=args.parallel,
+        seeds_fixed=seeds == 1,
+        overwrite=True,
+        settings=settings | parse_settings(args.set),
+    )
+    runs = {}
+    for file in sorted((args.out / name / "runs").rglob("summary.json")):
+        told = json.loads(file.read_text(encoding="utf-8"))
+        runs[file.parent.relative_to(args.out / name / "runs").as_posix()] = {
+            key: round(value, 5) for key, value in told.items() if isinstance(value, float)
+        }
+    return {"runs": runs, "words": result.to_markdown() if hasattr(result, "to_markdown") else str(result)}
+
+
+def speed(args: argparse.Namespace) -> dict[str, Any]:
+    """Images a second of whole steps, the sides in turns, the median over rounds."""
+    device = torch.device(args.device)
+    gpu = device.type == "cuda"
+    side, batch, rounds, steps = (640, 8, 5, 12) if gpu else (64, 2, 1, 2)
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "noise"
+        make_noise(data, count=batch * steps, side=side)
+        sides: dict[str, Callable[[], Any]] = {
+            "saccade": lambda: Ours(data, Path(folder) / "run", device, side, batch, compiled=gpu),
+            "saccade, not compiled": lambda: Ours(data, Path(folder) / "plain", device, side, batch, compiled=False),
+            "torchvision, plain loop": lambda: Theirs(device, side, batch, steps, compiled=False),
+            "torchvision, backbone compiled": lambda: Theirs(device, side, batch, steps, compiled=gpu),
+        }
+        built = {name: make() for name, make in sides.items()}
+        speeds: dict[str, list[float]] = {name: [] for name in built}
+        for number in range(rounds + 1):
+            for name, one in built.items():
+                begun = time.perf_counter()
+                images = one.epoch(number)
+                if gpu:
+                    torch.cuda.synchronize()
+                if number:  # the first warms up
+                    speeds[name].append(images / (time.perf_counter() - begun))
+                print(name, number, round(time.perf_counter() - begun, 2), "s", flush=True)
+    return {
+        "images_per_second": {name: round(statistics.median(values), 1) for name, values in speeds.items()},
+        "rounds": {name: [round(value, 1) for value in values] for name, values in speeds.items()},
+        "device": torch.cuda.get_device_name() if gpu else "cpu",
+        "side": side,
+        "batch": batch,
+    }
+
+
+OBJECTS = 10  # in an image of noise
+
+
+def draw_boxes(draws: np.random.Generator, side: int) -> np.ndarray:
+    """Return boxes of an image of noise: x, y, width, height."""
+    sides = draws.uniform(0.08, 0.5, (OBJECTS, 2)) * side
+    return np.concatenate([draws.uniform(0, 1, (OBJECTS, 2)) * (side - sides), sides], axis=1).round()
+
+
+def make_noise(root: Path, *, count: int, side: int) -> None:
+    """Write images, boxes and masks to train on for the clock's sake."""
+    draws = np.random.default_rng(0)
+    for part, number in (("train", count), ("val", 2)):
+        (root / part).mkdir(parents=True)
+        listed: dict[str, list[dict[str, Any]]] = {"images": [], "annotations": [], "categories": []}
+        listed["categories"] = [{"id": kind + 1, "name": f"class {kind}"} for kind in range(80)]
+        for place in range(number):
+            small = Image.fromarray(draws.integers(0, 255, (16, 16, 3), dtype=np.uint8))
+            small.resize((side, side)).save(root / part / f"{place}.jpg")
+            listed["images"].append({"id": place, "file_name": f"{place}.jpg", "width": side, "height": side})
+            for x, y, wide, high in draw_boxes(draws, side).tolist():
+                corners = [x, y, x + wide, y, x + wide, y + high, x, y + high]
+                listed["annotations"].append(
+                    {
+                        "id": len(listed["annotations"]) + 1,
+                        "image_id": place,
+                        "category_id": int(draws.integers(1, 81)),
+                        "bbox": [x, y, wide, high],
+                        "area": wide * high,
+                        "iscrowd": 0,
+                        "segmentation": _runs(corners, side),
+                    }
+                )
+        (root / f"{part}.json").write_text(json.dumps(listed), encoding="utf-8")
+
+
+def _runs(corners: list[float], side: int) -> dict[str, Any]:
+    """Return a rectangle as runs down the columns."""
+    mask = np.zeros((side, side), dtype=bool)
+    left, top, right, bottom = (int(corners[place]) for place in (0, 1, 4, 5))
+    mask[top:bottom, left:right] = True
+    flat = mask.T.ravel()
+    ends = np.flatnonzero(np.diff(flat)) + 1
+    counts = np.diff([0, *ends, flat.size]).tolist()
+    return {"size": [side, side], "counts": [0, *counts] if flat[0] else counts}
+
+
+class Ours:
+    """The training loop of saccade with all it does: crops at random scales, colours, forward, backward, AdamW."""
+
+    def __init__(self, data: Path, run: Path, device: torch.device, side: int, batch: int, *, compiled: bool) -> None:
+        from saccade.runs import Run
+
+        given = {
+            "data.path": str(data),
+            "model.name": SWIN,
+            "model.head": "mask_rcnn"
+            if device.type == "cuda"
+            else "mask_rcnn:width=32,hidden=64,sampled=32,proposals=50",
+            "data.img_size": side,
+            "optim.batch_size": batch,
+            "engine.device": str(device),
+            "engine.compile": compiled,
+            "keep.ema": None,
+            "keep.every_seconds": 1e9,
+            "task": "detect",
+        }
+        choice, opened = open_samples("detect", configure(None, given).data)
+        config, spec = resolve(configure(None, given), choose_task("detect"), opened, device)
+        parts = assemble(config, choice, opened, spec, world=Alone(), device=device)
+        self.loop = Loop(
+            config, Run.create(run, config), parts, world=Alone(), device=device, console=Console(quiet=True)
+        )
+
+    def epoch(self, number: int) -> int:
+        self.loop.epoch, self.loop.step = number, number * self.loop.feed.steps
+        with torch_settings(self.loop.config, self.loop.device):
+            self.loop._train_epoch()
+        return self.loop.feed.steps * self.loop.config.optim.batch_size
+
+
+class Theirs:
+    """torchvision's Mask R-CNN on the same backbone, in the loop of its tutorial, images already on the device."""
+
+    def __init__(self, device: torch.device, side: int, batch: int, steps: int, *, compiled: bool) -> None:
+        from torchvision.models.detection import MaskRCNN
+
+        self.device, self.steps, self.batch = device, steps, batch
+        pyramid = Pyramid(side)
+        if compiled:
+            pyramid.body.compile()
+        model = MaskRCNN(pyramid, 81, min_size=side, max_size=side, rpn_post_nms_top_n_train=1000)
+        self.model = model.to(device).train()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=device.type == "cuda")
+        draws = np.random.default_rng(0)
+        self.images = [torch.rand(3, side, side, device=device) for _ in range(batch)]
+        self.targets = []
+        for _ in range(batch):
+            boxes = torch.from_numpy(draw_boxes(draws, side)).float()
+            boxes[:, 2:] += boxes[:, :2]
+            masks = torch.zeros(OBJECTS, side, side, dtype=torch.uint8)
+            for place, (left, top, right, bottom) in enumerate(boxes.int().tolist()):
+                masks[place, top:bottom, left:right] = 1
+            kinds = torch.from_numpy(draws.integers(1, 81, OBJECTS))
+            self.targets.append({"boxes": boxes.to(device), "labels": kinds.to(device), "masks": masks.to(device)})
+
+    def epoch(self, number: int) -> int:  # noqa: ARG002
+        for _ in range(self.steps):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+                loss = torch.stack(list(self.model(self.images, self.targets).values())).sum()
+            self.optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+        return self.steps * self.batch
+
+
+class Pyramid(nn.Module):
+    """timm's backbone under torchvision's FPN."""
+
+    out_channels = 256
+
+    def __init__(self, side: int) -> None:
+        import timm
+        from torchvision.ops import FeaturePyramidNetwork
+        from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
+
+        super().__init__()
+        self.body = timm.create_model(SWIN, pretrained=False, features_only=True, img_size=side)
+        channels = self.body.feature_info.channels()
+        self.fpn = FeaturePyramidNetwork(channels, self.out_channels, extra_blocks=LastLevelMaxPool())
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        maps = [one.permute(0, 3, 1, 2).contiguous() for one in self.body(x)]
+        return self.fpn({str(number): one for number, one in enumerate(maps)})
+
+
+def size(args: argparse.Namespace) -> dict[str, Any]:
+    """Parameters, and multiplications and additions in thousands of millions, of whole detectors of 80 classes."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from saccade.building import build_model
+    from saccade.config import ModelConfig
+    from saccade.data.spec import InputSpec
+
+    table = []
+    for name, head in SIZES:
+        spec = InputSpec(tuple(map(str, range(80))), 3, 224, [0.5] * 3, [0.5] * 3, task="detect")
+        spec.extra["masks"] = True
+        model: Any = build_model(ModelConfig(name=name, head=head), spec, seed=0).eval()
+        row: dict[str, Any] = {
+            "backbone": name,
+            "head": head,
+            "parameters_m": round(sum(p.numel() for p in model.parameters()) / 1e6, 1),
+        }
+        also = {torch.ops.torchvision.deform_conv2d: _deformed}
+        model.to(args.device)
+        with FlopCounterMode(display=False, custom_mapping=also) as counted, torch.no_grad():
+            model(torch.zeros(1, 3, 800, 1280, device=args.device))
+        row["gflops_800x1280"] = round(counted.get_total_flops() / 2e9, 1)
+        row["paper_parameters_m"], row["paper_gflops"] = PAPERS.get((name, head), (None, None))
+        table.append(row)
+        print(row, flush=True)
+    return {"table": table}
+
+
+def _deformed(images: Any, weight: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:  # noqa: ARG001
+    """Return the operations of a deformable convolution: those of a convolution."""
+    return 2 * int(np.prod(out_shape)) * int(np.prod(weight[1:]))
+
+
+SIZES = [
+    *((name, head) for name in ("glnet_4g", SWIN) for head in ("mask_rcnn", "retinanet")),
+    *(("nommer_tiny", head) for head in ("cascade", "atss", "reppoints_v2", "sparse_rcnn")),
+    *((SWIN, head) for head in ("cascade", "atss", "reppoints_v2", "sparse_rcnn")),
+    ("glnet_stl", "mask_rcnn"),
+    ("nommer_tiny", "mask_rcnn"),
+    ("vit_tiny_patch16_224", "mask_rcnn"),
+]
+# Millions of parameters, and thousands of millions of multiply-adds at 800 x 1280: GLMix, table 4, and NomMer's
+# supplement, table 2.
+PAPERS: dict[tuple[str, str], tuple[float, float]] = {
+    ("glnet_4g", "retinanet"): (37, 214),
+    ("glnet_4g", "mask_rcnn"): (46.6, 233),
+    (SWIN, "retinanet"): (39, 245),
+    (SWIN, "mask_rcnn"): (47.8, 264),
+    (SWIN, "cascade"): (86, 745),
+    (SWIN, "atss"): (36, 212),
+    (SWIN, "reppoints_v2"): (44, 437),
+    (SWIN, "sparse_rcnn"): (110, 172),
+    ("nommer_tiny", "cascade"): (80, 755),
+    ("nommer_tiny", "atss"): (30, 237),
+    ("nommer_tiny", "reppoints_v2"): (41, 486),
+    ("nommer_tiny", "sparse_rcnn"): (104, 195),
+}
+STAGES = {
+    "tune": tune,
+    "cells": cells,
+    "nuclei": nuclei,
+    "backbones": backbones,
+    "detectors": detectors,
+    "speed": speed,
+    "size": size,
+}
+
+if __name__ == "__main__":
+    main()

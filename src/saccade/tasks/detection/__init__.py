@@ -1,0 +1,5 @@
+"""Objects in images: boxes, classes and masks."""
+
+from .task import Detect
+
+__all__ = ["Detect"]

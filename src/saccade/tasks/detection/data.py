@@ -1,0 +1,241 @@
+"""Objects that belong to images: boxes and classes, masks where there are some; read when a sample is."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from ...data.framing import Encoded, ImageEncoder
+from ...data.image import BadSample
+from ...data.source import Names, Sample
+from ...data.split import abbreviate
+from ...data.targets import Targets
+from ...files import write_text
+from .regions import paint_objects, to_mask
+
+LEAST = 8  # rows of objects that a sample is given, at least, so that a set of few has one shape
+
+
+@dataclass(frozen=True)
+class BoxTargets(Targets):
+    """Objects a sample: rows are images, N int64; outputs the names of the classes.
+
+    Objects of image i are those from `starts[i]` to `starts[i + 1]`.
+
+    Args:
+        starts: of all images and the end, M + 1 int64.
+        boxes: corners in pixels of the image, K, 4 float32.
+        labels: classes, K int64.
+        crowd: regions in which nothing is said of single objects, K bool.
+        regions: what of the image is an object's, as COCO writes it (polygons or runs); None without masks.
+        names: of the images, for messages.
+        sizes: heights and widths of the images as their list tells them, M, 2 int64; 0 where it does not.
+        remarks: what is wrong with objects that were left out or have no usable region, by image.
+    """
+
+    task = "detect"
+    noun = "classes"
+    counted = "objects"
+    in_rows = False
+    repaired = ("box", "doubled", "no objects")
+
+    starts: np.ndarray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
+    boxes: np.ndarray = field(default_factory=lambda: np.zeros((0, 4), dtype=np.float32))
+    labels: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    crowd: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    regions: "Sequence[Any] | None" = None
+    names: "Sequence[str] | Names" = ()
+    sizes: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
+    remarks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def require(self, where: str) -> None:
+        """Refuse a set without any object."""
+        if not self.counts().any():
+            raise ValueError(f"{where} has no objects in any image; a detector needs some to learn from")
+
+    @property
+    def most(self) -> int:
+        """Objects of the image that has most of them: the rows of every sample."""
+        return max(int(np.diff(self.starts).max(initial=0)), LEAST)
+
+    def objects(self, index: int) -> slice:
+        """Return where a sample's objects are."""
+        image = int(self.rows[index])
+        return slice(int(self.starts[image]), int(self.starts[image + 1]))
+
+    def read(self, index: int) -> dict[str, Any]:
+        """Return a sample's objects in as many rows as the fullest image has; -1 is the class of empty ones."""
+        here = self.objects(index)
+        count, most = here.stop - here.start, self.most
+        boxes, labels, crowd = np.zeros((most, 4), np.float32), np.full(most, -1, np.int64), np.zeros(most, bool)
+        boxes[:count], labels[:count], crowd[:count] = self.boxes[here], self.labels[here], self.crowd[here]
+        found = {"boxes": boxes, "labels": labels, "crowd": crowd}
+        return found if self.regions is None else found | {"regions": self.regions[here]}
+
+    def describe(self, index: int) -> str:
+        """Return how many objects of which classes a sample has."""
+        here = self.objects(index)
+        counts = np.bincount(self.labels[here], minlength=len(self.outputs))
+        parts = [f"{count} {name}" for name, count in zip(self.outputs, counts, strict=True) if count]
+        return ", ".join(parts) or "nothing"
+
+    def problems(self, index: int, size: tuple[int, int]) -> Iterator[BadSample]:
+        """Yield what is wrong with a sample's objects, in an image of some height and width."""
+        image, name = int(self.rows[index]), self.names[int(self.rows[index])]
+        for remark in self.remarks.get(image, ()):
+            yield BadSample(name, remark, "box")
+        told = tuple(map(int, self.sizes[image])) if len(self.sizes) else (0, 0)
+        if all(told) and told != size:
+            turned = ", turned by its EXIF note: are its boxes?" if told == size[::-1] else ""
+            reason = f"the list says {told[1]} x {told[0]} pixels and it has {size[1]} x {size[0]}{turned}"
+            yield BadSample(name, reason, "box")
+        here = self.objects(index)
+        if here.start == here.stop:
+            yield BadSample(name, "it has no objects; that is right where nothing is to be found", "no objects")
+        if (beyond := reaches_beyond(self.boxes[here], size)).any():
+            shown = abbreviate([str([round(float(side), 1) for side in box]) for box in self.boxes[here][beyond]])
+            yield BadSample(name, f"boxes reach beyond its {size[1]} x {size[0]} pixels, and are cut: {shown}", "box")
+        whole = np.concatenate([self.boxes[here], self.labels[here][:, None]], axis=1)
+        _, first = np.unique(whole, axis=0, return_index=True)
+        if len(first) < len(whole):
+            again = np.setdiff1d(np.arange(len(whole)), first)
+            shown = abbreviate([f"{self.outputs[int(one[4])]} {one[:4].round(1).tolist()}" for one in whole[again]])
+            yield BadSample(name, f"boxes are there twice with the same class: {shown}", "doubled")
+        for place, region in enumerate([] if self.regions is None else self.regions[here]):
+            try:
+                if region is not None and not to_mask(region, size).any():
+                    yield BadSample(name, f"object {place + 1}: no pixel is its own; its box is filled", "box")
+            except ValueError as error:
+                yield BadSample(name, f"object {place + 1}: {error}", "box")
+
+    def beyond(self) -> np.ndarray:
+        """Return which objects reach beyond their images, K bool, as far as lists tell these images' sizes."""
+        if not len(self.sizes):
+            return np.zeros(len(self.boxes), dtype=bool)
+        sizes = np.repeat(self.sizes, np.diff(self.starts), axis=0)
+        return reaches_beyond(self.boxes, sizes) & (sizes > 0).all(1)
+
+    def write_part(
+        self, folder: Path, part: str, samples: Sequence[tuple[int, str, tuple[int, int]]]
+    ) -> Iterator[tuple[str, str]]:
+        """Write a list as COCO has it: objects whose boxes lie in their images, each once; masks that can be read."""
+        images: list[dict[str, Any]] = []
+        annotations: list[dict[str, Any]] = []
+        for number, (index, name, size) in enumerate(samples, 1):
+            images.append({"id": number, "file_name": name, "height": size[0], "width": size[1]})
+            for remark in self.remarks.get(int(self.rows[index]), ()):
+                yield name, remark
+            seen = set()
+            for place in range(self.objects(index).start, self.objects(index).stop):
+                box = self.boxes[place].clip(0, [size[1], size[0]] * 2).round(2).tolist()
+                label, reason = int(self.labels[place]), None
+                key = (label, *box)
+                if box[2] <= box[0] or box[3] <= box[1]:
+                    reason = "its box lies outside of the image"
+                elif key in seen:
+                    reason = "its box is there twice"
+                if reason is not None:
+                    yield name, f"a {self.outputs[label]} left out: {reason}"
+                    continue
+                seen.add(key)
+                width, height = round(box[2] - box[0], 2), round(box[3] - box[1], 2)
+                one: dict[str, Any] = {"id": len(annotations) + 1, "image_id": number, "category_id": label + 1}
+                one |= {"bbox": [*box[:2], width, height], "area": width * height, "iscrowd": int(self.crowd[place])}
+                region = None if self.regions is None else self.regions[place]
+                try:
+                    if region is not None and (mask := to_mask(region, size)).any():
+                        one |= {"segmentation": region, "area": int(mask.sum())}
+                except ValueError as error:
+                    yield name, f"a {self.outputs[label]} without its mask: {error}"
+                annotations.append(one)
+        categories = [{"id": place, "name": name} for place, name in enumerate(self.outputs, 1)]
+        whole = {"images": images, "annotations": annotations, "categories": categories}
+        write_text(folder / f"{part}.json", json.dumps(whole))
+
+    def aligned(self, outputs: tuple[str, ...]) -> Self:
+        """Return the same counted in another list of classes, which has all of its own that have objects."""
+        if outputs == self.outputs:
+            return self
+        new = {name: place for place, name in enumerate(outputs)}
+        used = np.unique(self.labels)
+        unknown = [self.outputs[place] for place in used if self.outputs[place] not in new]
+        if unknown:
+            raise ValueError(
+                f"the validation samples have classes that the training samples lack: {abbreviate(unknown)}; the "
+                f"training classes are {abbreviate(list(outputs))}. Rename them, or take them out"
+            )
+        lookup = np.array([new.get(name, -1) for name in self.outputs], dtype=np.int64)
+        return replace(self, labels=lookup[self.labels], outputs=outputs)
+
+    def strata(self) -> np.ndarray:
+        """Return the rarest class of each image, so that held-out sets have some of each; -1 for none."""
+        total = self.counts()
+        found = []
+        for index in range(len(self)):
+            own = np.unique(self.labels[self.objects(index)])
+            found.append(int(own[np.argmin(total[own])]) if len(own) else -1)
+        return np.array(found, dtype=np.int64)
+
+    def counts(self) -> np.ndarray:
+        """Return how many objects each class has."""
+        chosen = [self.labels[self.objects(index)][~self.crowd[self.objects(index)]] for index in range(len(self))]
+        return np.bincount(np.concatenate(chosen) if chosen else [], minlength=len(self.outputs)).astype(np.int64)
+
+    def empty(self) -> int:
+        """Return how many samples have no object."""
+        return sum(self.objects(index).stop == self.objects(index).start for index in range(len(self)))
+
+    def update(self, digest: "hashlib._Hash") -> None:
+        """Add classes and objects to a digest."""
+        digest.update("\0".join(self.outputs).encode())
+        for index in range(len(self)):
+            here = self.objects(index)
+            for part in (self.boxes[here], self.labels[here], self.crowd[here]):
+                digest.update(np.ascontiguousarray(part).tobytes())
+            if self.regions is not None:
+                digest.update(repr(list(self.regions[here])).encode())
+
+
+@dataclass(frozen=True)
+class ObjectEncoder(ImageEncoder):
+    """Samples with boxes, and the objects' masks as one map of their numbers.
+
+    The map has 1 where the first object is, 2 for the second, and so on; where objects overlap the smaller one is on
+    top. -1 is where the image has nothing to say.
+    """
+
+    def __call__(self, sample: Sample, word: int = 0) -> Encoded:
+        """Return a sample as tensors, its boxes cut at the image's edges."""
+        target, size = sample.target, sample.inputs["image"].shape[:2]
+        if isinstance(target, Mapping):
+            target = dict(target)
+            target["boxes"] = _cut(target["boxes"], target["labels"] >= 0, size, name=sample.name)
+            if "regions" in target:
+                regions = target.pop("regions")
+                target["mask"] = paint_objects(regions, target["boxes"][: len(regions)], size, name=sample.name)
+            sample = sample._replace(target=target)
+        found = super().__call__(sample, word)
+        found["size"] = torch.tensor(size)
+        return found | ({"mask": found["mask"].to(torch.int16)} if "mask" in found else {})
+
+
+def _cut(boxes: np.ndarray, real: np.ndarray, size: tuple[int, int], *, name: str) -> np.ndarray:
+    """Return boxes as far as they lie in an image of some height and width, or raise BadSample."""
+    inside = boxes.clip(0, np.array([size[1], size[0]] * 2, dtype=boxes.dtype))
+    outside = real & ((inside[:, 2:] - inside[:, :2]) <= 0).any(1)
+    if outside.any():
+        shown = abbreviate([str([round(float(side), 1) for side in box]) for box in boxes[outside]])
+        reason = f"boxes lie outside of its {size[1]} x {size[0]} pixels: {shown}; correct them, or take them out"
+        raise BadSample(name, reason, "box")
+    return inside
+
+
+def reaches_beyond(boxes: np.ndarray, sizes: np.ndarray | tuple[int, int]) -> np.ndarray:
+    """Return which boxes, K, 4, reach more than a pixel beyond images of some heights and widths, 2 or K, 2."""
+    ends = np.asarray(sizes)[..., ::-1] + 1
+    return np.asarray((boxes[:, :2] < -1).any(1) | (boxes[:, 2:] > ends).any(1))

@@ -1,0 +1,202 @@
+"""A detector: a backbone, a pyramid of its maps and a head that finds objects; and the heads by name."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...config import ConfigError
+from ...registry import Registry, parse_options
+from ..segmentation.pyramid import FeaturePyramid, pad_to
+from .boxes import best_boxes, take
+from .dense import ATSS, RetinaNet
+from .keep_triton import has_triton
+from .objects import Found, Objects
+from .reppoints import RepPointsV2
+from .roi import RegionDetector
+from .sparse import SparseRCNN
+
+HEADS: Registry[Callable[..., nn.Module]] = Registry(
+    "detector", group="saccade.detectors", home="saccade.tasks.detection"
+)
+register_detector = HEADS.register
+MOST = 16_384  # of any number that a head is given
+SCORE, LABEL, CELLS = 4, 5, 6  # columns of answers, after the box
+
+register_detector("retinanet")(RetinaNet)
+register_detector("atss")(ATSS)
+register_detector("reppoints_v2")(RepPointsV2)
+register_detector("sparse_rcnn")(SparseRCNN)
+
+
+@register_detector("mask_rcnn")
+def mask_rcnn(
+    *,
+    channels: tuple[int, ...],
+    num_classes: int,
+    masks: bool,
+    width: int = 256,
+    sampled: int = 512,
+    hidden: int = 1024,
+    proposals: int = 1000,
+    anchor: float = 8.0,
+) -> nn.Module:
+    """Return Mask R-CNN; without masks in the data it is Faster R-CNN."""
+    return RegionDetector(
+        channels=channels,
+        num_classes=num_classes,
+        masks=masks,
+        stages=1,
+        width=width,
+        sampled=sampled,
+        hidden=hidden,
+        proposals=(proposals, proposals),
+        anchor=anchor,
+    )
+
+
+@register_detector("cascade")
+def cascade(
+    *,
+    channels: tuple[int, ...],
+    num_classes: int,
+    masks: bool,
+    width: int = 256,
+    sampled: int = 512,
+    hidden: int = 1024,
+    proposals: int = 1000,
+    anchor: float = 8.0,
+) -> nn.Module:
+    """Return Cascade Mask R-CNN: three looks at a box."""
+    return RegionDetector(
+        channels=channels,
+        num_classes=num_classes,
+        masks=masks,
+        stages=3,
+        width=width,
+        sampled=sampled,
+        hidden=hidden,
+        proposals=(proposals, proposals),
+        anchor=anchor,
+    )
+
+
+class Detector(nn.Module):
+    """A backbone, a pyramid of its maps and a head; images of any size.
+
+    Args:
+        backbone: of timm's contract.
+        head: as `--set model.head` names it: "retinanet", "mask_rcnn:width=128", ...
+        num_classes: that objects are told apart into.
+        masks: whether objects have masks.
+    """
+
+    def __init__(self, backbone: nn.Module, head: str, *, num_classes: int, masks: bool) -> None:
+        super().__init__()
+        own = ("channels", "num_classes", "masks")
+        name, options = parse_options(head, HEADS, given_here=own)
+        self.neck = FeaturePyramid(backbone, norm=True)
+        known: dict[str, Any] = {"channels": tuple(self.neck.channels), "num_classes": num_classes, "masks": masks}
+        make = HEADS.find(name)
+        for key, value in options.items():
+            least = 0 if key in ("groups", "depth") else 1
+            if isinstance(value, int | float) and not isinstance(value, bool) and not least <= value <= MOST:
+                raise ConfigError(f"model.head = {head!r} was given; {key} is a number from {least} to {MOST}")
+        if "masks" not in inspect.signature(make).parameters:
+            known.pop("masks")
+        try:
+            self.head: Any = partial(make, **known)(**options)
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            raise ConfigError(f"model.head = {head!r} was given: {error}") from None
+        self.backbone = backbone
+        self.pretrained_cfg = getattr(backbone, "pretrained_cfg", None) or {}
+        self.default_cfg = {"classifier": ("head",)}
+        self.num_classes, self.num_features = num_classes, self.neck.channels[-1]
+        self.multiple = self.neck.multiple
+
+    @property
+    def feature_info(self) -> list[dict[str, Any]]:
+        """The backbone's maps, as plug-ins ask for them."""
+        strides = [max(round(stride), 1) for stride in self.neck.strides[: len(self.neck.feature_info)]]
+        return [
+            {**entry, "module": f"backbone.{entry['module']}", "reduction": stride}
+            for entry, stride in zip(self.neck.feature_info, strides, strict=True)
+        ]
+
+    @property
+    def no_graph(self) -> str | None:
+        """Why it cannot be written as a graph: ONNX has no operator that looks at boxes, or at points, as these do."""
+        if isinstance(self.head, RetinaNet | ATSS):
+            return None
+        return (
+            f"its head is {type(self.head).__name__}, and of detectors retinanet and atss are written as graphs; train "
+            "with --set model.head=atss, or use the run itself"
+        )
+
+    def maps(self, x: Tensor) -> tuple[list[Tensor], tuple[int, int]]:
+        """Return the four maps that the head gets, and the size of the images with what was added to their sides."""
+        padded = pad_to(x, self.multiple)
+        return self.neck(self.backbone, padded), (padded.shape[-2], padded.shape[-1])
+
+    def losses(self, x: Tensor, objects: Objects, seeds: Tensor) -> dict[str, Tensor]:
+        """Return the losses by name.
+
+        Args:
+            x: images, B, C, H, W.
+            objects: what is in them.
+            seeds: of what is drawn by lot, a number for each image.
+        """
+        maps, size = self.maps(x)
+        return self.head.losses(maps, objects, size, seeds)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return answers, B, M, 6 or more: box, score, class (-1 for none) and the cells of a mask."""
+        maps, size = self.maps(x)
+        return self.head.answers(maps, size)
+
+    def no_weight_decay(self) -> set[str]:
+        """Return names of parameters that weight decay would harm."""
+        backbone: Any = self.backbone
+        spare = backbone.no_weight_decay() if hasattr(backbone, "no_weight_decay") else set()
+        return {f"backbone.{name}" for name in spare}
+
+    def get_classifier(self) -> nn.Module:
+        """Return the head."""
+        return self.head
+
+
+def waits_for_device(head: str) -> bool:
+    """Say whether training steps of a head wait for the device, so that no graph of them can be captured.
+
+    Sparse R-CNN pairs answers and objects on the processor; proposals are chosen there where there is no Triton.
+    """
+    name = head.split(":")[0]
+    return name == "sparse_rcnn" or (name in ("mask_rcnn", "cascade") and not has_triton())
+
+
+def read_answers(output: Tensor, *, overlap: float, least: float, kept: int) -> Found:
+    """Return the answers that stand, best first: of those of one class that overlap much the best.
+
+    Args:
+        output: of a detector.
+        overlap: with a better one at which an answer is dropped.
+        least: score of an answer.
+        kept: answers of an image.
+    """
+    boxes, score, label = output[..., :4], output[..., SCORE], output[..., LABEL].round().long()
+    keep, filled = best_boxes(
+        boxes, score, label, (score > least) & (label >= 0), overlap=overlap, count=min(kept, output.shape[1])
+    )
+    masks = None
+    if output.shape[-1] > CELLS:
+        side = round((output.shape[-1] - CELLS) ** 0.5)
+        masks = take(output[..., CELLS:], keep).unflatten(-1, (side, side))
+    return Found(
+        take(boxes, keep) * filled[..., None],
+        take(score, keep) * filled,
+        torch.where(filled, take(label, keep), -1),
+        masks,
+    )

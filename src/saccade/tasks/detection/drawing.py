@@ -1,0 +1,103 @@
+"""Answers as they are drawn: masks pasted into images, boxes and names on them."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from .regions import to_mask
+from .runs import pack_runs
+
+THRESHOLD = 0.5  # chance from which a pixel is an object's
+LEAST = 480  # longer side that images are enlarged to before something is drawn on them
+
+
+def paste_masks(masks: Tensor, boxes: Tensor, size: int | tuple[int, int]) -> Tensor:
+    """Return which pixels of an image are each object's, K, H, W bool.
+
+    Args:
+        masks: chances within the boxes, K, side, side.
+        boxes: in pixels, K, 4.
+        size: height and width of the image.
+    """
+    height, width = (size, size) if isinstance(size, int) else size
+    left, top, right, bottom = boxes.float().unbind(-1)
+    across = (torch.arange(width, device=boxes.device) + 0.5)[None]
+    down = (torch.arange(height, device=boxes.device) + 0.5)[None]
+    x = (across - left[:, None]) / (right - left).clamp(min=1e-3)[:, None] * 2 - 1
+    y = (down - top[:, None]) / (bottom - top).clamp(min=1e-3)[:, None] * 2 - 1
+    grid = torch.stack([x[:, None].expand(-1, height, -1), y[:, :, None].expand(-1, -1, width)], dim=-1)
+    pasted = F.grid_sample(masks[:, None].float(), grid, align_corners=False)[:, 0]
+    return pasted >= THRESHOLD
+
+
+def to_runs(cells: np.ndarray, box: np.ndarray, size: tuple[int, int]) -> str:
+    """Return which pixels of an image are an object's, as COCO's letters.
+
+    Args:
+        cells: chances within the box, side, side.
+        box: in pixels, 4.
+        size: height and width of the image.
+    """
+    left, top = (max(int(side), 0) for side in np.floor(box[:2]))
+    right, bottom = (int(side) for side in np.minimum(np.ceil(box[2:]), size[::-1]))
+    if right <= left or bottom <= top:
+        return pack_runs(np.zeros((0, 0)), size=size)
+    moved = torch.from_numpy(box - np.array([left, top, left, top])).float()[None]
+    part = paste_masks(torch.from_numpy(np.ascontiguousarray(cells))[None], moved, (bottom - top, right - left))
+    return pack_runs(part[0].numpy(), corner=(top, left), size=size)
+
+
+def draw_objects(
+    picture: np.ndarray,
+    objects: Sequence[Mapping[str, Any]],
+    colours: Mapping[str, str],
+    size: tuple[int, int],
+    *,
+    side: int | None = None,
+) -> np.ndarray:
+    """Return an image with objects drawn on it, at a side at which names can be read.
+
+    Args:
+        picture: H, W, 3 uint8, perhaps smaller than what the objects are of.
+        objects: with `class`, `box` and perhaps `score` and `segmentation`; the first ones are drawn on top.
+        colours: of the classes, as "#rrggbb".
+        size: height and width of the image that boxes and masks are of.
+        side: that the longer one is brought to; if not given, small images are enlarged and others left as they are.
+    """
+    image = Image.fromarray(picture)
+    scale = max(LEAST / max(image.size), 1.0) if side is None else side / max(image.size)
+    shape = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
+    image = image.resize(shape, Image.Resampling.BICUBIC, reducing_gap=3.0)
+    for one in reversed(objects):
+        if "segmentation" in one:
+            with suppress(ValueError):  # a list's own region may be none
+                mask = Image.fromarray(to_mask(one["segmentation"], size).astype(np.uint8) * 110).resize(image.size)
+                image.paste(colours[one["class"]], mask=mask)
+    pen = ImageDraw.Draw(image)
+    line = max(round(max(image.size) / 200), 2)
+    font = ImageFont.load_default(size=6 * line)
+    for one in reversed(objects):
+        across, down = image.width / size[1], image.height / size[0]
+        left, top, right, bottom = (side * (down if axis % 2 else across) for axis, side in enumerate(one["box"]))
+        pen.rectangle(
+            (left, top, max(right, left + 1), max(bottom, top + 1)), outline=colours[one["class"]], width=line
+        )
+        text = one["class"][:24] + (f" {one['score']:.0%}" if "score" in one else "")
+        high = 7 * line
+        above = top - high if top >= high else top
+        wide = pen.textlength(text, font=font) + 2 * line
+        pen.rectangle((left, above, left + wide, above + high), fill=colours[one["class"]])
+        pen.text((left + line, above), text, fill=_legible(colours[one["class"]]), font=font)
+    return np.asarray(image)
+
+
+def _legible(colour: str) -> str:
+    """Return black or white, whichever can be read on a colour."""
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 128 else "white"

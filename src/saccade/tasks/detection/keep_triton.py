@@ -1,0 +1,94 @@
+"""Which boxes stay beside better ones, without waiting for the device: a step that holds it can be captured as a graph.
+
+torchvision's `nms` gives as many boxes as stay, a number the processor has to wait for.
+"""
+
+from __future__ import annotations  # Triton's words in the kernel are not there before its first use
+
+import functools
+import importlib
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor
+
+tl: Any = None  # triton.language, from the first use of a kernel on
+MOST = 8192  # boxes of a set: what one block of threads holds
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Say whether Triton is installed."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def can_replay(boxes: Tensor) -> bool:
+    """Say whether `keep_best` takes boxes, B, N, 4."""
+    return boxes.is_cuda and has_triton() and boxes.shape[1] <= MOST
+
+
+def keep_best(boxes: Tensor, allowed: Tensor, *, overlap: float) -> Tensor:
+    """Return which boxes stay, B, N bool: those that overlap no better one that stays by more than a share.
+
+    Args:
+        boxes: best first, B, N, 4.
+        allowed: which may stay at all, B, N.
+        overlap: the share.
+    """
+    batch, count, _ = boxes.shape
+    alive = torch.empty(batch, count, dtype=torch.int32, device=boxes.device)
+    size = max(1 << (count - 1).bit_length(), 32)
+    with torch.cuda.device_of(boxes):
+        _kernel()[(batch,)](
+            boxes.float().contiguous(),
+            allowed.to(torch.int32).contiguous(),
+            alive,
+            count,
+            overlap,
+            size,
+            num_warps=max(min(size // 128, 16), 1),
+        )
+    return alive.bool()
+
+
+@functools.cache
+def _kernel() -> Any:
+    global tl
+    triton = importlib.import_module("triton")  # a plain import would ask type checkers for its stubs
+    tl = triton.language
+    return triton.jit(_keep)
+
+
+def _keep(
+    boxes: tl.tensor,
+    allowed: tl.tensor,
+    alive: tl.tensor,
+    count: tl.tensor,
+    overlap: tl.tensor,
+    size: tl.constexpr,
+) -> None:
+    row = tl.program_id(0)
+    here = tl.arange(0, size)
+    inside = here < count
+    own = boxes + (row * count + here) * 4
+    left = tl.load(own, mask=inside, other=0.0)
+    top = tl.load(own + 1, mask=inside, other=0.0)
+    right = tl.load(own + 2, mask=inside, other=0.0)
+    bottom = tl.load(own + 3, mask=inside, other=0.0)
+    area = (right - left) * (bottom - top)
+    state = tl.load(allowed + row * count + here, mask=inside, other=0)
+    for place in range(count):
+        first = boxes + (row * count + place) * 4
+        x0 = tl.load(first)
+        y0 = tl.load(first + 1)
+        x1 = tl.load(first + 2)
+        y1 = tl.load(first + 3)
+        stays = tl.sum(tl.where(here == place, state, 0), axis=0)
+        if stays > 0:
+            wide = tl.maximum(tl.minimum(right, x1) - tl.maximum(left, x0), 0.0)
+            high = tl.maximum(tl.minimum(bottom, y1) - tl.maximum(top, y0), 0.0)
+            shared = wide * high
+            union = area + (x1 - x0) * (y1 - y0) - shared
+            state = tl.where((here > place) & (shared > overlap * union), 0, state)
+    tl.store(alive + row * count + here, state, mask=inside)

@@ -1,0 +1,137 @@
+"""Folders of images with objects, by the layouts people have: COCO's JSON, VOC's XML, YOLO's text."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ...data.reader import ReadOptions, register_reader
+from ...data.source import FileSource, Names, Splits
+from ...data.split import abbreviate
+from ...wording import count_are, count_of
+from .coco import is_coco, read_coco
+from .data import BoxTargets
+from .listed import Listed
+from .voc import is_voc, read_voc
+from .yolo import is_yolo, read_yolo
+
+Read = Callable[[Path], tuple[dict[str, Listed], tuple[str, ...]]]
+LAYOUTS: tuple[tuple[str, Callable[[Path], bool], Read], ...] = (
+    ("COCO", is_coco, read_coco),
+    ("VOC", is_voc, read_voc),
+    ("YOLO", is_yolo, read_yolo),
+)
+
+
+@register_reader("objects")
+class ObjectFolderReader:
+    """A folder of images and lists of what is in them."""
+
+    rank, task = 45, "detect"
+
+    def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
+        """Whether a layout knows it."""
+        return path.is_dir() and any(matches(path) for _, matches, _ in LAYOUTS)
+
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
+        """Open it; no image is decoded."""
+        return open_objects(path, bad_limit=options.bad_limit)
+
+
+def require_layout(spec: str) -> None:
+    """Refuse a folder that no layout knows, and say what is missing."""
+    path = Path(spec).expanduser()
+    if not spec or not path.is_dir() or ObjectFolderReader().matches(spec, path):
+        return
+    lists = [file.name for file in sorted(path.glob("*.json"))]
+    inner = next(
+        (one for one in sorted(path.rglob("*")) if one.is_dir() and ObjectFolderReader().matches("", one)), None
+    )
+    hint = "docs/detection.md shows the layouts of COCO, VOC and YOLO"
+    if inner is not None:
+        hint = f"{inner} is: give that"
+    elif lists:
+        hint = f"of its lists ({abbreviate(lists)}) call the training one train.json and the validation one val.json"
+    raise ValueError(f"{path} is not laid out as a set of images with objects; {hint}")
+
+
+def open_objects(path: Path, *, bad_limit: float = 0.05) -> Splits:
+    """List a folder of images and objects.
+
+    Args:
+        path: the folder.
+        bad_limit: share of a part's images, and of its objects, that may be lost; they are named.
+    """
+    name, read = next((name, read) for name, matches, read in LAYOUTS if matches(path))
+    parts, remarks = read(path)
+    classes = tuple(dict.fromkeys(label for part in parts.values() for label in part.classes))
+    sources: dict[str, FileSource] = {}
+    notes: list[str] = [f"images and objects as {name} lays them out", *remarks]
+    for part, listed in parts.items():
+        _require_most(path, part, listed, bad_limit)
+        targets = make_targets(listed, classes)
+        source = FileSource(path, list(listed.images), targets)
+        source.lost = tuple(listed.lost)
+        sources[part] = source
+        notes += _notes(part, listed, targets)
+    return Splits(sources["train"], sources.get("val"), tuple(notes))
+
+
+def _require_most(path: Path, part: str, listed: Listed, bad_limit: float) -> None:
+    """Refuse a part that lacks its images, or whose objects belong to nothing."""
+    for kinds, there, noun, advice in (
+        (("unknown",), listed.objects, "objects", "add what they speak of to images or categories, or take them out"),
+        (None, len(listed.images), "images", "put them there, or take them out of the list"),
+    ):
+        lost = [bad for bad in listed.lost if (bad.kind == "unknown") is (kinds is not None)]
+        total = there if kinds else there + len(lost)
+        if lost and len(lost) > max(bad_limit * total, 1):
+            told = abbreviate([str(bad) for bad in lost])
+            raise ValueError(
+                f"{path}: {len(lost)} of {total} {noun} of the part {part} cannot be used: {told}; {advice}"
+            )
+    if not listed.images:
+        raise ValueError(f"{path}: the part {part} lists no image that is there; see docs/detection.md")
+
+
+def make_targets(listed: Listed, classes: Sequence[str]) -> BoxTargets:
+    """Return what a part lists as targets."""
+    number = {name: place for place, name in enumerate(classes)}
+    things = [thing for one in listed.images.values() for thing in one]
+    names = list(listed.images)
+    return BoxTargets(
+        np.arange(len(names), dtype=np.int64),
+        tuple(classes),
+        starts=np.cumsum([0, *(len(one) for one in listed.images.values())], dtype=np.int64),
+        boxes=np.array([thing.box for thing in things], dtype=np.float32).reshape(-1, 4),
+        labels=np.array([number[thing.label] for thing in things], dtype=np.int64),
+        crowd=np.array([thing.crowd for thing in things], dtype=bool),
+        regions=[thing.region for thing in things] if any(thing.region is not None for thing in things) else None,
+        names=Names(names),
+        sizes=np.array([listed.sizes.get(name, (0, 0)) for name in names], dtype=np.int64).reshape(-1, 2),
+        remarks={place: tuple(listed.remarks[name]) for place, name in enumerate(names) if name in listed.remarks},
+    )
+
+
+def _notes(part: str, listed: Listed, targets: BoxTargets) -> Iterator[str]:
+    """Yield what people should know of a part before they train on it."""
+    if listed.remarks:
+        total = sum(map(len, listed.remarks.values()))
+        yield f"{part}: {count_of(total, 'object')} with something wrong: {abbreviate(list(listed.all_remarks()))}"
+    if beyond := int(targets.beyond().sum()):
+        boxes = (
+            "1 box reaches beyond its image; it is"
+            if beyond == 1
+            else f"{beyond:,} boxes reach beyond their images; they are"
+        )
+        yield f"{part}: {boxes} cut at the edges"
+    if empty := targets.empty():
+        yield f"{part}: {count_are(empty, 'image')} without objects; they teach where nothing is"
+    absent = [name for name, count in zip(targets.outputs, targets.counts(), strict=True) if not count]
+    if absent and part == "train":
+        yield f"no training object is of {abbreviate(absent)}; nothing is learned of it"
+    if targets.crowd.any():
+        regions = count_are(int(targets.crowd.sum()), "region")
+        yield f"{part}: {regions} of crowds or difficult objects, where an answer is neither right nor wrong"
+    if targets.regions is not None and (without := sum(region is None for region in targets.regions)):
+        yield f"{part}: {count_of(without, 'object')} without mask; their boxes are filled"

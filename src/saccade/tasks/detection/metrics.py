@@ -1,0 +1,258 @@
+"""How well objects are found: average precision over classes and overlaps, from what each image says by itself.
+
+Of every image it is kept which answers hit an object at ten overlaps, as COCO matches them; average precision is then a
+function of those records, so that samples can be left out, joined over processes and compared.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..metric import PLACE, Metrics, MetricSpec
+from .boxes import areas, intersections
+from .drawing import paste_masks
+
+OVERLAPS = tuple(0.5 + 0.05 * step for step in range(10))
+RECALLS = np.linspace(0, 1, 101)
+RANGES = ((0.0, 1e10), (0.0, 32.0**2), (32.0**2, 96.0**2), (96.0**2, 1e10))  # areas: all, small, medium, large
+SIZES = ("", "small", "medium", "large")
+SINGLE = 40  # classes up to which each has a metric of its own
+# A row of a record: class, score, then hits and spared answers of each range of areas, ten bits each. An object is a
+# row whose score is -1; it has 1 for hits where its area is in the range and it counts. Score 0 is no row.
+LABEL, SCORE, FIRST = 0, 1, 2
+WIDTH = FIRST + 2 * len(RANGES)
+BITS = 1 << np.arange(len(OVERLAPS))
+
+
+def metric_specs(outputs: Sequence[str], *, masks: bool) -> tuple[MetricSpec, ...]:
+    """Return the metrics of so many classes, of boxes and perhaps of masks."""
+    found: list[MetricSpec] = []
+    for start, words, column in (("mask_", " of masks", "mask_records"), ("", "", "records")):
+        if start and not masks:
+            continue
+
+        def spec(
+            name: str, said: str, start: str = start, words: str = words, column: str = column, **how: object
+        ) -> MetricSpec:
+            statistic = partial(average_precision, **how)  # type: ignore[arg-type]
+            return MetricSpec(f"{start}{name}", f"{said}{words}", share=True, statistic=statistic, source=column)
+
+        found += [
+            spec("ap", "average precision"),
+            spec("ap50", "average precision at half overlap", overlaps=(0,)),
+            spec("ap75", "average precision at three quarters overlap", overlaps=(5,)),
+        ]
+        found += [
+            spec(f"ap_{SIZES[size]}", f"average precision of {SIZES[size]} objects", size=size) for size in (1, 2, 3)
+        ]
+        found.append(
+            MetricSpec(f"{start}ar", f"average recall{words}", share=True, statistic=average_recall, source=column)
+        )
+        if len(outputs) <= SINGLE:
+            found += [
+                spec(f"ap_class_{place}", f"average precision of {name}", classes=(place,))
+                for place, name in enumerate(outputs)
+            ]
+    return tuple(found)
+
+
+class DetectionMetrics(Metrics):
+    """Collects, of every sample, which answers hit which objects.
+
+    Args:
+        specs: the metrics.
+        masks: whether masks are compared too.
+        side: of the images' square, for batches without images.
+    """
+
+    def __init__(self, specs: Sequence[MetricSpec], *, masks: bool, side: int = 0) -> None:
+        super().__init__(specs)
+        self.masks, self._side = masks, side
+
+    def side(self, batch: Mapping[str, Tensor]) -> int:
+        """Return the side of a batch's square images."""
+        return batch["image"].shape[-1] if "image" in batch else self._side
+
+    def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return `records`, B, R, columns, and `mask_records` where there are masks."""
+        found: dict[str, list[np.ndarray]] = {"records": [], **({"mask_records": []} if self.masks else {})}
+        side = self.side(batch)
+        for place in range(len(batch["labels"])):
+            scale = side / float(batch["size"][place].max())
+            boxes, truth = answers["boxes"][place].double(), batch["boxes"][place].double()
+            labels = batch["labels"][place]
+            there = labels >= 0
+            common: dict[str, Any] = {
+                "labels": answers["labels"][place].cpu().numpy(),
+                "scores": answers["scores"][place].double().cpu().numpy(),
+                "truth": labels[there].cpu().numpy(),
+                "crowd": batch["crowd"][place][there].cpu().numpy(),
+                "rows": len(labels),
+            }
+            truth = truth[there]
+            shared = intersections(boxes, truth)
+            found["records"].append(_record(shared, areas(boxes), areas(truth), scale=scale, **common))
+            if self.masks:
+                pasted = paste_masks(answers["masks"][place], answers["boxes"][place], side).flatten(1).float()
+                numbers = torch.arange(1, len(labels) + 1, device=labels.device)[there]
+                real = (batch["mask"][place].flatten()[None] == numbers[:, None]).float()
+                own, theirs = pasted.sum(1).double(), real.sum(1).double()
+                found["mask_records"].append(_record((pasted @ real.T).double(), own, theirs, scale=scale, **common))
+        return {name: torch.from_numpy(np.stack(records)) for name, records in found.items()}
+
+    def scores(self) -> dict[str, Tensor]:
+        """Return the records that metrics are made of."""
+        return {name: self.columns[name] for name in ("records", "mask_records") if name in self.columns}
+
+    def predictions(self) -> dict[str, Tensor]:
+        """Return every sample's own average precision."""
+        column = self.columns["mask_records" if self.masks else "records"].numpy()
+        own = [average_precision(record[None]) for record in column]
+        return {PLACE: self.columns[PLACE], "ap": torch.tensor(own, dtype=torch.float32)}
+
+
+def _record(
+    shared: Tensor,
+    own: Tensor,
+    theirs: Tensor,
+    *,
+    labels: np.ndarray,
+    scores: np.ndarray,
+    truth: np.ndarray,
+    crowd: np.ndarray,
+    rows: int,
+    scale: float,
+) -> np.ndarray:
+    """Return what is kept of an image.
+
+    Args:
+        shared: pixels that answers and objects share, K, N.
+        own: pixels of the answers, K.
+        theirs: pixels of the objects, N.
+        labels: of the answers, -1 for none.
+        scores: of the answers.
+        truth: classes of the objects.
+        crowd: which objects are regions that nothing is said of.
+        rows: that objects have in every sample.
+        scale: pixels of the frame for a pixel of the image.
+    """
+    union = own[:, None] + theirs[None] - shared
+    overlap = shared / torch.where(torch.from_numpy(crowd).to(own.device)[None], own[:, None], union).clamp(min=1e-9)
+    values = overlap.cpu().numpy()
+    area, object_area = own.cpu().numpy() / scale**2, theirs.cpu().numpy() / scale**2
+    found = np.zeros((len(labels) + rows, WIDTH), dtype=np.float64)
+    filled = labels >= 0
+    found[: len(labels), LABEL] = labels
+    found[: len(labels), SCORE] = np.where(filled, scores, 0.0)
+    objects = slice(len(labels), len(labels) + len(truth))
+    found[objects, LABEL], found[objects, SCORE] = truth, np.where(crowd, 0.0, -1.0)
+    low, high = (np.array(side)[:, None] for side in zip(*RANGES, strict=True))
+    outside = (object_area < low) | (object_area > high)  # ranges, N
+    hit, spared = match_image(values, labels, truth, crowd=crowd, outside=outside)
+    spared |= ~hit & ((area < low) | (area > high))[..., None]
+    for place in range(len(RANGES)):
+        found[: len(labels), FIRST + 2 * place] = hit[place] @ BITS
+        found[: len(labels), FIRST + 2 * place + 1] = spared[place] @ BITS
+        found[objects, FIRST + 2 * place] = ~outside[place] & ~crowd
+    return found
+
+
+def match_image(
+    shared: np.ndarray, labels: np.ndarray, truth: np.ndarray, *, crowd: np.ndarray, outside: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which answers hit an object and which are spared, R, K, 10 bool each, at ten overlaps.
+
+    Best answers choose first, each the object of its class that it overlaps most among those not yet taken. One that
+    finds none may take an object that does not count, which spares it; a crowd may be taken again and again.
+
+    Args:
+        shared: overlap of answers, best first, with objects, K, N.
+        labels: of the answers, K; -1 for none.
+        truth: classes of the objects, N.
+        crowd: which objects are crowds, N.
+        outside: which objects do not count for another reason, in each of R cases, R, N.
+    """
+    cases = len(outside)
+    hit = np.zeros((cases, len(labels), len(OVERLAPS)), bool)
+    spared, taken = np.zeros_like(hit), np.zeros((cases, len(OVERLAPS), len(truth)), bool)
+    least = np.minimum(OVERLAPS, 1 - 1e-10)[:, None]
+    ignored = crowd | outside
+    close = (labels[:, None] == truth[None]) & (labels[:, None] >= 0) & (shared >= least[0])
+    for place in np.flatnonzero(close.any(1)):
+        near = np.flatnonzero(close[place])
+        enough, left_out, used = shared[place, near] >= least, ignored[:, None, near], taken[..., near]
+        free = enough & ~left_out & ~used
+        found = free.any(-1)
+        other = enough & left_out & (crowd[near] | ~used) & ~found[..., None]
+        hit[:, place], spared[:, place] = found, other.any(-1)
+        # Of equal ones the last is taken, as COCO's code does.
+        best = np.where(free | other, shared[place, near], -1.0)[..., ::-1].argmax(-1)
+        case, step = np.nonzero(found | spared[:, place])
+        taken[case, step, near[len(near) - 1 - best[case, step]]] = True
+    return hit, spared
+
+
+def average_precision(
+    records: np.ndarray,
+    *,
+    overlaps: Sequence[int] = range(len(OVERLAPS)),
+    classes: Sequence[int] | None = None,
+    size: int = 0,
+) -> float:
+    """Return the mean over classes that there are, and over overlaps, of precision at 101 recalls.
+
+    Args:
+        records: of images, N, R, columns.
+        overlaps: which of the ten.
+        classes: which classes; all if not given.
+        size: which range of areas.
+    """
+    curves = class_curves(records, overlaps=overlaps, classes=classes, size=size)
+    return float(np.mean([curve.mean() for curve in curves.values()])) if curves else 0.0
+
+
+def class_curves(
+    records: np.ndarray, *, overlaps: Sequence[int], classes: Sequence[int] | None = None, size: int = 0
+) -> dict[int, np.ndarray]:
+    """Return the precision at 101 recalls of every class that has objects, overlaps, 101."""
+    found = {}
+    for label, hits, spared, total in _by_class(records, classes, size):
+        curves = []
+        for step in overlaps:
+            counted = np.cumsum(spared >> step & 1 == 0)[np.flatnonzero((hits & ~spared) >> step & 1)]
+            right = np.arange(1, len(counted) + 1)  # recall rises at hits alone
+            precision = np.maximum.accumulate((right / counted)[::-1])[::-1]
+            curves.append(np.append(precision, 0.0)[np.searchsorted(right / total, RECALLS, side="left")])
+        found[label] = np.stack(curves)
+    return found
+
+
+def average_recall(records: np.ndarray, *, size: int = 0) -> float:
+    """Return the mean over classes and overlaps of the part of the objects that was found."""
+    found = []
+    for _, hits, spared, total in _by_class(records, None, size):
+        ends = [((hits & ~spared) >> step & 1).sum() / total for step in range(len(OVERLAPS))]
+        found.append(np.mean(ends))
+    return float(np.mean(found)) if found else 0.0
+
+
+def _by_class(
+    records: np.ndarray, classes: Sequence[int] | None, size: int
+) -> list[tuple[int, np.ndarray, np.ndarray, int]]:
+    """Return of each class that has objects: hits and spared answers as bits, surest first, and how many objects."""
+    rows = records.reshape(-1, records.shape[-1])
+    label, score, hits, spared = (rows[:, column] for column in (LABEL, SCORE, FIRST + 2 * size, FIRST + 2 * size + 1))
+    totals = np.bincount(label[(score < 0) & (hits > 0)].astype(np.int64))
+    said = np.flatnonzero(score > 0)
+    said = said[np.lexsort((-score[said], label[said]))]
+    begins = np.searchsorted(label[said], np.arange(len(totals) + 1))
+    found = []
+    for place in np.flatnonzero(totals).tolist():
+        if classes is None or place in classes:
+            own = said[begins[place] : begins[place + 1]]
+            found.append((place, hits[own].astype(np.int64), spared[own].astype(np.int64), int(totals[place])))
+    return found

@@ -1,0 +1,280 @@
+"""What the page of a detection run shows: images with truth beside answer, curves, classes, sizes, errors by kind."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...data.framing import fitted
+from ...report.chart import line_chart
+from ...report.image import encode_image
+from ...report.markup import Html, join, shorten, tag
+from ...report.page import Section, paragraph, table
+from ...report.rows import Interval, share_chart
+from ..metric import MetricSpec
+from ..page import NAME, Page, Shown, no_images
+from ..segmentation.drawing import palette
+from ..segmentation.metrics import SOME, WORST
+from .data import BoxTargets
+from .drawing import draw_objects, to_runs
+from .errors import FOUND, KIND, KINDS, NONE, RIGHT, best_threshold, count_errors
+from .metrics import RANGES, SIZES, average_precision, class_curves
+
+GROUPS = 20  # of images that are left out in turn
+MANY = 60  # classes in a chart
+CURVES = 6  # classes whose curves are drawn by themselves
+LARGE = 1000  # images from which intervals are those of the first number alone
+SIDE = 280  # of an image on the page
+SIZED = {"small": "under 32 x 32 pixels", "medium": "up to 96 x 96", "large": "above"}
+
+
+class DetectionPage(Page):
+    """Sections on objects."""
+
+    @classmethod
+    def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
+        """Return the numbers of all classes, the first with their intervals; those of one are in a section."""
+        found: list[tuple[str, str, str]] = []
+        for spec in shown.metrics:
+            value = shown.value(spec.name)
+            if value is None or "ap_class_" in spec.name or spec.name.removeprefix("mask_").startswith("ap_"):
+                continue
+            remark = ""
+            if spec.column in shown.scores and (not found or len(shown.scores[spec.column]) < LARGE):
+                low, high = spread(_statistic(spec), shown.scores[spec.column])
+                remark = f"95% interval {spec.show(low)} to {spec.show(high)}" if np.isfinite(low) else ""
+            found.append((spec.words.capitalize(), spec.show(value), remark))
+        return found
+
+    @classmethod
+    def about(cls, shown: Shown) -> Html | None:
+        """Return what the numbers are of."""
+        told = (
+            "Average precision is COCO's: over overlaps of 50% to 95%, recalls, and classes that have objects. "
+            "Intervals are over validation images, by leaving some out; they say nothing about another seed."
+        )
+        return paragraph(told, class_="note") if shown.summary else None
+
+    @classmethod
+    def sections(cls, shown: Shown) -> list[Section]:
+        """Return images, errors, curves, classes and sizes."""
+        if "answers" not in shown.predictions or _column(shown) not in shown.scores:
+            return []
+        parts = (_image_section, _error_section, _curve_section, _class_section, _size_section)
+        return [part(shown) for part in parts]
+
+
+def _column(shown: Shown) -> str:
+    return "mask_records" if "mask_records" in shown.scores else "records"
+
+
+def _of_what(shown: Shown) -> str:
+    return "Masks are compared." if "mask_records" in shown.scores else "Boxes are compared."
+
+
+def _statistic(spec: MetricSpec) -> Callable[[np.ndarray], float]:
+    assert spec.statistic is not None
+    return spec.statistic
+
+
+def spread(statistic: Callable[[np.ndarray], float], records: np.ndarray) -> tuple[float, float]:
+    """Return the 95% interval of a share over images: groups of them left out in turn (the jackknife)."""
+    groups = min(GROUPS, len(records))
+    if groups < 3:
+        return float("nan"), float("nan")
+    group = np.random.default_rng(0).permutation(np.arange(len(records)) % groups)
+    found = np.array([statistic(records[group != one]) for one in range(groups)])
+    half = 2.1 * float(np.sqrt((groups - 1) / groups * ((found - found.mean()) ** 2).sum()))  # Student's t, 19 degrees
+    value = statistic(records)
+    return max(value - half, 0.0), min(value + half, 1.0)
+
+
+def _image_section(shown: Shown) -> Section:
+    title = "Worst, typical and best images"
+    kept = shown.predictions
+    targets = None if shown.source is None else shown.source.targets
+    if shown.source is None or not shown.same_samples or not isinstance(targets, BoxTargets):
+        return no_images(shown, title)
+    least = best_threshold(kept["answers"], kept["objects"])
+    colours = _colours(shown)
+    items = []
+    for number, index in enumerate(kept["shown"]):
+        place = int(kept["place"][index])
+        pixels = shown.read(place)
+        if pixels is None:
+            continue
+        size = (pixels.shape[0], pixels.shape[1])
+        truth = _truth(targets, place, shown.outputs)
+        masks = kept["masks"][number] if "masks" in kept else None
+        answer = _answers(kept["answers"][index], masks, size, shown.outputs, least=least, side=int(kept["side"][0]))
+        name = shorten(shown.source.name(place), NAME)
+        group = "worst" if number < WORST else "typical" if number < WORST + SOME else "best"
+        pictures = [
+            tag(
+                "div",
+                encode_image(_drawn(pixels, some, colours), alt=f"{words} of {name}", largest=SIDE),
+                class_="frame",
+            )
+            for some, words in ((truth, "truth"), (answer, "answer"))
+        ]
+        told = paragraph(f"{group}: average precision ", tag("strong", f"{float(kept['ap'][index]):.1%}"))
+        items.append(tag("li", *pictures, told, paragraph(name, class_="name")))
+    about = (
+        f"The truth on the left, beside it the answers that are at least {least:.0%} sure, where most objects are "
+        "found for the least that is wrong (F1). Images whose truth is wrong gather among the worst: look at it before "
+        "blaming the model."
+    )
+    body = tag("ol", *items, class_="pictures beside") if items else paragraph("No image could be read.", class_="note")
+    return Section("pictures", title, join(paragraph(about), body))
+
+
+def _colours(shown: Shown) -> dict[str, str]:
+    drawn = palette(len(shown.outputs))
+    return {name: "#{:02x}{:02x}{:02x}".format(*one) for name, one in zip(shown.outputs, drawn, strict=True)}
+
+
+def _drawn(pixels: np.ndarray, objects: Sequence[dict[str, Any]], colours: dict[str, str]) -> np.ndarray:
+    return draw_objects(pixels, objects, colours, (pixels.shape[0], pixels.shape[1]), side=SIDE)
+
+
+def _truth(targets: BoxTargets, place: int, outputs: Sequence[str]) -> list[dict[str, Any]]:
+    here = targets.objects(place)
+    found: list[dict[str, Any]] = [
+        {"class": outputs[label], "box": box.tolist()}
+        for box, label in zip(targets.boxes[here], targets.labels[here], strict=True)
+    ]
+    for one, region in zip(found, targets.regions[here] if targets.regions is not None else (), strict=False):
+        one |= {"segmentation": region} if region is not None else {}
+    return found
+
+
+def _answers(
+    rows: np.ndarray,
+    masks: np.ndarray | None,
+    size: tuple[int, int],
+    outputs: Sequence[str],
+    *,
+    least: float,
+    side: int,
+) -> list[dict[str, Any]]:
+    """Return answers, of the model's square, in an image's own pixels."""
+    left, top, wide, high = fitted(*size, side)
+    scale = np.array([size[1] / wide, size[0] / high] * 2)
+    found = []
+    for place, row in enumerate(rows):
+        if row[KIND] == NONE or row[4] < least:
+            continue
+        box = (row[:4] - np.array([left, top, left, top])) * scale
+        one = {
+            "class": outputs[int(row[5])],
+            "score": float(row[4]),
+            "box": box.clip(0, [size[1], size[0]] * 2).tolist(),
+        }
+        if masks is not None and place < len(masks):
+            runs = to_runs(masks[place].astype(np.float32) / 255, box, size)
+            one["segmentation"] = {"size": list(size), "counts": runs}
+        found.append(one)
+    return found
+
+
+def _error_section(shown: Shown) -> Section:
+    answers, objects = shown.predictions["answers"], shown.predictions["objects"]
+    best = best_threshold(answers, objects)
+    marks = [(best, f"At {best:.0%} sure, the best F1"), (0.5, "At 50% sure")]
+    counts = [count_errors(answers, objects, least) for least, _ in marks]
+    total = int((objects[..., 0] >= 0).sum())
+    rows = [["Right", "an overlap of half or more with an object of its class", *(f"{one[RIGHT]:,}" for one in counts)]]
+    rows += [[name, words, *(f"{one[kind]:,}" for one in counts)] for kind, (name, words) in KINDS.items()]
+    missed = [f"{one[NONE]:,} ({one[NONE] / max(total, 1):.0%})" for one in counts]
+    rows.append(["Missed", f"objects, of {total:,}, that no answer found", *missed])
+    worst = max(KINDS, key=lambda kind: counts[0][kind])
+    kinds = {**{KINDS[kind][0].lower(): counts[0][kind] for kind in KINDS}, "missed": counts[0][NONE]}
+    first = max(kinds, key=lambda name: kinds[name])
+    about = f"The errors there are most of: {first} ({kinds[first]:,})." if kinds[first] else "There are no errors."
+    if first == "missed" and counts[0][worst]:
+        about += f" Among the answers: {KINDS[worst][0].lower()} ({counts[0][worst]:,})."
+    listed = table(
+        ["Kind", "What it is", *(words for _, words in marks)],
+        rows,
+        caption="Answers and missed objects by kind, boxes compared at an overlap of half",
+        numeric=(2, 3),
+    )
+    return Section("errors", "What is wrong", join(paragraph(about), listed))
+
+
+def _curve_section(shown: Shown) -> Section:
+    records = shown.scores[_column(shown)]
+    curves = class_curves(records, overlaps=(0, 5))
+    if not curves:
+        return Section("curves", "Precision and recall", paragraph("No object is there to be found.", class_="note"))
+    recalls = np.linspace(0, 1, 101)
+    half = {label: one[0] for label, one in curves.items()}
+    series = {"all classes, overlap 50%": np.mean(list(half.values()), axis=0)}
+    series["all classes, overlap 75%"] = np.mean([one[1] for one in curves.values()], axis=0)
+    if len(half) > 1:
+        chosen = sorted(half, key=lambda label: float(half[label].mean()))[: CURVES - 2]
+        series |= {shorten(shown.outputs[label], 40): half[label] for label in chosen}
+    drawn = line_chart(
+        {name: [(float(x), float(y)) for x, y in zip(recalls, one, strict=True)] for name, one in series.items()},
+        title="Precision by recall",
+        x_label="recall: objects that are found",
+        y_label="precision: answers that are right",
+        x_range=(0, 1),
+        y_range=(0, 1),
+        percent=True,
+        x_percent=True,
+    )
+    more = "" if len(half) <= CURVES - 2 else f" Of {len(half)} classes the {CURVES - 2} with the lowest are drawn."
+    about = f"{_of_what(shown)} Lines of single classes are at an overlap of 50%.{more}"
+    return Section("curves", "Precision and recall", join(paragraph(about), drawn))
+
+
+def _class_section(shown: Shown) -> Section:
+    records, objects = shown.scores[_column(shown)], shown.predictions["objects"]
+    best = best_threshold(shown.predictions["answers"], objects)
+    intervals = len(records) < LARGE and len(shown.outputs) <= 20
+    rows, chart = [], []
+    for place, name in enumerate(shown.outputs):
+        own = objects[..., 0] == place
+        if not (count := int(own.sum())):
+            rows.append((2.0, [shorten(name, 80), "0", "none there", "", ""]))
+            continue
+
+        def of(some: np.ndarray, place: int = place) -> float:
+            return average_precision(some, classes=(place,))
+
+        value, half = of(records), average_precision(records, classes=(place,), overlaps=(0,))
+        low, high = spread(of, records) if intervals else (value, value)
+        text = f"{value:.1%} ({low:.1%} to {high:.1%})" if intervals and np.isfinite(low) else f"{value:.1%}"
+        found = f"{float((own & (objects[..., FOUND] >= best)).sum()) / count:.1%}"
+        rows.append((value, [shorten(name, 80), f"{count:,}", text, f"{half:.1%}", found]))
+        chart.append(Interval(name, low, value, high, f"{count:,} objects"))
+    chart.sort(key=lambda row: row.mean)
+    drawn = share_chart(
+        chart[:MANY], title="Average precision by class, worst first", name_label="Class", remark_label="Objects",
+        measure="average precision",
+    )  # fmt: skip
+    head = ["Class", "Objects", "Average precision", "At half overlap", f"Found at {best:.0%} sure"]
+    cells = [one for _, one in sorted(rows, key=lambda row: row[0])]
+    numbers = table(head, cells, caption="Every class by itself", numeric=range(1, 5))
+    return Section("classes", "Class by class", join(drawn if chart else None, numbers))
+
+
+def _size_section(shown: Shown) -> Section:
+    records, objects = shown.scores[_column(shown)], shown.predictions["objects"]
+    best = best_threshold(shown.predictions["answers"], objects)
+    rows = []
+    for place, (name, words) in enumerate(SIZED.items(), 1):
+        assert SIZES[place] == name
+        low, high = RANGES[place]
+        own = (objects[..., 0] >= 0) & (objects[..., 2] >= low) & (objects[..., 2] < high)
+        count = int(own.sum())
+        if not count:
+            rows.append([name.capitalize(), words, "0", "none there", "none there", ""])
+            continue
+        values = [average_precision(records, size=place, overlaps=some) for some in (range(10), (0,))]
+        found = float((own & (objects[..., FOUND] >= best)).sum()) / count
+        rows.append([name.capitalize(), words, f"{count:,}", *(f"{value:.1%}" for value in values), f"{found:.1%}"])
+    head = ["Size", "Area of the box", "Objects", "Average precision", "At half overlap", f"Found at {best:.0%} sure"]
+    listed = table(head, rows, caption="Objects by size, in pixels of their own images", numeric=range(2, 6))
+    return Section("sizes", "By size", listed)

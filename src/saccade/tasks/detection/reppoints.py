@@ -1,0 +1,191 @@
+"""RepPoints V2: nine points an object, two of them its corners, regressed twice and then verified.
+
+The points are Yang et al., 2019; corners of their own and their verification Chen et al., 2020. The features of
+verified corners are added to those that points are regressed from.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.ops import deform_conv2d
+
+from .anchors import centre_points
+from .boxes import clip, take
+from .corners import Verification, verification_losses, verify_corners
+from .dense import assume_rare, best_of_levels, even_groups, in_crowd, of_matched, pyramid_shapes, start_small, tower
+from .fpn import FPN
+from .losses import focal, mean_where, overlap_loss
+from .matching import UNUSED, leave_out, level_by_size, match_by_atss, match_by_point
+from .objects import Objects
+
+KERNEL = 3
+POINTS = KERNEL**2
+SOFTER = 0.1  # of the gradient from where a kernel looks to the points
+REACH = 4.0  # cells from a cell to the corners it starts with
+
+
+class PointConv(nn.Module):
+    """A convolution that looks at points instead of a square of cells.
+
+    Args:
+        width: of the maps.
+        outputs: of each cell.
+    """
+
+    def __init__(self, width: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(width, width, KERNEL, KERNEL) * 0.01)
+        self.out = nn.Conv2d(width, outputs, 1)
+        start_small(self.out)
+
+    def forward(self, x: Tensor, offsets: Tensor) -> Tensor:
+        """Return answers of what lies at points, given as offsets from a square's cells, B, 2 * points, H, W."""
+        seen = deform_conv2d(x.float(), offsets.float(), self.weight.float(), padding=KERNEL // 2)
+        return self.out(F.relu(seen))
+
+
+class RepPointsV2(nn.Module):
+    """A head of points; see the module.
+
+    Args:
+        channels: of the backbone's maps, finest first.
+        num_classes: that objects are told apart into.
+        width: of the pyramid and the head.
+        depth: convolutions before each answer.
+        groups: of group normalisation.
+        anchor: pixels of an object's side, in cells, that a level is for.
+    """
+
+    overlap, kept, least, candidates, mask_side = 0.6, 100, 0.05, 1000, 0
+    square: Tensor
+    start: Tensor
+
+    def __init__(
+        self,
+        *,
+        channels: Sequence[int],
+        num_classes: int,
+        width: int = 256,
+        depth: int = 3,
+        groups: int = 32,
+        anchor: float = 4.0,
+    ) -> None:
+        super().__init__()
+        self.num_classes, self.anchor = num_classes, anchor
+        self.fpn = FPN(channels[-3:], width, more="coarsest")
+        self.class_tower, self.box_tower = tower(width, depth, groups=groups), tower(width, depth, groups=groups)
+        self.verification = Verification(width, num_classes, groups=even_groups(groups, width))
+        self.first = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, 2 * POINTS, 1))
+        self.second, self.classes = PointConv(width, 2 * POINTS), PointConv(width, num_classes)
+        for part in (self.class_tower, self.box_tower, self.first):
+            start_small(part)
+        assume_rare(self.classes.out)
+        steps = torch.arange(KERNEL, dtype=torch.float32) - KERNEL // 2
+        square = torch.stack(torch.meshgrid(steps, steps, indexing="ij"), dim=-1).flatten()  # down and across
+        start = square.clone()
+        start[:4] = REACH * torch.tensor([-1.0, -1.0, 1.0, 1.0])  # the first two points are the corners
+        self.register_buffer("square", square[:, None, None], persistent=False)
+        self.register_buffer("start", start[:, None, None], persistent=False)
+
+    def forward(self, maps: Sequence[Tensor]) -> list[dict[str, Tensor]]:
+        """Return the raw answers of each level, B, ..., H, W: "first", "second" points in cells, "logits", and more."""
+        return [self._level(one) for one in self.fpn(maps[-3:])]
+
+    def _level(self, x: Tensor) -> dict[str, Tensor]:
+        kinds, places = self.class_tower(x), self.box_tower(x)
+        verified, of_corners, of_inside = self.verification(places)
+        kinds, places = kinds + of_inside, places + of_corners
+        first = self.first(places).float() + self.start
+        soft = SOFTER * first + (1 - SOFTER) * first.detach()
+        look = soft - self.square
+        second = self.second(places, look).float() + first.detach()
+        found = {"first": first, "second": second, "logits": self.classes(kinds, look)} | verified
+        return {name: value.float() for name, value in found.items()}
+
+    def losses(
+        self,
+        maps: Sequence[Tensor],
+        objects: Objects,
+        size: tuple[int, int],
+        seeds: Tensor,  # noqa: ARG002
+    ) -> dict[str, Tensor]:
+        """Return the losses of both sets of points, of classes and of what is verified.
+
+        Args:
+            maps: the backbone's.
+            objects: what is there.
+            size: height and width of the images.
+            seeds: not needed here: nothing is drawn by lot.
+        """
+        raw, strides, points = self(maps), self.strides(maps, size), self.points(maps, size)
+        counts = [len(one) for one in points]
+        first, second = (
+            torch.cat([corners(one[key], at, by) for one, at, by in zip(raw, points, strides, strict=True)], dim=1)
+            for key in ("first", "second")
+        )
+        levels = level_by_size(objects.boxes, [by[0] for by in strides], cells=self.anchor)
+        near = match_by_point(objects.boxes, objects.real, torch.cat(points), levels, counts)
+        good = match_by_atss(objects.boxes, objects.real, first.detach(), counts)
+        good = leave_out(good, in_crowd(first.detach(), objects))
+        label, wanted = of_matched(objects, good)
+        positive = good >= 0
+        logits = torch.cat([one["logits"].flatten(2).transpose(1, 2) for one in raw], dim=1)
+        target = F.one_hot(label.clamp(min=0), self.num_classes).to(logits.dtype) * positive[..., None]
+        return {
+            "classes": mean_where(focal(logits, target), good != UNUSED, over=positive.sum()),
+            "first_boxes": mean_where(overlap_loss(first, of_matched(objects, near)[1]), near >= 0),
+            "boxes": 2 * mean_where(overlap_loss(second, wanted), positive),
+        } | verification_losses(raw, objects, levels, points, strides)
+
+    def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
+        """Return the best answers of each level, B, M, 6: box, score and class; overlapping ones are all there yet.
+
+        Args:
+            maps: the backbone's.
+            size: height and width of the images.
+        """
+        raw, strides, points = self(maps), self.strides(maps, size), self.points(maps, size)
+        scores = [one["logits"].sigmoid().flatten(2).transpose(1, 2) for one in raw]
+        found = []
+        for one, score, at, by in zip(raw, scores, points, strides, strict=True):
+            value, place, label = best_of_levels(score, [len(at)], self.candidates)
+            box = take(corners(one["second"], at, by), place)
+            heat = one["heat"].sigmoid()
+            moved = [
+                verify_corners(corner, heat[:, side : side + 1], one["offset"][:, 2 * side : 2 * side + 2], by)
+                for side, corner in enumerate(box.split(2, dim=-1))
+            ]
+            low, high = torch.minimum(*moved), torch.maximum(*moved)
+            box = clip(torch.cat([low, high], dim=-1), size)
+            found.append(torch.cat([box, value[..., None], label[..., None].to(box.dtype)], dim=-1))
+        return torch.cat(found, dim=1)
+
+    def strides(self, maps: Sequence[Tensor], size: tuple[int, int]) -> list[tuple[float, float]]:
+        """Return pixels from cell to cell of each level, down and across."""
+        shapes = pyramid_shapes(maps[-3:], self.fpn.levels)
+        return [(size[0] / shape[0], size[1] / shape[1]) for shape in shapes]
+
+    def points(self, maps: Sequence[Tensor], size: tuple[int, int]) -> list[Tensor]:
+        """Return the centres of each level's cells, A, 2."""
+        shapes = pyramid_shapes(maps[-3:], self.fpn.levels)
+        return [
+            centre_points(shape, stride, device=maps[0].device)
+            for shape, stride in zip(shapes, self.strides(maps, size), strict=True)
+        ]
+
+
+def corners(points: Tensor, centres: Tensor, stride: tuple[float, float]) -> Tensor:
+    """Return the boxes between the first two points of each cell, B, A, 4 in pixels.
+
+    Args:
+        points: down and across by turns, in cells from the cell's centre, B, 2 * points, H, W.
+        centres: of the cells in pixels, A, 2.
+        stride: pixels from cell to cell, down and across.
+    """
+    first, last = (
+        torch.stack([points[:, place + 1] * stride[1], points[:, place] * stride[0]], dim=-1).flatten(1, 2) + centres
+        for place in (0, 2)
+    )
+    return torch.cat([torch.minimum(first, last), torch.maximum(first, last)], dim=-1)

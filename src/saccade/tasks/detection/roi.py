@@ -1,0 +1,274 @@
+"""Detectors that look at proposals: Mask R-CNN and Cascade Mask R-CNN."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.ops import roi_align
+
+from .boxes import best_boxes, clip, decode, encode, has_area, overlaps, take, with_area
+from .dense import in_crowd, of_matched
+from .fpn import FPN, Packed, look_at, pack
+from .losses import mean_where, smooth_l1
+from .matching import draw_samples, leave_out, lots, match_by_overlap
+from .objects import Found, Objects
+from .rpn import RPN, Proposals
+
+SIDE, MASK_SIDE = 7, 14  # cells of what is looked at
+WEIGHTS = ((10.0, 5.0), (20.0, 10.0), (30.0, 15.0))  # of codes, stage by stage
+OVERLAPS, SHARES = (0.5, 0.6, 0.7), (1.0, 0.5, 0.25)  # that match, and of the loss
+
+
+class BoxHead(nn.Module):
+    """What is in a box, and where exactly: two hidden layers; class 0 is nothing.
+
+    Args:
+        width: of the maps.
+        num_classes: that objects are told apart into.
+        hidden: width of the layers.
+        per_class: whether each class has boxes of its own.
+    """
+
+    def __init__(self, width: int, num_classes: int, *, hidden: int = 1024, per_class: bool = True) -> None:
+        super().__init__()
+        self.num_classes, self.per_class = num_classes, per_class
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(width * SIDE**2, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()
+        )
+        self.classes = nn.Linear(hidden, num_classes + 1)
+        self.boxes = nn.Linear(hidden, 4 * (num_classes if per_class else 1))
+        for module in self.layers:
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+        nn.init.normal_(self.classes.weight, std=0.01)
+        nn.init.normal_(self.boxes.weight, std=0.001)
+        nn.init.zeros_(self.classes.bias)
+        nn.init.zeros_(self.boxes.bias)
+
+    def forward(self, looked: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+        """Return logits, B, N, K + 1, and codes, B, N, K or 1, 4, of what lies in boxes, B * N, C, side, side."""
+        features = self.layers(looked)
+        logits = self.classes(features).float()
+        return logits.view(batch, -1, self.num_classes + 1), self.boxes(features).float().view(
+            batch, len(logits) // batch, -1, 4
+        )
+
+    def codes_of(self, codes: Tensor, labels: Tensor) -> Tensor:
+        """Return the codes that belong to classes, B, N, 4."""
+        if not self.per_class:
+            return codes[:, :, 0]
+        place = labels.clamp(min=0)[..., None, None].expand(*labels.shape, 1, 4)
+        return codes.gather(2, place)[:, :, 0]
+
+
+class MaskHead(nn.Module):
+    """Which cells of a box belong to the object, class by class: four convolutions and twice the side.
+
+    Args:
+        width: of the maps.
+        num_classes: that objects are told apart into.
+        hidden: width of the convolutions.
+    """
+
+    def __init__(self, width: int, num_classes: int, *, hidden: int = 256) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for number in range(4):
+            layers += [nn.Conv2d(hidden if number else width, hidden, 3, padding=1), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.ConvTranspose2d(hidden, hidden, 2, 2), nn.ReLU())
+        self.masks = nn.Conv2d(hidden, num_classes, 1)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, looked: Tensor, labels: Tensor) -> Tensor:
+        """Return logits of the cells, N, 28, 28, of the classes asked for, N."""
+        logits = self.masks(self.layers(looked)).float()
+        place = labels.clamp(min=0)[:, None, None, None].expand(-1, 1, *logits.shape[2:])
+        return logits.gather(1, place)[:, 0]
+
+
+class RegionDetector(nn.Module):
+    """Proposals, then one look at each or several, each from where the one before has moved it to.
+
+    Args:
+        channels: of the backbone's maps, finest first.
+        num_classes: that objects are told apart into.
+        width: of the pyramid.
+        stages: looks at a box.
+        masks: whether objects have masks too.
+        sampled: proposals of each image that the loss is over.
+        positive: part of them that may be matched.
+        hidden: width of the box heads' layers.
+        rpn: options of the proposals.
+    """
+
+    overlap, least, kept = 0.5, 0.05, 100
+
+    def __init__(
+        self,
+        *,
+        channels: Sequence[int],
+        num_classes: int,
+        width: int = 256,
+        stages: int = 1,
+        masks: bool = True,
+        sampled: int = 512,
+        positive: float = 0.25,
+        hidden: int = 1024,
+        **rpn: Any,
+    ) -> None:
+        super().__init__()
+        self.num_classes, self.sampled, self.positive = num_classes, sampled, positive
+        self.fpn = FPN(channels, width, more="pool")
+        self.rpn = RPN(width, **rpn)
+        self.heads = nn.ModuleList(
+            BoxHead(width, num_classes, hidden=hidden, per_class=stages == 1) for _ in range(stages)
+        )
+        self.mask_heads = nn.ModuleList(
+            MaskHead(width, num_classes, hidden=width) for _ in range(stages if masks else 0)
+        )
+        # One look codes boxes as Mask R-CNN does, several as Cascade R-CNN, whose loss is squared up to 1.
+        self.beta = 1 / 9 if stages == 1 else 1.0
+
+    def look(self, maps: Sequence[Tensor], size: tuple[int, int]) -> tuple[list[Tensor], Packed]:
+        """Return the pyramid's maps, and those that boxes are looked at on."""
+        levels = self.fpn(maps)
+        finer = levels[:-1]  # the coarsest is for proposals alone
+        return levels, pack(finer, [size[0] / one.shape[-2] for one in finer])
+
+    def losses(
+        self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor
+    ) -> dict[str, Tensor]:
+        """Return the losses of proposals, and of each look's classes, boxes and masks.
+
+        Args:
+            maps: the backbone's.
+            objects: what is there.
+            size: height and width of the images.
+            seeds: of what is drawn by lot, a number for each image.
+        """
+        levels, packed = self.look(maps, size)
+        logits, codes = self.rpn(levels)
+        anchors = self.rpn.anchors(levels, size)
+        found = self.rpn.loss(logits, codes, anchors, objects, seeds)
+        proposals = self.rpn.propose(logits, codes, anchors, size)
+        real = objects.real
+        boxes = torch.cat([proposals.boxes, objects.boxes * real[..., None]], dim=1)  # what is there is proposed too
+        filled = torch.cat([proposals.filled, real & has_area(objects.boxes)], dim=1)
+        for number, head in enumerate(self.heads):
+            parts, boxes, filled = self._stage(number, head, packed, objects, Proposals(boxes, filled), size, seeds)
+            end = f"_{number + 1}" if len(self.heads) > 1 else ""
+            found |= {f"{name}{end}": SHARES[number] * value for name, value in parts.items()}
+        return found
+
+    def _stage(
+        self,
+        number: int,
+        head: Any,
+        packed: Packed,
+        objects: Objects,
+        proposals: Proposals,
+        size: tuple[int, int],
+        seeds: Tensor,
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """Return the losses of a look, and the boxes of the next one."""
+        boxes, filled = proposals
+        matched = match_by_overlap(overlaps(objects.boxes, boxes), objects.real, high=OVERLAPS[number])
+        matched = leave_out(matched, in_crowd(boxes, objects) | ~filled)
+        matched = torch.where(filled, matched, -2)
+        place, used = draw_samples(
+            matched, lots(seeds + number + 1, matched.shape[1]), count=self.sampled, positive=self.positive
+        )
+        boxes, matched = take(boxes, place), take(matched, place)
+        positive = used & (matched >= 0)
+        label, wanted = of_matched(objects, matched)
+        logits, codes = head(look_at(packed, boxes, SIDE), len(boxes))
+        target = torch.where(positive, label + 1, 0)
+        kinds = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none").view_as(target)
+        own = head.codes_of(codes, label)
+        safe = with_area(boxes)
+        where = smooth_l1(own, encode(wanted, safe, WEIGHTS[number]), beta=self.beta)
+        parts = {"classes": mean_where(kinds, used), "boxes": mean_where(where, positive, over=used.sum())}
+        if self.mask_heads and objects.masks is not None:
+            parts["masks"] = self._mask_loss(number, packed, objects, boxes, matched, positive, size)
+        if number + 1 < len(self.heads):
+            with torch.no_grad():
+                moved = clip(decode(head.codes_of(codes, label), safe, WEIGHTS[number]), size)
+            boxes, used = moved, used & has_area(moved)
+        return parts, boxes, used
+
+    def _mask_loss(
+        self,
+        number: int,
+        packed: Packed,
+        objects: Objects,
+        boxes: Tensor,
+        matched: Tensor,
+        positive: Tensor,
+        size: tuple[int, int],
+    ) -> Tensor:
+        """Return how far the masks of matched boxes are from those of their objects."""
+        assert objects.masks is not None
+        count = min(int(self.sampled * self.positive), boxes.shape[1])
+        place = positive.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]
+        boxes, matched, positive = take(boxes, place), take(matched, place), take(positive, place)
+        label, _ = of_matched(objects, matched)
+        logits = self.mask_heads[number](look_at(packed, boxes, MASK_SIDE), label.flatten())
+        batch, objects_each = objects.labels.shape
+        rows = matched.clamp(min=0) + torch.arange(batch, device=boxes.device)[:, None] * objects_each
+        scale = objects.masks.shape[-2] / size[0]
+        regions = torch.cat([rows[..., None].to(boxes.dtype), boxes], dim=-1).flatten(0, 1)
+        side = logits.shape[-1]
+        target = roi_align(objects.masks.flatten(0, 1)[:, None].to(boxes.dtype), regions, side, scale)[:, 0]
+        loss = F.binary_cross_entropy_with_logits(logits, target, reduction="none").mean((1, 2))
+        return mean_where(loss, positive.flatten())
+
+    @property
+    def mask_side(self) -> int:
+        """Cells a side of the masks in answers; 0 without masks."""
+        return 2 * MASK_SIDE if self.mask_heads else 0
+
+    def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
+        """Return the best boxes, B, K, 6 and the cells of their masks: box, score, class (-1 for none), chances."""
+        found = self.find(maps, size)
+        parts = [found.boxes, found.scores[..., None], found.labels[..., None].to(found.boxes.dtype)]
+        return torch.cat(parts if found.masks is None else [*parts, found.masks.flatten(2)], dim=-1)
+
+    @torch.no_grad()
+    def find(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Found:
+        """Return what is in images.
+
+        Args:
+            maps: the backbone's.
+            size: height and width of the images.
+        """
+        levels, packed = self.look(maps, size)
+        logits, codes = self.rpn(levels)
+        boxes, filled = self.rpn.propose(logits, codes, self.rpn.anchors(levels, size), size)
+        chances = []
+        for number, head in enumerate(self.heads):
+            said, codes = head(look_at(packed, boxes, SIDE), len(boxes))
+            chances.append(said.softmax(-1))
+            safe = with_area(boxes)
+            moved = clip(decode(codes, safe[:, :, None], WEIGHTS[number]), size)  # B, P, K or 1, 4
+            boxes = moved[:, :, 0] if number + 1 < len(self.heads) else boxes
+        chance = torch.stack(chances).mean(0)[..., 1:] * filled[..., None]
+        moved = moved.expand(-1, -1, self.num_classes, -1)
+        label = torch.arange(self.num_classes, device=boxes.device).expand_as(chance)
+        every, score, label = moved.flatten(1, 2), chance.flatten(1), label.flatten(1)
+        allowed = (score > self.least) & has_area(every)
+        keep, filled = best_boxes(every, score, label, allowed, overlap=self.overlap, count=self.kept)
+        boxes, label = take(every, keep) * filled[..., None], torch.where(filled, take(label, keep), -1)
+        masks = self._masks(packed, boxes, label) if self.mask_heads else None
+        return Found(boxes, take(score, keep) * filled, label, masks)
+
+    def _masks(self, packed: Packed, boxes: Tensor, labels: Tensor) -> Tensor:
+        looked = look_at(packed, boxes, MASK_SIDE)
+        parts = [head(looked, labels.flatten()).sigmoid() for head in self.mask_heads]
+        return torch.stack(parts).mean(0).view(*labels.shape, *parts[0].shape[-2:])

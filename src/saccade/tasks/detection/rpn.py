@@ -1,0 +1,133 @@
+"""The region proposal network: where there may be something, of whatever class."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .anchors import Anchors
+from .boxes import best_boxes, clip, decode, encode, has_area, overlaps, take
+from .dense import RATIOS, in_crowd, of_matched, start_small
+from .keep_triton import can_replay, keep_best
+from .losses import mean_where, smooth_l1
+from .matching import draw_samples, leave_out, lots, match_by_overlap
+from .objects import Objects
+
+
+class Proposals(NamedTuple):
+    """Boxes worth a second look, best first: B, P, 4, and which of these places are filled, B, P."""
+
+    boxes: Tensor
+    filled: Tensor
+
+
+class RPN(nn.Module):
+    """Three anchors a cell, each something or nothing (Ren et al., 2015).
+
+    Args:
+        width: of the pyramid's maps.
+        sampled: anchors of each image that the loss is over.
+        positive: part of them that may be matched.
+        proposals: how many are given on, in training and in use.
+        candidates: of each level, in training and in use.
+        anchor: root of the area of anchors, in cells.
+    """
+
+    overlap = 0.7
+
+    def __init__(
+        self,
+        width: int = 256,
+        *,
+        sampled: int = 256,
+        positive: float = 0.5,
+        proposals: tuple[int, int] = (1000, 1000),
+        candidates: tuple[int, int] = (2000, 1000),
+        anchor: float = 8.0,
+    ) -> None:
+        super().__init__()
+        self.grid = Anchors([anchor], RATIOS)
+        self.conv = nn.Conv2d(width, width, 3, padding=1)
+        self.objects = nn.Conv2d(width, len(RATIOS), 1)
+        self.boxes = nn.Conv2d(width, len(RATIOS) * 4, 1)
+        self.sampled, self.positive, self.proposals, self.candidates = sampled, positive, proposals, candidates
+        for module in (self.conv, self.objects, self.boxes):
+            start_small(module)
+
+    def forward(self, maps: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return logits, B, A, and codes, B, A, 4, of each map's anchors."""
+        logits, codes = [], []
+        for one in maps:
+            features = F.relu(self.conv(one))
+            logits.append(self.objects(features).permute(0, 2, 3, 1).flatten(1).float())
+            codes.append(self.boxes(features).permute(0, 2, 3, 1).reshape(len(one), -1, 4).float())
+        return logits, codes
+
+    def anchors(self, maps: Sequence[Tensor], size: tuple[int, int]) -> list[Tensor]:
+        """Return each map's anchors, A, 4."""
+        return self.grid([(one.shape[-2], one.shape[-1]) for one in maps], size, maps[0].device)
+
+    @torch.no_grad()
+    def propose(
+        self, logits: Sequence[Tensor], codes: Sequence[Tensor], anchors: Sequence[Tensor], size: tuple[int, int]
+    ) -> Proposals:
+        """Return the best boxes of all levels.
+
+        Args:
+            logits: of each level.
+            codes: of each level.
+            anchors: of each level.
+            size: height and width of the images.
+        """
+        mode = 0 if self.training else 1
+        values, boxes, levels = [], [], []
+        for number, (logit, code, anchor) in enumerate(zip(logits, codes, anchors, strict=True)):
+            value, place = logit.topk(min(self.candidates[mode], logit.shape[1]), dim=1)
+            values.append(value)
+            boxes.append(clip(decode(take(code, place), anchor[place]), size))
+            levels.append(torch.full_like(place, number))
+        box, count = torch.cat(boxes, 1), self.proposals[mode]
+        if self.training and can_replay(box):  # without waiting for the device
+            alive = [keep_best(one, has_area(one), overlap=self.overlap) for one in boxes]
+            rank = torch.where(torch.cat(alive, 1), torch.cat(values, 1), -torch.inf)
+            value, keep = rank.topk(min(count, rank.shape[1]), dim=1)
+            filled = value > -torch.inf
+        else:
+            score, level = torch.cat(values, 1).sigmoid(), torch.cat(levels, 1)
+            keep, filled = best_boxes(box, score, level, has_area(box), overlap=self.overlap, count=count)
+        return Proposals(take(box, keep) * filled[..., None], filled)
+
+    def loss(
+        self,
+        logits: Sequence[Tensor],
+        codes: Sequence[Tensor],
+        anchors: Sequence[Tensor],
+        objects: Objects,
+        seeds: Tensor,
+    ) -> dict[str, Tensor]:
+        """Return the losses of something or nothing and of where, over anchors drawn by lot.
+
+        Args:
+            logits: of each level.
+            codes: of each level.
+            anchors: of each level.
+            objects: what is there.
+            seeds: of the draw, a number for each image.
+        """
+        logit, code, anchor = torch.cat(list(logits), 1), torch.cat(list(codes), 1), torch.cat(list(anchors))
+        shared = overlaps(objects.boxes, anchor.expand(len(objects.boxes), -1, -1))
+        matched = match_by_overlap(shared, objects.real, high=0.7, low=0.3, every_object=True)
+        matched = leave_out(matched, in_crowd(anchor, objects))
+        place, used = draw_samples(matched, lots(seeds, matched.shape[1]), count=self.sampled, positive=self.positive)
+        chosen = take(matched, place)
+        positive = used & (chosen >= 0)
+        own = anchor[place]
+        wanted = encode(of_matched(objects, chosen)[1], own)
+        something = F.binary_cross_entropy_with_logits(take(logit, place), positive.to(logit.dtype), reduction="none")
+        where = smooth_l1(take(code, place), wanted, beta=1 / 9)
+        return {
+            "rpn_objects": mean_where(something, used),
+            "rpn_boxes": mean_where(where, positive, over=used.sum()),
+        }

@@ -1,0 +1,193 @@
+"""Sparse R-CNN: a few learned boxes, refined look by look, matched one to one with objects (Sun et al., 2021)."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor, nn
+
+from .boxes import clip, decode, generalized_overlap, take
+from .dense import assume_rare, of_matched
+from .fpn import FPN, look_at, pack
+from .losses import focal, overlap_loss
+from .objects import Objects
+
+SIDE = 7
+CODES = (2.0, 1.0)
+CLASS, CORNERS, OVERLAP = 2.0, 5.0, 2.0  # weights of costs and losses
+
+
+class DynamicConv(nn.Module):
+    """Looks at a box by two products whose weights the box's own feature makes.
+
+    Args:
+        width: of features.
+        inner: width between the products.
+    """
+
+    def __init__(self, width: int, inner: int = 64) -> None:
+        super().__init__()
+        self.width, self.inner = width, inner
+        self.make = nn.Linear(width, 2 * width * inner)
+        self.norms = nn.ModuleList([nn.LayerNorm(inner), nn.LayerNorm(width)])
+        self.out, self.norm = nn.Linear(width * SIDE**2, width), nn.LayerNorm(width)
+
+    def forward(self, features: Tensor, looked: Tensor) -> Tensor:
+        """Return what features, N, width, see in what lies in their boxes, N, width, side, side."""
+        first, second = self.make(features).split(self.width * self.inner, dim=-1)
+        seen = looked.flatten(2).transpose(1, 2)  # N, cells, width
+        seen = F.relu(self.norms[0](seen @ first.view(-1, self.width, self.inner)))
+        seen = F.relu(self.norms[1](seen @ second.view(-1, self.inner, self.width)))
+        return F.relu(self.norm(self.out(seen.flatten(1))))
+
+
+class Look(nn.Module):
+    """One refinement: boxes speak with each other, look, and answer.
+
+    Args:
+        width: of features.
+        num_classes: that objects are told apart into.
+        heads: of attention.
+        hidden: width of the feed-forward layer.
+    """
+
+    def __init__(self, width: int, num_classes: int, *, heads: int = 8, hidden: int = 2048) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.dynamic = DynamicConv(width)
+        self.feed = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, width))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.class_tower, self.box_tower = _tower(width, 1), _tower(width, 3)
+        self.classes, self.boxes = nn.Linear(width, num_classes), nn.Linear(width, 4)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+        assume_rare(self.classes)
+
+    def forward(self, features: Tensor, looked: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits, B, N, K, codes, B, N, 4, and features, B, N, width, of what lies in boxes."""
+        features = self.norms[0](features + self.attention(features, features, features, need_weights=False)[0])
+        batch, count, width = features.shape
+        seen = self.dynamic(features.reshape(-1, width), looked).view(batch, count, width)
+        features = self.norms[1](features + seen)
+        features = self.norms[2](features + self.feed(features))
+        logits, codes = self.classes(self.class_tower(features)), self.boxes(self.box_tower(features))
+        return logits.float(), codes.float(), features
+
+
+def _tower(width: int, depth: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers += [nn.Linear(width, width, bias=False), nn.LayerNorm(width), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+class SparseRCNN(nn.Module):
+    """Learned boxes and features, six looks, no anchors and nothing to be suppressed.
+
+    Args:
+        channels: of the backbone's maps, finest first.
+        num_classes: that objects are told apart into.
+        width: of the pyramid and the features.
+        proposals: learned boxes.
+        looks: refinements.
+    """
+
+    overlap, least, mask_side = 1.0, 0.0, 0
+    kept = 100
+
+    def __init__(
+        self, *, channels: Sequence[int], num_classes: int, width: int = 256, proposals: int = 100, looks: int = 6
+    ) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.fpn = FPN(channels, width, more="none")
+        self.starts = nn.Parameter(torch.tensor([0.5, 0.5, 1.0, 1.0]).repeat(proposals, 1))  # centre and sides
+        self.features = nn.Parameter(torch.randn(proposals, width))
+        self.looks = nn.ModuleList(Look(width, num_classes) for _ in range(looks))
+
+    def forward(self, maps: Sequence[Tensor], size: tuple[int, int]) -> list[tuple[Tensor, Tensor]]:
+        """Return logits, B, N, K, and boxes, B, N, 4, of every look."""
+        levels = self.fpn(maps)
+        packed = pack(levels, [size[0] / one.shape[-2] for one in levels])
+        middle, half = self.starts[:, :2], self.starts[:, 2:] / 2
+        boxes = in_sides(torch.cat([middle - half, middle + half], dim=-1), (1 / size[0], 1 / size[1]))
+        boxes = boxes.expand(len(maps[0]), -1, -1)
+        features = self.features.repeat(len(maps[0]), 1, 1)  # a view of a parameter is more than counters of FLOPs bear
+        found = []
+        for look in self.looks:
+            seen = look_at(packed, clip(boxes, size).float(), SIDE, aligned=True)
+            logits, codes, features = look(features, seen)
+            boxes = decode(codes, boxes.float(), CODES)
+            found.append((logits, boxes))
+            boxes = boxes.detach()
+        return found
+
+    def losses(
+        self,
+        maps: Sequence[Tensor],
+        objects: Objects,
+        size: tuple[int, int],
+        seeds: Tensor,  # noqa: ARG002
+    ) -> dict[str, Tensor]:
+        """Return the losses of every look: classes, corners and overlaps of the boxes matched with objects.
+
+        Args:
+            maps: the backbone's.
+            objects: what is there.
+            size: height and width of the images.
+            seeds: not needed here: nothing is drawn by lot.
+        """
+        count = objects.real.sum().clamp(min=1)
+        parts: dict[str, Tensor] = {}
+        for number, (logits, boxes) in enumerate(self(maps, size), 1):
+            matched = match_one_to_one(logits, boxes, objects, size)
+            positive = matched >= 0
+            label, wanted = of_matched(objects, matched)
+            target = F.one_hot(label.clamp(min=0), self.num_classes).to(logits.dtype) * positive[..., None]
+            corners = torch.where(positive[..., None], in_sides(boxes - wanted, size).abs(), 0).sum()
+            overlap = torch.where(positive, overlap_loss(boxes, wanted), 0).sum()
+            parts[f"classes_{number}"] = CLASS * focal(logits, target).sum() / count
+            parts[f"corners_{number}"] = CORNERS * corners / count
+            parts[f"overlap_{number}"] = OVERLAP * overlap / count
+        return parts
+
+    def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
+        """Return the surest answers of the last look, B, K, 6: box, score and class."""
+        logits, boxes = self(maps, size)[-1]
+        scores = logits.sigmoid().flatten(1)
+        value, place = scores.topk(min(self.kept, scores.shape[1]), dim=1)
+        box = take(clip(boxes, size), place // self.num_classes)
+        return torch.cat([box, value[..., None], (place % self.num_classes)[..., None].to(box.dtype)], dim=-1)
+
+
+@torch.no_grad()
+def match_one_to_one(logits: Tensor, boxes: Tensor, objects: Objects, size: tuple[int, int]) -> Tensor:
+    """Return the number of each answer's object, B, N, -1 for none: the cheapest pairing of answers and objects.
+
+    Args:
+        logits: B, N, K.
+        boxes: B, N, 4.
+        objects: what is there.
+        size: height and width of the images.
+    """
+    result = torch.full(logits.shape[:2], -1, dtype=torch.int64)
+    wanted = F.one_hot(objects.labels.clamp(min=0), logits.shape[-1]).to(logits.dtype)
+    gain = focal(logits, torch.ones_like(logits)) - focal(logits, torch.zeros_like(logits))
+    cost = CLASS * gain @ wanted.transpose(1, 2)  # B, N, M
+    first, second = in_sides(boxes, size), in_sides(objects.boxes, size)
+    cost = cost + CORNERS * (first[:, :, None] - second[:, None]).abs().sum(-1)
+    shape = (*cost.shape, 4)
+    pairs = generalized_overlap(boxes[:, :, None].expand(shape), objects.boxes[:, None].expand(shape))
+    costs, real = (cost - OVERLAP * pairs).nan_to_num(1e6).cpu().numpy(), objects.real.cpu().numpy()
+    for number in range(len(costs)):
+        places = real[number].nonzero()[0]
+        rows, columns = linear_sum_assignment(costs[number][:, places])
+        result[number, rows] = torch.from_numpy(places[columns])
+    return result.to(logits.device)
+
+
+def in_sides(boxes: Tensor, size: tuple[float, float]) -> Tensor:
+    """Return boxes in widths and heights of the images."""
+    return torch.stack([boxes[..., 0::2] / size[1], boxes[..., 1::2] / size[0]], dim=-1).flatten(-2)

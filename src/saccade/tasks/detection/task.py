@@ -1,0 +1,362 @@
+"""Objects in images: their boxes, classes and masks."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig
+from ...data.feed import Batch, Expand
+from ...data.framing import Encoder, fitted
+from ...data.open import Data
+from ...data.source import Stream
+from ...data.spec import InputSpec
+from ..answer import Answer
+from ..metric import Metrics, MetricSpec
+from ..segmentation.augment import CropAugment
+from ..segmentation.drawing import palette
+from ..segmentation.pyramid import any_size_options
+from ..task import Task, register_task
+from .apart import answers_apart
+from .boxes import areas, clip
+from .data import BoxTargets, ObjectEncoder
+from .detector import CELLS, LABEL, SCORE, Detector, read_answers, waits_for_device
+from .drawing import draw_objects, to_runs
+from .errors import ShownMetrics
+from .layouts import require_layout
+from .metrics import metric_specs
+from .objects import Objects
+from .page import DetectionPage
+
+DEFAULT_HEAD = "mask_rcnn"
+VISIBLE = 0.1  # part of a box that a crop shows, below which the object is left out
+SURE = 0.5  # score from which people are told of an answer
+WHOLE = -2  # class of the row that tells an image's size
+
+
+@dataclass(frozen=True)
+class DetectOptions:
+    """Options of `--task detect`.
+
+    Args:
+        scale: smallest and largest factor that training samples are enlarged by (large-scale jitter).
+        least: score from which answers count.
+        overlap: of answers of one class at which the better one alone stays; the head's own if not given.
+        kept: answers of an image.
+    """
+
+    scale: list[float] = field(default_factory=lambda: [0.5, 2.0])
+    least: float = 0.05
+    overlap: float | None = None
+    kept: int = 100
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense."""
+        if len(self.scale) != 2 or not 0 < self.scale[0] <= self.scale[1] <= 10:
+            raise ValueError(f"scale={self.scale}; it is two factors above 0 and at most 10, the smaller one first")
+        if not 0 <= self.least < 1:
+            raise ValueError(f"least={self.least}; it is a score from 0 to 1")
+        if self.overlap is not None and not 0 < self.overlap <= 1:
+            raise ValueError(f"overlap={self.overlap}; it is above 0 and at most 1")
+        if not 1 <= self.kept <= 10_000:
+            raise ValueError(f"kept={self.kept}; it is a number of answers from 1 to 10000")
+
+
+@register_task("detect")
+class Detect(Task):
+    """A model that finds objects.
+
+    Args:
+        model: a detector.
+        options: how it is trained and asked.
+    """
+
+    primary = "ap"
+    running = ()
+    output = "objects"
+    outputs_key = "classes"
+    Options = DetectOptions
+    recipe = "detect"
+    page = DetectionPage
+    boxes = True
+
+    def __init__(self, model: nn.Module, *, options: DetectOptions | None = None) -> None:
+        super().__init__()
+        self.model, self.options = model, options or DetectOptions()
+
+    # From data to a batch
+
+    @classmethod
+    def open(cls, config: DataConfig, options: Any) -> Data:
+        """Open the samples that settings name, or say how they are to be laid out."""
+        for spec in (config.path, config.val):
+            require_layout(spec or "")
+        return super().open(config, options)
+
+    @classmethod
+    def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
+        """Leave out what is made for one class an image; crops are the task's own."""
+        left = [name for name in ("mixup", "cutmix", "erase") if getattr(config.augment, name)]
+        left += ["smoothing"] if config.loss.smoothing else []
+        augment = replace(config.augment, crop="none", mixup=0.0, cutmix=0.0, erase=0.0)
+        model = replace(config.model, head=config.model.head or DEFAULT_HEAD)
+        config = replace(config, augment=augment, loss=replace(config.loss, smoothing=0.0), model=model)
+        if waits_for_device(model.head or DEFAULT_HEAD):
+            config = replace(config, engine=replace(config.engine, graphs=False))
+        return config, [f"{', '.join(left)}: left out, since every object has a class of its own"] if left else []
+
+    @classmethod
+    def complete_spec(cls, spec: InputSpec, data: Data) -> None:
+        """Show images as a whole, and keep whether objects have masks."""
+        spec.extra["fit"], spec.shorter = True, None
+        targets = None if isinstance(data.train, Stream) else data.train.targets
+        spec.extra["masks"] = isinstance(targets, BoxTargets) and targets.regions is not None
+
+    @classmethod
+    def note_options(cls, spec: InputSpec, options: Any) -> None:
+        """Keep the scale of crops and which answers stand."""
+        spec.extra |= {"scale": list(options.scale), "least": options.least, "kept": options.kept}
+        spec.extra |= {} if options.overlap is None else {"overlap": options.overlap}
+
+    @classmethod
+    def check_spec(cls, spec: InputSpec) -> None:
+        """Refuse numbers by which no answers stand."""
+        for name, low, high in (("overlap", 0.0, 1.0), ("least", 0.0, 1.0), ("kept", 1, 10_000)):
+            value = spec.extra.get(name)
+            if value is not None and not (type(value) in (int, float) and low <= value <= high):
+                raise ValueError(f"extra.{name} is a number from {low:g} to {high:g}")
+
+    @classmethod
+    def primary_of(cls, spec: InputSpec) -> str:
+        """Return average precision, of masks where there are some."""
+        return "mask_ap" if spec.extra.get("masks") else "ap"
+
+    @classmethod
+    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:  # noqa: ARG003
+        """Return what makes tensors of images and objects; crops are made on the device."""
+        return ObjectEncoder(spec.framing)
+
+    @classmethod
+    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:  # noqa: ARG003
+        """Return what makes training crops."""
+        scale = spec.extra.get("scale") or [1.0, 1.0]
+        return CropAugment(augment, crop=spec.img_size, scale=scale, mean=spec.mean, std=spec.std, device=device)
+
+    # In training
+
+    @classmethod
+    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:  # noqa: ARG003
+        """Let the backbone take images of any size."""
+        return any_size_options(name)
+
+    @classmethod
+    def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
+        """Return a detector of a backbone."""
+        if config.probe:
+            raise ConfigError(
+                "model.probe was asked for; it is for classifiers: a detector's head is trained as a whole"
+            )
+        masks = bool(spec.extra.get("masks"))
+        made = Detector(model, config.head or DEFAULT_HEAD, num_classes=len(spec.outputs), masks=masks)
+        spec.extra.setdefault("overlap", made.head.overlap)
+        made.head.kept = max(made.head.kept, int(spec.extra.get("kept", 0)))
+        spec.extra["masks"] = made.head.mask_side > 0
+        return made
+
+    @classmethod
+    def build(
+        cls,
+        model: nn.Module,
+        spec: InputSpec,
+        *,
+        options: Any = None,
+        loss: LossConfig | None = None,  # noqa: ARG003
+        counts: Tensor | None = None,  # noqa: ARG003
+        total: int | None = None,  # noqa: ARG003
+    ) -> "Task":
+        """Return the task around a model."""
+        task = Detect(model, options=options)
+        task.spec = spec
+        return task
+
+    def draw(
+        self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None
+    ) -> dict[str, Tensor]:
+        """Draw the seeds of what is drawn by lot, one for each image."""
+        return {"seeds": torch.randint(0, 2**31, (batch_size,), device=device, generator=generator)}
+
+    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
+        """Find the objects.
+
+        Args:
+            batch: `image`, B, C, H, W; `boxes`, B, N, 4; `labels`, B, N; `crowd`, B, N; and perhaps `mask`, B, H, W.
+            generator: of what is drawn by lot.
+            draws: `seeds`, instead of a generator.
+
+        Returns:
+            "output", and with objects "loss" and its parts.
+        """
+        images = batch["image"]
+        if "labels" not in batch:
+            return {"output": self.ask(batch)}
+        if not draws:
+            draws = self.draw(len(images), device=images.device, generator=generator)
+        model: Any = self.model
+        parts = model.losses(images, self.objects(batch), draws["seeds"])
+        total = torch.stack(list(parts.values())).sum()
+        return {"output": images.new_zeros(len(images), 0, CELLS), "loss": total} | {
+            name: value.detach() for name, value in parts.items()
+        }
+
+    def objects(self, batch: Batch) -> Objects:
+        """Return what is in a batch's images, as far as they show it."""
+        size = (batch["image"].shape[-2], batch["image"].shape[-1])
+        whole = batch["boxes"].float()
+        boxes = clip(whole, size)
+        seen = areas(boxes) >= VISIBLE * areas(whole).clamp(min=1e-6)
+        large = ((boxes[..., 2:] - boxes[..., :2]) >= 1).all(-1)
+        labels = torch.where(seen & large, batch["labels"], -1)
+        masks = None
+        if "mask" in batch and self.spec is not None and self.spec.extra.get("masks"):
+            numbers = torch.arange(1, labels.shape[1] + 1, device=labels.device, dtype=batch["mask"].dtype)
+            masks = batch["mask"][:, None] == numbers[None, :, None, None]
+        return Objects(boxes, labels, batch["crowd"].bool(), masks)
+
+    # Of answers
+
+    @classmethod
+    def metric_specs(cls, spec: InputSpec) -> tuple[MetricSpec, ...]:
+        """Return average precision and what else is measured."""
+        return metric_specs(spec.outputs, masks=bool(spec.extra.get("masks")))
+
+    @classmethod
+    def gap(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> float:
+        """Return how far answers that count lie apart, whatever their order."""
+        return answers_apart(first, second, least=standing(spec)["least"])
+
+    def metrics(self) -> Metrics:
+        """Return what collects objects found and missed."""
+        assert self.spec is not None
+        return ShownMetrics(
+            self.metric_specs(self.spec), masks=bool(self.spec.extra.get("masks")), side=self.spec.img_size
+        )
+
+    def answer(self, batch: Batch) -> dict[str, Tensor]:
+        """Return what the model finds in each sample of a batch."""
+        return self.read(self({"image": batch["image"]})["output"].float(), batch)
+
+    def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:  # noqa: ARG002
+        """Return the answers that stand: `boxes`, `scores`, `labels` and perhaps `masks`, best first."""
+        assert self.spec is not None
+        found = read_answers(output, **standing(self.spec))
+        kept = {"output": output, "boxes": found.boxes, "scores": found.scores, "labels": found.labels}
+        return kept if found.masks is None else kept | {"masks": found.masks}
+
+    @classmethod
+    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:
+        """Return where the sure answers are of the same classes at nearly the same places."""
+        found = []
+        for a, b in zip(cls.read_output(first, spec), cls.read_output(second, spec), strict=True):
+            mine, theirs = a[a[:, SCORE] >= SURE], b[b[:, SCORE] >= SURE]
+            alike = len(mine) == len(theirs) and np.array_equal(mine[:, LABEL], theirs[:, LABEL])
+            found.append(alike and (not len(mine) or float(np.abs(mine[:, :4] - theirs[:, :4]).max()) < 1.0))
+        return np.array(found)
+
+    # For people
+
+    @classmethod
+    def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
+        """Return the answers that stand, B, K, columns: box, score, class (-1 for none) and the cells of a mask."""
+        if output.ndim != 3 or output.shape[2] < CELLS:
+            raise ValueError(f"it gives an answer of shape {output.shape} where boxes with score and class were due")
+        found = read_answers(torch.from_numpy(np.ascontiguousarray(output)), **standing(spec))
+        parts = [found.boxes, found.scores[..., None], found.labels[..., None].float()]
+        parts += [] if found.masks is None else [found.masks.flatten(2)]
+        return torch.cat(parts, dim=-1).numpy()
+
+    @classmethod
+    def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:
+        """Return the boxes in pixels of the image, and a last row of the class `WHOLE` with the image's own box."""
+        height, width = size
+        left, top, wide, high = fitted(height, width, spec.img_size)
+        moved = (row[:, :4] - np.array([left, top, left, top])) / np.array([wide, high, wide, high])
+        boxes = (moved * np.array([width, height, width, height])).astype(row.dtype)
+        whole = np.zeros((1, row.shape[1]), row.dtype)
+        whole[0, [2, 3, LABEL]] = width, height, WHOLE
+        return np.concatenate([np.concatenate([boxes, row[:, 4:]], axis=1), whole])
+
+    @classmethod
+    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
+        """Return how many sure objects of which classes there are, the classes with the surest first, and where."""
+        whole = row[row[:, LABEL] == WHOLE]
+        size = (int(whole[0, 3]), int(whole[0, 2])) if len(whole) else (spec.img_size, spec.img_size)
+        objects = [_object(one, size, spec) for one in row if one[LABEL] >= 0]
+        colours = {
+            name: "#{:02x}{:02x}{:02x}".format(*one)
+            for name, one in zip(spec.outputs, palette(len(spec.outputs)), strict=True)
+        }
+        best: dict[str, float] = {}
+        for one in objects:
+            best.setdefault(one["class"], one["score"])  # they come best first
+        counts = Counter(one["class"] for one in objects if one["score"] >= SURE)
+        rows = tuple(
+            (name, f"{counts[name]} sure, the surest {score:.1%}" if counts[name] else f"perhaps, {score:.1%}", score)
+            for name, score in list(best.items())[:top]
+        )
+        text = ", ".join(f"{counts[name]} {name}" for name in best if counts[name]) or "nothing sure"
+        record = {"answer": text, "size": list(size), "objects": objects, "outputs": list(spec.outputs)}
+        return Answer(text, rows, record, said=tuple(counts), colours=colours)
+
+    @classmethod
+    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:  # noqa: ARG003
+        """Return class, score and box."""
+        return ["class", "score", "left", "top", "right", "bottom"]
+
+    @classmethod
+    def table_rows(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[list[str | float]]:
+        """Return a row an object, best first; an empty one where nothing was found."""
+        found = [[one["class"], one["score"], *one["box"]] for one in answer.record["objects"]]
+        return found or [[""] * len(cls.table_head(spec, top=top))]
+
+    @classmethod
+    def paint(cls, pixels: np.ndarray, answer: Answer) -> np.ndarray:
+        """Return an image with the sure objects drawn on it."""
+        sure = [one for one in answer.record["objects"] if one["score"] >= SURE]
+        height, width = answer.record["size"]
+        return draw_objects(pixels, sure, answer.colours, (height, width))
+
+    @classmethod
+    def line_record(cls, answer: Answer) -> dict[str, Any]:
+        """Return the objects."""
+        return {name: value for name, value in answer.record.items() if name != "outputs"}
+
+    @classmethod
+    def served_record(cls, answer: Answer) -> dict[str, Any]:
+        """Return the objects, and colours of the classes for a page."""
+        return answer.record | {"colours": [answer.colours[name] for name in answer.record["outputs"]], "sure": SURE}
+
+
+def _object(one: np.ndarray, size: tuple[int, int], spec: InputSpec) -> dict[str, Any]:
+    """Return an object as JSON holds it; masks as COCO's runs."""
+    place = int(one[LABEL])
+    found: dict[str, Any] = {"class": spec.outputs[place], "index": place, "score": round(float(one[SCORE]), 6)}
+    found["box"] = [round(float(value), 2) for value in one[:4].clip(0, [size[1], size[0]] * 2)]
+    if len(one) > CELLS:
+        side = round((len(one) - CELLS) ** 0.5)
+        runs = to_runs(one[CELLS:].reshape(side, side), one[:4], size)
+        found["segmentation"] = {"size": list(size), "counts": runs}
+    return found
+
+
+def standing(spec: InputSpec) -> dict[str, Any]:
+    """Return which answers stand, as a spec says."""
+    extra: Mapping[str, Any] = spec.extra
+    return {
+        "overlap": float(extra.get("overlap") or 0.5),
+        "least": float(extra.get("least", 0.05)),
+        "kept": int(extra.get("kept", 100)),
+    }

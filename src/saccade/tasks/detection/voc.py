@@ -1,0 +1,101 @@
+"""Lists of images and objects as VOC writes them: an XML file an image."""
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from ...data.image import EXTENSIONS
+from ...data.split import choose_split
+from .listed import Listed, Size, Thing, find_image, missing
+
+LARGEST = 16 << 20  # bytes of a file that is read
+SIDES = ("xmin", "ymin", "xmax", "ymax")
+
+
+def is_voc(path: Path) -> bool:
+    """Tell whether a folder is laid out so."""
+    return (path / "Annotations").is_dir() and next((path / "Annotations").glob("*.xml"), None) is not None
+
+
+def read_voc(path: Path) -> tuple[dict[str, Listed], tuple[str, ...]]:
+    """Return what the files of a folder say, by part, and remarks."""
+    files = {file.stem: file for file in sorted((path / "ImageSets" / "Main").glob("*.txt"))}
+    roles, notes = choose_split(list(files))
+    if roles:
+        stems = {
+            part: list(dict.fromkeys(line.split()[0] for line in _text(files[name]).splitlines() if line.split()))
+            for part, name in roles.items()
+        }
+    else:
+        stems = {"train": sorted(file.stem for file in (path / "Annotations").glob("*.xml"))}
+    found = {part: _read_part(path, some) for part, some in stems.items()}
+    classes = tuple(sorted({label for one in found.values() for label in one.classes}))
+    return {part: replace(listed, classes=classes) for part, listed in found.items()}, notes
+
+
+def _read_part(root: Path, stems: list[str]) -> Listed:
+    listed, labels = Listed(), set()
+    places = [root / name for name in ("JPEGImages", "images", ".") if (root / name).is_dir()]
+    for stem in stems:
+        name = next((one for end in EXTENSIONS if (one := find_image(root, places, f"{stem}{end}"))), None)
+        file = find_image(root, [root / "Annotations"], f"{stem}.xml")
+        if name is None:
+            listed.lost.append(missing(stem))
+            continue
+        if file is None:
+            raise FileNotFoundError(
+                f"{root / 'Annotations' / stem}.xml is not there and its image is listed; add it, or take the image out"
+            )
+        parsed = _parse(root / file)
+        listed.images[name] = []
+        if (size := _size(parsed)) is not None:
+            listed.sizes[name] = size
+        for thing in _things(parsed, root / file):
+            labels.add(thing.label)
+            listed.add(name, thing)
+    listed.classes = tuple(sorted(labels))
+    return listed
+
+
+def _text(file: Path) -> str:
+    if file.stat().st_size > LARGEST:
+        raise ValueError(f"{file} has {file.stat().st_size} bytes; up to {LARGEST} are read")
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not written in UTF-8: {error}") from None
+
+
+def _parse(file: Path) -> ElementTree.Element:
+    text = _text(file)
+    if "<!ENTITY" in text or "<!DOCTYPE" in text:
+        raise ValueError(f"{file} defines entities, which no list of objects needs; take them out")
+    try:
+        return ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise ValueError(f"{file} is no XML: {error}") from None
+
+
+def _size(parsed: ElementTree.Element) -> Size | None:
+    """Return height and width as a file tells them; some tools write zeros."""
+    try:
+        height, width = (int(parsed.findtext(f"size/{side}") or 0) for side in ("height", "width"))
+    except ValueError:
+        return None
+    return (height, width) if height > 0 and width > 0 else None
+
+
+def _things(parsed: ElementTree.Element, file: Path) -> Iterator[Thing]:
+    for one in parsed.iter("object"):
+        label, box = (one.findtext("name") or "").strip(), one.find("bndbox")
+        try:
+            if not label or box is None:
+                raise ValueError
+            left, top, right, bottom = (float(box.findtext(side) or "") for side in SIDES)
+        except ValueError:
+            raise ValueError(f"{file}: an object lacks its name or a side of its box ({', '.join(SIDES)})") from None
+        difficult = (one.findtext("difficult") or "0").strip() == "1"
+        yield Thing(
+            label, (left - 1, top - 1, right, bottom), difficult
+        )  # pixels are counted from 1, the last included

@@ -1,0 +1,153 @@
+"""Lists of images and objects as YOLO reads them: a text file an image, a line an object, in sides of the image."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+
+from ...data.image import EXTENSIONS, BadSample, header
+from ...data.split import TEST, TRAIN, VAL, abbreviate, choose_split
+from .listed import Box, Listed, Size, Thing
+
+LARGEST = 16 << 20  # bytes of a file that is read
+LINE = "a line is class, x, y, width, height, or class and a polygon's corners, all but the class in sides of the image"
+Line = tuple[int, Box, list[list[float]] | None]  # class, box, polygon
+
+
+def is_yolo(path: Path) -> bool:
+    """Tell whether a folder is laid out so: images/ and labels/, with parts in them or in each part."""
+    return any(
+        images.is_dir() and labels.is_dir() and next(labels.rglob("*.txt"), None) is not None
+        for images, labels in [(path / "images", path / "labels"), *_swapped(path).values()]
+    )
+
+
+def _swapped(path: Path) -> dict[str, tuple[Path, Path]]:
+    names = [name for name in (*TRAIN, *VAL, *TEST) if (path / name / "labels").is_dir()]
+    return {name: (path / name / "images", path / name / "labels") for name in names}
+
+
+def read_yolo(path: Path) -> tuple[dict[str, Listed], tuple[str, ...]]:
+    """Return what the files of a folder say, by part, and remarks."""
+    folders = _swapped(path)
+    if not folders:
+        inner = [one.name for one in sorted((path / "images").iterdir()) if one.is_dir()]
+        folders = {name: (path / "images" / name, path / "labels" / name) for name in inner}
+    roles, notes = choose_split(list(folders))
+    parts = {part: folders[name] for part, name in roles.items()} or {"train": (path / "images", path / "labels")}
+    names = _classes(path)
+    found = {part: _read_part(path, images, labels) for part, (images, labels) in parts.items()}
+    used = {int(label) for part in found.values() for label in part.classes}
+    numbers = range(max(used, default=-1) + 1) if names is None else sorted(names)
+    unnamed = [] if names is None else sorted(used - set(names))
+    if unnamed:
+        raise ValueError(
+            f"{path}: objects are of the classes {abbreviate(list(map(str, unnamed)))}, which have no name; named are "
+            f"{abbreviate([f'{number} {name}' for number, name in names.items()] if names else [])}"
+        )
+    if len(numbers) > 1_000_000:
+        raise ValueError(f"{path} has the class {max(used)}; classes are counted from 0. Number them without gaps")
+    words = {number: str(number) if names is None else names[number] for number in numbers}
+    return {part: _named(listed, words) for part, listed in found.items()}, notes
+
+
+def _named(listed: Listed, words: dict[int, str]) -> Listed:
+    images = {
+        name: [replace(thing, label=words[int(thing.label)]) for thing in some] for name, some in listed.images.items()
+    }
+    return replace(listed, images=images, classes=tuple(words.values()))
+
+
+def _read_part(root: Path, images: Path, labels: Path) -> Listed:
+    listed, used, read = Listed(), set[str](), set[Path]()
+    for file in sorted(images.rglob("*")):
+        if file.suffix.lower() not in EXTENSIONS or not file.is_file():
+            continue
+        name = file.relative_to(root).as_posix()
+        told = (labels / file.relative_to(images)).with_suffix(".txt")
+        read.add(told)
+        lines = _text(told).splitlines() if told.is_file() else []
+        if not any(line.strip() for line in lines):
+            listed.images[name] = []
+            continue
+        try:
+            about = header(file, name=name)
+        except BadSample as bad:
+            listed.lost.append(bad)
+            continue
+        size = (about.height, about.width)
+        listed.images[name], listed.sizes[name] = [], size[::-1] if about.orientation >= 5 else size  # as it is shown
+        for number, box, polygon in _lines(told, lines, listed.sizes[name]):
+            used.add(str(number))
+            listed.add(name, Thing(str(number), box, region=polygon))
+    for told in sorted(labels.rglob("*.txt")):
+        if told not in read and told.name != "classes.txt":
+            listed.lost.append(
+                BadSample(told.relative_to(root).as_posix(), "there is no image of this name", "missing")
+            )
+    listed.classes = tuple(used)
+    return listed
+
+
+def _lines(file: Path, lines: list[str], size: Size) -> Iterator[Line]:
+    high, wide = size
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words:
+            continue
+        try:
+            label, values = float(words[0]), list(map(float, words[1:]))
+            if (
+                label < 0
+                or label != int(label)
+                or not (len(values) == 4 or (len(values) >= 6 and len(values) % 2 == 0))
+            ):
+                raise ValueError
+        except (ValueError, OverflowError):
+            raise ValueError(f"{file}, line {number}: {line[:80]!r}; {LINE}") from None
+        if len(values) == 4:
+            x, y, width, height = values
+            left, top, right, bottom = x - width / 2, y - height / 2, x + width / 2, y + height / 2
+            polygon = None
+        else:
+            left, right, top, bottom = min(values[::2]), max(values[::2]), min(values[1::2]), max(values[1::2])
+            polygon = [[value * (high if place % 2 else wide) for place, value in enumerate(values)]]
+        yield int(label), (left * wide, top * high, right * wide, bottom * high), polygon
+
+
+def _classes(path: Path) -> dict[int, str] | None:
+    """Return the names of classes from data.yaml or classes.txt; None if there is neither."""
+    names = None
+    for file in (path / "data.yaml", path / "data.yml", path / "dataset.yaml"):
+        if names is None and file.is_file():
+            names = _yaml_names(file)
+    for file in (path / "classes.txt", path / "labels" / "classes.txt", path / "obj.names"):
+        if names is None and file.is_file():
+            names = dict(enumerate(line.strip() for line in _text(file).splitlines() if line.strip()))
+    if names is not None and len(set(names.values())) < len(names):
+        raise ValueError(f"{path} has two classes of one name: {abbreviate(list(names.values()))}; rename one")
+    return names
+
+
+def _yaml_names(file: Path) -> dict[int, str] | None:
+    try:
+        whole = yaml.safe_load(_text(file))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{file} is no YAML: {str(error)[:200]}") from None
+    names = whole.get("names") if isinstance(whole, dict) else None
+    if names is None:
+        return None
+    pairs = list(names.items() if isinstance(names, dict) else enumerate(names) if isinstance(names, list) else [])
+    if not pairs or not all(type(number) is int and isinstance(name, str | int) for number, name in pairs):
+        raise ValueError(f"{file}: names is a list of the classes' names, or a mapping from their numbers")
+    return {number: str(name) for number, name in sorted(pairs)}
+
+
+def _text(file: Path) -> str:
+    if file.stat().st_size > LARGEST:
+        raise ValueError(f"{file} has {file.stat().st_size} bytes; up to {LARGEST} are read")
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not written in UTF-8: {error}") from None

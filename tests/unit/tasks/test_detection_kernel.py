@@ -1,0 +1,34 @@
+"""The kernel that chooses proposals keeps what torchvision's `nms` keeps."""
+
+import contextlib
+import os
+
+import pytest
+import torch
+from torchvision.ops import nms
+
+from saccade.tasks.detection import keep_triton
+
+
+@pytest.fixture
+def device(monkeypatch):
+    if keep_triton.has_triton() and torch.cuda.is_available():
+        return "cuda"
+    if not keep_triton.has_triton() or os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("needs a GPU, or Triton and TRITON_INTERPRET=1")
+    monkeypatch.setattr(torch.cuda, "device_of", lambda _: contextlib.nullcontext())
+    return "cpu"
+
+
+@pytest.mark.parametrize("count", [1, 5, 37, 200])
+def test_the_boxes_kept_are_those_of_torchvision(device, count):
+    draws = torch.Generator().manual_seed(count)
+    corner = torch.rand(3, count, 2, generator=draws) * 50
+    boxes = torch.cat([corner, corner + torch.rand(3, count, 2, generator=draws) * 30], dim=-1).to(device)
+    allowed = (torch.rand(3, count, generator=draws) > 0.1).to(device)
+    kept = keep_triton.keep_best(boxes, allowed, overlap=0.5)
+    for number in range(3):
+        places = allowed[number].nonzero()[:, 0]
+        want = torch.zeros(count, dtype=torch.bool, device=device)
+        want[places[nms(boxes[number, places], -places.float(), 0.5)]] = True
+        assert torch.equal(kept[number], want)

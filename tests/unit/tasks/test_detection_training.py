@@ -1,0 +1,180 @@
+"""Detectors in training: any backbone, plug-ins, schedules, and what a crop leaves of objects."""
+
+import pytest
+import torch
+
+from saccade.building import build_model, build_task
+from saccade.config import ConfigError, LossConfig, ModelConfig, ScheduleConfig, TrainConfig
+from saccade.data.spec import InputSpec
+from saccade.tasks import Detect
+from saccade.tasks.detection import keep_triton
+from saccade.tasks.detection.detector import waits_for_device
+from saccade.tasks.opening import choose_task
+from saccade.training.optim import rate_at
+from saccade.training.recipes import configure, list_recipes
+
+HEAD = "mask_rcnn:width=8,hidden=8,sampled=8,proposals=10"
+HEADS = [
+    "retinanet:width=8,depth=1",
+    "atss:width=8,depth=1",
+    "reppoints_v2:width=8,depth=1",
+    "sparse_rcnn:width=8,proposals=4,looks=1",
+    HEAD,
+    HEAD.replace("mask_rcnn", "cascade"),
+]
+STAGES = ["resnet10t", "tf_efficientnet_lite0", "glnet_nano", "convnext_atto", "pvt_v2_b0"]
+COLUMNS = ["vit_tiny_patch16_224", "t2t_vit_7", "sot_7"]
+
+
+def make_spec(*, side: int = 64, masks: bool = True) -> InputSpec:
+    spec = InputSpec(("a", "b"), 3, side, [0.5] * 3, [0.5] * 3, task="detect")
+    spec.extra |= {"masks": masks, "scale": [1.0, 1.0]}
+    return spec
+
+
+def make_batch(side: int = 64) -> dict[str, torch.Tensor]:
+    mask = torch.zeros(2, side, side, dtype=torch.int64)
+    mask[0, 8:40, 8:30] = 1
+    mask[1, 20:60, 10:50] = 1
+    boxes = torch.zeros(2, 3, 4)
+    boxes[0, 0], boxes[1, 0] = torch.tensor([8.0, 8, 30, 40]), torch.tensor([10.0, 20, 50, 60])
+    labels = torch.tensor([[0, -1, -1], [1, -1, -1]])
+    crowd = torch.zeros(2, 3, dtype=torch.bool)
+    image = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
+    return {"image": image, "boxes": boxes, "labels": labels, "crowd": crowd, "mask": mask}
+
+
+def make_task(name: str, head: str, *, plugins: tuple[str, ...] = (), spec: InputSpec | None = None) -> Detect:
+    spec, config = spec or make_spec(), ModelConfig(name=name, head=head, plugins=list(plugins))
+    task = build_task(build_model(config, spec, seed=0), choose_task("detect"), config, LossConfig(), spec, seed=0)
+    return task.train()  # type: ignore[return-value]
+
+
+def assert_learns_and_answers(task: Detect) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    result = task(make_batch(), seeds=torch.tensor([1, 2]))
+    assert torch.isfinite(result["loss"])
+    result["loss"].backward()
+    task.eval()
+    with torch.no_grad():
+        found = task.answer({"image": torch.randn(1, 3, 64, 64)})
+    assert found["boxes"].shape == (1, found["scores"].shape[1], 4)
+    assert (found["boxes"] >= 0).all()
+    assert (found["boxes"] <= 64).all()
+    return result
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_learns_and_answers_on_a_pyramid_and_on_a_column(head):
+    for name in ("resnet10t", "vit_tiny_patch16_224"):
+        task = make_task(name, head)
+        assert_learns_and_answers(task)
+        silent = [n for n, p in task.model.head.named_parameters() if p.grad is None]
+        assert not silent
+
+
+@pytest.mark.parametrize("name", STAGES[1:] + COLUMNS[1:])
+def test_any_backbone_carries_a_detector(name):
+    assert_learns_and_answers(make_task(name, "atss:width=8,depth=1"))
+
+
+@pytest.mark.parametrize("plugin", ["drloc", "broadcast:layers=all,spare_pyramid=true"])
+def test_plugins_work_inside_a_detector(plugin):
+    result = assert_learns_and_answers(make_task("vit_tiny_patch16_224", HEAD, plugins=(plugin,)))
+    assert plugin != "drloc" or result["localization"] > 0
+
+
+def test_broadcast_is_left_out_of_blocks_that_feed_the_pyramid():
+    plain = make_task("vit_tiny_patch16_224", HEAD, plugins=("broadcast:layers=all",))
+    spared = make_task("vit_tiny_patch16_224", HEAD, plugins=("broadcast:layers=all,spare_pyramid=true",))
+
+    def hooked(task):
+        blocks = task.model.backbone.blocks
+        return {
+            n
+            for n, block in enumerate(blocks)
+            if any(m._forward_hooks or m._forward_pre_hooks for m in block.modules())
+        }
+
+    assert hooked(plain) - hooked(spared) == {2, 5, 8, 11}
+
+
+def test_the_same_seeds_give_the_same_losses_and_others_do_not():
+    task, batch = make_task("resnet10t", HEAD).eval(), make_batch()
+    task.model.head.rpn.sampled = 16
+    losses = [task(batch, seeds=torch.tensor(seeds))["rpn_objects"].item() for seeds in ([1, 2], [1, 2], [3, 4])]
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+
+
+def test_objects_of_which_a_crop_shows_little_are_left_out():
+    task, batch = make_task("resnet10t", HEAD), make_batch()
+    batch["boxes"][0, 0] = torch.tensor([-95.0, 8, 5, 40])  # a twentieth of it is seen
+    batch["boxes"][1, 0] = torch.tensor([-30.0, 8, 30, 40])
+    found = task.objects(batch)
+    assert found.labels.tolist() == [[-1, -1, -1], [1, -1, -1]]
+    assert found.boxes[1, 0].tolist() == [0.0, 8.0, 30.0, 40.0]
+
+
+def test_images_without_objects_teach_what_is_none():
+    batch = make_batch()
+    batch["labels"][:] = -1
+    for head in HEADS:
+        loss = make_task("resnet10t", head)(batch, seeds=torch.tensor([1, 2]))["loss"]
+        assert torch.isfinite(loss)
+        assert loss > 0
+
+
+def test_a_head_keeps_as_many_answers_as_are_asked_for():
+    spec = make_spec()
+    spec.extra["kept"] = 150
+    assert make_task("resnet10t", HEAD, spec=spec).model.head.kept == 150
+
+
+def test_steps_that_wait_for_the_device_are_not_captured(monkeypatch):
+    monkeypatch.setattr("saccade.tasks.detection.detector.has_triton", lambda: True)
+    assert [name for name in HEADS if waits_for_device(name)] == ["sparse_rcnn:width=8,proposals=4,looks=1"]
+    monkeypatch.setattr("saccade.tasks.detection.detector.has_triton", lambda: False)
+    assert waits_for_device("mask_rcnn")
+    assert waits_for_device("cascade:width=8")
+    assert not waits_for_device("atss")
+    config = TrainConfig(model=ModelConfig(head="sparse_rcnn"))
+    assert Detect.adapt(config)[0].engine.graphs is False
+    assert Detect.adapt(TrainConfig(model=ModelConfig(head="atss")))[0].engine.graphs is None
+
+
+def test_boxes_on_the_processor_are_never_sent_to_the_kernel():
+    assert not keep_triton.can_replay(torch.zeros(1, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ("retina", "retinanet"),
+        ("atss:widht=8", "width"),
+        ("mask_rcnn:width=0", "model.head"),
+        ("atss:depth=x", "depth"),
+    ],
+)
+def test_a_head_that_cannot_be_is_refused_by_name(head, said):
+    with pytest.raises(ConfigError, match=said):
+        make_task("resnet10t", head)
+
+
+def test_rates_fall_to_a_tenth_at_given_shares():
+    schedule = ScheduleConfig(epochs=12, warmup_steps=6, curve="steps", falls=[8 / 12, 11 / 12], min_lr=0.0)
+    rates = [rate_at(step, steps_per_epoch=10, peak=1.0, schedule=schedule) for step in range(120)]
+    assert rates[0] < 0.2
+    assert rates[10] == rates[79] == 1.0
+    assert rates[80] == rates[109] == pytest.approx(0.1)
+    assert rates[110] == rates[119] == pytest.approx(0.01)
+
+
+def test_recipes_of_papers_name_detectors_that_exist():
+    papers = [name for name in list_recipes() if name.startswith("detect")]
+    assert {"detect", "detect_1x", "detect_3x", "detect_lsj"} <= set(papers)
+    for name in papers:
+        config = configure(name, {})
+        assert choose_task(config.task).kind is Detect
+        assert config.schedule.epochs in (12, 36, 100)
+    assert choose_task(configure("detect_lsj", {}).task).options.scale == [0.1, 2.0]
