@@ -53,7 +53,7 @@ def table(summary: dict[str, Any], exported: Exported, args: argparse.Namespace)
     """Return what was trained, and a row a file: its size, its score and what it lost, as `export` measured them."""
     lines = [
         f"{args.model} at {args.img_size} pixels, {count_of(summary['epochs'], 'epoch')} on {summary['data']}, judged "
-        f"by {exported.pictures:,} validation images; 8 bits are calibrated on training images.",
+        f"by {exported.samples:,} validation images; 8 bits are calibrated on training images.",
         "",
         f"| file | MiB | {exported.metric.words} | lost, points | 95% interval | ms an image |",
         "| --- | --: | --: | --: | --: | --: |",

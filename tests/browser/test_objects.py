@@ -31,8 +31,8 @@ class Fixed(Brightness):
         self.spec = InputSpec(CLASSES, 3, SIDE, [0.5] * 3, [0.5] * 3, task="detect", extra={"fit": True, "masks": True})
         self.framing = self.spec.framing
 
-    def rows(self, pictures):
-        rows = np.zeros((len(pictures), 4, 6 + CELLS**2), np.float32)
+    def rows(self, images):
+        rows = np.zeros((len(images), 4, 6 + CELLS**2), np.float32)
         rows[..., 6:] = 1.0  # masks that fill their boxes, but for the right half of the first one
         rows[:, 0, 6:].reshape(-1, CELLS, CELLS)[:, :, CELLS // 2 :] = 0.0
         rows[:, 0, :6] = [4, 20, 28, 40, 0.9, 0]

@@ -35,9 +35,9 @@ def test_graph_of_a_detector_answers_as_the_run_does(tmp_path, head):
     run = train(data, tmp_path / "run", head)
     done = saccade.export(run.path)
     assert done.files[0].parity.same == 1.0
-    pictures = data / "images" / "val"
+    images = data / "images" / "val"
     own, graph = (
-        [one.answer.record["objects"] for one in saccade.predict(target, pictures)]
+        [one.answer.record["objects"] for one in saccade.predict(target, images)]
         for target in (run.path, done.folder / "model.onnx")
     )
     assert any(own)

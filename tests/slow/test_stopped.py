@@ -24,9 +24,9 @@ SETTINGS = [word for name, value in TINY.items() for word in ("--set", f"{name}=
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with a stopped run and a picture."""
+    """A folder with a stopped run and an image."""
     home = tmp_path_factory.mktemp("stopped")
-    Image.fromarray(pixels(3)).save(home / "picture.png")
+    Image.fromarray(pixels(3)).save(home / "image.png")
     command = [sys.executable, "-m", "saccade.cli", "train", "--epochs", str(EPOCHS), "--out", "run", *SETTINGS]
     process = subprocess.Popen(command, cwd=home, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 300
@@ -52,8 +52,8 @@ def test_best_and_last_weights_are_kept_and_the_run_is_not_called_finished(home)
     "words",
     [
         ["evaluate", "run", "--limit", "20", "--quiet"],
-        ["predict", "run", "picture.png", "--out", "answers.csv"],
-        ["explain", "run", "picture.png", "--views", "gradcam"],
+        ["predict", "run", "image.png", "--out", "answers.csv"],
+        ["explain", "run", "image.png", "--views", "gradcam"],
         ["export", "run", "--limit", "8"],
         ["train", "--checkpoint", "run", "--epochs", "1", "--out", "flag", *SETTINGS],
         ["train", "--set", "model.checkpoint=run", "--epochs", "1", "--out", "setting", *SETTINGS],
@@ -82,8 +82,8 @@ def test_it_is_served_under_a_name_that_says_so(home):
                     break
                 except OSError:
                     time.sleep(0.2)
-            with (home / "picture.png").open("rb") as picture:
-                answer = httpx.post(f"{found.group(0)}/predict", files={"file": picture}, timeout=60)
+            with (home / "image.png").open("rb") as image:
+                answer = httpx.post(f"{found.group(0)}/predict", files={"file": image}, timeout=60)
             assert answer.status_code == 200
             assert answer.json()["model"] == "run (unfinished)"
         finally:

@@ -15,7 +15,7 @@ COLOURS = np.array([[230, 60, 30], [40, 160, 240]], dtype=np.uint8)
 def make_image(number: int, *, side: int = 64, objects: int = 2) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
     """Return an image, S, S, 3, and of each object its class and its pixels, S, S bool."""
     draws = np.random.default_rng(number)
-    picture = draws.integers(0, 40, (side, side, 3)).astype(np.uint8)
+    image = draws.integers(0, 40, (side, side, 3)).astype(np.uint8)
     found: list[tuple[int, np.ndarray]] = []
     down, across = np.mgrid[:side, :side]
     taken = np.zeros((side, side), dtype=bool)
@@ -26,9 +26,9 @@ def make_image(number: int, *, side: int = 64, objects: int = 2) -> tuple[np.nda
         mask = square if label == 0 else (down - y) ** 2 + (across - x) ** 2 < reach**2
         if len(found) < objects and not (mask & taken).any():
             taken |= square
-            picture[mask] = COLOURS[label] - draws.integers(0, 20)
+            image[mask] = COLOURS[label] - draws.integers(0, 20)
             found.append((label, mask))
-    return picture, found
+    return image, found
 
 
 def make_list(numbers: dict[str, int], *, masks: bool = True, side: int = 64, objects: int = 2) -> dict[str, Any]:

@@ -257,8 +257,8 @@ def test_maps_of_context_are_shown_inside_a_detector(name, view):
     tiny = {"embed_dim": 8, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2], "cnn_reduction": 2, "window_size": 4}
     spec, options = make_spec(side=64), tiny if name == "nommer_tiny" else {"depths": [1, 1, 1]}
     model = build_model(ModelConfig(name=name, head="retinanet:width=16", options=options), spec, seed=0).eval()
-    picture = np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8)
-    found = saccade.explain(model, [picture], views=[view], shape=spec).samples[0].views[0]
+    image = np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8)
+    found = saccade.explain(model, [image], views=[view], shape=spec).samples[0].views[0]
     assert found.absent is None
     assert any(figure.pixels is not None for figure in found.figures)
 

@@ -54,7 +54,7 @@ def to_runs(cells: np.ndarray, box: np.ndarray, size: tuple[int, int]) -> str:
 
 
 def draw_objects(
-    picture: np.ndarray,
+    pixels: np.ndarray,
     objects: Sequence[Mapping[str, Any]],
     colours: Mapping[str, str],
     size: tuple[int, int],
@@ -64,13 +64,13 @@ def draw_objects(
     """Return an image with objects drawn on it, at a side at which names can be read.
 
     Args:
-        picture: H, W, 3 uint8, perhaps smaller than what the objects are of.
+        pixels: H, W, 3 uint8, perhaps smaller than what the objects are of.
         objects: with `class`, `box` and perhaps `score` and `segmentation`; the first ones are drawn on top.
         colours: of the classes, as "#rrggbb".
         size: height and width of the image that boxes and masks are of.
         side: that the longer one is brought to; if not given, small images are enlarged and others left as they are.
     """
-    image = Image.fromarray(picture)
+    image = Image.fromarray(pixels)
     scale = max(LEAST / max(image.size), 1.0) if side is None else side / max(image.size)
     shape = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
     image = image.resize(shape, Image.Resampling.BICUBIC, reducing_gap=3.0)

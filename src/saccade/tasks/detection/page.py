@@ -109,7 +109,7 @@ def _image_section(shown: Shown) -> Section:
         answer = _answers(kept["answers"][index], masks, size, shown.outputs, least=least, side=int(kept["side"][0]))
         name = shorten(shown.source.name(place), NAME)
         group = "worst" if number < WORST else "typical" if number < WORST + SOME else "best"
-        pictures = [
+        images = [
             tag(
                 "div",
                 encode_image(_drawn(pixels, some, colours), alt=f"{words} of {name}", largest=SIDE),
@@ -118,7 +118,7 @@ def _image_section(shown: Shown) -> Section:
             for some, words in ((truth, "truth"), (answer, "answer"))
         ]
         told = paragraph(f"{group}: average precision ", tag("strong", f"{float(kept['ap'][index]):.1%}"))
-        items.append(tag("li", *pictures, told, paragraph(name, class_="name")))
+        items.append(tag("li", *images, told, paragraph(name, class_="name")))
     about = (
         f"The truth on the left, beside it the answers that are at least {least:.0%} sure, where most objects are "
         "found for the least that is wrong (F1). Images whose truth is wrong gather among the worst: look at it before "

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig
+from ...config import AugmentConfig, ConfigError, DataConfig, LossConfig, ModelConfig, TrainConfig, leave_out
 from ...data.feed import Batch, Expand
 from ...data.framing import Encoder, fitted
 from ...data.open import Data
@@ -84,10 +84,6 @@ class Detect(Task):
     page = DetectionPage
     boxes = True
 
-    def __init__(self, model: nn.Module, *, options: DetectOptions | None = None) -> None:
-        super().__init__()
-        self.model, self.options = model, options or DetectOptions()
-
     # From data to a batch
 
     @classmethod
@@ -100,14 +96,11 @@ class Detect(Task):
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         """Leave out what is made for one class an image; crops are the task's own."""
-        left = [name for name in ("mixup", "cutmix", "erase") if getattr(config.augment, name)]
-        left += ["smoothing"] if config.loss.smoothing else []
-        augment = replace(config.augment, crop="none", mixup=0.0, cutmix=0.0, erase=0.0)
         model = replace(config.model, head=config.model.head or DEFAULT_HEAD)
-        config = replace(config, augment=augment, loss=replace(config.loss, smoothing=0.0), model=model)
+        config = replace(config, augment=replace(config.augment, crop="none"), model=model)
         if waits_for_device(model.head or DEFAULT_HEAD):
             config = replace(config, engine=replace(config.engine, graphs=False))
-        return config, [f"{', '.join(left)}: left out, since every object has a class of its own"] if left else []
+        return leave_out(config, ("mixup", "cutmix", "erase"), "every object has a class of its own")
 
     @classmethod
     def complete_spec(cls, spec: InputSpec, data: Data) -> None:
@@ -166,22 +159,6 @@ class Detect(Task):
         made.head.kept = max(made.head.kept, int(spec.extra.get("kept", 0)))
         spec.extra["masks"] = made.head.mask_side > 0
         return made
-
-    @classmethod
-    def build(
-        cls,
-        model: nn.Module,
-        spec: InputSpec,
-        *,
-        options: Any = None,
-        loss: LossConfig | None = None,  # noqa: ARG003
-        counts: Tensor | None = None,  # noqa: ARG003
-        total: int | None = None,  # noqa: ARG003
-    ) -> "Task":
-        """Return the task around a model."""
-        task = Detect(model, options=options)
-        task.spec = spec
-        return task
 
     def draw(
         self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None
