@@ -164,7 +164,7 @@ def stirred(model: nn.Module, side: int) -> nn.Module:
 
 def images(spec: InputSpec) -> Tensor:
     """Return photographs of clothes and coloured clouds in turn, uint8 10, 3, S, S."""
-    clothes = gather("", spec, data="", limit=5).images
+    clothes = gather("", spec, data="", limit=5).samples
     small = torch.rand(5, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     clouds = F.interpolate(small, clothes.shape[-2:], mode="bicubic").mul(255).clamp(0, 255).to(torch.uint8)
     return torch.stack([clothes, clouds], 1).flatten(0, 1)

@@ -2,6 +2,7 @@
 
 import inspect
 import pkgutil
+import threading
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
@@ -25,7 +26,8 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
     def __init__(self, noun: str, *, group: str, home: str) -> None:
         self.noun, self.group, self.home = noun, group, home
         self._found: dict[str, Thing] = {}
-        self._complete = False
+        self._complete = self._looking = False
+        self._lock = threading.RLock()  # a server's threads may ask at once, and what registers may ask itself
 
     def register(self, name: str) -> Callable[[Thing], Thing]:
         """Return a decorator that puts a class or a function under a name."""
@@ -51,13 +53,20 @@ class Registry(Mapping[str, Thing], Generic[Thing]):
     def _complete_once(self) -> None:
         if self._complete:
             return
-        self._complete = True
-        for file in pkgutil.iter_modules(import_module(self.home).__path__):
-            import_module(f"{self.home}.{file.name}")
-        for point in entry_points(group=self.group):
-            thing = point.load()
-            if point.name not in self._found:
-                self.register(point.name)(thing)
+        with self._lock:
+            if self._complete or self._looking:
+                return
+            self._looking = True
+            try:
+                for file in pkgutil.iter_modules(import_module(self.home).__path__):
+                    import_module(f"{self.home}.{file.name}")
+                for point in entry_points(group=self.group):
+                    thing = point.load()
+                    if point.name not in self._found:
+                        self.register(point.name)(thing)
+                self._complete = True
+            finally:
+                self._looking = False
 
     def __getitem__(self, name: str) -> Thing:
         self._complete_once()

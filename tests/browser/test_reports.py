@@ -142,6 +142,48 @@ def test_layers_are_chosen_by_the_keyboard(opened, written, name, view):
         assert spoken == layer["layer"]
 
 
+def test_charts_tell_the_values_under_the_pointer_and_show_a_part_of_themselves(opened, written):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    records = [json.loads(line) for line in (written["training"].parent / "metrics.jsonl").read_text().splitlines()]
+    page = opened("training")
+    chart = page.one("svg.chart")
+    width = chart.size["width"]
+
+    def ticks():
+        texts = page.browser.execute_script(
+            "return [...document.querySelector('svg.chart').querySelectorAll('.ticks text[text-anchor=middle]')]"
+            ".map((one) => one.textContent)"
+        )
+        return [float(text) for text in texts]
+
+    def line():
+        return page.one("svg.chart .line.s1").get_attribute("d")
+
+    whole, drawn = ticks(), line()
+    ActionChains(page.browser).move_to_element_with_offset(chart, int(0.45 * width), 0).perform()
+    said = page.text("figure.live .tip").splitlines()
+    assert said[0] == "epoch 2"
+    assert said[1] == f"training: {float(format(records[1]['train_loss'], '.4g')):g}"
+    assert said[2].startswith("validation: ")
+    hold = ActionChains(page.browser).move_to_element_with_offset(chart, 0, 0).click_and_hold()
+    hold.move_by_offset(int(0.45 * width), 0).release().perform()
+    assert ticks()[0] >= 1.4
+    assert ticks() != whole
+    assert line() != drawn
+    page.one("figure.live .whole").click()
+    assert ticks() == whole
+    ActionChains(page.browser).move_to_element_with_offset(chart, 0, 0).double_click().perform()
+    page.browser.execute_script("arguments[0].focus()", chart)
+    page.press(LEFT)
+    assert page.text("figure.live .tip").startswith("epoch ")
+    page.press("+")
+    assert ticks() != whole
+    page.press("0")
+    assert ticks() == whole
+    assert page.console() == []
+
+
 def test_training_report_tells_the_numbers_of_its_run(opened, written):
     summary = beside(written["training"], "summary.json")
     page = opened("training")

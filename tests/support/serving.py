@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 from PIL import Image
@@ -20,7 +19,7 @@ from saccade.deployment.browse import RunIndex
 from saccade.deployment.explaining import Explainer
 from saccade.deployment.limits import Limits
 from saccade.deployment.serve import make_server, run_server
-from saccade.explanation.view import Figure, View
+from saccade.explanation.view import Explained, ExplainedSample, Figure, View
 from saccade.report import line_chart
 from saccade.tasks import Classify
 
@@ -77,10 +76,7 @@ def explain(target, images, *, views=None, device="cpu", layers=6):
         View("entropy", "Entropy", "How spread attention is.", [Figure("entropy", "Entropy over depth", chart=curve)]),
         View("slots", "Slots", "Which places share a slot.", absent="This model has no slots."),
     ]
-    answer = [(BAD_NAME, 0.5)]
-    rows = [(BAD_NAME, "50.0%", 0.5)]
-    image = SimpleNamespace(name="picture", pixels=pixels, answer=answer, rows=rows, views=found)
-    return SimpleNamespace(images=[image])
+    return Explained("model", [ExplainedSample("picture", pixels, [(BAD_NAME, 0.5)], found)])
 
 
 def image(level=3, *, size=(40, 30), kind="PNG"):

@@ -1,10 +1,12 @@
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from saccade.config import ConfigError
 from saccade.data.reader import READERS
 from saccade.registry import Registry
+from saccade.tasks import Task
 
 FILE = """
 from registry_home import THINGS
@@ -46,6 +48,7 @@ def test_what_is_not_there_is_refused_with_the_names_there_are(things):
 
 
 def test_every_layout_has_its_reader():
+    assert Task.reads  # tasks bring layouts of their own
     assert sorted(READERS) == sorted(
         ["embedded", "hub", "saved", "shards", "npz", "arrays", "parquet", "list", "folder", "masks"]
     )
@@ -56,3 +59,11 @@ def test_two_of_one_name_are_refused():
     things.register("one")(int)
     with pytest.raises(ValueError, match="two things are called 'one'"):
         things.register("one")(str)
+
+
+def test_a_thread_that_asks_while_another_is_looking_waits_for_all_of_them(things, tmp_path):
+    slow = "import time\ntime.sleep(0.3)\n" + FILE.format(name="aaa")
+    (tmp_path / "registry_home" / "aaa.py").write_text(slow)  # is read first, and takes its time
+    with ThreadPoolExecutor(2) as pool:
+        found = [job.result() for job in [pool.submit(sorted, things) for _ in range(2)]]
+    assert found == [["aaa", "first", "second"]] * 2

@@ -100,7 +100,7 @@ class Served:
         task, spec = self.predictor.task, self.predictor.spec
         answer = task.describe(task.unframe(row, size, spec), spec, top=top)
         rows = [
-            {"name": name, "text": text, "share": share, "said": name in answer.said}
+            {"name": name, "text": text, **answer.measured(share), "said": name in answer.said}
             for name, text, share in answer.rows
         ]
         record = {
@@ -356,5 +356,7 @@ def read_files() -> dict[str, tuple[str, bytes]]:
         for file in folder.iterdir()
         if Path(file.name).suffix in TYPES
     }
-    style = (resources.files("saccade.report") / "page.css").read_text(encoding="utf-8") + heat_css()
-    return {**found, "/page/report.css": ("text/css", style.encode())}  # the look of reports, which the page shares
+    report = resources.files("saccade.report")  # whose look and charts the page shares
+    style = (report / "page.css").read_text(encoding="utf-8") + heat_css()
+    charts = (report / "chart.js").read_bytes()
+    return {**found, "/page/report.css": ("text/css", style.encode()), "/page/chart.js": (TYPES[".js"], charts)}

@@ -74,8 +74,11 @@ class Explainer:
             raise Refusal(422, str(error)) from error
         return {
             "picture": _uri(explained.pixels),
-            "classes": [{"class": name, "share": to_json(share)} for name, share in explained.answer],
-            "rows": [{"name": name, "text": text, "share": to_json(share)} for name, text, share in explained.rows],
+            "classes": [{"class": name, **to_json(explained.measured(share))} for name, share in explained.answer],
+            "rows": [
+                {"name": name, "text": text, **to_json(explained.measured(share))}
+                for name, text, share in explained.rows
+            ],
             "views": [_view(view) for view in explained.views],
         }
 

@@ -27,11 +27,12 @@ _CLASSES = {
     "type": "array",
     "items": {
         "type": "object",
-        "required": ["class", "share"],  # probability of classes; of a mask's classes the share of its pixels
+        "required": ["class", "share"],  # probability of classes; of a mask's classes the area they cover
         "properties": {
             "class": {"type": "string"},
             "index": {"type": "integer"},
             "probability": {"type": "number", "minimum": 0, "maximum": 1},
+            "area": {"type": "number", "minimum": 0, "maximum": 1},
             "share": {"type": "number", "minimum": 0, "maximum": 1, "description": "the same, by its earlier name"},
         },
     },
@@ -45,7 +46,12 @@ _ROWS = {
         "properties": {
             "name": {"type": "string"},
             "text": {"type": "string"},
-            "share": {"type": ["number", "null"], "description": "from 0 to 1; null where the part has none"},
+            "probability": {"type": "number", "description": "from 0 to 1, where the part has one"},
+            "area": {
+                "type": "number",
+                "description": "of a mask's class, how much of the image it covers, from 0 to 1",
+            },
+            "share": {"type": ["number", "null"], "description": "either of them, by its earlier name; else null"},
             "said": {"type": "boolean", "description": "whether the part is the answer, and not listed beside it"},
         },
     },
@@ -90,9 +96,11 @@ PREDICTED = _answer(
     },
     {
         "answer": {"description": "the likeliest class, the labels that are said, or the numbers in words"},
-        "share": {"type": ["number", "null"], "description": "of the likeliest class"},
+        "probability": {"type": ["number", "null"], "description": "of the likeliest class"},
+        "area": {"type": "number", "description": "of the class that covers most, of a segmenter"},
+        "share": {"type": ["number", "null"], "description": "either of them, by its earlier name"},
         "classes": _CLASSES,
-        "labels": {"type": "array", "items": {"type": "object"}, "description": "label, share, threshold, said"},
+        "labels": {"type": "array", "items": {"type": "object"}, "description": "label, probability, threshold, said"},
         "values": {"type": "object", "description": "numbers by their column"},
         "mask": {
             "type": "object",

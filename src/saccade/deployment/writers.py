@@ -130,7 +130,7 @@ class CocoWriter:
 
 
 class DrawWriter:
-    """A PNG an image, named after it and its number, with the answer's parts and their shares drawn below it.
+    """A PNG an image, named after it and its number, with the answer's parts and their probabilities drawn below it.
 
     Args:
         folder: to write to; made if it is not there.
@@ -193,7 +193,7 @@ def safe_stem(name: str) -> str:
 
 
 def draw(pixels: np.ndarray, answer: Answer, *, side: int = 640) -> Image.Image:
-    """Return an image with the parts of an answer below it, in words, and with a bar where a part has a share.
+    """Return an image with the parts of an answer below it, with bars for probabilities and for areas of masks.
 
     Args:
         pixels: H, W, 3 uint8.

@@ -6,6 +6,7 @@ from dataclasses import replace
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, next_section, paragraph, render_page, table
 from ..report.rows import Interval, interval_chart
+from ..tasks.task import TASKS
 from .bootstrap import Difference, fewer
 from .classes.page import ABOUT, attack_section, calibration_section, class_section, class_sentence
 from .findings import Findings
@@ -62,12 +63,16 @@ def _task_sections(result: Findings) -> list[Section]:
 
 def _next(result: Findings) -> Section:
     place = shlex.quote(result.run().target)
-    commands = {
-        f"saccade explain {place} IMAGE.jpg": "where it looked in an image",
+    reads = TASKS.find(result.task).reads
+    explained = {
+        "image": {f"saccade explain {place} IMAGE.jpg": "where it looked in an image"},
+        "text": {f'saccade explain {place} "A text."': "which words counted"},
+    }
+    commands = explained.get(reads, {}) | {
         f"saccade evaluate {place} OTHER_RUN": "side by side with another run",
         f"saccade serve {place}": "a page to ask it",
     }
-    if not result.settings["robust"]:
+    if reads == "image" and not result.settings["robust"]:
         commands = {f"saccade evaluate {place} --robust": "noise, occlusion and attacks as well"} | commands
     return next_section(commands)
 
@@ -87,6 +92,7 @@ def _lead(result: Findings) -> Html:
             rows,
             caption=f"{result.samples:,} samples; with each number its 95% interval over samples of this kind",
             numeric=range(1, len(names) + 1),
+            wide=True,
         ),
         tag("ul", *notes, class_="note") if notes else None,
     )

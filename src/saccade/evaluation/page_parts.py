@@ -23,8 +23,10 @@ def title(spec: MetricSpec) -> str:
 
 
 def cell(found: Estimate | None, spec: MetricSpec) -> Html:
-    """Return a number with its interval for a table."""
-    return Html("") if found is None else number_cell(spec.show(found.value), ends(found, spec))
+    """Return a number with its interval for a table, and of a share a bar."""
+    if found is None:
+        return Html("")
+    return number_cell(spec.show(found.value), ends(found, spec), share=found.value if spec.share else None)
 
 
 def ends(found: Estimate, spec: MetricSpec) -> str:
@@ -33,9 +35,13 @@ def ends(found: Estimate, spec: MetricSpec) -> str:
     return f"{bare.show(found.low)} to {bare.show(found.high)}"
 
 
-def number_cell(value: str, ends: str) -> Html:
-    """Return a value in bold and its ends."""
-    return join(tag("b", value), " ", tag("span", ends, class_="remark", style="white-space: nowrap"))
+def number_cell(value: str, ends: str, *, share: float | None = None) -> Html:
+    """Return a value in bold and its ends, after a bar as long as a share."""
+    bar = None
+    if share is not None:
+        bar = tag("span", class_="meter", style=f"--to: {100 * min(max(share, 0.0), 1.0):.1f}%", aria_hidden="true")
+    text = join(tag("b", value), " ", tag("span", ends, class_="remark", style="white-space: nowrap"))
+    return text if bar is None else join(bar, tag("span", text, class_="number"))
 
 
 def change(value: float, spec: MetricSpec) -> str:
@@ -86,6 +92,7 @@ def corruption_section(result: Findings) -> Section:
                 rows,
                 caption=f"{title(spec)} with its 95% interval",
                 numeric=range(1, len(result.runs) + 1),
+                wide=True,
             ),
             _gallery(result),
             fold(f"{title(spec)} by severity, a chart for each kind", grid(*charts)),
@@ -121,7 +128,7 @@ def noise_section(result: Findings) -> Section:
     )
     head = ["Perturbation", *(shorten(name, NAME) for name in result.runs)]
     caption = f"{title(result.primary)} with its 95% interval over images"
-    numbers = table(head, rows, caption=caption, numeric=range(1, len(head)))
+    numbers = table(head, rows, caption=caption, numeric=range(1, len(head)), wide=True)
     return Section("noise", "Noise and blur", join(paragraph(about), numbers))
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,11 @@ from ..data.source import FileSource, Source
 from ..files import whole_file, write_text
 from ..report import encode_image, grid, paragraph, render_page, tag
 from ..report.markup import Html, join
-from ..report.page import Section
+from ..report.page import Section, next_section
 from .suspects import Suspect, Suspects
 
 SHOWN = 200  # images on the page
-COLUMNS = ("place", "name", "given", "label", "probability_wrong", "share_of_given", "share_of_likely")
+COLUMNS = ("place", "name", "given", "label", "probability_wrong", "probability_of_given", "probability_of_likely")
 
 
 def write_suspects(found: Suspects, out: Path) -> tuple[Path, Path]:
@@ -48,17 +49,28 @@ def _page(found: Suspects, table: Path) -> str:
     shown = [_figure(one, found.source) for one in found.suspects[:SHOWN]]
     rest = len(found.suspects) - len(shown)
     more = paragraph(f"{rest} more are in {table.name}") if rest > 0 else None
-    how = (
-        f"Every image was answered by {found.trainings} training{'s' * (found.trainings != 1)} that had not seen it. "
+    how = f"Every image was answered by {found.trainings} training{'s' * (found.trainings != 1)} that had not seen it. "
+    lead = paragraph(f"{found.sentence[:1].upper()}{found.sentence[1:]}.", class_="lead")
+    kind = "Labels that are probably wrong"
+    if not found.suspects:
+        next_ = next_section({f"saccade data check {shlex.quote(found.data.name)}": "what else may spoil a training"})
+        return render_page(found.data.name, [Section("how", "How", paragraph(how)), next_], kind=kind, lead=lead)
+    how += (
         f"Correct the column label of {table.name}: it holds the class that is most probable; a row taken out leaves "
-        "its label as it is. Then saccade data check --answers ... --fix FILE writes a corrected list."
+        "its label as it is."
     )
+    asked = f"saccade data check --answers {shlex.quote(found.answers)} --out {shlex.quote(str(table.parent))}"
+    commands = {
+        f"{asked} --fix corrected.csv": "the set's list with the labels as corrected",
+        "saccade train corrected.csv": "train on it",
+    }
     sections = [
         Section("frequent", "Most frequent", tag("ul", *(tag("li", f"{pair}: {count}") for pair, count in often))),
         Section("pictures", "Images", join(grid(*shown), more)),
         Section("how", "How", paragraph(how)),
+        next_section(commands),
     ]
-    return render_page(found.data.name, sections, kind="Labels that are probably wrong", lead=paragraph(found.sentence))
+    return render_page(found.data.name, sections, kind=kind, lead=lead)
 
 
 def _figure(one: Suspect, source: Source) -> Html:

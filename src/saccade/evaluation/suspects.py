@@ -60,6 +60,7 @@ class Suspects:
         precision: expected share of listed labels that are wrong.
         recall: expected share of wrong labels that are listed.
         trainings: answers that were averaged for each sample.
+        answers: the folder they were taken from.
     """
 
     suspects: tuple[Suspect, ...]
@@ -71,6 +72,7 @@ class Suspects:
     precision: float
     recall: float
     trainings: int
+    answers: str = "RUN"
 
     @property
     def sentence(self) -> str:
@@ -145,6 +147,7 @@ def find_suspects(path: str | Path, *, arm: str | None = None, data: str = "", c
         precision=expected / max(len(listed), 1),
         recall=expected / max(float(wrong.sum()), 1e-12),
         trainings=len(parts),
+        answers=str(path),
     )
 
 

@@ -16,7 +16,7 @@ from ..report.markup import shorten
 from ..tasks import Answer
 from .capture import Captured, capture
 from .opening import ImageLike, open_target, read_images, read_samples, to_pixels
-from .outputs import BEST, Text, find_logits, name_answers, read_text
+from .outputs import BEST, Text, find_logits, is_dense, name_answers, read_output, read_text
 from .recording import Recorded, eval_mode, record
 from .request import (
     Estimator,
@@ -96,7 +96,7 @@ def explain(
             return explain_texts(model, images, tokenizer=tokenizer, **given)  # type: ignore[arg-type]
         shared = {"tokenizer": SpecTokenizer(opened.spec), "classes": opened.spec.outputs}
         found = explain_texts(opened.model, images, **shared, **given)  # type: ignore[arg-type]
-        return replace(found, model=opened.name)
+        return replace(found, model=opened.name, target=str(model))
     tell = progress or (lambda _: None)
     chosen = choose_views(views)
     named = read_images(images)  # type: ignore[arg-type]
@@ -126,7 +126,8 @@ def explain(
     if layers is not None:
         check_shown(explained, layers)
     name = None if other is None else other.name
-    return Explanation(loaded.name, explained, name, loaded.notes, loaded.task.outputs_key)
+    target = None if isinstance(model, nn.Module) else str(model)
+    return Explanation(loaded.name, explained, name, loaded.notes, loaded.task.outputs_key, target)
 
 
 def _explain(
@@ -172,6 +173,8 @@ def _explain(
 def _name(model: LoadedModel, captured: Captured, count: int) -> list[Answer | None]:
     """Return what a model said to each image; None where it gives no answer for a whole one."""
     output = find_logits(captured.output, count)
+    if output is None and model.task.masks and is_dense(captured.output):
+        output = read_output(captured.output)
     return [None] * count if output is None else [*name_answers(output, model)]
 
 

@@ -1,10 +1,11 @@
-"""The page of an explanation: self-contained, without a script, its layers on a row of buttons."""
+"""The page of an explanation: self-contained, its layers on a row of buttons."""
 
 import math
+import shlex
 from collections.abc import Sequence
 
 from ..report import Html, Section, encode_image, paragraph, render_page, strip, table, tag
-from ..report.page import fold
+from ..report.page import fold, next_section
 from ..tasks import Answer
 from .view import Explained, ExplainedSample, Figure, Rows, View
 
@@ -39,12 +40,19 @@ def render(explanation: Explained) -> str:
     sections: list[Section] = []
     lacking: dict[Html, str] = {}
     for place, sample in enumerate(explanation.samples):
+        image = sample.pixels is not None  # of texts charts are what is looked at
         shown = [view for view in sample.views if view.absent is None and view.figures]
         told = {(view.key, view.about) for other in explanation.samples[:place] for view in other.views}
-        views = [(view, _render_view(view, f"p{place + 1}", told, folded=several)) for view in shown]
+        views = [
+            (view, _render_view(view, f"p{place + 1}", told, folded=image and several and not _charts_alone(view)))
+            for view in shown
+        ]
         head, absent = _head(explanation, sample), _absent(sample.views)
         if several:
-            bodies = [Html(tag("h3", view.title) + body) for view, body in views]
+            bodies = [
+                fold(view.title, body) if image and _charts_alone(view) else Html(tag("h3", view.title) + body)
+                for view, body in views
+            ]
             sections.append(Section(f"image-{place + 1}", names[place], Html("".join((head, *bodies)))))
             lacking.setdefault(absent, names[place])
         else:
@@ -55,11 +63,29 @@ def render(explanation: Explained) -> str:
     for absent, name in lacking.items():  # once, where it is the same for all
         title = ABSENT if len(lacking) == 1 else f"{ABSENT}, {name}"
         sections += [Section("absent", title, absent)] if absent else []
+    if explanation.target is not None:
+        sections.append(_next(explanation, explanation.target))
     lead = [tag("style", Html(STYLE + _steps())), *(paragraph(note, class_="note") for note in explanation.notes)]
     count = f"{len(explanation.samples)} images" if several else explanation.samples[0].name
     title = f"{explanation.model}: {count}"
     foot = "All numbers are in numbers.json beside this page; every image is there as a PNG file."
     return render_page(title, sections, kind="Explanation", lead=Html("".join(lead)), foot=foot)
+
+
+def _next(explanation: Explained, target: str) -> Section:
+    """Return what to type next; of images a second model can stand beside the first."""
+    place, image = shlex.quote(target), explanation.samples[0].pixels is not None
+    commands = {f"saccade explain {place} FOLDER": "a whole folder of images"} if image else {}
+    if image and explanation.against is None:
+        commands[f"saccade explain {place} IMAGE.jpg --against OTHER_RUN"] = "beside another model"
+    commands[f"saccade evaluate {place}"] = "how often it is right, with intervals"
+    commands[f"saccade serve {place}"] = f"a page to ask it about {'images' if image else 'texts'}"
+    return next_section(commands)
+
+
+def _charts_alone(view: View) -> bool:
+    """Whether a view has nothing to look at but charts, which are for experts."""
+    return all(figure.pixels is None for figure in view.figures)
 
 
 def _names(samples: Sequence[ExplainedSample]) -> list[str]:
@@ -69,7 +95,7 @@ def _names(samples: Sequence[ExplainedSample]) -> list[str]:
 
 
 def _steps() -> str:
-    """Show the panel whose button is on: no script may run on the page."""
+    """Show the panel whose button is on: it takes no script."""
     rules = (f".layers>input:nth-of-type({n}):checked~.panels>figure:nth-of-type({n})" for n in range(1, STEPS + 1))
     return f"{','.join(rules)}{{display:block}}"
 

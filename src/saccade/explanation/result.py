@@ -79,8 +79,8 @@ def _numbers(explanation: Explained, files: dict[tuple[int, str], str]) -> dict[
     samples = [
         {
             "name": sample.name,
-            "answer": [{"class": name, "share": share} for name, share in sample.answer],
-            "against": [{"class": name, "share": share} for name, share in sample.other],
+            "answer": [{"class": name, **sample.measured(share)} for name, share in sample.answer],
+            "against": [{"class": name, **sample.measured(share)} for name, share in sample.other],
             **{key: answer.record for key, answer in said(sample).items() if answer is not None},
             "views": {one.key: view(place, one) for one in sample.views},
         }

@@ -84,6 +84,10 @@ class ExplainedSample:
         """The parts of the answer, for people."""
         return rows_of(self.answer, self.said)
 
+    def measured(self, share: float | None) -> dict[str, float | None]:
+        """Return the share of a part under its name."""
+        return (self.said or Answer("", ())).measured(share)
+
     @property
     def other_rows(self) -> Rows:
         """The parts of the other model's answer."""
@@ -100,6 +104,7 @@ class Explained:
         against: the name of the model it was compared with; None where there was none.
         notes: what the reader should know.
         outputs: what the parts of its answers are called: classes, labels, columns.
+        target: what the model is opened by on the command line; None where it was given as a module.
     """
 
     model: str
@@ -107,6 +112,7 @@ class Explained:
     against: str | None = None
     notes: tuple[str, ...] = ()
     outputs: str = "classes"
+    target: str | None = None
 
     @property
     def views(self) -> list[list[View]]:

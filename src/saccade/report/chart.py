@@ -59,18 +59,17 @@ def line_chart(
     edges = [value for band in bands.values() for _, low, high in band for value in (low, high)] + [0.0] * zero
     places = [(x, y) for points in thin.values() for x, y in points]
     frame = _Frame.around(places, edges=edges, x_range=x_range, y_range=y_range, percent=percent, x_percent=x_percent)
-    body = [frame.draw(x_label, y_label)]
-    if guide:
-        body.append(tag("path", d=frame.path(guide), class_="guide"))
+    body = [tag("path", d=frame.path(guide), class_="guide")] if guide else []
     for index, name in enumerate(thin):
         if bands.get(name):
             body.append(tag("polygon", points=frame.band(bands[name]), class_=f"band {_style(index)}"))
     for index, (name, points) in enumerate(thin.items()):
-        body.append(tag("path", d=frame.path(points), class_=f"line {_style(index)}"))
+        line = {"class_": f"line {_style(index)}", "data_name": shorten(name, 60), "data_points": _written(points)}
+        body.append(tag("path", d=frame.path(points), **line))
         body.append(_marks(frame, index, name, points, x_label=x_label))
     texts = [_describe(name, points, frame, x_label=x_label) for name, points in thin.items()]
     alternative = f"{title}. Lines of {y_label} by {x_label}. {' '.join(texts)}"
-    return _figure(title, join(*body), alternative, _legend(list(thin), lines=True))
+    return _figure(title, frame, (x_label, y_label), join(*body), alternative, _legend(list(thin), lines=True))
 
 
 def scatter(
@@ -94,9 +93,7 @@ def scatter(
     """
     places = [(point.x, point.y) for points in groups.values() for point in points]
     frame = _Frame.around([*places, *guide], percent=percent, room=0.06)
-    body, texts = [frame.draw(x_label, y_label)], []
-    if guide:
-        body.append(tag("path", d=frame.path(guide), class_="guide"))
+    body, texts = [tag("path", d=frame.path(guide), class_="guide")] if guide else [], []
     taken = [(frame.x(x) - 6, frame.x(x) + 6, frame.y(y)) for x, y in places]
     for index, (name, points) in enumerate(groups.items()):
         for point in points:
@@ -109,7 +106,8 @@ def scatter(
                 body.append(_name(frame, shorten(point.label, 24), x, y, taken))
             texts.append(f"{what}.")
     alternative = f"{title}. Points of {y_label} by {x_label}. {' '.join(texts[:50])}"
-    return _figure(title, join(*body), alternative, _legend(list(groups), lines=False) if len(groups) > 1 else None)
+    legend = _legend(list(groups), lines=False) if len(groups) > 1 else None
+    return _figure(title, frame, (x_label, y_label), join(*body), alternative, legend)
 
 
 def _name(frame: "_Frame", text: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> Html:
@@ -133,7 +131,7 @@ def _name(frame: "_Frame", text: str, x: float, y: float, taken: list[tuple[floa
     at = next((y + step for step in (0, -16, 16, -32, 32) if free(y + step)), y)
     taken.append((begin, end, at))
     anchor = {"text_anchor": "end"} if left else {}
-    return tag("text", text, x=x + (-9 if left else 9), y=at + 4, **anchor)
+    return tag("text", text, x=x + (-9 if left else 9), y=at + 4, data_at=f"{x:.1f} {y:.1f}", **anchor)
 
 
 class _Frame(NamedTuple):
@@ -188,10 +186,12 @@ class _Frame(NamedTuple):
             x = self.x(value)
             parts.append(tag("line", x1=x, x2=x, y1=bottom, y2=bottom + 5, class_="axis"))
             parts.append(tag("text", text, x=x, y=bottom + 19, text_anchor="middle"))
-        parts.append(tag("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="axis"))
-        parts.append(tag("text", y_label, x=0, y=12, class_="label"))
-        parts.append(tag("text", x_label, x=(left + right) / 2, y=HEIGHT - 6, text_anchor="middle", class_="label"))
-        return join(*parts)
+        return join(
+            tag("g", *parts, class_="ticks"),
+            tag("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="axis"),
+            tag("text", y_label, x=0, y=12, class_="label"),
+            tag("text", x_label, x=(left + right) / 2, y=HEIGHT - 6, text_anchor="middle", class_="label"),
+        )
 
     def path(self, points: Sequence[tuple[float, float]]) -> str:
         words, pen = [], "M"
@@ -245,6 +245,7 @@ def _mark(index: int, x: float, y: float, *, size: float, tip: str = "", seen: b
         *([tag("title", tip)] if tip else []),
         d=shapes[(index + index // SERIES) % SERIES],
         class_=_look(index, seen),
+        data_at=f"{x:.1f} {y:.1f}" if tip else None,
     )
 
 
@@ -267,9 +268,30 @@ def _legend(names: Sequence[str], *, lines: bool) -> Html | None:
     return tag("ul", *items, class_="legend")
 
 
-def _figure(title: str, body: Html, alternative: str, legend: Html | None) -> Html:
-    drawing = tag("svg", body, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=alternative, class_="chart")
+def _figure(
+    title: str, frame: _Frame, labels: tuple[str, str], body: Html, alternative: str, legend: Html | None
+) -> Html:
+    """Return a drawing with its caption; chart.js reads scales and points from it."""
+    scales = {
+        f"data_{name}": " ".join(f"{end:.9g}" for end in scale) for name, scale in (("x", frame.x), ("y", frame.y))
+    }
+    drawing = tag(
+        "svg",
+        frame.draw(*labels),
+        tag("g", body, class_="plot"),
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        role="img",
+        aria_label=alternative,
+        class_="chart",
+        data_label=labels[0],
+        data_percent="x" * frame.x_percent + "y" * frame.percent,
+        **scales,
+    )
     return tag("figure", tag("figcaption", escape(title)), legend, drawing)
+
+
+def _written(points: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.6g},{y:.6g}" if math.isfinite(y) else f"{x:.6g},NaN" for x, y in points)
 
 
 def _describe(name: str, points: Sequence[tuple[float, float]], frame: _Frame, *, x_label: str) -> str:

@@ -122,10 +122,12 @@ def strip(
 def _axis(low: float, high: float, *, percent: bool) -> Html:
     values = ticks(low, high, most=TICKS)
     parts = [tag("line", x1=_share(low, (low, high)), x2=_share(high, (low, high)), y1=1, y2=1, class_="axis")]
-    for value, text in zip(values, tick_labels(values, percent=percent), strict=True):
+    kept = values.index(0) % 2 if 0 in values else 0  # of the labels that a narrow window shows, one is zero
+    for place, (value, text) in enumerate(zip(values, tick_labels(values, percent=percent), strict=True)):
         at = _share(value, (low, high))
         parts.append(tag("line", x1=at, x2=at, y1=1, y2=6, class_="axis"))
-        parts.append(tag("text", text, x=at, y=19, text_anchor="middle"))
+        spare = "spare" if len(values) > 3 and place % 2 != kept else None
+        parts.append(tag("text", text, x=at, y=19, text_anchor="middle", class_=spare))
     return tag("svg", *parts, height=STRIP, class_="row")
 
 

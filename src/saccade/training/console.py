@@ -113,7 +113,7 @@ class Console:
             spec = self.metrics.get(name)
             shown = f"{value / count:.1%}" if spec is not None and spec.share else f"{value / count:.4g}"
             message.append(f"{spec.words if spec is not None else name} {shown}")
-        message.append(f"{rate:,.0f} samples/s")
+        message.append(_speed(rate))
         self.progress.update(self.bar, completed=self.done, message="  ".join(message))
         if self.progress.disable:
             step = f"epoch {self.epoch + 1}/{self.epochs}  step {self.done - self.epoch * self.steps}/{self.steps}"
@@ -155,7 +155,7 @@ class Console:
         spec = self.metrics.get(self.primary)
         if spec is not None and f"val_{spec.name}" in record:
             parts += [f"val {spec.words} {spec.show(record[f'val_{spec.name}'])}"]
-        parts += [f"{record['images_per_second']:,.0f} samples/s"]
+        parts += [_speed(record["images_per_second"])]
         if record["bad_samples"]:
             parts += [f"{count_of(record['bad_samples'], 'unreadable sample')} skipped"]
         self.logged = time.monotonic()
@@ -169,6 +169,11 @@ class Console:
         if not self.out.is_terminal:
             self.out.width = 1000  # in a file or a pipe nothing is cut
         self.out.print(table, soft_wrap=True)
+
+
+def _speed(rate: float) -> str:
+    """Return a speed; a slow one with as many digits as tell it from none."""
+    return f"{rate:,.0f} samples/s" if rate >= 10 else f"{rate:.2g} samples/s"
 
 
 class Board:

@@ -66,6 +66,8 @@ class Loop(Step):
         self.stale = 0
         self.saved_at, self.seconds = time.monotonic(), 0.0
         self.stop_signal: int | None = None
+        self.deadline: float | None = None  # by time.monotonic; no epoch begins that would not end before it
+        self.epoch_begun, self.out_of_time = self.saved_at, False
         self.board: Board | None = None
         self.measured: Metrics | None = None  # of the last validation, until a step changes the weights
 
@@ -83,13 +85,19 @@ class Loop(Step):
         if record and self._stale():
             tried = count_of(self.config.schedule.patience or 0, "validation")
             self.console.say(f"no better {self.primary.words} in {tried}: stopping early")
+        if self.out_of_time and self.epoch < self.config.schedule.epochs:
+            self.console.say(
+                f"slower than when it was timed: ended after {self.epoch} of {self.config.schedule.epochs} epochs to "
+                f"stay within its time; the others by saccade train --resume {self.run.path}"
+            )
         return record or (self.run.metrics() or [{}])[-1]
 
     def ended(self) -> bool:
         """Whether there is nothing left to train."""
-        return self.epoch >= self.config.schedule.epochs or self._stale()
+        return self.epoch >= self.config.schedule.epochs or self._stale() or self.out_of_time
 
     def _train_epoch(self) -> None:
+        self.epoch_begun = time.monotonic()
         self.task.train()
         still(self.task.model, statistics=self.config.model.keep_statistics)
         self.task.set_epoch(self.epoch, self.config.schedule.epochs)
@@ -156,6 +164,9 @@ class Loop(Step):
             if self.board is not None:
                 self.board.add(record)
         self.console.end_epoch(record)
+        now = time.monotonic()
+        too_long = self.deadline is not None and now + (now - self.epoch_begun) > self.deadline
+        self.out_of_time = self.world.agree(too_long and self.world.is_main)
         late = self.config.keep.every_steps is None and self._late()
         if self.ended() or self.world.agree(late and self.world.is_main):
             self.save()

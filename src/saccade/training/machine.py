@@ -1,6 +1,6 @@
 """Fit a run to the machine and to a time: model and size where nothing was named, and epochs, before it begins."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
@@ -25,6 +25,7 @@ FEWEST = 10  # epochs that a run gets where no time was given, however long they
 SIDES = (64, 32)  # that images are brought to where even the smaller model is slow
 MARGIN = 1.15  # of what was timed: other programs take their part
 AFTERWARDS = 5.0  # seconds for scores and the report
+TIMING = 0.2  # of the time, after which no more than one further candidate is timed
 DECIDING = ("model.", "schedule.", "optim.", "data.img_size")  # names of settings that decide how long
 
 
@@ -36,11 +37,18 @@ class Fitting:
         seconds: that it may take; None leaves that to us, where `free`.
         free: nothing was named that decides how long it takes, so that model and size may be chosen, too.
         begun: when its time began, by `time.monotonic`.
+        say: is told what is being done before the run speaks.
     """
 
     seconds: float | None = None
     free: bool = False
     begun: float = field(default_factory=lambda: monotonic())
+    say: Callable[[str], None] = lambda _: None
+
+    @property
+    def deadline(self) -> float | None:
+        """When the last epoch has to have ended, by `time.monotonic`; None without a time."""
+        return None if self.seconds is None else self.begun + self.seconds - AFTERWARDS
 
     def fit(
         self, config: TrainConfig, choice: TaskChoice, data: Data, world: World, device: torch.device
@@ -58,7 +66,11 @@ class Fitting:
         if self.seconds is None and not free:
             return config, []
         asked, seconds = config, self.seconds or USUAL
-        for candidate in _smaller(config, choice, data) if free else [config]:
+        if world.is_main:
+            self.say("timing a few steps, to say how long the run takes ...")
+        candidates = list(_smaller(config, choice, data)) if free else [config]
+        while candidates:
+            candidate = candidates.pop(0)
             pace = _widened(world.gather(measure_pace(candidate, choice, data, device, parts=world.size))[0])
             spent = monotonic() - self.begun if self.seconds is not None else 0.0
             steps = candidate.schedule.steps
@@ -67,11 +79,14 @@ class Fitting:
             config = candidate
             if epochs >= min(ENOUGH, most):
                 break
+            if world.gather(monotonic() - self.begun > TIMING * seconds)[0]:
+                candidates = candidates[-1:]  # there is time to try the fastest alone
         if self.seconds is None:
             epochs = max(epochs, min(FEWEST, most))
         if epochs < 1:
             raise BudgetError(
-                f"time={say_duration(seconds)} was given and one epoch takes about {say_duration(pace.seconds(1))}; "
+                f"time={say_duration(seconds)} was given, {say_duration(spent)} of it went by while steps were timed, "
+                f"and one epoch takes about {say_duration(pace.seconds(1))}; "
                 "give more, a smaller model or --img-size, or fewer images (--set data.train_limit=N)"
             )
         config = overlay(config, {"schedule.epochs": epochs, "schedule.steps": None})

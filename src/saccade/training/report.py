@@ -20,6 +20,7 @@ from ..report.chart import line_chart
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, facts, fold, grid, next_section, paragraph, render_page, table
 from ..runs import Run, RunError
+from ..tasks import Task
 from ..tasks.opening import choose_task, open_samples
 from ..tasks.page import Page, Shown
 from .recipes import configure
@@ -57,7 +58,7 @@ def render_live(run: Run, state: Html, more: Sequence[Section] = ()) -> str:
     sections = [_curves(config, shown), *more, _settings(run, config)]
     return render_page(
         f"{shorten(config.model.name, 120)} on {shorten(shown.data, 120)}",
-        [*sections, _next(run)] if run.finished() else sections,
+        [*sections, _next(run, _kind(config, shown.summary).reads)] if run.finished() else [*sections, _meanwhile(run)],
         kind="Training",
         lead=lead,
         foot=f"Followed by saccade from the files in {run.path}.",
@@ -83,7 +84,7 @@ def _render(run: Run, data: Data | None) -> str:
     if (about := page.about(shown)) is not None:
         lead.append(about)
     sections = [_curves(config, shown), *page.sections(shown), _left_out(run, shown.summary), _settings(run, config)]
-    sections.append(_next(run))
+    sections.append(_next(run, _kind(config, shown.summary).reads))
     return render_page(
         f"{shorten(config.model.name, 120)} on {shorten(shown.data, 120)}",
         sections,
@@ -93,23 +94,47 @@ def _render(run: Run, data: Data | None) -> str:
     )
 
 
-def _next(run: Run) -> Section:
-    place, image = shlex.quote(str(run.path)), "IMAGE.jpg"
+def _next(run: Run, reads: str) -> Section:
+    """Return what to type after a training, by what the model reads."""
+    place = shlex.quote(str(run.path))
+    judged = {f"saccade evaluate {place}": "every number with its interval"}
+    asked = {f"saccade predict {place} lines.txt --out answers.csv": "answers to many texts"}
+    if reads == "image":
+        judged = {
+            f"saccade evaluate {place} --robust": "every number with its interval, under noise and occlusion too",
+            f"saccade explain {place} IMAGE.jpg": "where it looked",
+        }
+        asked = {f"saccade predict {place} FOLDER --out answers.csv": "answers to many files"}
+    elif reads == "text":
+        judged[f'saccade explain {place} "A text."'] = "which words counted"
+    else:
+        asked = {f"saccade predict {place} questions.csv --out answers.csv": "answers to many questions"}
+    last = {
+        f"saccade export {place}": "an ONNX file for other programs",
+        f"saccade serve {place}": "a page and an HTTP service",
+    }
+    return next_section(judged | asked | last)
+
+
+def _meanwhile(run: Run) -> Section:
+    """Return what can be typed before a training has ended."""
+    place = shlex.quote(str(run.path))
     return next_section(
         {
-            f"saccade evaluate {place} --robust": "calibration, noise and attacks, with intervals",
-            f"saccade explain {place} {image}": "where it looked",
-            f"saccade predict {place} FOLDER --out answers.csv": "answers to many files",
-            f"saccade export {place}": "an ONNX file for other programs",
-            f"saccade serve {place}": "a page and an HTTP service",
+            f"saccade evaluate {place}": "how good the weights are that were kept last; they serve every command",
+            f"saccade train --resume {place}": "go on, where it was stopped",
         }
     )
+
+
+def _kind(config: TrainConfig, summary: Mapping[str, Any]) -> type[Task]:
+    return choose_task(config.task or summary.get("task", "classify")).kind
 
 
 def _shown(run: Run, config: TrainConfig, data: Data | None) -> tuple[Shown, type[Page]]:
     """Return what there is to show of a run, and its task's page."""
     summary = run.summary() if (run.path / "summary.json").exists() else {}
-    kind = choose_task(config.task or summary.get("task", "classify")).kind
+    kind = _kind(config, summary)
     plugins = f" with {', '.join(config.model.plugins)}" if config.model.plugins else ""
     scores = predictions = None
     with suppress(RunError):
@@ -119,7 +144,7 @@ def _shown(run: Run, config: TrainConfig, data: Data | None) -> tuple[Shown, typ
     spec = InputSpec(tuple(outputs), 3, 1, [0.0], [1.0], task=kind.name)
     shown = Shown(
         model=join(tag("strong", shorten(config.model.name, 120)), shorten(plugins, 200)),
-        data=summary.get("data") or (data.name if data else config.data.path or "fashion_mnist (embedded)"),
+        data=summary.get("data") or (data.name if data else Path(config.data.path).name or "fashion_mnist (embedded)"),
         summary=summary,
         records=run.metrics(),
         outputs=outputs,

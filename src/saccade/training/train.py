@@ -4,7 +4,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -205,7 +205,7 @@ def train_config(
         choice, data = open_samples(config.task, config.data)
         said = list[str]()
         if fitting is not None and run is None:
-            config, said = fitting.fit(config, choice, data, world, device)
+            config, said = replace(fitting, say=console.say).fit(config, choice, data, world, device)
         config, spec = resolve(config, choice, data, device)
         resumed = run is not None
         if run is not None:
@@ -224,6 +224,8 @@ def train_config(
             loop = Loop(config, run, parts, world=world, device=device, console=console)
             if resumed:
                 _restore(loop, run, console)
+            elif fitting is not None:
+                loop.deadline = fitting.deadline
             begun = monotonic()
             with console:
                 record = _fit(loop)

@@ -1,6 +1,7 @@
 """The page of a search: what was found, how the score runs with each setting, and every trial."""
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from ..durations import say_duration
 from ..report.chart import line_chart
 from ..report.document import Block, Table, Text, to_html
 from ..report.markup import Html
-from ..report.page import Section, grid, render_page
+from ..report.page import Section, grid, next_section, render_page
 from ..tasks.metric import MetricSpec
 from .halving import Rung
 from .result import Tuned
@@ -57,11 +58,14 @@ def render_report(
             "not looked at. Each trial is one training with one seed: neighbours that differ by little are not told "
             "apart, and the best score of many flatters itself; a run by the recipe tells what it is worth."
         ),
-        Text(f"Train by it: saccade train DATA --recipe {found.recipe}"),
     ]
+    begun = " ".join(shlex.quote(word) for word in ("saccade", "train", subject.config.data.path) if word)
+    commands = {
+        f"{begun} --recipe {shlex.quote(str(found.recipe))}": "a run by these settings, which tells what they are worth"
+    }
     return render_page(
         f"{subject.name} on {data.name}",
-        [Section(key, name, to_html(blocks)) for (key, name), blocks in sections.items()],
+        [*(Section(key, name, to_html(blocks)) for (key, name), blocks in sections.items()), next_section(commands)],
         kind="Settings that fit",
         lead=to_html(lead),
         foot=f"Written by saccade from the files in {found.path}.",

@@ -23,19 +23,24 @@ def send(address, data, path="/predict", kind="image/png", **fields):
     return http.post(address + path, files={"file": ("a.png", data, kind)}, data=fields)
 
 
+def both(value):
+    """A probability, under its name and the one it had before."""
+    return {"probability": pytest.approx(value), "share": pytest.approx(value)}
+
+
 def test_an_image_is_answered(address):
     answer = send(address, image(3), top="2")
     assert answer.status_code == 200
     assert answer.json()["answer"] == "level 3"
     assert answer.json()["classes"] == [
-        {"class": "level 3", "index": 3, "probability": pytest.approx(0.86), "share": pytest.approx(0.86)},
-        {"class": "level 0", "index": 0, "probability": pytest.approx(0.02), "share": pytest.approx(0.02)},
+        {"class": "level 3", "index": 3, **both(0.86)},
+        {"class": "level 0", "index": 0, **both(0.02)},
     ]
     assert answer.json()["probability"] == answer.json()["share"] == pytest.approx(0.86)
     assert (answer.json()["task"], answer.json()["text"]) == ("classify", "level 3")
     assert answer.json()["rows"] == [
-        {"name": "level 3", "text": "86.0%", "share": pytest.approx(0.86), "said": True},
-        {"name": "level 0", "text": "2.0%", "share": pytest.approx(0.02), "said": False},
+        {"name": "level 3", "text": "86.0%", **both(0.86), "said": True},
+        {"name": "level 0", "text": "2.0%", **both(0.02), "said": False},
     ]
 
 

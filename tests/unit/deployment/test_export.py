@@ -120,7 +120,7 @@ def test_what_says_that_it_frames_and_does_not_is_refused(tmp_path):
 def test_accuracy_is_that_of_the_named_images(run, images, exported):
     answers = list(predict(run, images / "val"))  # the folders are the classes, in another order than the logits
     right = [p.answers[0][0] in p.name for p in answers]
-    assert exported.images == len(right) == 21
+    assert exported.samples == len(right) == 21
     assert exported.accuracy == pytest.approx(np.mean(right))
     plain = exported.files[0]
     assert (plain.accuracy, plain.loss.value) == (exported.accuracy, 0)

@@ -94,7 +94,7 @@ def test_lines_of_json_are_the_tasks_record(run, request, images, tmp_path):
     lines = list(map(json.loads, (tmp_path / "o.jsonl").read_text().splitlines()))
     for line, file, prediction in zip(lines, files, predictions, strict=True):
         assert line == {"name": str(file), **prediction.answer.record}
-    keys = {"labels": {"name", "answer", "labels", "shares"}, "numbers": {"name", "answer", "values"}}
+    keys = {"labels": {"name", "answer", "labels", "probabilities", "shares"}, "numbers": {"name", "answer", "values"}}
     assert set(lines[0]) == keys[run]
 
 
@@ -198,10 +198,10 @@ def test_the_server_answers_with_the_record_and_rows_of_any_task(run, request, a
     assert [row["name"] for row in told["rows"]] == [name for name, _, _ in want.answer.rows]
     assert [row["said"] for row in told["rows"]] == [name in want.answer.said for name, _, _ in want.answer.rows]
     if run == "numbers":
-        assert all(row["share"] is None for row in told["rows"])
+        assert all(row["share"] is None and "probability" not in row for row in told["rows"])
         assert told["values"] == pytest.approx(want.answer.record["values"], rel=1e-4)
     else:
-        assert all(0 <= row["share"] <= 1 for row in told["rows"])
+        assert all(0 <= row["probability"] <= 1 for row in told["rows"])
 
 
 def test_the_server_lists_tasks_and_outputs(address):

@@ -63,7 +63,7 @@ def test_evaluation_gives_matthews_with_an_interval(run, tmp_path):
     assert found.value == pytest.approx(Run.open(run).summary()["val_matthews"])
     assert found.low <= found.value <= found.high
     other = write_cola(tmp_path / "other", dev=20) / "dev.tsv"
-    assert saccade.evaluate(run, other, quiet=True).images == 20
+    assert saccade.evaluate(run, other, quiet=True).samples == 20
     with pytest.raises(ValueError, match="occlusions and corruptions are of images"):
         saccade.evaluate(run, robust=True, quiet=True)
 

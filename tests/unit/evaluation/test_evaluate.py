@@ -110,7 +110,7 @@ def test_same_seed_gives_the_same_file_and_batches_change_nothing(place, robust)
 def test_same_call_gives_the_same_json(place):
     first, second = (evaluate(place / "one", quiet=True, seed=3, limit=7) for _ in range(2))
     assert json.dumps(record(first)) == json.dumps(record(second))
-    assert first.images == 7
+    assert first.samples == 7
 
 
 def test_limit_takes_classes_evenly_and_by_seed(place):
@@ -208,7 +208,7 @@ def test_weights_alone_need_images(place, tmp_path):
     shutil.copy(place / "one" / "model.safetensors", tmp_path / "weights.safetensors")
     with pytest.raises(EvaluationError, match="--data"):
         evaluate(tmp_path / "weights.safetensors", quiet=True)
-    assert evaluate(tmp_path / "weights.safetensors", place / "set", quiet=True).images == 12
+    assert evaluate(tmp_path / "weights.safetensors", place / "set", quiet=True).samples == 12
 
 
 def test_runs_validated_on_different_images_are_refused(place, tmp_path):

@@ -131,13 +131,13 @@ def test_numbers_made_of_all_records_are_resampled_less_often_the_more_records_t
 def test_other_samples_are_read_as_the_task_reads_them(place):
     rows = write_images(place, train=3, val=8)
     given = write_list(place / "given.csv", rows, ("level", "red"))
-    assert evaluate(place / "regress" / "one", given, quiet=True).images == 8
+    assert evaluate(place / "regress" / "one", given, quiet=True).samples == 8
     with pytest.raises(ValueError, match="'level' where the training samples have 'level', 'red'"):
         evaluate(place / "regress" / "one", write_list(place / "few.csv", rows, ("level",)), quiet=True)
     with pytest.raises(ValueError, match=r"row 1 has .* in the column 'level'; a column for each label holds 0 and 1"):
         evaluate(place / "multilabel" / "one", given, quiet=True)
     named = write_list(place / "named.csv", rows, ("labels",))
-    assert evaluate(place / "multilabel" / "one", named, quiet=True).images == 8
+    assert evaluate(place / "multilabel" / "one", named, quiet=True).samples == 8
 
 
 def test_what_makes_no_sense_is_refused(place, tmp_path):

@@ -121,7 +121,7 @@ def test_several_images_of_every_kind_and_size(tmp_path):
 
 def test_grey_images_for_a_grey_model():
     model = vit(in_chans=1)
-    (image,) = explain(model, photo(), views=["density"]).images
+    (image,) = explain(model, photo(), views=["density"]).samples
     assert image.pixels.shape == (32, 32, 3)
     assert (image.pixels[..., 0] == image.pixels[..., 2]).all()
 
@@ -144,7 +144,7 @@ def test_second_model_answers_beside_and_is_compared(tmp_path):
     explanation = explain(one, [photo(i) for i in range(4)], views=["cka"], against=two)
     assert explanation.against == "two"
     assert [figure.key for figure in views_of(explanation)["cka"].figures] == ["cka-0", "cka-1"]
-    answers = explain(two, photo(0), views=["density"]).images[0].answer
+    answers = explain(two, photo(0), views=["density"]).samples[0].answer
     assert explanation.samples[0].other == [(name, pytest.approx(share)) for name, share in answers]
 
 
@@ -287,14 +287,14 @@ def test_each_image_passes_once_and_once_more_with_gradients(name):
 def test_views_of_one_image_do_not_depend_on_those_beside_it():
     model = vit()
     alone, beside = explain(model, photo(3)), explain(model, [photo(0), photo(3)])
-    for one, other in zip(alone.images[0].views, beside.images[1].views, strict=True):
+    for one, other in zip(alone.samples[0].views, beside.samples[1].views, strict=True):
         if one.key != "cka":
             assert [f.caption for f in one.figures] == [f.caption for f in other.figures]
             assert one.key != "gradcam" or np.abs(one.figures[0].pixels - 1.0 * other.figures[0].pixels).max() <= 1
 
 
 def test_one_view_and_one_layer_may_be_given_as_a_word():
-    (view,) = explain(vit(), photo(), views="attention", layers="blocks.1").images[0].views
+    (view,) = explain(vit(), photo(), views="attention", layers="blocks.1").samples[0].views
     assert [figure.layer for figure in view.figures] == ["blocks.1.attn"]
 
 
@@ -314,7 +314,7 @@ def test_text_model_makes_the_views_asked_for_and_refuses_those_of_images():
         hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, vocab_size=50
     )
     model, ids = transformers.BertForSequenceClassification(config), torch.randint(0, 50, (1, 6))
-    (view,) = explain(model, ids, views=["density"], layers=["bert.encoder.layer.1"]).images[0].views
+    (view,) = explain(model, ids, views=["density"], layers=["bert.encoder.layer.1"]).samples[0].views
     assert [row["layer"].startswith("bert.encoder.layer.1") for row in view.numbers["layers"]] == [True]
     with pytest.raises(ValueError, match=r"no view 'gradcam' of texts.*words, density, scaling"):
         explain(model, ids, views=["gradcam"])

@@ -91,12 +91,12 @@ def test_links_lead_somewhere():
 def test_folder_holds_page_images_and_numbers(tmp_path):
     page = explanation(names=["a.png", "b.png"], against="other").save(tmp_path / "deep" / "out")
     folder = page.parent
-    assert sorted(path.name for path in folder.iterdir()) == ["index.html", "numbers.json", "image-1", "image-2"]
+    assert sorted(path.name for path in folder.iterdir()) == ["image-1", "image-2", "index.html", "numbers.json"]
     numbers = json.loads((folder / "numbers.json").read_text())
     view = numbers["samples"][1]["views"]["attention"]
     assert view["figures"]["map-2"]["numbers"] == {"share": 0.5}
     assert numbers["samples"][0]["views"]["slots"] == {"absent": "This model has no <slots>."}
-    assert numbers["samples"][0]["answer"][0] == {"class": "dog", "share": 0.75}
+    assert numbers["samples"][0]["answer"][0] == {"class": "dog", "probability": 0.75, "share": 0.75}
     image = Image.open(folder / view["figures"]["map-2"]["file"])
     assert np.array_equal(np.asarray(image), PIXELS)
 
@@ -125,7 +125,7 @@ def test_explanation_is_replaced_only_if_asked_and_nothing_else_ever(tmp_path):
 
 def test_nothing_is_left_behind_by_a_failure(tmp_path):
     broken = explanation()
-    broken.images[0].views[0].numbers["layers"] = float("nan")  # JSON has no such number
+    broken.samples[0].views[0].numbers["layers"] = float("nan")  # JSON has no such number
     with pytest.raises(ValueError, match="JSON"):
         broken.save(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

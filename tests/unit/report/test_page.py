@@ -1,3 +1,5 @@
+import base64
+import hashlib
 import itertools
 import re
 from importlib import resources
@@ -5,6 +7,7 @@ from importlib import resources
 import numpy as np
 import pytest
 
+from saccade.report.chart import line_chart
 from saccade.report.heat import contrast
 from saccade.report.markup import tag
 from saccade.report.page import Section, facts, fold, grid, paragraph, render_page, table
@@ -69,6 +72,18 @@ def test_page_needs_nothing_from_outside_and_runs_nothing(page):
     assert "default-src 'none'" in document.all("meta")[1].attrs["content"]
     assert not re.search(r"https?://|@import|url\(", page)
     assert not any(name.startswith("on") for element in document.elements for name in element.attrs)
+
+
+def test_the_script_of_charts_comes_with_charts_alone_and_is_the_only_one_that_may_run():
+    chart = line_chart({"<b>": [(1, 2.0), (2, 3.0)]}, title="T", x_label="epoch", y_label="loss")
+    page = render_page("T", [Section("one", "One", chart)], kind="Report")
+    document = parse(page)
+    (script,) = document.all("script")
+    digest = base64.b64encode(hashlib.sha256(script.text.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in document.all("meta")[1].attrs["content"]
+    assert "</" not in script.text  # nothing in it ends the element
+    assert not re.search(r"fetch|XMLHttp|import\(|eval|innerHTML", script.text)
+    assert "script-src" not in render_page("T", [Section("one", "One", paragraph(' data-x="'))], kind="Report")
 
 
 def test_table_names_its_rows_and_columns_and_can_be_scrolled_by_keyboard(page):

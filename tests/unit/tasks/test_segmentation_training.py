@@ -1,5 +1,6 @@
 import base64
 import io
+import json
 
 import httpx
 import numpy as np
@@ -190,7 +191,7 @@ def test_predict_writes_masks_of_the_images_size_and_overlays(trained, tmp_path)
     assert (tmp_path / "masks" / "classes.txt").read_text() == "class 0\nclass 1\nclass 2\n"
     assert len(list((tmp_path / "drawn").iterdir())) == 2
     shares = np.bincount(np.array(mask).ravel(), minlength=3) / 1280
-    assert f'"share": {round(float(shares.max()), 6)}' in (tmp_path / "p.jsonl").read_text().splitlines()[0]
+    assert f'"area": {round(float(shares.max()), 6)}' in (tmp_path / "p.jsonl").read_text().splitlines()[0]
 
 
 def test_masks_of_a_classifier_are_refused(tmp_path):
@@ -230,7 +231,7 @@ def test_maps_of_context_are_shown_inside_a_segmenter(name, view):
     spec, options = make_spec(side=64), tiny if name == "nommer_tiny" else {"depths": [1, 1, 1]}
     model = build_model(ModelConfig(name=name, head=HEAD, options=options), spec, seed=0).eval()
     image = np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8)
-    found = saccade.explain(model, [image], views=[view], shape=spec).images[0].views[0]
+    found = saccade.explain(model, [image], views=[view], shape=spec).samples[0].views[0]
     assert found.absent is None
     assert any(figure.pixels is not None for figure in found.figures)
 
@@ -239,7 +240,7 @@ def test_attention_inside_a_segmenter_is_shown_by_head():
     spec, options = make_spec(side=64), {"depth": 4, "num_heads": 2, "embed_dim": 16}
     model = build_model(ModelConfig(name="vit_tiny_patch16_224", head=HEAD, options=options), spec, seed=0).eval()
     image = np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8)
-    view = saccade.explain(model, [image], views=["attention"], heads="all", shape=spec).images[0].views[0]
+    view = saccade.explain(model, [image], views=["attention"], heads="all", shape=spec).samples[0].views[0]
     assert [figure.layer for figure in view.figures] == [f"backbone.blocks.{n}.attn" for n in range(4)]
     assert all([one["head"] for one in figure.numbers["heads"]] == [0, 1] for figure in view.figures)
 
@@ -272,6 +273,22 @@ def test_server_tells_the_mask_of_the_image_as_it_was_sent(trained):
     read = np.array(Image.open(io.BytesIO(base64.b64decode(mask["png"]))))
     assert (mask["width"], mask["height"]) == (60, 24)
     shares = np.bincount(read[..., 0].ravel(), minlength=3) / read[..., 0].size
-    assert told["classes"][0]["share"] == pytest.approx(shares.max(), abs=1e-6)
+    assert [told["classes"][0]["area"], told["rows"][0]["area"]] == pytest.approx([shares.max()] * 2, abs=1e-6)
+    assert "probability" not in told["rows"][0]
     assert told["outputs"] == ["class 0", "class 1", "class 2"]
     assert len(mask["colours"]) == 3
+
+
+def test_an_explained_image_has_the_areas_of_its_mask_for_an_answer(trained, tmp_path):
+    data, run = trained
+    found = saccade.explain(run.path, data / "images" / "val" / "0.png", views=["gradcam"])
+    (predicted,) = saccade.predict(run.path, data / "images" / "val" / "0.png")
+    said = found.pictures[0].said
+    assert said is not None
+    assert said.record["answer"] == predicted.answer.record["answer"]
+    page = found.save(tmp_path / "page")
+    assert "gives no answer" not in page.read_text()
+    assert "Covers" in page.read_text()
+    told = json.loads((tmp_path / "page" / "numbers.json").read_text())["pictures"][0]["answer"]
+    assert sum(one["area"] for one in told) == pytest.approx(1, abs=1e-4)
+    assert "What next" in page.read_text()

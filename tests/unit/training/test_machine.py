@@ -45,9 +45,21 @@ def test_a_run_with_a_time_ends_within_it_with_its_schedule_completed(tmp_path, 
     assert f"fitted to 2 min: {epochs:,} epochs in place of 100000; about " in capsys.readouterr().err
 
 
+def test_a_machine_that_becomes_slower_ends_the_run_within_its_time(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(machine, "measure_pace", lambda *_, **__: Pace(0.0, 1e-6, 0.0, 4))
+    monkeypatch.setattr(machine, "AFTERWARDS", 118.0)  # two seconds are left to train
+    done = saccade.train(out=tmp_path / "run", settings=TINY | {"schedule.epochs": 100_000}, time="2m")
+    assert 1 <= done.metrics["epoch"] < 100_000
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.index("timing a few steps") < told.index("epoch 1/100000")
+    assert f"ended after {done.metrics['epoch']} of 100000 epochs to stay within its time" in told
+    assert (done.path / "model.safetensors").exists()
+    assert load_state(done.path / "state").record["epoch"] == done.metrics["epoch"]
+
+
 def test_a_run_that_was_fitted_resumes_to_the_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "measure_pace", lambda *_, **__: Pace(0.0, 1.0, 0.0, 4))
-    monkeypatch.setattr(machine, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(machine, "monotonic", lambda: 1e12)  # no time passes, and there is enough of it
     whole = saccade.train(out=tmp_path / "whole", settings=TINY, time=20, quiet=True)
     assert settings(whole.path)["schedule"]["epochs"] == 3  # (20 - 5) / (4 * 1.15)
     assert (whole.metrics["epoch"], whole.metrics["step"]) == (3, 12)

@@ -22,7 +22,7 @@ const ELEMENTS = new Set((
 const ATTRIBUTES = new Set((
   "class id role scope colspan rowspan tabindex alt width height viewbox preserveaspectratio d x y x1 y1 x2 y2 dx dy cx cy r " +
   "rx ry points transform fill stroke stroke-width stroke-dasharray fill-opacity opacity text-anchor dominant-baseline " +
-  "font-size font-weight style title focusable open"
+  "font-size font-weight style title focusable open data-x data-y data-at data-points data-name data-label data-percent"
 ).split(" "));
 
 // A chart is HTML which the server made; what is not of a chart is left out all the same.

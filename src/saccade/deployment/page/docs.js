@@ -16,7 +16,7 @@ const kind = (schema) => schema?.type ?? schema?.anyOf?.map((one) => one.type).j
 function operation(path, method, about) {
   const title = `${method.toUpperCase()} ${path}`;
   const bodies = Object.entries(about.requestBody?.content ?? {}).map(([type, body]) =>
-    [type, Object.keys(body.schema?.properties ?? {}).join(", ") || "the picture itself"]);
+    [type, Object.keys(body.schema?.properties ?? {}).join(", ") || "the image itself"]);
   const options = (about.parameters ?? []).map((one) => [one.name, one.in, kind(one.schema), one.description ?? ""]);
   const answers = Object.entries(about.responses ?? {}).map(([status, one]) => [status, one.description ?? ""]);
   return make("section", {},
@@ -35,7 +35,7 @@ try {
   const host = location.origin;
   place.replaceChildren(
     make("p", {}, described.info.summary ?? ""),
-    make("pre", {}, `curl -F file=@picture.jpg ${host}/predict`),
+    make("pre", {}, `curl -F file=@image.jpg ${host}/predict`),
     ...parts);
 } catch {
   place.replaceChildren(make("p", { role: "alert" }, "The description cannot be had; is the server still running?"));

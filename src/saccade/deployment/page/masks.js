@@ -1,4 +1,4 @@
-// A mask over its picture: which classes are shown, and how strongly.
+// A mask over its image: which classes are shown, and how strongly.
 import { make } from "/page/build.js";
 
 let serial = 0;

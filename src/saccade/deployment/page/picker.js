@@ -1,4 +1,4 @@
-// Where a picture comes from: a file, a drop, the clipboard or the camera.
+// Where an image comes from: a file, a drop, the clipboard or the camera.
 import { byId } from "/page/build.js";
 
 export function listen(take, complain) {
@@ -27,7 +27,7 @@ function listenToDrops(take, complain) {
     over(false)(event);
     const file = event.dataTransfer?.files[0];
     if (file) take(file);
-    else complain("What was dropped is not a file; drop a picture.");
+    else complain("What was dropped is not a file; drop an image.");
   });
 }
 
@@ -38,7 +38,7 @@ function listenToPaste(take, complain) {
       event.preventDefault();
       take(file);
     } else if (!["token", "text", "pair"].includes(event.target.id)) {
-      complain("There is no picture in the clipboard; copy one first.");
+      complain("There is no image in the clipboard; copy one first.");
     }
   });
   if (!navigator.clipboard?.read) return;
@@ -50,7 +50,7 @@ function listenToPaste(take, complain) {
         const kind = item.types.find((type) => type.startsWith("image/"));
         if (kind) return take(await item.getType(kind));
       }
-      complain("There is no picture in the clipboard; copy one first.");
+      complain("There is no image in the clipboard; copy one first.");
     } catch {
       complain("The browser does not let this page read the clipboard; paste with the keyboard instead.");
     }
@@ -63,7 +63,7 @@ function listenToCamera(take, complain) {
     byId("capture-way").hidden = !matchMedia("(pointer: coarse)").matches;
     return;
   }
-  const [button, dialog, video] = [byId("photograph"), byId("camera"), byId("camera-picture")];
+  const [button, dialog, video] = [byId("photograph"), byId("camera"), byId("camera-image")];
   button.hidden = false;
   button.addEventListener("click", async () => {
     try {

@@ -24,6 +24,7 @@ function absent(keys, explained) {
 }
 
 function section(key, explained) {
+  const image = explained.every((one) => one.picture);
   const found = explained.map((one) => ({ model: one.model, view: one.views.find((view) => view.key === key) }));
   const first = (found.find((one) => one.view && !one.view.absent) ?? found.find((one) => one.view)).view;
   const id = `view-${++serial}`;
@@ -34,7 +35,7 @@ function section(key, explained) {
     if (!view) column.append(make("p", { class: "note" }, "This model has no such view."));
     else if (view.absent) column.append(make("p", { class: "note" }, view.absent));
     else if (!alike) column.append(make("p", {}, view.about));
-    if (view && !view.absent) fill(column, view, { model: found.length > 1 ? model : null, sliders });
+    if (view && !view.absent) fill(column, view, { model: found.length > 1 ? model : null, sliders, image });
     return column;
   });
   // Sliders of two models move together: by the share of the depth, since one may have more layers.
@@ -51,7 +52,9 @@ function section(key, explained) {
   );
 }
 
-function fill(column, view, { model, sliders }) {
+function fill(column, view, { model, sliders, image }) {
+  // Of pictures, views that have nothing but charts are for experts.
+  for (const figure of view.figures) figure.expert = image && view.figures.every((one) => !one.picture);
   const layered = view.figures.filter((figure) => figure.depth !== null);
   const depths = [...new Set(layered.map((figure) => figure.depth))].sort((a, b) => a - b);
   const groups = depths.map((depth) => layered.filter((figure) => figure.depth === depth));
@@ -96,9 +99,13 @@ function figures(group) {
   const pictures = group.filter((figure) => figure.picture);
   const charts = group.filter((figure) => !figure.picture);
   const box = make("div", {});
+  const folded = charts.length && !pictures.length && group.every((figure) => figure.expert);
   const size = pictures.length > 2 ? "figures" : "figures large"; // a few can be seen as large as the page allows
   if (pictures.length) box.append(make("div", { class: size }, ...pictures.map(figure)));
-  if (charts.length) box.append(make("div", { class: "figures charts" }, ...charts.map(figure)));
+  if (charts.length) {
+    const drawn = make("div", { class: "figures charts" }, ...charts.map(figure));
+    box.append(folded ? make("details", {}, make("summary", {}, "Charts"), drawn) : drawn);
+  }
   return box;
 }
 

@@ -14,7 +14,7 @@ from ..robust import mean_name
 WORST = 20  # classes shown at once
 ABOUT = (
     "ECE: mean distance of confidence from accuracy over 15 bins of equal width. Brier: squared distance of the "
-    "shares from the right answer, 0 to 2. Both, and the log likelihood, are better when lower."
+    "probabilities from the right answer, 0 to 2. Both, and the log likelihood, are better when lower."
 )
 
 
@@ -64,7 +64,7 @@ def class_section(result: Findings) -> Section | None:
     def own(run: Evaluated, name: str) -> Html:
         score = by_name[run.name][name]
         low, high = score.interval
-        return number_cell(f"{score.share:.1%}", f"{low:.0%} to {high:.0%}")
+        return number_cell(f"{score.share:.1%}", f"{low:.0%} to {high:.0%}", share=score.share)
 
     rows = [
         [shorten(s.name, NAME), f"{s.samples:,}", *(own(run, s.name) for run in result.runs.values())] for s in seen
@@ -72,11 +72,9 @@ def class_section(result: Findings) -> Section | None:
     header = ["Class", "Images", *(shorten(name, NAME) for name in result.runs)]
     numeric = range(1, len(header))
     caption = "Accuracy by class with Wilson's 95% interval, the first run's worst first"
-    shown = table(header, rows[:WORST], caption=caption, numeric=numeric)
-    rest = rows[WORST:]
-    more = (
-        fold(f"{len(rest)} more classes", table(header, rest, caption="The others", numeric=numeric)) if rest else None
-    )
+    shown = table(header, rows[:WORST], caption=caption, numeric=numeric, wide=True)
+    others = table(header, rest, caption="The others", numeric=numeric, wide=True) if (rest := rows[WORST:]) else None
+    more = fold(f"{len(rest)} more classes", others) if rest else None
     return Section("classes", "Accuracy by class", join(shown, more))
 
 

@@ -31,7 +31,7 @@ class OneOf(Task):
 
     @classmethod
     def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return shares of classes that sum to one, B, K float32, of logits."""
+        """Return probabilities of classes, B, K float32, of logits."""
         require_width(output, spec, "logits", "classes")
         logits = output.astype(np.float64)
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))

@@ -143,13 +143,13 @@ class Multilabel(Task):
 
     @classmethod
     def read_output(cls, output: np.ndarray, spec: InputSpec) -> np.ndarray:
-        """Return the share of each label, B, labels float32."""
+        """Return the probability of each label, B, labels float32."""
         require_width(output, spec, "logits", "labels")
         return torch.from_numpy(output).sigmoid().float().numpy()
 
     @classmethod
     def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
-        """Return the labels that are said, and the likeliest ones with their shares."""
+        """Return the labels that are said, and the likeliest ones with their probabilities."""
         limits = spec.extra.get("thresholds") or [0.5] * len(spec.outputs)
         order = np.argsort(-row, kind="stable")
         said = [spec.outputs[i] for i in order if row[i] >= limits[i]]
@@ -165,12 +165,12 @@ class Multilabel(Task):
             }
             for i in shown
         ]
-        record = {"answer": said, "labels": labels, "shares": row.tolist()}
+        record = {"answer": said, "labels": labels, "probabilities": row.tolist(), "shares": row.tolist()}
         return Answer(", ".join(said) or "no label", rows, record, said=tuple(said))
 
     @classmethod
     def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:  # noqa: ARG003
-        """Return the labels that are said, then a column for the share of each."""
+        """Return the labels that are said, then a column for the probability of each."""
         return ["labels", *spec.outputs]
 
     @classmethod

@@ -305,17 +305,18 @@ class Segment(Task):
         shares = np.bincount(row.ravel(), minlength=len(spec.outputs)) / max(row.size, 1)
         order = [int(place) for place in np.argsort(-shares, kind="stable")[:top] if shares[place] > 0]
         rows = tuple((spec.outputs[place], f"{shares[place]:.1%}", float(shares[place])) for place in order)
-        classes = [{"class": spec.outputs[p], "index": p, "share": round(float(shares[p]), 6)} for p in order]
-        drawn = palette(len(shares))
-        colours = {spec.outputs[place]: "#{:02x}{:02x}{:02x}".format(*drawn[place]) for place in order}
-        record = {"answer": rows[0][0], "share": rows[0][2], "classes": classes, "outputs": list(spec.outputs)}
-        return Answer(", ".join(f"{name} {text}" for name, text, _ in rows), rows, record, mask=row, colours=colours)
+        areas = [{"area": area, "share": area} for area in (round(float(shares[place]), 6) for place in order)]
+        classes = [{"class": spec.outputs[p], "index": p, **area} for p, area in zip(order, areas, strict=True)]
+        colours = {spec.outputs[p]: "#{:02x}{:02x}{:02x}".format(*palette(len(shares))[p]) for p in order}
+        record = {"answer": rows[0][0], **areas[0], "classes": classes, "outputs": list(spec.outputs)}
+        text = ", ".join(f"{name} {text}" for name, text, _ in rows)
+        return Answer(text, rows, record, mask=row, colours=colours, measure="area")
 
     @classmethod
     def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
-        """Return class and share of the image, largest first."""
+        """Return class and area, as a part of the image, largest first."""
         top = min(top, len(spec.outputs))
-        return [part for number in range(1, top + 1) for part in (f"class_{number}", f"share_{number}")]
+        return [part for number in range(1, top + 1) for part in (f"class_{number}", f"area_{number}")]
 
     @classmethod
     def paint(cls, pixels: np.ndarray, answer: Answer) -> np.ndarray:
