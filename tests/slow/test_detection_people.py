@@ -78,5 +78,5 @@ def test_detectors_are_compared_and_evaluated_with_intervals(tmp_path, capsys):
     capsys.readouterr()
     assert main(["evaluate", str(run), "--out", str(tmp_path / "ev"), "--quiet"]) in (0, None)
     found = json.loads((tmp_path / "ev" / "evaluation.json").read_text())["runs"]
-    numbers = next(iter(found.values()))["metrics"]["ap"]
+    numbers = found[0]["metrics"]["ap"]
     assert numbers["low"] <= numbers["value"] <= numbers["high"]
