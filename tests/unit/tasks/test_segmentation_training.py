@@ -283,7 +283,7 @@ def test_an_explained_image_has_the_areas_of_its_mask_for_an_answer(trained, tmp
     data, run = trained
     found = saccade.explain(run.path, data / "images" / "val" / "0.png", views=["gradcam"])
     (predicted,) = saccade.predict(run.path, data / "images" / "val" / "0.png")
-    said = found.pictures[0].said
+    said = found.samples[0].said
     assert said is not None
     assert said.record["answer"] == predicted.answer.record["answer"]
     page = found.save(tmp_path / "page")
