@@ -42,7 +42,7 @@ def main() -> None:
             settings={"data.train_limit": args.train_limit} if args.train_limit else None,
         )
     summary = Run.open(folder).summary()
-    exported = saccade.export(folder, int8=True, out=folder / "int8", limit=summary["validation"]["pictures"])
+    exported = saccade.export(folder, int8=True, out=folder / "int8", limit=summary["validation"]["samples"])
     text = "\n".join(table(summary, exported, args))
     print(text)
     if args.out is not None:

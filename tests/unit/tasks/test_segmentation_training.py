@@ -289,6 +289,6 @@ def test_an_explained_image_has_the_areas_of_its_mask_for_an_answer(trained, tmp
     page = found.save(tmp_path / "page")
     assert "gives no answer" not in page.read_text()
     assert "Covers" in page.read_text()
-    told = json.loads((tmp_path / "page" / "numbers.json").read_text())["pictures"][0]["answer"]
+    told = json.loads((tmp_path / "page" / "numbers.json").read_text())["samples"][0]["answer"]
     assert sum(one["area"] for one in told) == pytest.approx(1, abs=1e-4)
     assert "What next" in page.read_text()
