@@ -121,6 +121,7 @@ RANGES: dict[str, Range | Several] = {
     "schedule.min_lr": NOT_NEGATIVE,
     "schedule.patience": COUNT,
     "schedule.power": POSITIVE,
+    "schedule.falls": Several(INSIDE, rising=True),
     "schedule.steps": COUNT,
     "schedule.warmup_steps": Range(0, 2**31 - 1),
     "loss.smoothing": BELOW_ONE,

@@ -136,6 +136,7 @@ OUTSIDE = {
     "schedule.min_lr": [-1],
     "schedule.patience": [0, -1],
     "schedule.power": (0, -1, math.inf),
+    "schedule.falls": [[], [0.0], [1.0], [0.9, 0.5]],
     "schedule.steps": (0, 2**31),
     "schedule.warmup_steps": (-1, 2**31),
     "loss.smoothing": [-0.1, 1.0],

@@ -60,7 +60,7 @@ def test_surplus_tensors_that_no_model_has_are_named_and_the_rest_is_loaded(tmp_
     built, spec = build("test_resnet", file)
     assert torch.equal(built.conv1[0].weight, model.conv1[0].weight)
     assert any("1 tensors" in note and "projector.weight" in note for note in spec.notes)
-    assert any("for other classes: fc" in note for note in spec.notes)
+    assert any("for other classes: 'fc" in note for note in spec.notes)
     assert built.new_parameters == {"fc.weight", "fc.bias"}
 
 
@@ -93,10 +93,8 @@ def test_classes_in_another_order_keep_their_rows(run_file):
 
 def test_a_classifier_of_other_names_is_left_out_and_said(run_file):
     file, model = run_file
-    fresh, _ = build("test_resnet", None, "cat", "dog", "cow")
     built, spec = build("test_resnet", file, "cat", "dog", "cow")
-    assert torch.equal(built.fc.weight, fresh.fc.weight)
-    assert not torch.equal(built.fc.weight, model.fc.weight)
+    assert not built.fc.weight.any()
     assert torch.equal(built.conv1[0].weight, model.conv1[0].weight)
     assert any("'owl'" in note and "'cow'" in note for note in spec.notes)
     assert {"fc.weight", "fc.bias"} == built.new_parameters

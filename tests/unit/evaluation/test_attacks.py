@@ -47,16 +47,16 @@ def test_loss_rises_and_accuracy_falls_from_clean_to_fgsm_to_pgd():
 def test_points_stay_within_epsilon_and_the_images_range(epsilon):
     ask = Toy()
     for found in attack_all(ask, labelled(ask), Attack(epsilon=epsilon))[1:]:
-        assert (found.samples - CLEAN).abs().max() <= epsilon / 255 + 1e-6
-        assert found.samples.min() >= 0
-        assert found.samples.max() <= 1
+        assert (found.images - CLEAN).abs().max() <= epsilon / 255 + 1e-6
+        assert found.images.min() >= 0
+        assert found.images.max() <= 1
 
 
 def test_what_is_reported_is_what_the_model_says_at_the_points():
     ask = Toy()
     valid = labelled(ask)
     for found in attack_all(ask, valid, Attack(epsilon=8)):
-        logits = ask(found.samples)
+        logits = ask(found.images)
         assert torch.equal(found.wrong, ~is_right(logits, valid))
         assert torch.allclose(found.loss, cross_entropy(logits, valid), atol=1e-5)
 

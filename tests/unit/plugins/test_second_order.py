@@ -179,7 +179,7 @@ def test_two_heads_on_one_host_are_refused():
 
 
 def test_settings_are_checked_before_anything_is_attached():
-    with pytest.raises(ValueError, match="fusion='average' was asked for"):
+    with pytest.raises(ValueError, match="fusion='average' was given"):
         SecondOrderHead(fusion="average")
     with pytest.raises(ValueError, match="normalization"):
         SecondOrderHead(normalization="nope")

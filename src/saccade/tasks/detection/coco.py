@@ -8,6 +8,7 @@ from typing import Any
 
 from ...data.image import BadSample
 from ...data.split import TEST, TRAIN, VAL, abbreviate, choose_split
+from ...files import open_regular, read_small
 from .listed import Listed, Thing, find_image, missing
 from .regions import tidy_region
 
@@ -50,7 +51,7 @@ def is_coco(path: Path) -> bool:
 
 def _seems_coco(file: Path) -> bool:
     try:
-        with file.open("rb") as opened:
+        with open_regular(file) as opened:
             begin = opened.read(LOOKED)
     except OSError:
         return False
@@ -95,10 +96,8 @@ def _read_list(root: Path, file: Path, part: str) -> Listed:
 
 
 def _load(file: Path) -> dict[str, Any]:
-    if file.stat().st_size > LARGEST:
-        raise ValueError(f"{file} has {file.stat().st_size} bytes; lists of up to {LARGEST} are read")
     try:
-        whole = json.loads(file.read_bytes())
+        whole = json.loads(read_small(file, most=LARGEST))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is no JSON: {error}") from None
     if not isinstance(whole, dict):

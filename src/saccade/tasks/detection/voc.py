@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...data.image import EXTENSIONS
 from ...data.split import choose_split
+from ...files import read_small
 from .listed import Listed, Size, Thing, find_image, missing
 
 LARGEST = 16 << 20  # bytes of a file that is read
@@ -59,10 +60,8 @@ def _read_part(root: Path, stems: list[str]) -> Listed:
 
 
 def _text(file: Path) -> str:
-    if file.stat().st_size > LARGEST:
-        raise ValueError(f"{file} has {file.stat().st_size} bytes; up to {LARGEST} are read")
     try:
-        return file.read_text(encoding="utf-8-sig")
+        return read_small(file, most=LARGEST).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not written in UTF-8: {error}") from None
 

@@ -8,6 +8,7 @@ import yaml
 
 from ...data.image import EXTENSIONS, BadSample, header
 from ...data.split import TEST, TRAIN, VAL, abbreviate, choose_split
+from ...files import read_small
 from .listed import Box, Listed, Size, Thing
 
 LARGEST = 16 << 20  # bytes of a file that is read
@@ -145,9 +146,7 @@ def _yaml_names(file: Path) -> dict[int, str] | None:
 
 
 def _text(file: Path) -> str:
-    if file.stat().st_size > LARGEST:
-        raise ValueError(f"{file} has {file.stat().st_size} bytes; up to {LARGEST} are read")
     try:
-        return file.read_text(encoding="utf-8-sig")
+        return read_small(file, most=LARGEST).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not written in UTF-8: {error}") from None
