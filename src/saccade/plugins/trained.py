@@ -41,9 +41,13 @@ def _with(text: str, option: str) -> str:
     return f"{text}{',' if ':' in text else ':'}{option}"
 
 
-def _classifier(model: Any) -> set[int]:
+def _classifiers(model: Any) -> tuple[nn.Module, ...]:
     found = model.get_classifier() if hasattr(model, "get_classifier") else ()
-    return {id(p) for part in (found if isinstance(found, tuple) else (found,)) for p in part.parameters()}
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _classifier(model: Any) -> set[int]:
+    return {id(p) for head in _classifiers(model) for p in head.parameters()}
 
 
 def _features(model: Any, shape: tuple[int, ...]) -> Tensor | None:
@@ -75,9 +79,8 @@ def zero_new_classifier(model: Any) -> None:
     No answer is preferred then before the first step, and what lies below hears only of what the classifier has learnt,
     never of where chance had put it.
     """
-    heads = model.get_classifier() if hasattr(model, "get_classifier") else ()
-    for head in heads if isinstance(heads, tuple) else (heads,):
-        named = {id(p) for name, p in model.named_parameters() if name in model.new_parameters}
-        if isinstance(head, nn.Linear) and all(id(p) in named for p in head.parameters()):
+    new = {id(p) for name, p in model.named_parameters() if name in model.new_parameters}
+    for head in _classifiers(model):
+        if isinstance(head, nn.Linear) and all(id(p) in new for p in head.parameters()):
             for parameter in head.parameters():
                 nn.init.zeros_(parameter)

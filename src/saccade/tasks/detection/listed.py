@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ...data.image import BadSample
+from ...files import read_small
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Size = tuple[int, int]  # height, width
+LARGEST = 16 << 20  # bytes of a text that is read
 
 
 @dataclass(frozen=True)
@@ -96,3 +98,11 @@ def missing(name: str, *, objects: int = 0) -> BadSample:
     )
     told = name.encode(errors="backslashreplace").decode()
     return BadSample(told, reason + (f"; its objects are lost: {objects}" if objects else ""), "missing")
+
+
+def read_text(file: Path) -> str:
+    """Return the text of a file that tells of one image, or of a part's images."""
+    try:
+        return read_small(file, most=LARGEST).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not written in UTF-8: {error}") from None

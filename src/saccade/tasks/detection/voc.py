@@ -7,10 +7,8 @@ from pathlib import Path
 
 from ...data.image import EXTENSIONS
 from ...data.split import choose_split
-from ...files import read_small
-from .listed import Listed, Size, Thing, find_image, missing
+from .listed import Listed, Size, Thing, find_image, missing, read_text
 
-LARGEST = 16 << 20  # bytes of a file that is read
 SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -25,7 +23,7 @@ def read_voc(path: Path) -> tuple[dict[str, Listed], tuple[str, ...]]:
     roles, notes = choose_split(list(files))
     if roles:
         stems = {
-            part: list(dict.fromkeys(line.split()[0] for line in _text(files[name]).splitlines() if line.split()))
+            part: list(dict.fromkeys(line.split()[0] for line in read_text(files[name]).splitlines() if line.split()))
             for part, name in roles.items()
         }
     else:
@@ -59,15 +57,8 @@ def _read_part(root: Path, stems: list[str]) -> Listed:
     return listed
 
 
-def _text(file: Path) -> str:
-    try:
-        return read_small(file, most=LARGEST).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not written in UTF-8: {error}") from None
-
-
 def _parse(file: Path) -> ElementTree.Element:
-    text = _text(file)
+    text = read_text(file)
     if "<!ENTITY" in text or "<!DOCTYPE" in text:
         raise ValueError(f"{file} defines entities, which no list of objects needs; take them out")
     try:

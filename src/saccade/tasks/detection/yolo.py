@@ -8,10 +8,8 @@ import yaml
 
 from ...data.image import EXTENSIONS, BadSample, header
 from ...data.split import TEST, TRAIN, VAL, abbreviate, choose_split
-from ...files import read_small
-from .listed import Box, Listed, Size, Thing
+from .listed import Box, Listed, Size, Thing, read_text
 
-LARGEST = 16 << 20  # bytes of a file that is read
 LINE = "a line is class, x, y, width, height, or class and a polygon's corners, all but the class in sides of the image"
 Line = tuple[int, Box, list[list[float]] | None]  # class, box, polygon
 
@@ -68,7 +66,7 @@ def _read_part(root: Path, images: Path, labels: Path) -> Listed:
         name = file.relative_to(root).as_posix()
         told = (labels / file.relative_to(images)).with_suffix(".txt")
         read.add(told)
-        lines = _text(told).splitlines() if told.is_file() else []
+        lines = read_text(told).splitlines() if told.is_file() else []
         if not any(line.strip() for line in lines):
             listed.images[name] = []
             continue
@@ -125,7 +123,7 @@ def _classes(path: Path) -> dict[int, str] | None:
             names = _yaml_names(file)
     for file in (path / "classes.txt", path / "labels" / "classes.txt", path / "obj.names"):
         if names is None and file.is_file():
-            names = dict(enumerate(line.strip() for line in _text(file).splitlines() if line.strip()))
+            names = dict(enumerate(line.strip() for line in read_text(file).splitlines() if line.strip()))
     if names is not None and len(set(names.values())) < len(names):
         raise ValueError(f"{path} has two classes of one name: {abbreviate(list(names.values()))}; rename one")
     return names
@@ -133,7 +131,7 @@ def _classes(path: Path) -> dict[int, str] | None:
 
 def _yaml_names(file: Path) -> dict[int, str] | None:
     try:
-        whole = yaml.safe_load(_text(file))
+        whole = yaml.safe_load(read_text(file))
     except yaml.YAMLError as error:
         raise ValueError(f"{file} is no YAML: {str(error)[:200]}") from None
     names = whole.get("names") if isinstance(whole, dict) else None
@@ -143,10 +141,3 @@ def _yaml_names(file: Path) -> dict[int, str] | None:
     if not pairs or not all(type(number) is int and isinstance(name, str | int) for number, name in pairs):
         raise ValueError(f"{file}: names is a list of the classes' names, or a mapping from their numbers")
     return {number: str(name) for number, name in sorted(pairs)}
-
-
-def _text(file: Path) -> str:
-    try:
-        return read_small(file, most=LARGEST).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not written in UTF-8: {error}") from None
