@@ -95,21 +95,20 @@ def compare(args: argparse.Namespace) -> None:
     import saccade
 
     best = json.loads((args.out / "tuned.json").read_text())["best"]
-    lines = ["| set | head | chosen | here, mean of seeds | paper, BERT-base |", "| --- | --- | --- | --- | --- |"]
-    for name, epochs in SETS.items():
+    for name in args.set or SETS:
         arms = []
         for head in HEADS:
             chosen = best[name][head]
             settings = f"lr={chosen['lr']},batch_size={chosen['batch_size']}"
             arms.append(f"{head}:={chosen['plugin']}+{settings}" if chosen["plugin"] else f"{head}:={settings}")
         more = {**KEPT, **({"data.train_limit": args.limit} if args.limit else {})}
-        result = saccade.compare(
+        saccade.compare(
             str(args.data / name),
             task="text",
             model=str(args.model),
             arms=arms,
             seeds=args.seeds,
-            epochs=args.epochs or epochs,
+            epochs=args.epochs or SETS[name],
             parallel=args.parallel,
             device=args.device,
             settings=more,
@@ -120,13 +119,20 @@ def compare(args: argparse.Namespace) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for file in ("result.json", "result.md", "report.html"):
             shutil.copyfile(args.work / f"compare-{name}" / file, folder / file)
-        told = json.loads(result.to_json())
-        for head, paper in zip(HEADS, PAPER[name], strict=True):
-            reached = next(arm["mean"] for arm in told["arms"] if arm["name"] == head)
-            mean = "failed" if reached is None else f"{100 * reached:.1f}"
+    summarize(args, best)
+
+
+def summarize(args: argparse.Namespace, best: dict[str, Any]) -> None:
+    """Write the means of all sets that were compared beside the paper's."""
+    lines = ["| set | head | chosen | here, mean of seeds | paper, BERT-base |", "| --- | --- | --- | --- | --- |"]
+    for name, papers in PAPER.items():
+        arms = {arm["name"]: arm["mean"] for arm in read(args.out / name / "result.json").get("arms", [])}
+        for head, paper in zip(HEADS, papers, strict=True):
             chosen = best[name][head]
             how = f"lr {chosen['lr']:g}, {chosen['plugin'] or chosen['batch_size']}"
-            lines.append(f"| {name} | {head} | {how} | {mean} | {paper} |")
+            if arms:
+                mean = "failed" if arms[head] is None else f"{100 * arms[head]:.1f}"
+                lines.append(f"| {name} | {head} | {how} | {mean} | {paper} |")
     (args.out / "summary.md").write_text("\n".join(lines) + "\n")
 
 
@@ -284,6 +290,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/text"))
+    parser.add_argument("--set", action="append", choices=list(SETS), help="of `compare`; all if not given")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--parallel", type=int, default=8)
     parser.add_argument("--seeds", type=int, default=10)
