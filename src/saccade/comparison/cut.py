@@ -115,7 +115,7 @@ class Cut:
         return Evidence(
             runs={whole: runs[0][1] for whole, runs in passes.items()},
             summaries={whole: self._summary(part, samples[whole]) for whole, part in parts.items()},
-            records={whole: _mean_records(list(part.records.values())) for whole, part in parts.items()},
+            records={whole: mean_records(list(part.records.values())) for whole, part in parts.items()},
             samples=samples,
             memory=max((part.memory for part in parts.values() if part.memory is not None), default=None),
             digests={
@@ -170,7 +170,13 @@ def _mean_numbers(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _mean_records(runs: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+def runs_of_pass(first: Path, seed: int, folds: int) -> list[Path]:
+    """Return the runs of a pass, one a fold, from the first of them; those that are there."""
+    arm = first.parent.name.rpartition("-")[0]  # a fold's settings have a folder of their own
+    return [path for k in range(folds) for path in first.parent.parent.glob(f"{arm}-*/seed-{seed + STRIDE * k}")]
+
+
+def mean_records(runs: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """Return the epochs of several runs as those of one; seconds and steps add up."""
     found = []
     for epochs in zip(*runs, strict=False):

@@ -18,6 +18,7 @@ from ..report.image import encode_image
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, fold, grid, next_section, paragraph, render_page
 from ..runs import Run
+from .cut import mean_records, runs_of_pass
 from .findings import Disagreement
 from .result import Comparison
 from .tables import (
@@ -101,12 +102,15 @@ def _next(result: Comparison) -> Section:
 
 
 def read_records(result: Comparison) -> Records:
-    """Return what the runs measured, by arm and seed; a run that cannot be read is left out."""
+    """Return what the runs measured, by arm and seed, on average over folds; what cannot be read is left out."""
     found: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    folds = (read_request(result) or {}).get("folds")
     for arm in result.arms:
         for seed, path in arm.runs.items():
+            runs = runs_of_pass(Path(path), seed, folds) if folds else [Path(path)]
             try:
-                found.setdefault(arm.name, {})[seed] = Run(Path(path)).metrics()
+                measured = [Run(run).metrics() for run in runs]
+                found.setdefault(arm.name, {})[seed] = mean_records(measured) if folds else measured[0]
             except (OSError, ValueError):
                 continue
     return found
@@ -210,7 +214,7 @@ def gain_by_cost(result: Comparison) -> list[Block]:
         {"reference": [Point(1.0, 0.0, result.reference)], "arms": places},
         title="Gain by cost",
         x_label="seconds a step, times the reference",
-        y_label=f"difference in {result.metric}{f', {d.unit_name}' if d.unit_name else ''}",
+        y_label=f"difference in {result.words(result.metric)}{f', {d.unit_name}' if d.unit_name else ''}",
     )
     return [Text(text), chart]
 

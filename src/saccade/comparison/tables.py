@@ -39,7 +39,7 @@ def differences(result: Findings) -> list[Block]:
         + (f" For {', '.join(lost)} it is nothing: {TOO_FEW}." if lost else "")
     )
     of = f" in {d.unit_name}" if d.unit_name else ""
-    caption = f"Difference in {result.metric} from {shorten(result.reference, NAME)}{of}"
+    caption = f"Difference in {result.words(result.metric)} from {shorten(result.reference, NAME)}{of}"
     rows = tuple(
         (Name(name), _span(judged.difference, judged.low, judged.high), judged.difference.smallest)
         for name, judged in result.differences.items()
@@ -61,7 +61,12 @@ def scores(result: Findings) -> Table:
         each = ", ".join(result.show(result.metric, value) for value in arm.scores)
         rows.append((Name(arm.name), result.show(result.metric, arm.mean), p, f"{len(arm.seeds)}", each))
     caption = "Scores of every arm; p: how often chance alone would show so large a difference, corrected for all arms"
-    return Table(caption, ("Arm", f"Mean {result.metric}", "p (Holm)", "Seeds", "Each seed"), tuple(rows), (1, 2, 3))
+    return Table(
+        caption,
+        ("Arm", f"Mean {result.words(result.metric)}", "p (Holm)", "Seeds", "Each seed"),
+        tuple(rows),
+        (1, 2, 3),
+    )
 
 
 def others(result: Findings) -> list[Table]:
@@ -72,7 +77,7 @@ def others(result: Findings) -> list[Table]:
         for name, d in arms.items():
             ends = [min(max(end, -1.0), 1.0) if spec is not None and spec.share else end for end in (d.low, d.high)]
             interval = f"{ends[0]:+.4g} to {ends[1]:+.4g}"
-            rows.append((metric, Name(name), f"{d.mean:+.4g}", interval, f"{d.p_value:.2g}"))
+            rows.append((result.words(metric), Name(name), f"{d.mean:+.4g}", interval, f"{d.p_value:.2g}"))
     alone = any(d.samples_fixed for arms in result.other.values() for d in arms.values())
     over = "over seeds alone where no sample has a score of its own, " if alone else ""
     caption = f"Differences of other numbers; intervals {over}not corrected for how many there are"
@@ -246,7 +251,7 @@ def runs(result: Findings) -> Table:
         for arm in result.arms
         for seed, value in zip(arm.seeds, arm.scores, strict=True)
     )
-    columns = ("Arm", "Seed", result.metric, "Folder")
+    columns = ("Arm", "Seed", result.words(result.metric), "Folder")
     return Table("Every finished run", columns, rows, (1, 2), folded="Every run")
 
 

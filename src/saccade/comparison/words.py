@@ -88,7 +88,7 @@ def about(result: Findings) -> str:
     """Return what the verdicts are about."""
     seeds = len(result.arm(result.reference).seeds)
     return (
-        f"{result.metric} on {result.plan.samples:,} validation samples, against {shorten(result.reference, NAME)}, "
+        f"{result.words(result.metric)} on {result.plan.samples:,} validation samples, against {shorten(result.reference, NAME)}, "
         f"trained {seeds} time{'' if seeds == 1 else 's'}"
     )
 

@@ -149,7 +149,7 @@ def test_a_result_is_written_whole_as_json_and_markdown(whole):
         "detail": whole.plan.arm(CHANGED).check("training samples").detail,
     }
     text = (whole.path / "result.md").read_text()
-    for part in ("# Which arm helps", f"| `{CHANGED}` |", "## Costs", "## Classes", "Held equal", "val_loss"):
+    for part in ("# Which arm helps", f"| `{CHANGED}` |", "## Costs", "## Classes", "Held equal", "| loss |"):
         assert part in text
 
 

@@ -12,7 +12,9 @@ import saccade
 from saccade.comparison.cut import STRIDE, pieces
 from saccade.comparison.folded import SHARED, Folds, folded_spread
 from saccade.comparison.paired import paired_difference
+from saccade.comparison.report import read_records
 from saccade.config import ConfigError
+from saccade.runs import Run
 from saccade.scores import read_tensors
 from support.trainings import png_folder
 
@@ -109,6 +111,16 @@ def test_every_sample_is_answered_once_a_seed_by_trainings_without_it(compared):
     assert result.arm("base").scores == pytest.approx(means)
     assert "in 3 folds" in result.to_markdown()
     assert json.loads((path / "comparison.json").read_text())["request"]["folds"] == 3
+
+
+def test_learning_curves_are_those_of_all_folds(compared):
+    result, path = compared
+    curve = read_records(result)["base"][1]
+    runs = [Run(run).metrics()[-1] for k in range(3) for run in path.glob(f"runs/base-*/seed-{1 + STRIDE * k}")]
+    assert len(runs) == 3
+    assert len({run["val_loss"] for run in runs}) == 3
+    assert curve[-1]["val_loss"] == pytest.approx(sum(run["val_loss"] for run in runs) / 3)
+    assert curve[-1]["step"] == sum(run["step"] for run in runs)
 
 
 def test_the_same_request_finds_its_runs_and_other_folds_are_another_comparison(compared):

@@ -103,8 +103,8 @@ def page():
 
 
 def test_verdicts_come_first_one_line_an_arm(page):
-    rows = {row[0]: row[1:] for row in page.rows("top1 on 400")}
-    assert page.all("table")[0].text.startswith("top1 on 400")
+    rows = {row[0]: row[1:] for row in page.rows("accuracy on 400")}
+    assert page.all("table")[0].text.startswith("accuracy on 400")
     assert [rows[name][0] for name in ("better", EVIL, "broken", "twin")] == ["helps", "cannot tell", "failed", "helps"]
     judged = made().differences["better"]
     assert numbers(rows["better"][1])[1:] == pytest.approx(
@@ -116,7 +116,7 @@ def test_verdicts_come_first_one_line_an_arm(page):
 
 
 def test_intervals_are_those_of_the_result_with_the_detectable_size(page):
-    rows = {row[0]: row for row in page.rows("Difference in top1 from base in points")}
+    rows = {row[0]: row for row in page.rows("Difference in accuracy from base in points")}
     for name, judged in made().differences.items():
         told = numbers(rows[name][2])
         assert told == pytest.approx([100 * x for x in (judged.difference.mean, judged.low, judged.high)], abs=0.006)
@@ -233,7 +233,7 @@ def test_missing_parts_do_not_break_the_page():
     plan = replace(result.plan, arms=tuple(replace(arm, checks=()) for arm in result.plan.arms), same_samples=False)
     page = parse(render_report(replace(result, arms=arms, plan=plan)))
     assert "No arm could be compared" in page.all("main")[0].text
-    assert {row[1] for row in page.rows("top1 on 400")} == {"failed"}
+    assert {row[1] for row in page.rows("accuracy on 400")} == {"failed"}
 
 
 def test_smaller_is_better_is_told_and_numbers_are_not_points():
@@ -251,10 +251,10 @@ def test_intervals_of_accuracy_end_at_a_hundred_points():
     d = paired_difference(first, first[::-1])
     assert d.high > 1
     page = parse(render_report(made(differences=judge({"better": d}))))
-    assert numbers(page.rows("Difference in top1")[0][2]) == [0, -100, 100]
-    assert page.rows("Difference in top1")[0][3] == "nothing"
+    assert numbers(page.rows("Difference in accuracy")[0][2]) == [0, -100, 100]
+    assert page.rows("Difference in accuracy")[0][3] == "nothing"
     assert "For better it is nothing: with so few seeds or samples" in page.all("main")[0].text
-    assert "from 100 fewer to 100 more" in page.rows("top1 on 400")[0][2]
+    assert "from 100 fewer to 100 more" in page.rows("accuracy on 400")[0][2]
 
 
 def test_markdown_of_accuracy_ends_at_a_hundred_points_too():
@@ -294,7 +294,7 @@ def test_shares_that_are_no_right_answers_are_told_in_points_of_their_metric():
     told = {"metric": "map", "primary": "map", "metrics": LABELS, "binary": (), "sample_metric": "loss"}
     result = made(**told, differences=judge({"better": d}), classes={}, disagreements={"better": samples})
     page = parse(render_report(result))
-    words = {row[0]: row[2] for row in page.rows("map on 400")}["better"]
+    words = {row[0]: row[2] for row in page.rows("mean average precision on 400")}["better"]
     assert words.startswith(f"Its mean average precision is {100 * d.mean:.2f} points higher. ")
     assert f"between {100 * d.low:+.2f} points and {100 * d.high:+.2f} points" in words
     text = page.all("main")[0].text
@@ -319,9 +319,9 @@ def test_numbers_with_a_unit_are_told_in_it():
     told = {"metric": "mae", "primary": "mae", "metrics": {"mae": spec}, "binary": (), "class_metric": "mae"}
     result = made(**told, differences=judge({"better": d}), classes={"better": (row,)}, disagreements={}, other={})
     page = parse(render_report(result))
-    words = {row[0]: row[2] for row in page.rows("mae on 400")}["better"]
+    words = {row[0]: row[2] for row in page.rows("mean absolute error on 400")}["better"]
     assert words.startswith(f"Its mean absolute error is {-d.mean:.4g} years lower. ")
-    assert page.rows("Difference in mae from base in years")[0][3] == f"{d.detectable:.4g} years"
+    assert page.rows("Difference in mean absolute error from base in years")[0][3] == f"{d.detectable:.4g} years"
     assert page.rows("better against base, years of mean absolute error")[0][3] == "2.5 → 0.5 of 20; clear"
     assert "Points: " not in page.all("main")[0].text
     assert "100 points" not in page.all("main")[0].text
@@ -336,7 +336,7 @@ def test_an_unstable_arm_is_called_so_and_told_how_often_it_failed():
     arms = [replace(arm, stability=went if arm.name == "better" else base) for arm in made().arms]
     result = made(differences={"better": weigh(judged, went, base, worth=(0.7, 0.5))}, arms=tuple(arms))
     page = parse(render_report(result))
-    row = {row[0]: row[1:] for row in page.rows("top1 on 400")}["better"]
+    row = {row[0]: row[1:] for row in page.rows("accuracy on 400")}["better"]
     assert row[0] == "unstable"
     assert row[1].endswith("that is not all: Of better's 5 trainings 2 failed, so that 12% to 77% may.")
     assert "better and twin are unstable" in page.all("main")[0].text
