@@ -68,7 +68,7 @@ def run(args: Args) -> int:
         return _over_folds(args)
     from ..evaluation.evaluate import EPSILONS
     from ..evaluation.evaluate import evaluate as run_evaluation
-    from ..report.terminal import to_terminal
+    from ..report.document import to_terminal
 
     names = (
         "data",

@@ -16,8 +16,7 @@ from .classes.judge import ClassJudge
 from .classes.options import ClassOptions, read_options
 from .findings import Evaluated, Example
 from .judge import Judge
-from .masks import MaskJudge
-from .objects import ObjectJudge
+from .masks import MaskJudge, ObjectJudge
 from .opening import EvaluatedModel, EvaluatedSet, EvaluationError, choose, open_models, open_set
 from .result import FOLDER, Evaluation
 from .robust import Condition, corruptions, occlusions

@@ -9,7 +9,7 @@ import numpy as np
 from ..data.image import BadSample
 from ..data.source import Source
 from ..report.image import encode_image
-from ..report.markup import Html, join, shorten, tag
+from ..report.markup import Child, Html, join, shorten, tag
 from ..report.page import Section, paragraph, table
 from ..report.rows import Interval, share_chart
 from .metric import PLACE, MetricSpec
@@ -136,7 +136,7 @@ class Page:
 
 
 def output_section(
-    rows: list[tuple[float, list[Html]]],
+    rows: Sequence[tuple[float, Sequence[Child]]],
     chart: list[Interval],
     head: Sequence[str],
     *,

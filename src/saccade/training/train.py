@@ -19,7 +19,7 @@ from ..data.open import Data
 from ..data.source import Stream
 from ..durations import parse_duration
 from ..files import free_name, write_text
-from ..report.notebook import show_facts
+from ..report.page import show_facts
 from ..runs import Run, RunError
 from ..scores import save_scores
 from ..state import load_state
