@@ -19,8 +19,7 @@ from torch import Tensor
 from saccade.config import AugmentConfig
 from saccade.data.augment import Augment
 from saccade.data.draws import key
-from saccade.data.erasing import erase_pixels
-from saccade.data.rand_augment import NONE, NUMBER, OPERATIONS, Step
+from saccade.data.rand_augment import NONE, NUMBER, OPERATIONS, Step, erase_pixels
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support import timm_augment as theirs

@@ -130,7 +130,7 @@ def _say(text: str, *, before: str = "", after: str = "") -> None:
 def _plain(error: BaseException) -> str:
     """Return what an error says; of one of the system's the code is left out and what to do is added."""
     text = str(error)
-    if not isinstance(error, OSError) or not text.startswith("[Errno"):
+    if not isinstance(error, OSError) or error.errno is None:
         return text
     named = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     return f"{named + ': ' if named else ''}{error.strerror}; see that it is there and may be read and written"

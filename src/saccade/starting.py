@@ -20,8 +20,8 @@ from .metadata import check_inputs, check_model, read_about
 from .models import CheckpointError
 from .models._backbone import Backbone
 from .models._identify import describe, resolve_name
-from .models._layouts import rename
 from .models._official import adapt, read_checkpoint
+from .models._published import rename_foreign
 from .pretrained import find_pretrained
 from .weights import find_weights, unfinished_note
 
@@ -187,7 +187,7 @@ def _fit(model: nn.Module, weights: dict[str, Tensor]) -> Fit:
             report = adapt(model, dict(weights), strict=False)
         rest = {key: weights[key] for key in report.unexpected if key in weights}
         return Fit(report.state_dict, rest, report.missing, [], report.dropped, report.resized)
-    given = rename(weights, own)
+    given = rename_foreign(weights, own)
     shapes = {key: value.shape for key, value in given.items()}
     given = _filtered(model, given)
     first = f"{_cfg(model).get('first_conv')}.weight"
@@ -223,7 +223,7 @@ def _refuse_misfit(model: nn.Module, fit: Fit, file: Path, *, name: str, plugins
         return  # the surplus is the plug-ins' of the run that wrote them
     better = None
     if not isinstance(model, Backbone):
-        better = _search(model, rename(read_checkpoint(file), model.state_dict()), fit.misfits, name=name)
+        better = _search(model, rename_foreign(read_checkpoint(file), model.state_dict()), fit.misfits, name=name)
     parts = [
         f"{len(keys)} {title}: {abbreviate(keys)}"
         for title, keys in (

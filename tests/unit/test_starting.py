@@ -13,7 +13,7 @@ from saccade.building import build_model, load_model
 from saccade.config import ConfigError, ModelConfig
 from saccade.data.spec import InputSpec
 from saccade.models import CheckpointError
-from saccade.models._layouts import rename
+from saccade.models._published import rename_foreign
 from saccade.starting import known_of, model_of
 from saccade.weights import save_model
 
@@ -162,7 +162,7 @@ def test_the_layout_of_efficientnet_pytorch_is_loaded_by_name(tmp_path):
     found = built.state_dict()
     assert all(torch.equal(found[key], own[key]) for key in own if not key.startswith("classifier"))
     assert spec.notes == [f"left out of {file.name}, for other classes: 'classifier.weight', 'classifier.bias'"]
-    assert rename(own, own) == own
+    assert rename_foreign(own, own) == own
 
 
 def test_pretrained_without_a_network_fails_soon_and_names_the_flag(monkeypatch):

@@ -1,6 +1,8 @@
 """One verb of the `saccade` command a file: `flags` describes it to the parser, `run` does it."""
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 
@@ -9,6 +11,11 @@ class Args(Namespace):
 
     def __getitem__(self, name: str) -> Any:
         return vars(self)[name]
+
+    def given_to(self, verb: Callable[..., Any], **other: Any) -> dict[str, Any]:
+        """Return what the function behind a verb takes by keyword of what was given, with `other` instead."""
+        taken = [name for name, one in signature(verb).parameters.items() if one.kind is one.KEYWORD_ONLY]
+        return {name: self[name] for name in taken if name in self} | other
 
 
 def add_weights(parser: ArgumentParser) -> None:

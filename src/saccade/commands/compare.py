@@ -70,7 +70,7 @@ def run(args: Args) -> int:
     from ..comparison.request import Request
     from ..config import ConfigError, parse_settings
     from ..ranges import require_number
-    from ..report.terminal import to_terminal
+    from ..report.document import to_terminal
     from ..training.loop import Interrupted
 
     given: dict[str, Any] = {name: args[name] for name in Request.__dataclass_fields__ if name in args}

@@ -2,12 +2,13 @@
 
 import json
 from argparse import ArgumentParser
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from ..wording import count_of
@@ -99,18 +100,9 @@ def _labels(args: Args) -> int:
     open_device(args.device)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("asking the teacher", total=None)
-        maps, bad = write_labels(
-            args.data,
-            teacher=args.teacher,
-            out=args.out,
-            val=args.val,
-            img_size=args.img_size,
-            top=args.top,
-            values="logits" if args.logits else "probabilities",
-            batch_size=args.batch_size,
-            device=args.device,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+        values = "logits" if args.logits else "probabilities"
+        given = args.given_to(write_labels, values=values, progress=partial(_advance, bar, task))
+        maps, bad = write_labels(args.data, **given)
     for image in bad:
         print(f"cannot be used: {image}")
     print(f"{len(maps)} label maps of {maps.num_classes} classes are in {maps.path}")
@@ -120,8 +112,6 @@ def _labels(args: Args) -> int:
 
 def _check(args: Args) -> int:
     """Print the report on a set; the exit status is 1 if something serious was found."""
-    from functools import partial
-
     from ..config import ConfigError
     from ..data.check import look_through
     from ..data.fix import write_clean
@@ -140,17 +130,9 @@ def _check(args: Args) -> int:
         raise ConfigError(f"--fix {args.fix} was given and is there; name a folder that is not")
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading images", total=None)
-        found = look_through(
-            args.data,
-            val=args.val,
-            min_side=args.min_side,
-            max_pixels=args.max_pixels,
-            workers=args.workers,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-            read_targets=read_targets,
-            columns=columns,
-            task=name,
-        )
+        how = {"read_targets": read_targets, "columns": columns, "task": name}
+        given = args.given_to(look_through, **how, progress=partial(_advance, bar, task))
+        found = look_through(args.data, **given)
     report = found.report
     if args.fix is not None:
         _say_fixed(write_clean(found, args.data, Path(args.fix).expanduser(), columns), quiet=args.json)
@@ -178,6 +160,10 @@ def _check(args: Args) -> int:
             console.print(f"and {len(report.findings) - 50} more: --json prints all")
     console.print("nothing serious was found" if report.ok else "[red]something serious was found[/]")
     return 0 if report.ok or args.fix is not None else 1
+
+
+def _advance(bar: Progress, task: TaskID, done: int, total: int) -> None:
+    bar.update(task, completed=done, total=total)
 
 
 def _say_fixed(fixed: "Fixed", *, quiet: bool) -> None:

@@ -2,7 +2,6 @@
 
 from argparse import ArgumentParser
 from pathlib import Path
-from typing import Any
 
 from . import Args
 
@@ -68,31 +67,16 @@ def run(args: Args) -> int:
         return _over_folds(args)
     from ..evaluation.evaluate import EPSILONS
     from ..evaluation.evaluate import evaluate as run_evaluation
-    from ..report.terminal import to_terminal
+    from ..report.document import to_terminal
 
-    names = (
-        "data",
-        "columns",
-        "task",
-        "robust",
-        "limit",
-        "labels",
-        "subset",
-        "steps",
-        "restarts",
-        "seed",
-        "device",
-        "batch_size",
-        "workers",
-    )
-    given: dict[str, Any] = {name: args[name] for name in (*names, "overwrite", "quiet")}
     first = Path(args.runs[0]).expanduser()
     out = args.out or (first if first.is_dir() else Path()) / "evaluation"
     if args.average:
         from ..averaging import average_weights
 
         args.runs.append(str(average_weights(args.runs, Path(out).with_name("averaged.safetensors"))))
-    result = run_evaluation(args.runs, out=out, epsilons=args.epsilon or EPSILONS, **given)
+    given = args.given_to(run_evaluation, out=out, epsilons=args.epsilon or EPSILONS)
+    result = run_evaluation(args.runs, args.data, **given)
     print(result.to_json() if args.json else to_terminal(result.to_markdown()))
     return 0
 
@@ -103,8 +87,7 @@ def _over_folds(args: Args) -> int:
 
     if len(args.runs) > 1:
         raise ConfigError("several runs were given with --folds; compare them by saccade compare --folds")
-    names = ("folds", "seeds", "repeats", "group", "data", "out", "parallel", "quiet")
     device = None if args.device == "cpu" else args.device
-    result = cross_validate(args.runs[0], device=device, **{name: args[name] for name in names})
+    result = cross_validate(args.runs[0], **args.given_to(cross_validate, device=device))
     print(result.to_json() if args.json else result.to_markdown())
     return 0

@@ -53,17 +53,15 @@ def run(args: Args) -> None:
         explanation = make(
             args.run,
             args.images,
-            **names,
-            against=args.against,
-            data=args.data,
-            samples=args.samples,
-            block=int(args.block) if str(args.block).isdigit() else args.block,
-            epochs=None if args.epochs is None else _numbers("--epochs", args.epochs),
-            heads=args.heads if args.heads in ("mean", "all") else _numbers("--heads", args.heads),
-            estimator=args.cka,
-            method=args.method,
-            device=args.device,
-            progress=lambda what: line.update(f"explaining: {escape(what)}"),
+            **args.given_to(
+                make,
+                **names,
+                block=int(args.block) if str(args.block).isdigit() else args.block,
+                epochs=None if args.epochs is None else _numbers("--epochs", args.epochs),
+                heads=args.heads if args.heads in ("mean", "all") else _numbers("--heads", args.heads),
+                estimator=args.cka,
+                progress=lambda what: line.update(f"explaining: {escape(what)}"),
+            ),
         )
         line.update("writing the page")
         page = explanation.save(out, overwrite=args.overwrite)

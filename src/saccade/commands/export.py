@@ -41,9 +41,8 @@ def run(args: Args) -> None:
     with console.status("exporting") as status:
         done = run_export(
             args.target,
-            formats=args.format or ["onnx"],
+            **args.given_to(run_export, formats=args.format or ["onnx"]),
             progress=lambda text: status.update(escape(text)),
-            **{name: args[name] for name in ("half", "int8", "out", "data", "val", "limit")},
         )
     if args.json:
         print(json.dumps(done.to_dict(), indent=2))

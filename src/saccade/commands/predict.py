@@ -1,7 +1,6 @@
 """`saccade predict`."""
 
 from argparse import ArgumentParser
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -46,9 +45,7 @@ def run(args: Args) -> int:
     from ..deployment.writers import Tally, check_output, printable, write_predictions
 
     check_output(args.out, form=args.form)  # before the model is opened
-    names = ("batch_size", "top", "workers", "device", "null", "max_pixels", "trust")
-    given: dict[str, Any] = {name: args[name] for name in names}
-    predictions = run_predict(args.target, args.images, keep=args.draw is not None, **given)
+    predictions = run_predict(args.target, args.images, **args.given_to(run_predict, keep=args.draw is not None))
     console = Console(stderr=True, soft_wrap=True, highlight=False, quiet=args.quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     last = Tally()
@@ -64,9 +61,8 @@ def run(args: Args) -> int:
             if prediction.problem is not None and tally.bad <= 20:
                 bar.console.print(f"{printable(prediction.name)}: {printable(prediction.problem)}", markup=False)
 
-        writing = {name: args[name] for name in ("out", "form", "top", "draw", "masks")}
         try:
-            tally = write_predictions(predictions, each=each, **writing)
+            tally = write_predictions(predictions, **args.given_to(write_predictions, each=each))
         except KeyboardInterrupt:
             left = f"; what was written is in {last.path}.part" if last.path is not None else ""
             console.print(f"stopped after {count_of(last.asked, 'file')}{left}", markup=False)

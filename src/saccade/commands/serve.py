@@ -1,7 +1,6 @@
 """`saccade serve`."""
 
 from argparse import ArgumentParser
-from typing import Any
 
 from . import Args
 
@@ -36,6 +35,4 @@ def run(args: Args) -> None:
     """Serve until a signal to stop."""
     from ..deployment.serve import serve
 
-    names = ("host", "port", "device", "token", "batch_size", "wait_ms", "queue", "max_bytes", "max_pixels")
-    given: dict[str, Any] = {name: args[name] for name in (*names, "upload_seconds", "trust")}
-    serve(args.targets, browse=args.browse or (), allow_hosts=args.allow_host or (), **given)
+    serve(args.targets, **args.given_to(serve, browse=args.browse or (), allow_hosts=args.allow_host or ()))

@@ -2,7 +2,6 @@
 
 import time
 from argparse import ArgumentParser
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -46,11 +45,10 @@ def run(args: Args) -> int:
     from ..training.loop import Interrupted
     from ..tuning.tune import tune as run_search
 
-    names = ("data", "budget", "task", "model", "recipe", "epochs", "batch_size", "lr", "img_size", "out", "device")
-    given: dict[str, Any] = {name: args[name] for name in (*names, "workers", "overwrite", "quiet")}
-    given["plugins"] = [part for text in args.plugin or [] for part in text.split("+")]
+    plugins = [part for text in args.plugin or [] for part in text.split("+")]
+    given = args.given_to(run_search, plugins=plugins, settings=parse_settings(args["set"] or []), since=BEGUN)
     try:
-        run_search(**given, settings=parse_settings(args["set"] or []), since=BEGUN)
+        run_search(args.data, **given)
     except Interrupted as stop:
         console = Console(stderr=True, soft_wrap=True)
         console.print(f"stopped by {stop}; the same command resumes {escape(str(stop.run))}", highlight=False)

@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 from ..report.document import Block, Text, to_markdown
-from ..report.notebook import show_table
+from ..report.page import show_table
 from ..report.plain import to_json
 from .findings import Findings
 from .tables import at_equal_time, classes, costs, differences, disagreements, disagreements_text

@@ -18,9 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..config import AugmentConfig, ConfigError
-from .erasing import erase_pixels
 from .geometry import ERASE, JITTER, MIX, OPERATIONS, RAND, Geometry, change, draw_uniforms, rand_draws
-from .rand_augment import Step
+from .rand_augment import Step, erase_pixels
 
 
 class Mix(NamedTuple):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .draws import Order, key
+from .image import Fault
 
 SAMPLES = 0x91C7  # keeps the draws of samples apart from others of the same seed and epoch
 
@@ -35,7 +36,7 @@ class Feed(ABC):
         names: of what a batch holds as it was read, in its order; known once a batch was.
         order: of the samples; None for a stream, whose readers make it.
         expand: makes of a batch as it was read what is trained on; on the device, without waiting for it.
-        bad: samples that could not be read so far, name and reason.
+        bad: samples that could not be read so far, by name.
         notes: what a user should know of how the samples are read.
     """
 
@@ -45,7 +46,7 @@ class Feed(ABC):
 
     def __init__(self, expand: Expand) -> None:
         self.expanding = expand
-        self.bad: dict[str, str] = {}
+        self.bad: dict[str, Fault] = {}
         self.notes: list[str] = []
 
     @abstractmethod

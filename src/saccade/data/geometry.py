@@ -115,9 +115,7 @@ class Geometry:
         pad = round(config.pad * width) if config.crop == "pad" else 0
         shift = Shift.draw(draws, pad=pad, flip=config.flip) if config.crop == "pad" or config.flip else None
         crop = identity(draws) if config.crop != "resized" else resized_crops(draws, config)
-        moves = crop
-        for operation in range(operations):
-            moves = moves @ rand_geometry(draws, RAND + 4 * operation, config)
+        moves = rand_moves(crop, draws, config, operations)
         after = reduce(torch.matmul, later) if later else None
         return cls(shift, moves, crop, after, operations > 0, config.crop == "resized" or width != side, side)
 
@@ -284,6 +282,13 @@ def rand_draws(draws: Tensor, purpose: int, config: AugmentConfig) -> tuple[Tens
     strength = ((config.rand_magnitude + config.rand_spread * normal) / 10).clamp(0, 1)
     sign = torch.where(draws[:, purpose + 3] < 0.5, -1.0, 1.0)
     return operation, strength, sign
+
+
+def rand_moves(crop: Tensor, draws: Tensor, config: AugmentConfig, operations: int) -> Tensor:
+    """Return what RandAugment's operations add to crops, B, 3, 3."""
+    for operation in range(operations):
+        crop = crop @ rand_geometry(draws, RAND + 4 * operation, config)
+    return crop
 
 
 def rand_geometry(draws: Tensor, purpose: int, config: AugmentConfig) -> Tensor:

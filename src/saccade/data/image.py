@@ -2,7 +2,6 @@
 
 import io
 import os
-import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -51,7 +50,12 @@ AS_STORED: dict[int, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-LOST = re.compile(r"(?:about|at least) (\d+) (?:image|picture)s? (?:is|are) lost")
+class Fault(NamedTuple):
+    """Why a sample cannot be used: in plain words, in one, and how many samples it stands for."""
+
+    reason: str
+    kind: str = "damaged"
+    samples: int = 1
 
 
 class BadSample(ValueError):  # noqa: N818
@@ -62,22 +66,31 @@ class BadSample(ValueError):  # noqa: N818
         reason: why, in plain words.
         kind: why, in one word: missing, denied, empty, foreign (not an image), truncated, damaged, range (of
             its values), huge; or of what is told of it: mask, box, doubled, no objects, unknown.
+        count: how many samples it stands for: a shard that is cut short stands for many.
     """
 
-    def __init__(self, name: str, reason: str, kind: str = "damaged") -> None:
-        super().__init__(name, reason, kind)  # all, so that it survives the way back from a loader's process
+    def __init__(self, name: str, reason: str, kind: str = "damaged", count: int = 1) -> None:
+        super().__init__(name, reason, kind, count)  # all, so that it survives the way back from a loader's process
         self.name = name
-        self.reason = reason
-        self.kind = kind
+        self.fault = Fault(reason, kind, count)
+
+    @property
+    def reason(self) -> str:
+        """Why, in plain words."""
+        return self.fault.reason
+
+    @property
+    def kind(self) -> str:
+        """Why, in one word."""
+        return self.fault.kind
 
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}"
 
 
-def count_bad(bad: Mapping[str, str]) -> int:
-    """Return how many images some names and reasons stand for: a shard that is cut short stands for many."""
-    found = (LOST.search(reason) for reason in bad.values())
-    return sum(1 if many is None else max(int(many[1]), 1) for many in found)
+def count_bad(bad: Mapping[str, Fault]) -> int:
+    """Return how many samples some names and faults stand for."""
+    return sum(fault.samples for fault in bad.values())
 
 
 class Header(NamedTuple):

@@ -84,7 +84,7 @@ class KeptFeed(ResidentFeed):
 
         found = enumerate(in_threads(read, range(len(self.source)), self.threads))
         self.unreadable = {index: error for index, error in found if error is not None}
-        bad = [(error.name, error.reason) for error in self.unreadable.values()]
+        bad = [(error.name, error.fault) for error in self.unreadable.values()]
         note_bad(self.bad, bad, self.allowed, of=len(self.source))
         self.columns = {name: column.to(self.place) for name, column in columns.items()}
 
@@ -99,7 +99,7 @@ class KeptFeed(ResidentFeed):
                 last = self.unreadable[places[place]]
                 places[place] = replacement(rng_keys[place], attempt, len(self.source))
             else:
-                raise too_many_bad(last.name, last.reason)
+                raise too_many_bad(last.name, last.fault)
         return torch.tensor(places)
 
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from .draws import Order, key, uniform_number
 from .feed import Batch, Expand, Feed, sample_keys, to_device
 from .framing import Encoded, Encoder
-from .image import BadSample, count_bad
+from .image import BadSample, Fault, count_bad
 from .source import Sample, Source, Stream
 
 T = TypeVar("T")
@@ -124,7 +124,7 @@ class StreamFeed(Feed):
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
         """Yield samples and draws."""
-        self._note([(bad.name, bad.reason) for bad in self.stream.lost])
+        self._note([(bad.name, bad.fault) for bad in self.stream.lost])
         self.reading.epoch, self.reading.start = epoch, start
         loader = _loader(self.reading, self.workers, batch_size=None, persistent=False)
         batches = iter(loader)
@@ -133,7 +133,7 @@ class StreamFeed(Feed):
             self._note(bad)
             yield self._named({name: to_device(tensor, self.device) for name, tensor in batch.items()})
 
-    def _note(self, bad: list[tuple[str, str]]) -> None:
+    def _note(self, bad: list[tuple[str, Fault]]) -> None:
         named = self.bad | dict(bad)
         whole = self.samples + count_bad(named) - len(named)  # what a shard has lost is not counted in an epoch
         note_bad(self.bad, bad, self.bad_limit * whole, of=whole)
@@ -144,28 +144,28 @@ def replacement(rng_key: int, attempt: int, length: int) -> int:
     return int(uniform_number(rng_key, INSTEAD + attempt) * length)
 
 
-def too_many_bad(name: str, reason: str) -> TooManyBad:
+def too_many_bad(name: str, fault: Fault) -> TooManyBad:
     """Return what is raised when no replacement can be read either."""
     return TooManyBad(
-        f"{TRIES} images drawn one after another cannot be read, the last {name}: {reason}. Is the data still where "
-        "it was? Bring it back, then resume"
+        f"{TRIES} images drawn one after another cannot be read, the last {name}: {fault.reason}. Is the data still "
+        "where it was? Bring it back, then resume"
     )
 
 
-def note_bad(seen: dict[str, str], bad: list[tuple[str, str]], allowed: float, *, of: int) -> None:
+def note_bad(seen: dict[str, Fault], bad: list[tuple[str, Fault]], allowed: float, *, of: int) -> None:
     """Add unreadable images to those seen, with a warning for each new one, and stop if they are too many."""
-    for name, reason in bad:
+    for name, fault in bad:
         if name not in seen:
-            seen[name] = reason
-            warnings.warn(f"{name} cannot be read and is left out: {reason}", stacklevel=2)
+            warnings.warn(f"{name} cannot be read and is left out: {fault.reason}", stacklevel=2)
+        seen[name] = fault
     check_bad(seen, allowed, of=of)
 
 
-def check_bad(seen: dict[str, str], allowed: float, *, of: int) -> None:
+def check_bad(seen: dict[str, Fault], allowed: float, *, of: int) -> None:
     """Stop if more images cannot be read than are allowed; one always may."""
     count = count_bad(seen)
     if count > max(allowed, 1):
-        first = "; ".join(f"{name}: {reason}" for name, reason in list(seen.items())[:5])
+        first = "; ".join(f"{name}: {fault.reason}" for name, fault in list(seen.items())[:5])
         raise TooManyBad(
             f"{count} of {of} images cannot be read, more than the limit of {allowed:g}: {first}. `saccade data "
             "check` names them all; repair or remove them, or raise data.bad_limit"
@@ -210,7 +210,7 @@ class _Plan:
         return len(self.batches)
 
 
-Read = tuple[Encoded | None, int, list[tuple[str, str]]]  # sample, key, those that could not be read
+Read = tuple[Encoded | None, int, list[tuple[str, Fault]]]  # sample, key, those that could not be read
 
 
 class _Reading(Dataset[Read]):
@@ -224,20 +224,20 @@ class _Reading(Dataset[Read]):
 
     def __getitem__(self, item: tuple[int, int]) -> Read:
         index, rng_key = item
-        bad: list[tuple[str, str]] = []
+        bad: list[tuple[str, Fault]] = []
         for attempt in range(TRIES):
             try:
                 return self.encode(self.source.sample(index), rng_key), rng_key, bad
             except BadSample as error:
-                bad.append((error.name, error.reason))
+                bad.append((error.name, error.fault))
                 index = replacement(rng_key, attempt, len(self.source))
         return None, rng_key, bad
 
-    def collate(self, items: list[Read]) -> tuple[Batch | None, list[tuple[str, str]]]:
+    def collate(self, items: list[Read]) -> tuple[Batch | None, list[tuple[str, Fault]]]:
         return _collate(items, self.encode)
 
 
-def _collate(items: list[Read], encode: Encoder) -> tuple[Batch | None, list[tuple[str, str]]]:
+def _collate(items: list[Read], encode: Encoder) -> tuple[Batch | None, list[tuple[str, Fault]]]:
     samples, rng_keys, bad = zip(*items, strict=True)
     named = [entry for part in bad for entry in part]
     if any(sample is None for sample in samples):
@@ -257,7 +257,7 @@ class _Streaming(IterableDataset[Any]):
         self.seed, self.batch_size, self.rank, self.world = seed, batch_size, rank, world
         self.epoch = self.start = 0
 
-    def __iter__(self) -> Iterator[tuple[Batch, list[tuple[str, str]]]]:
+    def __iter__(self) -> Iterator[tuple[Batch, list[tuple[str, Fault]]]]:
         info = get_worker_info()
         number, workers = (info.id, info.num_workers) if info else (0, 1)
         worker = (number + self.start) % workers  # the loader asks number 0 first: it takes the next batch
@@ -273,9 +273,9 @@ class _Streaming(IterableDataset[Any]):
 
     def _batch(
         self, samples: list[Sample | BadSample], ahead: Sequence[Sample | BadSample]
-    ) -> tuple[Batch, list[tuple[str, str]]]:
+    ) -> tuple[Batch, list[tuple[str, Fault]]]:
         good = [sample for sample in samples if isinstance(sample, Sample)]
-        bad = [(sample.name, sample.reason) for sample in samples if isinstance(sample, BadSample)]
+        bad = [(sample.name, sample.fault) for sample in samples if isinstance(sample, BadSample)]
         instead, first = good, len(good)  # copies of an image are numbered, so that each has draws of its own
         if not good:
             if not (ahead and isinstance(ahead[-1], Sample)):

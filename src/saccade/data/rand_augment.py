@@ -1,4 +1,4 @@
-"""RandAugment as timm's `rand-m9-mstd0.5-inc1` does it: its operations, ranges and probabilities, on whole batches.
+"""RandAugment as timm's `rand-m9-mstd0.5-inc1` and erasing as its `pixel` mode do it, on whole batches.
 
 Images are bytes in floats, rounded after every operation as PIL rounds; most operations are a table of 256 values for
 each channel. Every draw is a function of the image's key (see `draws`).
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..config import AugmentConfig
-from .draws import uniform
+from .draws import MASK, key, stir, uniform
 from .geometry import PURPOSES, change, matrices
 
 OPERATIONS = (
@@ -194,3 +194,52 @@ def luminance(images: Tensor) -> Tensor:
         return images.mean(1, keepdim=True).floor()
     red, green, blue = images.unbind(1)
     return ((19595 * red + 38470 * green + 7471 * blue + 32768) / 65536).floor()[:, None]
+
+
+AREA, ASPECT = (0.02, 1 / 3), (0.3, 1 / 0.3)  # least and most, of the image's area and of height to width
+ATTEMPTS = 10  # boxes that are drawn until one fits
+PIXELS, NOISE = 0x9E1, 0x9E2  # purposes of draws
+
+
+def erase_pixels(images: Tensor, keys: Tensor, probability: float) -> Tensor:
+    """Fill a box with standard normal noise, in a share of the normalised images.
+
+    Args:
+        images: B, C, H, W.
+        keys: of the images' draws, B int64.
+        probability: of an image to be tried; it stays whole if no box fits.
+    """
+    inside = draw_boxes(keys, probability, (images.shape[-2], images.shape[-1]))
+    return change(images, inside.flatten(1).any(1), fill_with_noise, inside, keys)
+
+
+def draw_boxes(keys: Tensor, probability: float, size: tuple[int, int]) -> Tensor:
+    """Return which pixels are erased, bool B, H, W."""
+    height, width = size
+    draws = uniform(key(keys, PIXELS)[:, None], torch.arange(3 + 2 * ATTEMPTS, device=keys.device))
+    areas, aspects = draws[:, 3:].chunk(2, dim=1)  # B, ATTEMPTS
+    area = (AREA[0] + areas * (AREA[1] - AREA[0])) * height * width
+    low, high = math.log(ASPECT[0]), math.log(ASPECT[1])
+    aspect = torch.exp(low + aspects * (high - low))
+    heights, widths = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
+    fits = (heights < height) & (widths < width)
+    first = (fits.cumsum(1) == 0).sum(1, keepdim=True).clamp(max=ATTEMPTS - 1)
+    erased = (draws[:, 0] < probability) & fits.any(1)
+    found = []
+    for length, extents, draw in ((height, heights, draws[:, 1]), (width, widths, draws[:, 2])):
+        extent = extents.gather(1, first)[:, 0]
+        begin = (draw * (length - extent + 1)).floor()
+        place = torch.arange(length, device=keys.device)
+        found.append((place >= begin[:, None]) & (place < (begin + extent)[:, None]))
+    rows, columns = found
+    return rows[:, :, None] & columns[:, None, :] & erased[:, None, None]
+
+
+def fill_with_noise(images: Tensor, inside: Tensor, keys: Tensor) -> Tensor:
+    """Return images with noise where they are erased."""
+    count = images[0].numel()
+    places = stir(torch.arange(count, device=keys.device) & MASK)
+    bits = stir(places ^ key(keys, NOISE)[:, None])  # B, C * H * W: 32 bits, of which two numbers are made
+    radius = (-2 * (((bits >> 16) + 0.5) * 2.0**-16).log()).sqrt()
+    noise = radius * ((bits & 0xFFFF) * (2 * math.pi * 2.0**-16)).cos()
+    return torch.where(inside[:, None], noise.view_as(images).to(images.dtype), images)

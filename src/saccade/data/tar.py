@@ -88,8 +88,11 @@ def shard_entries(
                     continue
                 yield Entry(shard, name, image.offset, image.size, index)
     except (TarError, OSError) as error:
-        reason = f"the rest of the shard cannot be read, {_lost(path, end, usual())}: {error}"
-        yield BadSample(str(path), reason, "truncated")
+        count = _count_lost(path, end, usual())
+        words = f"about {count} images are lost" if count > 1 else "at least 1 image is lost, how many is not known"
+        yield BadSample(
+            str(path), f"the rest of the shard cannot be read, {words}: {error}", "truncated", max(count, 1)
+        )
 
 
 def usual_shard(shards: Sequence[Path]) -> Usual:
@@ -104,11 +107,9 @@ def usual_shard(shards: Sequence[Path]) -> Usual:
     return Usual(0, 0)
 
 
-def _lost(path: Path, end: int, usual: Usual) -> str:
-    """Say how many samples a shard has lost after some byte if it was as long as the longest; `count_bad` reads it."""
-    left = max(usual.size, _size(path)) - end
-    count = round(left / usual.sample) if usual.sample else 0
-    return f"about {count} images are lost" if count > 1 else "at least 1 image is lost, how many is not known"
+def _count_lost(path: Path, end: int, usual: Usual) -> int:
+    """Return how many samples a shard has lost after some byte if it was as long as the longest; 0 if nothing tells."""
+    return round((max(usual.size, _size(path)) - end) / usual.sample) if usual.sample else 0
 
 
 def _size(path: Path) -> int:

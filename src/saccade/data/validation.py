@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from .feed import Batch
 from .framing import Encoded, Encoder, Framing, resize_images
-from .image import BadSample
+from .image import BadSample, Fault
 from .loader import init_worker
 from .source import Source
 
@@ -46,7 +46,7 @@ class Validation:
     ) -> None:
         self.source, self.batch_size, self.device = source, batch_size, device
         self.places = torch.arange(rank, len(source), world)
-        self.bad: dict[str, str] = {bad.name: bad.reason for bad in source.lost}
+        self.bad: dict[str, Fault] = {bad.name: bad.fault for bad in source.lost}
         self.keep, self.kept = keep, list[Batch]()
         array = source.array()
         self.columns: Batch | None = None
@@ -82,10 +82,10 @@ class Validation:
             return
         read: list[Batch] = []
         for batch, bad in self.loader:
-            for name, reason in bad:
+            for name, fault in bad:
                 if name not in self.bad:
-                    self.bad[name] = reason
-                    warnings.warn(f"{name} cannot be read and is not counted: {reason}", stacklevel=2)
+                    self.bad[name] = fault
+                    warnings.warn(f"{name} cannot be read and is not counted: {fault.reason}", stacklevel=2)
             if batch is not None:
                 read += [batch] if self.keep else []
                 yield self._placed(batch)
@@ -116,16 +116,16 @@ class _Reading(Dataset[Any]):
     def __len__(self) -> int:
         return len(self.places)
 
-    def __getitem__(self, item: int) -> tuple[Encoded | None, int, tuple[str, str] | None]:
+    def __getitem__(self, item: int) -> tuple[Encoded | None, int, tuple[str, Fault] | None]:
         place = self.places[item]
         try:
             return self.encode(self.source.sample(place)), place, None
         except BadSample as error:
-            return None, place, (error.name, error.reason)
+            return None, place, (error.name, error.fault)
 
-    def collate(self, items: list[Any]) -> tuple[Batch | None, list[tuple[str, str]]]:
+    def collate(self, items: list[Any]) -> tuple[Batch | None, list[tuple[str, Fault]]]:
         good = [(sample, place) for sample, place, _ in items if sample is not None]
-        bad = [reason for _, _, reason in items if reason is not None]
+        bad = [named for _, _, named in items if named is not None]
         if not good:
             return None, bad
         places = torch.tensor([place for _, place in good], dtype=torch.int64)

@@ -17,7 +17,6 @@ from starlette.routing import Route
 
 from ..report.heat import heat_css
 from ..report.plain import to_json
-from .asked_text import pack_question, read_text, tokens_of
 from .batching import Batcher, ClientGone
 from .browse import RunIndex
 from .explaining import Explainer
@@ -26,6 +25,7 @@ from .limits import Limits, Refusal, Room, Uploads
 from .metrics import CONTENT_TYPE, Metrics
 from .predictor import Predictor
 from .schema import BODY, EXPLAINED, PREDICTED, REFUSALS
+from .texts import pack_question, read_text, tokens_of
 from .upload import Decoder, Form, check_type, read_form
 
 PAGES = {"index.html": "/", "docs.html": "/docs"}  # other files of the page are below /page/
@@ -152,10 +152,10 @@ class ServerState:
     async def read(self, form: Form, served: Served) -> tuple[Any, tuple[int, int]]:
         """Return what a model is asked about, framed or as tokens, and the height and width an image had."""
         if served.predictor.task.reads == "text":
-            text = read_text(form, served.predictor)
+            text = read_text(form.fields, served.predictor)
             return await asyncio.to_thread(tokens_of, text, served.predictor), (0, 0)
         if served.predictor.task.reads == "question":
-            (question,) = read_text(form, served.predictor)
+            (question,) = read_text(form.fields, served.predictor)
             return await self.decode(
                 form, served, lambda pixels: (pack_question(pixels, question, served.predictor), pixels.shape[:2])
             )
@@ -165,7 +165,7 @@ class ServerState:
     async def read_whole(self, form: Form, served: Served) -> Any:
         """Return what a model is asked about as it was given: pixels, or a text."""
         if served.predictor.task.reads == "text":
-            return "\t".join(read_text(form, served.predictor))
+            return "\t".join(read_text(form.fields, served.predictor))
         return await self.decode(form, served, lambda pixels: pixels)
 
     async def decode(self, form: Form, served: Served, then: Callable[[np.ndarray], Any]) -> Any:

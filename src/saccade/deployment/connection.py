@@ -1,4 +1,11 @@
-"""Connections that cannot be held open for nothing, and that finish what was begun when the server stops."""
+"""Connections that cannot be held open for nothing, and that finish what was begun when the server stops.
+
+An ASGI layer comes too late for this: it is called when the headers of a request have arrived, and never hears of
+connections that send none, that are idle, or whose clients take no answer; nor can it close one under another client.
+uvicorn has no settings for it: `timeout_keep_alive` begins after an answer, and `limit_concurrency` refuses newcomers
+where here those give way who use their place least. What a layer can do lies in one: `guard`, `limits`. So uvicorn is
+given, by its setting `http`, a protocol that derives from its own; nothing of it is patched.
+"""
 
 import asyncio
 import heapq

@@ -17,8 +17,7 @@ from ..data.spec import InputSpec
 from ..tasks import Answer, Task
 from .paths import find_paths
 from .predictor import Predictor, open_predictor
-from .questions import QuestionReader
-from .texts import TextReader
+from .texts import QuestionReader, TextReader
 
 KEPT = 640  # longer side of the images that are kept
 Size = tuple[int, int]  # height, width

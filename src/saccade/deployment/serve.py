@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .asked_text import pack_question, tokens_of
 from .browse import RunIndex
 from .explaining import Explainer
 from .guard import loopback_names
 from .limits import Limits
 from .predictor import Predictor, open_predictor
+from .texts import pack_question, tokens_of
 
 if TYPE_CHECKING:
     import uvicorn

@@ -1,18 +1,24 @@
-"""Texts that a model is asked about: given themselves, as lines, in tables, or on standard input."""
+"""Texts and questions about images that a model is asked: as files name them and as a request brings them."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from torch import Tensor
 
+from ..data.image import BadSample, decode
+from ..data.source import Sample
 from ..data.spec import InputSpec
 from ..tasks.opening import find_task
 from ..tasks.text.tables import ENDINGS, read_columns
 from ..tasks.text.tokens import TextError
+from ..tasks.vqa.data import read_questions
+from .limits import Refusal
+from .predictor import Predictor
 
+FIELDS = ("text", "pair")  # of a form: one text, or two
 LINES = (".txt", ".text", ".lines")
 LONGEST = 2**20  # bytes of a line
 NAME = 80  # characters of a text that is its own name
@@ -94,3 +100,92 @@ def read_lines(file: BinaryIO, name: str) -> Iterator[tuple[str, str]]:
         text = line.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape").rstrip("\r\n")
         if text.strip():
             yield f"{name} {number}", text
+
+
+HOW = "give a table with the columns image and question, or lines with an image's path, a tab and a question"
+
+Question = tuple[str, Path, str]  # name, image, question
+
+
+class QuestionReader:
+    """Finds questions and makes tensors of them and their images; what is wrong with one is an answer, not an error.
+
+    Args:
+        spec: of the model.
+        max_pixels: a larger image is bad.
+    """
+
+    def __init__(self, spec: InputSpec, *, max_pixels: int) -> None:
+        self.spec, self.kind, self.max_pixels = spec, find_task(spec.task), max_pixels
+
+    def __call__(self, item: Question) -> Read:
+        """Return an image and a question as one tensor."""
+        name, path, question = item
+        kind: Any = self.kind
+        try:
+            image = decode(path, name=name, max_pixels=self.max_pixels)
+            packed = kind.pack_sample(Sample({"image": image, "text": question}, None, path.name), self.spec)
+            return name, packed, None, (image.shape[0], image.shape[1]), None
+        except BadSample as error:
+            return name, None, None, (0, 0), error.reason
+        except (TextError, MemoryError) as error:
+            return name, None, None, (0, 0), str(error) or "there is not enough memory to decode it"
+
+    def find(self, given: Iterable[str | Path], *, stdin: BinaryIO | None = None) -> Iterator[Question]:
+        """Yield questions with their images; paths in a table are relative to it, others to where one is.
+
+        Args:
+            given: tables, files of lines (.txt), lines themselves, or `-` for lines on standard input.
+            stdin: to read in the place of standard input.
+        """
+        for item in given:
+            path = Path(item)
+            if str(item) == "-":
+                for name, line in read_lines(stdin or sys.stdin.buffer, "line"):
+                    yield _parted(line, name)
+            elif path.suffix.lower() in LINES and "\t" not in str(item):
+                with path.open("rb") as file:
+                    for name, line in read_lines(file, path.name):
+                        yield _parted(line, name)
+            elif path.suffix.lower() in ENDINGS and "\t" not in str(item):
+                for row, (image, question) in enumerate(read_questions(read_columns(path), path), 1):
+                    yield f"{path.name} {row}", path.parent / image, question
+            else:
+                yield _parted(str(item), str(item)[:80].replace("\t", " "))
+
+
+def _parted(line: str, name: str) -> Question:
+    image, tab, question = line.partition("\t")
+    if not tab or not image.strip() or not question.strip():
+        raise ValueError(f"{name!r} is no image with a question; {HOW}")
+    return name, Path(image.strip()), question.strip()
+
+
+def read_text(fields: Mapping[str, str], predictor: Predictor) -> tuple[str, ...]:
+    """Return the one or two texts that a model is asked about; of a model that reads images too, the question."""
+    wanted = FIELDS[: len(predictor.spec.extra.get("columns", ["question"]))]
+    missing = [name for name in wanted if not fields.get(name)]
+    if missing:
+        raise Refusal(422, f"{predictor.name} reads {' and '.join(wanted)}; {' and '.join(missing)} has no letters")
+    extra = [name for name in FIELDS if fields.get(name) and name not in wanted]
+    if extra:
+        raise Refusal(422, f"{predictor.name} reads one text; {extra[0]} was sent as well: leave it out")
+    return tuple(fields[name] for name in wanted)
+
+
+def tokens_of(texts: tuple[str, ...], predictor: Predictor) -> Tensor:
+    """Return texts as tokens; what the model cannot be asked is refused."""
+    kind: Any = predictor.task
+    try:
+        return kind.pack_text(texts, predictor.spec, name="the text")
+    except TextError as error:
+        raise Refusal(422, str(error)) from None
+
+
+def pack_question(pixels: np.ndarray, question: str, predictor: Predictor) -> Tensor:
+    """Return an image, H, W, 3, and a question about it as one tensor; what the model cannot be asked is refused."""
+    kind: Any = predictor.task
+    try:
+        return kind.pack_sample(Sample({"image": pixels, "text": question}, None, "the question"), predictor.spec)
+    except TextError as error:
+        raise Refusal(422, str(error)) from None

@@ -14,11 +14,12 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from ..data.image import BadSample, decode, header
 from .limits import Limits, Refusal
+from .texts import FIELDS
 
 KINDS = ("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp", "image/tiff")
 ALIASES = ("image/jpg", "image/pjpeg", "image/apng", "image/x-png", "image/x-ms-bmp", "image/x-bmp")
 UNSAID = ("", "application/octet-stream")  # the contents tell
-TEXTS, TEXT_BYTES = ("text", "pair"), 65536
+TEXT_BYTES = 65536
 PARTS, HEADER_BYTES, FIELD_BYTES, BOUNDARY_BYTES, NAME = 16, 4096, 1024, 70, 100
 STATUS = {"huge": 413, "foreign": 415}  # of a bad image; the others, which are damage, are 422
 SILENT = logging.Logger("silent", logging.CRITICAL + 1)  # clients do not write the server's log
@@ -123,7 +124,7 @@ def read_form(body: bytes, content_type: str) -> Form:
                 raise Refusal(
                     422, f"the field {name[:NAME]!r} holds a file; send the image in the field `file`, -F file=@NAME"
                 )
-            most, size = TEXT_BYTES if name in TEXTS else FIELD_BYTES, len(part.data)
+            most, size = TEXT_BYTES if name in FIELDS else FIELD_BYTES, len(part.data)
             if size > most:
                 raise Refusal(400, f"the field {name[:NAME]!r} has {size} bytes; at most {most} are taken")
             fields[name] = _text(part.data).strip()

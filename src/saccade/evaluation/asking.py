@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..data.draws import seed_of
 from ..data.feed import Batch
+from ..data.image import Fault
 from ..data.source import Source
 from ..data.split import identity
 from ..data.validation import Validation
@@ -111,7 +112,7 @@ def ask_all(
     workers: int,
     seed: int,
     bars: Bars,
-) -> tuple[np.ndarray, dict[str, str]]:
+) -> tuple[np.ndarray, dict[str, Fault]]:
     """Ask every model about every sample under every condition, and let its judge take the answers.
 
     Args:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..data.image import count_bad
+from ..data.image import Fault, count_bad
 from ..data.source import Source
 from ..data.split import abbreviate
 from .asking import Bars, FramedImages, ask_all
@@ -16,8 +16,7 @@ from .classes.judge import ClassJudge
 from .classes.options import ClassOptions, read_options
 from .findings import Evaluated, Example
 from .judge import Judge
-from .masks import MaskJudge
-from .objects import ObjectJudge
+from .masks import MaskJudge, ObjectJudge
 from .opening import EvaluatedModel, EvaluatedSet, EvaluationError, choose, open_models, open_set
 from .result import FOLDER, Evaluation
 from .robust import Condition, corruptions, occlusions
@@ -236,7 +235,7 @@ def _examples(model: EvaluatedModel, source: Source, seed: int) -> tuple[Example
     return (Example("as it is", plain), *(Example(c.title, c.change(plain, rng_key=rng_keys[0])) for c in shown))
 
 
-def _bad_notes(bad: dict[str, str]) -> list[str]:
+def _bad_notes(bad: dict[str, Fault]) -> list[str]:
     count = count_bad(bad)
     text = "1 sample could not be read and is" if count == 1 else f"{count} samples could not be read and are"
     return [f"{text} not counted: {abbreviate(sorted(bad))}"] if bad else []

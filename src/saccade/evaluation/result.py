@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import OwnFolder, whole_folder, write_text
-from ..report.notebook import show_table
+from ..report.page import show_table
 from ..report.plain import to_json
 from ..report.tally import Score
 from ..tasks.metric import MetricSpec

@@ -15,7 +15,7 @@ from ..plugins.tokens import HostError, find_host
 from ..report.markup import shorten
 from ..tasks import Answer
 from .capture import Captured, capture
-from .opening import ImageLike, open_target, read_images, read_samples, to_pixels
+from .opening import ImageLike, SpecTokenizer, open_target, open_text_run, read_images, read_samples, to_pixels
 from .outputs import BEST, Text, find_logits, is_dense, name_answers, read_output, read_text
 from .recording import Recorded, eval_mode, record
 from .request import (
@@ -35,7 +35,6 @@ from .request import (
     same_question,
 )
 from .result import Explanation
-from .texts import SpecTokenizer, open_text_run
 from .view import ExplainedSample, Shares, shares_of
 
 BATCH = 8  # images in a batch

@@ -7,7 +7,7 @@ from typing import Any
 from PIL import Image
 
 from ..files import OwnFolder, whole_folder
-from ..report.notebook import show_page
+from ..report.page import show_page
 from ..tasks import Answer
 from .page import render
 from .view import Explained, ExplainedSample, Figure, View

@@ -159,9 +159,7 @@ class ResNetEmbed(TokenEmbed):
     """Three residual bottlenecks of 256 channels."""
 
     def __init__(self, *, in_chans: int = 3, embed_dim: int = 240, stride: int = 16) -> None:
-        widths = (STEM, 256, 256)
-        blocks: list[nn.Module] = [Bottleneck(w, stride=1 + h) for w, h in zip(widths, halvings(stride), strict=True)]
-        super().__init__(blocks, 256, in_chans=in_chans, embed_dim=embed_dim, stride=stride)
+        super().__init__(_three(Bottleneck, 256, stride), 256, in_chans=in_chans, embed_dim=embed_dim, stride=stride)
 
 
 class Bottleneck(nn.Module):
@@ -191,9 +189,7 @@ class InceptionEmbed(TokenEmbed):
     """Three inception blocks of 128 channels."""
 
     def __init__(self, *, in_chans: int = 3, embed_dim: int = 240, stride: int = 16) -> None:
-        widths = (STEM, 128, 128)
-        blocks: list[nn.Module] = [Inception(w, stride=1 + h) for w, h in zip(widths, halvings(stride), strict=True)]
-        super().__init__(blocks, 128, in_chans=in_chans, embed_dim=embed_dim, stride=stride)
+        super().__init__(_three(Inception, 128, stride), 128, in_chans=in_chans, embed_dim=embed_dim, stride=stride)
 
 
 class Inception(nn.Module):
@@ -209,6 +205,11 @@ class Inception(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return B, 128, H', W'."""
         return torch.cat([self.branch0(x), self.branch1(x), self.branch2(x), self.branch3(x)], dim=1)
+
+
+def _three(block: Callable[..., nn.Module], width: int, stride: int) -> list[nn.Module]:
+    """Return three blocks in a row, the first on the stem."""
+    return [block(w, stride=1 + h) for w, h in zip((STEM, width, width), halvings(stride), strict=True)]
 
 
 class ConvUnit(nn.Module):

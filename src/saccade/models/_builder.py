@@ -1,5 +1,6 @@
 """Plumbing between our classes and timm's registry."""
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -36,15 +37,17 @@ def default_cfg(img_size: int = 224, *, stride: int | None = None, **overrides: 
     }
 
 
-def build(cls: type[BackboneT], variant: str, pretrained: bool = False, **kwargs: Any) -> BackboneT:
+def build(cls: type[BackboneT], variant: str, pretrained: bool, given: Mapping[str, Any], **defaults: Any) -> BackboneT:
     """Build `cls` the way timm builds its own models.
 
     Args:
         cls: the family's class.
         variant: registered name.
         pretrained: weights to load must be named by the caller (`pretrained_cfg_overlay`), none are hosted.
-        kwargs: timm's builder options and the constructor's arguments.
+        given: timm's builder options and the constructor's arguments.
+        defaults: of the variant; what is given wins.
     """
+    kwargs = {**defaults, **given}
     stride = kwargs.pop("output_stride", 32)  # Hugging Face's TimmBackbone always passes it
     if stride != 32:
         raise ValueError(f"output_stride={stride} was asked of {variant}; its strides are fixed, leave it out")

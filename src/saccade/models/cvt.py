@@ -261,5 +261,4 @@ default_cfgs = generate_default_cfgs({"cvt_13": default_cfg(stride=16, first_con
 @register_model
 def cvt_13(pretrained: bool = False, **kwargs: Any) -> CvT:
     """CvT-13: 1, 2 and 10 blocks of width 64, 192 and 384; 20 M parameters."""
-    args: dict[str, Any] = {"dims": (64, 192, 384), "depths": (1, 2, 10), "num_heads": (1, 3, 6)}
-    return build(CvT, "cvt_13", pretrained, **dict(args, **kwargs))
+    return build(CvT, "cvt_13", pretrained, kwargs, dims=(64, 192, 384), depths=(1, 2, 10), num_heads=(1, 3, 6))

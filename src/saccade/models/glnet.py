@@ -308,54 +308,47 @@ default_cfgs = generate_default_cfgs(
 @register_model
 def glnet_nano(pretrained: bool = False, **kwargs: Any) -> GLNet:
     """GLNet for small images: three stages from patches of two pixels; 2.8 M parameters."""
-    args = dict(NANO_LAYOUT, **kwargs)
-    args.setdefault("out_indices", tuple(range(len(args["dims"]))))
-    return build(GLNet, "glnet_nano", pretrained, **args)
+    stages = len(kwargs.get("dims", NANO_LAYOUT["dims"]))
+    return build(GLNet, "glnet_nano", pretrained, kwargs, **NANO_LAYOUT, out_indices=tuple(range(stages)))
 
 
 @register_model
 def glnet_stl(pretrained: bool = False, **kwargs: Any) -> GLNet:
     """GLNet-STL, in the layout of Swin-T: GLMix in three stages, attention in the last; 30.3 M parameters."""
-    return build(GLNet, "glnet_stl", pretrained, **dict(SWIN_TINY_LAYOUT, **kwargs))
+    return build(GLNet, "glnet_stl", pretrained, kwargs, **SWIN_TINY_LAYOUT)
 
 
 @register_model
 def glnet_stl_paramslot(pretrained: bool = False, **kwargs: Any) -> GLNet:
     """GLNet-STL with learned initial slots; 30.5 M parameters."""
-    args = dict(SWIN_TINY_LAYOUT, slots="learned")
-    return build(GLNet, "glnet_stl_paramslot", pretrained, **dict(args, **kwargs))
+    return build(GLNet, "glnet_stl_paramslot", pretrained, kwargs, **SWIN_TINY_LAYOUT, slots="learned")
 
 
 @register_model
 def glnet_4g(pretrained: bool = False, **kwargs: Any) -> GLNet:
     """GLNet-4G: widths 64 to 512, 30 blocks; 27.0 M parameters."""
-    args = {"dims": (64, 128, 256, 512)}
-    return build(GLNet, "glnet_4g", pretrained, **dict(args, **kwargs))
+    return build(GLNet, "glnet_4g", pretrained, kwargs, dims=(64, 128, 256, 512))
 
 
 @register_model
 def glnet_9g(pretrained: bool = False, **kwargs: Any) -> GLNet:
     """GLNet-9G: widths 96 to 768, 30 blocks; 60.0 M parameters."""
-    args = {"dims": (96, 192, 384, 768)}
-    return build(GLNet, "glnet_9g", pretrained, **dict(args, **kwargs))
+    return build(GLNet, "glnet_9g", pretrained, kwargs, dims=(96, 192, 384, 768))
 
 
 @register_model
 def glnet_16g(pretrained: bool = False, **kwargs: Any) -> GLNet:
     """GLNet-16G: widths 128 to 1024, 30 blocks with layer scale; 106.1 M parameters."""
-    args = {"dims": (128, 256, 512, 1024), "layer_scale": 1e-4}
-    return build(GLNet, "glnet_16g", pretrained, **dict(args, **kwargs))
+    return build(GLNet, "glnet_16g", pretrained, kwargs, dims=(128, 256, 512, 1024), layer_scale=1e-4)
 
 
 @register_model
 def glnet_4g_tl(pretrained: bool = False, **kwargs: Any) -> GLNet:
     """GLNet-4G for token labelling (published as glnet_4g_tklb); 27.5 M parameters."""
-    args = {"dims": (64, 128, 256, 512), "token_label": True}
-    return build(GLNet, "glnet_4g_tl", pretrained, **dict(args, **kwargs))
+    return build(GLNet, "glnet_4g_tl", pretrained, kwargs, dims=(64, 128, 256, 512), token_label=True)
 
 
 @register_model
 def glnet_9g_tl(pretrained: bool = False, **kwargs: Any) -> GLNet:
     """GLNet-9G for token labelling (published as glnet_9g_tklb); 60.8 M parameters."""
-    args = {"dims": (96, 192, 384, 768), "token_label": True}
-    return build(GLNet, "glnet_9g_tl", pretrained, **dict(args, **kwargs))
+    return build(GLNet, "glnet_9g_tl", pretrained, kwargs, dims=(96, 192, 384, 768), token_label=True)

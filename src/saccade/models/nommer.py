@@ -346,19 +346,19 @@ default_cfgs = generate_default_cfgs(
 @register_model
 def nommer_tiny(pretrained: bool = False, **kwargs: Any) -> NomMer:
     """NomMer-T: width 96, 14 blocks, bottlenecks of half the width."""
-    args = {"embed_dim": 96, "depths": (2, 2, 8, 2), "cnn_reduction": 2, "drop_path_rate": 0.1}
-    return build(NomMer, "nommer_tiny", pretrained, **dict(args, **kwargs))
+    size = {"embed_dim": 96, "depths": (2, 2, 8, 2), "cnn_reduction": 2, "drop_path_rate": 0.1}
+    return build(NomMer, "nommer_tiny", pretrained, kwargs, **size)
 
 
 @register_model
 def nommer_small(pretrained: bool = False, **kwargs: Any) -> NomMer:
     """NomMer-S: width 96, 32 blocks, bottlenecks of a quarter of the width."""
-    args = {"embed_dim": 96, "depths": (6, 6, 16, 4), "cnn_reduction": 4, "drop_path_rate": 0.3}
-    return build(NomMer, "nommer_small", pretrained, **dict(args, **kwargs))
+    size = {"embed_dim": 96, "depths": (6, 6, 16, 4), "cnn_reduction": 4, "drop_path_rate": 0.3}
+    return build(NomMer, "nommer_small", pretrained, kwargs, **size)
 
 
 @register_model
 def nommer_base(pretrained: bool = False, **kwargs: Any) -> NomMer:
     """NomMer-B: width 128, 32 blocks, bottlenecks of a quarter of the width."""
-    args = {"embed_dim": 128, "depths": (6, 6, 16, 4), "cnn_reduction": 4, "drop_path_rate": 0.5}
-    return build(NomMer, "nommer_base", pretrained, **dict(args, **kwargs))
+    size = {"embed_dim": 128, "depths": (6, 6, 16, 4), "cnn_reduction": 4, "drop_path_rate": 0.5}
+    return build(NomMer, "nommer_base", pretrained, kwargs, **size)

@@ -225,57 +225,26 @@ default_cfgs = generate_default_cfgs(
 @register_model
 def sot_7(pretrained: bool = False, **kwargs: Any) -> SoT:
     """Seven layers for 112-pixel images: the model of the paper's ablations."""
-    args: dict[str, Any] = {
-        "img_size": 112,
-        "embed_dim": 256,
-        "depth": 7,
-        "num_heads": 4,
-        "mlp_ratio": 2.0,
-        "cov_heads": 6,
-        "cov_dim": 14,
-    }
-    return build(SoT, "sot_7", pretrained, **dict(args, **kwargs))
+    size = {"img_size": 112, "embed_dim": 256, "depth": 7, "num_heads": 4, "mlp_ratio": 2.0, "cov_dim": 14}
+    return build(SoT, "sot_7", pretrained, kwargs, **size)
 
 
 @register_model
 def sot_tiny(pretrained: bool = False, **kwargs: Any) -> SoT:
     """Twelve layers, 8 M parameters."""
-    args: dict[str, Any] = {
-        "embed_dim": 240,
-        "depth": 12,
-        "num_heads": 4,
-        "mlp_ratio": 2.5,
-        "cov_heads": 6,
-        "cov_dim": 14,
-    }
-    return build(SoT, "sot_tiny", pretrained, **dict(args, **kwargs))
+    size = {"embed_dim": 240, "depth": 12, "num_heads": 4, "mlp_ratio": 2.5, "cov_dim": 14}
+    return build(SoT, "sot_tiny", pretrained, kwargs, **size)
 
 
 @register_model
 def sot_small(pretrained: bool = False, **kwargs: Any) -> SoT:
     """Fourteen layers, 27 M parameters."""
-    args: dict[str, Any] = {
-        "embed_dim": 384,
-        "depth": 14,
-        "num_heads": 6,
-        "mlp_ratio": 3.5,
-        "cov_heads": 6,
-        "cov_dim": 24,
-        "rep_drop": 0.5,
-    }
-    return build(SoT, "sot_small", pretrained, **dict(args, **kwargs))
+    size = {"embed_dim": 384, "depth": 14, "num_heads": 6, "mlp_ratio": 3.5, "cov_dim": 24, "rep_drop": 0.5}
+    return build(SoT, "sot_small", pretrained, kwargs, **size)
 
 
 @register_model
 def sot_base(pretrained: bool = False, **kwargs: Any) -> SoT:
     """Twenty-four layers, 77 M parameters."""
-    args: dict[str, Any] = {
-        "embed_dim": 528,
-        "depth": 24,
-        "num_heads": 8,
-        "mlp_ratio": 3.0,
-        "cov_heads": 6,
-        "cov_dim": 38,
-        "rep_drop": 0.7,
-    }
-    return build(SoT, "sot_base", pretrained, **dict(args, **kwargs))
+    size = {"embed_dim": 528, "depth": 24, "num_heads": 8, "mlp_ratio": 3.0, "cov_dim": 38, "rep_drop": 0.7}
+    return build(SoT, "sot_base", pretrained, kwargs, **size)

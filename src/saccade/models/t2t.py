@@ -192,26 +192,22 @@ default_cfgs = generate_default_cfgs(
 @register_model
 def t2t_vit_7(pretrained: bool = False, **kwargs: Any) -> T2TViT:
     """T2T-ViT-7: 7 blocks of width 256; 4.3 M parameters."""
-    args: dict[str, Any] = {"embed_dim": 256, "depth": 7, "num_heads": 4, "mlp_ratio": 2.0}
-    return build(T2TViT, "t2t_vit_7", pretrained, **dict(args, **kwargs))
+    return build(T2TViT, "t2t_vit_7", pretrained, kwargs, embed_dim=256, depth=7, num_heads=4, mlp_ratio=2.0)
 
 
 @register_model
 def t2t_vit_12(pretrained: bool = False, **kwargs: Any) -> T2TViT:
     """T2T-ViT-12: 12 blocks of width 256; 6.9 M parameters."""
-    args: dict[str, Any] = {"embed_dim": 256, "depth": 12, "num_heads": 4, "mlp_ratio": 2.0}
-    return build(T2TViT, "t2t_vit_12", pretrained, **dict(args, **kwargs))
+    return build(T2TViT, "t2t_vit_12", pretrained, kwargs, embed_dim=256, depth=12, num_heads=4, mlp_ratio=2.0)
 
 
 @register_model
 def t2t_vit_14(pretrained: bool = False, **kwargs: Any) -> T2TViT:
     """T2T-ViT-14: 14 blocks of width 384; 21.5 M parameters."""
-    args: dict[str, Any] = {"embed_dim": 384, "depth": 14, "num_heads": 6, "mlp_ratio": 3.0}
-    return build(T2TViT, "t2t_vit_14", pretrained, **dict(args, **kwargs))
+    return build(T2TViT, "t2t_vit_14", pretrained, kwargs, embed_dim=384, depth=14, num_heads=6, mlp_ratio=3.0)
 
 
 @register_model
 def t2t_vit_24(pretrained: bool = False, **kwargs: Any) -> T2TViT:
     """T2T-ViT-24: 24 blocks of width 512; 64.1 M parameters."""
-    args: dict[str, Any] = {"embed_dim": 512, "depth": 24, "num_heads": 8, "mlp_ratio": 3.0}
-    return build(T2TViT, "t2t_vit_24", pretrained, **dict(args, **kwargs))
+    return build(T2TViT, "t2t_vit_24", pretrained, kwargs, embed_dim=512, depth=24, num_heads=8, mlp_ratio=3.0)

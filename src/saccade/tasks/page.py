@@ -9,12 +9,14 @@ import numpy as np
 from ..data.image import BadSample
 from ..data.source import Source
 from ..report.image import encode_image
-from ..report.markup import Html, join, shorten, tag
-from ..report.page import Section, paragraph
+from ..report.markup import Child, Html, join, shorten, tag
+from ..report.page import Section, paragraph, table
+from ..report.rows import Interval, share_chart
 from .metric import PLACE, MetricSpec
 
 NAME = 120  # characters of a name
 IMAGES = 24
+CHARTED = 60  # outputs in a chart
 RESAMPLES = 400
 
 
@@ -112,11 +114,15 @@ class Page:
         """Return name, value and remark of the numbers at the head of the page."""
         found = []
         for spec in shown.metrics:
-            value = shown.value(spec.name)
-            if value is not None:
-                remark = f"chance: {spec.show(spec.chance)}" if spec.chance is not None else ""
+            value, remark = shown.value(spec.name), cls.remark(shown, spec)
+            if value is not None and remark is not None:
                 found.append((spec.words.capitalize(), spec.show(value), remark))
         return found
+
+    @classmethod
+    def remark(cls, shown: Shown, spec: MetricSpec) -> str | None:  # noqa: ARG003
+        """Return what is said beside a metric's number; None leaves the metric out."""
+        return f"chance: {spec.show(spec.chance)}" if spec.chance is not None else ""
 
     @classmethod
     def about(cls, shown: Shown) -> Html | None:
@@ -127,6 +133,43 @@ class Page:
     def sections(cls, shown: Shown) -> list[Section]:  # noqa: ARG003
         """Return the task's own sections."""
         return []
+
+
+def output_section(
+    rows: Sequence[tuple[float, Sequence[Child]]],
+    chart: list[Interval],
+    head: Sequence[str],
+    *,
+    title: str,
+    caption: str,
+    measure: str,
+    remark: str,
+    over: str = "samples",
+) -> Section:
+    """Return a section on every output by itself, worst first: a chart of intervals and a table.
+
+    Args:
+        rows: what a row is sorted by, and its cells, the output's name first.
+        chart: the interval of every output that has one.
+        head: names of the columns; the first says what an output is.
+        title: of the section.
+        caption: of the table.
+        measure: what the intervals are of.
+        remark: what the chart's remarks tell.
+        over: what was resampled.
+    """
+    drawn = share_chart(
+        sorted(chart, key=lambda row: row.mean)[:CHARTED],
+        title=f"{measure} by {head[0].lower()}, worst first",
+        name_label=head[0],
+        remark_label=remark,
+        measure=measure,
+    )
+    cells = [cells for _, cells in sorted(rows, key=lambda row: row[0])]
+    numbers = table(head, cells, caption=caption, numeric=range(1, len(head)))
+    about = paragraph(f"The whisker is the 95% interval over validation {over}, by resampling them.")
+    key = "labels" if head[0] == "Label" else "classes"
+    return Section(key, title, join(about, drawn if chart else None, numbers))
 
 
 def worst_section(shown: Shown, losses: np.ndarray, tell: Callable[[Shown, int], list[Html]]) -> Section:

@@ -361,15 +361,10 @@ class Task(nn.Module):
         raise NotImplementedError
 
     @classmethod
-    def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:
-        """Return an answer's cells in such a table, texts and numbers: the names and shares of its first rows."""
-        cells: list[str | float] = [cell for name, _, share in answer.rows[:top] for cell in (name, share or 0.0)]
-        return cells + [""] * (len(cls.table_head(spec, top=top)) - len(cells))
-
-    @classmethod
     def table_rows(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[list[str | float]]:
-        """Return an answer's rows in such a table: one, unless an answer has parts of equal right."""
-        return [cls.table_row(answer, spec, top=top)]
+        """Return an answer's rows in such a table, one unless it has parts of equal right: its likeliest and shares."""
+        cells: list[str | float] = [cell for name, _, share in answer.rows[:top] for cell in (name, share or 0.0)]
+        return [cells + [""] * (len(cls.table_head(spec, top=top)) - len(cells))]
 
     @classmethod
     def paint(cls, pixels: np.ndarray, answer: Answer) -> np.ndarray:
@@ -379,7 +374,7 @@ class Task(nn.Module):
     @classmethod
     def line_record(cls, answer: Answer) -> dict[str, Any]:
         """Return an answer as a line of JSON holds it, beside the sample's name."""
-        return answer.record
+        return {name: value for name, value in answer.record.items() if name != "outputs"}
 
     @classmethod
     def served_record(cls, answer: Answer) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from ..config import TrainConfig
 from ..data.feed import Expand
-from ..data.image import count_bad
+from ..data.image import Fault, count_bad
 from ..data.loader import check_bad
 from ..data.validation import Validation
 from ..freezing import still
@@ -278,8 +279,8 @@ class Loop(Step):
         self.stale = record["stale"]
         if record["scaler"] and self.scaler.is_enabled():  # only where both are in half precision
             self.scaler.load_state_dict(record["scaler"])
-        self.feed.bad.update(record["bad"])
-        self.parts.validation.bad.update(record["bad_validation"])
+        self.feed.bad.update(_faults(record["bad"]))
+        self.parts.validation.bad |= _faults(record["bad_validation"]) | self.parts.validation.bad
         if self.world.is_main:
             self.totals.copy_(state.tensors["totals"])
             self.run.forget_after(self.epoch)
@@ -315,3 +316,8 @@ def validate(task: Task, validation: Validation, expand: Expand, world: World) -
     metrics.join(world.gather(metrics.state()))
     world.unite(validation.bad)
     return metrics
+
+
+def _faults(record: Mapping[str, Any]) -> dict[str, Fault]:
+    """Return what a state says could not be read; earlier versions kept the reason alone."""
+    return {name: Fault(why) if isinstance(why, str) else Fault(*why) for name, why in record.items()}

@@ -23,7 +23,7 @@ class World(Processes):
     def wait(self) -> None:
         """Return when all processes have come here."""
 
-    def unite(self, found: dict[str, str]) -> None:
+    def unite(self, found: dict[str, Any]) -> None:
         """Add to what this process found what the others did; all call this."""
         for other in self.gather(dict(found)):
             found.update(other)

@@ -19,7 +19,7 @@ from ..data.open import Data
 from ..data.source import Stream
 from ..durations import parse_duration
 from ..files import free_name, write_text
-from ..report.notebook import show_facts
+from ..report.page import show_facts
 from ..runs import Run, RunError
 from ..scores import save_scores
 from ..state import load_state
@@ -257,9 +257,14 @@ def _fit(loop: Loop) -> dict[str, Any]:
         loop.feed.close()
         loop.parts.validation.close()
         if loop.world.is_main:
-            bad = loop.feed.bad | loop.parts.validation.bad
+            bad = _reasons(loop)
             with suppress(OSError):  # a full disk has a message of its own
                 write_text(loop.run.bad_file, json.dumps(bad, indent=1, ensure_ascii=False))
+
+
+def _reasons(loop: Loop) -> dict[str, str]:
+    """Return why samples could not be read, by their names."""
+    return {name: fault.reason for name, fault in (loop.feed.bad | loop.parts.validation.bad).items()}
 
 
 def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overwrite: bool) -> Run:
@@ -318,11 +323,11 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
             "validation": {"samples": len(measured), "fingerprint": parts.identity["validation"][1]},
             "data": parts.data.name,
             "classes": list(parts.spec.outputs),
-            "bad_samples": loop.feed.bad | parts.validation.bad,
+            "bad_samples": _reasons(loop),
         }
         write_text(run.path / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False))
         report = _report(run, parts)
-        epochs, bad = count_of(loop.epoch, "epoch"), count_bad(summary["bad_samples"])
+        epochs, bad = count_of(loop.epoch, "epoch"), count_bad(loop.feed.bad | parts.validation.bad)
         loop.console.close(
             f"{loop.config.model.name} on {parts.data.name}",
             {

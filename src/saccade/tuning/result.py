@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from ..config import TrainConfig, overlay
-from ..report.notebook import show_facts
+from ..report.page import show_facts
 from ..tasks.metric import MetricSpec
 from .search import Attempt
 

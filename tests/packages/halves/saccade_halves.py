@@ -93,8 +93,8 @@ class Halves(Task):
         return list(spec.outputs)
 
     @classmethod
-    def table_row(cls, answer, spec, *, top=5):
-        return [f"{value:.4f}" for value in answer.record["halves"].values()]
+    def table_rows(cls, answer, spec, *, top=5):
+        return [[f"{value:.4f}" for value in answer.record["halves"].values()]]
 
 
 class Dim(Around):

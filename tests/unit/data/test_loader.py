@@ -103,7 +103,7 @@ def test_bad_images_are_replaced_by_others_in_the_same_way_every_time(spoiled):
     second.close()
     assert first.bad == second.bad
     assert set(first.bad) == {"train/class0/000.png", "train/class1/001.png"}
-    assert all("truncated" in reason for reason in first.bad.values())
+    assert all(fault.kind == "truncated" for fault in first.bad.values())
 
 
 def test_replacement_is_a_whole_image_with_its_own_label(spoiled):

@@ -8,9 +8,8 @@ from scipy.stats import binomtest, chisquare, ks_2samp, kstest
 from saccade.config import AugmentConfig, ConfigError
 from saccade.data.augment import Augment
 from saccade.data.draws import key
-from saccade.data.erasing import draw_boxes, erase_pixels
 from saccade.data.geometry import Geometry, draw_uniforms
-from saccade.data.rand_augment import NONE, NUMBER, OPERATIONS, Step
+from saccade.data.rand_augment import NONE, NUMBER, OPERATIONS, Step, draw_boxes, erase_pixels
 from support import timm_augment as theirs
 
 TIMM = {

@@ -171,7 +171,7 @@ def test_missing_shard_is_reported_and_others_go_on(tmp_path):
 
 
 def lost(samples):
-    return count_bad({bad.name: bad.reason for bad in samples if isinstance(bad, BadSample)})
+    return count_bad({bad.name: bad.fault for bad in samples if isinstance(bad, BadSample)})
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.6])

@@ -280,8 +280,8 @@ class Span(Task):
         return ["low", "high"]
 
     @classmethod
-    def table_row(cls, answer, spec, *, top=5):
-        return answer.record["span"]
+    def table_rows(cls, answer, spec, *, top=5):
+        return [answer.record["span"]]
 
 
 class Spans(Predictor):

@@ -1,4 +1,4 @@
-from saccade.report.terminal import to_terminal
+from saccade.report.document import to_terminal
 
 LONG = "a_very_long_name_of_a_file_that_nobody_would_want_to_see_cut_at_any_width_of_any_terminal.jpg"
 

@@ -217,7 +217,7 @@ def test_labels_are_said_from_their_own_thresholds_on():
     answer = Multilabel.describe(row, spec)
     assert answer.text == "green"
     assert answer.record["answer"] == ["green"]
-    cells = Multilabel.table_row(answer, spec)
+    (cells,) = Multilabel.table_rows(answer, spec)
     assert dict(zip(Multilabel.table_head(spec), cells, strict=True)) == {
         "labels": "green",
         "red": pytest.approx(0.8),

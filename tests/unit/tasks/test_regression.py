@@ -141,7 +141,7 @@ def test_answers_are_in_the_numbers_own_unit():
     answer = Regress.describe(rows[0], SPEC)
     assert answer.text == "age 44"
     assert answer.record["values"] == {"age": 44.0}
-    assert Regress.table_row(answer, SPEC) == [44.0]
+    assert Regress.table_rows(answer, SPEC) == [[44.0]]
 
 
 # Runs

@@ -10,6 +10,19 @@ export function make(name, attributes = {}, ...children) {
   return element;
 }
 
+// A class that can be hidden: a box to tick, its colour and its name.
+export function classChoice(place, { shown, colour, update }, ...name) {
+  const check = make("input", { type: "checkbox", checked: true });
+  check.addEventListener("change", () => {
+    if (check.checked) shown.add(place);
+    else shown.delete(place);
+    update();
+  });
+  const swatch = make("i", { class: "swatch", "aria-hidden": "true" });
+  swatch.style.background = colour;
+  return make("label", {}, check, swatch, ...name);
+}
+
 export const byId = (id) => document.getElementById(id);
 
 export const percent = (share) =>

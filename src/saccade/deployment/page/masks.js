@@ -1,5 +1,5 @@
 // A mask over its image: which classes are shown, and how strongly.
-import { make } from "/page/build.js";
+import { classChoice, make } from "/page/build.js";
 
 let serial = 0;
 
@@ -41,17 +41,8 @@ export function showMask(image, answer) {
     for (const place of [...shown].sort((a, b) => a - b)) filter.append(choice(place));
     draw();
   });
-  const choice = (place) => {
-    const check = make("input", { type: "checkbox", checked: true });
-    check.addEventListener("change", () => {
-      if (check.checked) shown.add(place);
-      else shown.delete(place);
-      draw();
-    });
-    const swatch = make("i", { class: "swatch", "aria-hidden": "true" });
-    swatch.style.background = `rgb(${mask.colours[place].join(",")})`;
-    return make("label", {}, check, swatch, outputs[place]);
-  };
+  const choice = (place) =>
+    classChoice(place, { shown, colour: `rgb(${mask.colours[place].join(",")})`, update: draw }, outputs[place]);
   source.src = `data:image/png;base64,${mask.png}`;
   const slider = make("div", { class: "slider" }, make("label", { for: opacity.id }, "Opacity"), opacity, said);
   return make("div", {}, box, slider, filter);

@@ -1,9 +1,9 @@
-// Objects over their picture: boxes, names and masks; how sure they have to be, and which classes are shown.
-import { make } from "/page/build.js";
+// Objects over their image: boxes, names and masks; how sure they have to be, and which classes are shown.
+import { classChoice, make } from "/page/build.js";
 
 let serial = 0;
 const LARGEST = 1024; // pixels of the canvas's longer side
-const LEAST = 480; // pixels that a small picture's longer side is shown in
+const LEAST = 480; // pixels that a small image's longer side is shown in
 
 export function showObjects(image, answer) {
   const { objects, outputs, colours, size: [height, width] } = answer;
@@ -27,15 +27,8 @@ export function showObjects(image, answer) {
     canvas.setAttribute("aria-label", text);
   };
   const choice = (place) => {
-    const check = make("input", { type: "checkbox", checked: true });
-    check.addEventListener("change", () => {
-      if (check.checked) shown.add(place);
-      else shown.delete(place);
-      update();
-    });
-    const swatch = make("i", { class: "swatch", "aria-hidden": "true" });
-    swatch.style.background = colours[place];
-    return make("label", {}, check, swatch, make("span", {}, outputs[place], counts.get(place)));
+    const name = make("span", {}, outputs[place], counts.get(place));
+    return classChoice(place, { shown, colour: colours[place], update }, name);
   };
   least.addEventListener("input", update);
   update();

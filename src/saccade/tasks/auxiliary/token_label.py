@@ -1,6 +1,7 @@
 """Token labelling: besides the image's class, a model tells the class of every token, as a teacher sees it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...data.feed import Batch
-from ...data.framing import Encoder
+from ...data.framing import Encoded, Encoder
+from ...data.source import Sample
 from ...layers.init import init_linear
 from ...layers.numerics import upcast
 from ...layers.token_label import (
@@ -23,7 +25,6 @@ from ...plugins.registry import register_plugin
 from ...plugins.tokens import CLASS_OUTPUT, HostError, Layout, find_host
 from ..classification.task import classification_loss, read_logits
 from .grids import GridReader, _norm_path, move_like
-from .label_encoder import LabelEncoder
 from .label_maps import LabelMaps
 from .teacher import SoftLabels, Taught, Teacher, TeacherLabels, count_classes, require_other, resample
 
@@ -315,3 +316,30 @@ def _require_classes(model: nn.Module, given: int | None) -> int:
     if (count := given or known) is None:
         raise ValueError(f"{type(model).__name__} does not tell how many classes it has; pass num_classes=")
     return count
+
+
+@dataclass(frozen=True)
+class LabelEncoder:
+    """Adds to a sample the best classes of its image's places, and which part of the image its image shows.
+
+    Args:
+        encode: makes tensors of samples, by a frame.
+        maps: of the samples, by their names.
+    """
+
+    encode: Encoder
+    maps: LabelMaps
+
+    def __call__(self, sample: Sample, word: int = 0) -> Encoded:
+        """Return a sample as tensors."""
+        found = self.encode(sample, word)
+        framing: Any = getattr(self.encode, "framing", None)
+        height, width = sample.inputs["image"].shape[:2]
+        left, top, right, bottom = framing.box(height, width, word)
+        index, value = self.maps.best(sample.name)
+        box = torch.tensor([left / width, top / height, right / width, bottom / height])
+        return {**found, "label_index": index.int(), "label_value": value.half(), "label_box": box}
+
+    def collate(self, samples: list[Encoded]) -> dict[str, Tensor]:
+        """Return samples as a batch."""
+        return self.encode.collate(samples)

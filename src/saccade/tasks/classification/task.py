@@ -1,6 +1,7 @@
 """One class a sample."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ from ...data.spec import InputSpec
 from ...data.table import LABELS, Table, read_classes
 from ...data.targets import Counts, Targets
 from ...layers.numerics import upcast
+from ...layers.second_order import SecondOrder
 from ..answer import Answer, require_width
 from ..metric import MetricSpec
 from ..task import Task, register_task
 from .data import ClassShares, shares_of
-from .late import find_late, hear_pair
 from .metrics import ClassificationMetrics, metric_specs
 from .page import ClassificationPage
 
@@ -239,3 +240,28 @@ def _probability(value: float | None) -> dict[str, float | None]:
 def _finite(value: np.floating) -> float | None:
     """Return a number as JSON has one."""
     return float(value) if np.isfinite(value) else None
+
+
+def find_late(model: nn.Module) -> SecondOrder | None:
+    """Return a model's head that is to be trained as two classifiers; None if it has none.
+
+    With late="scores", the paper's form, both scores are added in training too, which is what the head returns.
+    """
+    heads = (module for module in model.modules() if isinstance(module, SecondOrder))
+    return next((head for head in heads if head.fusion == "late" and head.late == "logits" and head.has_pair), None)
+
+
+@contextmanager
+def hear_pair(head: SecondOrder) -> Iterator[list[Tensor]]:
+    """Keep the logits of class token and words, B, K each, that pass while the model runs."""
+    heard: list[Tensor] = []
+    hooks = [
+        layer.register_forward_hook(lambda _module, _args, output: heard.append(output))
+        for layer in (head.class_fc, head.word_fc)
+        if layer is not None
+    ]
+    try:
+        yield heard
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,12 +1,10 @@
 """What the page of a run with several labels shows: every label by itself, and the worst images."""
 
-from ...report.markup import Html, join, shorten, tag
-from ...report.page import Section, paragraph, table
-from ...report.rows import Interval, share_chart
-from ..page import Page, Shown, bootstrap, worst_section
+from ...report.markup import Html, shorten, tag
+from ...report.page import Section, paragraph
+from ...report.rows import Interval
+from ..page import Page, Shown, bootstrap, output_section, worst_section
 from .metrics import average_precision
-
-MANY = 60  # labels shown in the chart
 
 
 class MultilabelPage(Page):
@@ -51,23 +49,15 @@ def _label_section(shown: Shown) -> Section:
         right = f"{hits / said.sum():.1%}" if said.any() else "none"
         rows.append((precision, [*cells, right, f"{hits / positives:.1%}"]))
         chart.append(Interval(name, low, precision, high, f"{positives:,} samples"))
-    chart.sort(key=lambda row: row.mean)
-    drawn = share_chart(
-        chart[:MANY],
-        title="Average precision by label, worst first",
-        name_label="Label",
-        remark_label="Validation samples that have it",
-        measure="Average precision",
-    )
-    head = ["Label", "There", "Average precision", "Threshold", "Said", "Of these right", "Of those there found"]
-    numbers = table(
-        head,
-        [cells for _, cells in sorted(rows, key=lambda row: row[0])],
+    return output_section(
+        rows,
+        chart,
+        ["Label", "There", "Average precision", "Threshold", "Said", "Of these right", "Of those there found"],
+        title="Label by label",
         caption="Every label by itself, at its threshold",
-        numeric=range(1, len(head)),
+        measure="Average precision",
+        remark="Validation samples that have it",
     )
-    about = paragraph("The whisker is the 95% interval over validation samples, by resampling them.")
-    return Section("labels", "Label by label", join(about, drawn if chart else None, numbers))
 
 
 def _caption(shown: Shown, index: int) -> list[Html]:

@@ -174,9 +174,9 @@ class Multilabel(Task):
         return ["labels", *spec.outputs]
 
     @classmethod
-    def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:  # noqa: ARG003
-        """Return an answer's cells."""
-        return ["|".join(answer.record["answer"]), *answer.record["shares"]]
+    def table_rows(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[list[str | float]]:  # noqa: ARG003
+        """Return an answer's one row."""
+        return [["|".join(answer.record["answer"]), *answer.record["shares"]]]
 
 
 def _positive_weights(loss: LossConfig, counts: Counts, *, labels: int) -> Tensor | None:

@@ -176,6 +176,6 @@ class Regress(Task):
         return list(spec.outputs)
 
     @classmethod
-    def table_row(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[str | float]:  # noqa: ARG003
-        """Return the numbers."""
-        return [answer.record["values"][name] for name in spec.outputs]
+    def table_rows(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[list[str | float]]:  # noqa: ARG003
+        """Return the numbers, in one row."""
+        return [[answer.record["values"][name] for name in spec.outputs]]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...config import AugmentConfig
 from ...data.augment import Augment
-from ...data.geometry import AREA, FLIP, LEFT, RAND, RATIO, TOP, Geometry, matrices, rand_geometry
+from ...data.geometry import AREA, FLIP, LEFT, RATIO, TOP, Geometry, matrices, rand_moves
 
 
 class CropAugment(Augment):
@@ -31,9 +31,7 @@ class CropAugment(Augment):
         """Draw the crops of a batch."""
         config = self.config
         crop = scaled_crops(draws, scale=self.scale, ratio=config.ratio, flip=config.flip, part=self.img_size / width)
-        moves = crop
-        for operation in range(operations):
-            moves = moves @ rand_geometry(draws, RAND + 4 * operation, config)
+        moves = rand_moves(crop, draws, config, operations)
         after = reduce(torch.matmul, later) if later else None
         return Geometry(None, moves, crop, after, turned=False, resampled=True, side=self.img_size)
 

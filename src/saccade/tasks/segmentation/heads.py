@@ -267,22 +267,19 @@ def fpn(
 @register_head("unet")
 def unet(channels: Sequence[int], width: int = 16, aux: int = 0) -> Head:
     """U-Net: every scale added by a skip, up to the image's own."""
-    decoder = _smp("unet", "UnetDecoder")(_wide(channels, empty=True), _steps(width), 5)
-    return Head(FromFinest(decoder, skips=True), width, kernel=3, aux=aux)
+    return _skipping("unet", "UnetDecoder", channels, width, aux)
 
 
 @register_head("unetplusplus")
 def unetplusplus(channels: Sequence[int], width: int = 16, aux: int = 0) -> Head:
     """U-Net++: skips through blocks of their own."""
-    decoder = _smp("unetplusplus", "UnetPlusPlusDecoder")(_wide(channels, empty=True), _steps(width), 5)
-    return Head(FromFinest(decoder, skips=True), width, kernel=3, aux=aux)
+    return _skipping("unetplusplus", "UnetPlusPlusDecoder", channels, width, aux)
 
 
 @register_head("manet")
 def manet(channels: Sequence[int], width: int = 16, aux: int = 0) -> Head:
     """MA-Net: a U-Net with attention over places and channels."""
-    decoder = _smp("manet", "MAnetDecoder")(_wide(channels, empty=True), _steps(width), 5)
-    return Head(FromFinest(decoder, skips=True), width, kernel=3, aux=aux)
+    return _skipping("manet", "MAnetDecoder", channels, width, aux)
 
 
 @register_head("pan")
@@ -299,8 +296,11 @@ def segformer(channels: Sequence[int], width: int = 256, dropout: float = 0.1, a
     return Head(decoder, width, dropout=dropout, aux=aux)
 
 
-def _steps(width: int) -> tuple[int, ...]:
-    return tuple(width * 2**power for power in (4, 3, 2, 1, 0))
+def _skipping(name: str, kind: str, channels: Sequence[int], width: int, aux: int) -> Head:
+    """Return a head that goes up to the image's own scale by skips."""
+    steps = tuple(width * 2**power for power in (4, 3, 2, 1, 0))
+    decoder = _smp(name, kind)(_wide(channels, empty=True), steps, 5)
+    return Head(FromFinest(decoder, skips=True), width, kernel=3, aux=aux)
 
 
 def _initialise(module: nn.Module) -> None:

@@ -14,8 +14,7 @@ from ...data.source import FileSource, Names, Splits
 from ...data.split import TRAIN, VAL, abbreviate
 from ...wording import count_of
 from .data import MaskTargets, make_targets
-from .known import ADE20K, CITYSCAPES, CITYSCAPES_IDS, PETS, VOC
-from .values import IGNORED, ClassMap, find_map, make_map
+from .values import ADE20K, CITYSCAPES, CITYSCAPES_IDS, IGNORED, PETS, VOC, ClassMap, find_map, make_map
 
 MASKS = (".png", ".bmp", ".tif", ".tiff", ".gif", ".webp")
 Pairs = dict[str, list[tuple[str, str]]]  # of each part, names of images and of their masks; "" where one is missing

@@ -10,13 +10,13 @@ from ...report.heat import heat_map
 from ...report.image import encode_image
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph, table
-from ...report.rows import Interval, share_chart
-from ..page import NAME, Page, Shown, bootstrap, no_images
+from ...report.rows import Interval
+from ..metric import MetricSpec
+from ..page import CHARTED, NAME, Page, Shown, bootstrap, no_images, output_section
 from .data import MaskTargets
 from .drawing import overlay, palette, resize_mask
 from .metrics import SOME, WORST, class_iou, mean_iou
 
-MANY = 60  # classes in a chart
 CONFUSION = 24  # classes up to which all of them are in the map of confusions
 SIDE = 200  # of an image on the page
 
@@ -30,19 +30,14 @@ class SegmentationPage(Page):
     )
 
     @classmethod
-    def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
-        """Return the numbers of all classes, mean IoU with its interval; those of one are in the section on classes."""
-        found = []
-        for spec in shown.metrics:
-            value = shown.value(spec.name)
-            if value is None or spec.name.startswith("iou_"):
-                continue
-            remark = ""
-            if spec.statistic is not None and spec.column in shown.scores:
-                low, high = bootstrap(spec.statistic, shown.scores[spec.column])
-                remark = f"95% interval {spec.show(low)} to {spec.show(high)}"
-            found.append((spec.words.capitalize(), spec.show(value), remark))
-        return found
+    def remark(cls, shown: Shown, spec: MetricSpec) -> str | None:
+        """Return the interval of a number of all classes; those of one are in the section on classes."""
+        if spec.name.startswith("iou_"):
+            return None
+        if spec.statistic is None or spec.column not in shown.scores:
+            return ""
+        low, high = bootstrap(spec.statistic, shown.scores[spec.column])
+        return f"95% interval {spec.show(low)} to {spec.show(high)}"
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:
@@ -94,7 +89,7 @@ def _drawn(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def _colours(shown: Shown) -> list[tuple[str, list[int]]]:
-    return list(zip(shown.outputs, palette(len(shown.outputs)), strict=True))[:MANY]
+    return list(zip(shown.outputs, palette(len(shown.outputs)), strict=True))[:CHARTED]
 
 
 def _swatch(name: str, colour: list[int]) -> Html:
@@ -126,23 +121,16 @@ def _class_section(shown: Shown) -> Section:
         ]
         rows.append((value, cells))
         chart.append(Interval(name, low, value, high, f"{true[place] / total:.2%} of the pixels"))
-    chart.sort(key=lambda row: row.mean)
-    drawn = share_chart(
-        chart[:MANY],
-        title="IoU by class, worst first",
-        name_label="Class",
-        remark_label="Share of the pixels",
-        measure="IoU",
-    )
-    head = ["Class", "Of all pixels", "IoU", "Of its pixels found", "Of what was said right"]
-    numbers = table(
-        head,
-        [cells for _, cells in sorted(rows, key=lambda row: row[0])],
+    return output_section(
+        rows,
+        chart,
+        ["Class", "Of all pixels", "IoU", "Of its pixels found", "Of what was said right"],
+        title="Class by class",
         caption="Every class by itself",
-        numeric=range(1, 5),
+        measure="IoU",
+        remark="Share of the pixels",
+        over="images",
     )
-    about = paragraph("The whisker is the 95% interval over validation images, by resampling them.")
-    return Section("classes", "Class by class", join(about, drawn if chart else None, numbers))
 
 
 def _confusion_section(shown: Shown) -> Section:

@@ -325,11 +325,6 @@ class Segment(Task):
         return overlay(pixels, resize_mask(answer.mask, (pixels.shape[0], pixels.shape[1])))
 
     @classmethod
-    def line_record(cls, answer: Answer) -> dict[str, Any]:
-        """Return the classes that cover most; `--masks` writes the masks themselves."""
-        return {name: value for name, value in answer.record.items() if name != "outputs"}
-
-    @classmethod
     def served_record(cls, answer: Answer) -> dict[str, Any]:
         """Return the same with the mask, at most 1024 pixels a side: a PNG whose values are places in `outputs`."""
         assert answer.mask is not None

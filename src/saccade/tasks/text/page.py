@@ -4,10 +4,9 @@ import numpy as np
 
 from ...report.markup import join, shorten, tag
 from ...report.page import Section, paragraph, table
-from ..metric import PLACE
+from ..metric import PLACE, MetricSpec
 from ..page import Page, Shown, bootstrap
 from .data import TextSource
-from .metrics import matthews
 
 TEXTS = 30  # that are shown
 CHARS = 400  # of each
@@ -17,14 +16,12 @@ class TextPage(Page):
     """Sections on classes of texts."""
 
     @classmethod
-    def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
-        """Return the metrics, Matthews' correlation with its interval over texts."""
-        found = super().facts(shown)
-        if "pair" not in shown.scores:
-            return found
-        low, high = bootstrap(matthews, shown.scores["pair"])
-        interval = f"95% interval over texts {low:.3f} to {high:.3f}; chance: 0"
-        return [(name, value, interval if name.startswith("Matthews") else about) for name, value, about in found]
+    def remark(cls, shown: Shown, spec: MetricSpec) -> str | None:
+        """Return the interval over texts of what is no mean of them."""
+        if spec.statistic is None or spec.column not in shown.scores:
+            return super().remark(shown, spec)
+        low, high = bootstrap(spec.statistic, shown.scores[spec.column])
+        return f"95% interval over texts {low:.3f} to {high:.3f}; chance: {spec.chance:g}"
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:
