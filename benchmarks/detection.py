@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from one_process import share_process
+from one_process import NotConcludedError, share_process, share_processes, train_alone
 from PIL import Image
 from torch import Tensor, nn
 
@@ -41,6 +41,7 @@ from saccade.training.recipes import configure
 from saccade.training.setup import assemble, resolve
 
 LITE = "model=tf_efficientnet_lite0"
+RANDOM = f"{LITE}+lr=1e-3"
 SWIN = "swin_tiny_patch4_window7_224"
 BACKBONES = {"swin_tiny": f"model={SWIN}", "glnet_stl": "model=glnet_stl", "nommer_tiny": "model=nommer_tiny"}
 REGIONS = "mask_rcnn:width=128,hidden=512,sampled=256,proposals=500"
@@ -69,17 +70,28 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--parallel", type=int, default=None, help="runs side by side")
     parser.add_argument("--here", action="store_true", help="all runs one after another in this process")
+    parser.add_argument("--staying", type=int, default=None, help="processes that stay, instead of one a run")
+    parser.add_argument("--train", action="store_true", help="conclude nothing: call again without it for that")
     parser.add_argument("--epochs", type=int, default=None, help="instead of each stage's own")
     parser.add_argument("--side", type=int, default=None, help="of the images, instead of each stage's own")
     parser.add_argument("--only", action="append", help="names of arms, instead of all of a stage")
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, a setting of every run")
+    parser.add_argument("--gate", type=Path, help="speed: warm up, then wait for this file before timing")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.here:
         share_process()
+    if args.staying:
+        share_processes(args.staying)
+    if args.train:
+        train_alone()
     for stage in args.stage or [name for name in STAGES if name != "tune"]:
         begun = time.perf_counter()
-        found = STAGES[stage](args)
+        try:
+            found = STAGES[stage](args)
+        except NotConcludedError:
+            print(stage, "trained", round(time.perf_counter() - begun, 1), "s", flush=True)
+            continue
         found["seconds"] = round(time.perf_counter() - begun, 1)
         (args.out / f"{stage}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
         print(stage, json.dumps(found, indent=1), flush=True)
@@ -87,44 +99,49 @@ def main() -> None:
 
 def tune(args: argparse.Namespace) -> dict[str, Any]:
     """One seed each of what is worth choosing between, on blood cells and on nuclei."""
-    real = f"{LITE}+model.checkpoint={args.weights}"
+    real = _real(args)
     cells = {
         "real": real,
-        "real regions": f"{real}+model.head='{REGIONS}'",
-        "random": f"{LITE}+epochs=120",
-        "random regions": f"{LITE}+epochs=120+model.head='{REGIONS}'",
+        "real, statistics learned": real.replace("keep_statistics=true", "keep_statistics=false"),
+        "real, one rate": f"{LITE}+model.checkpoint={args.weights}+model.keep_statistics=true+lr=5e-4",
+        "random": RANDOM,
+        "random, slower": f"{LITE}+lr=5e-4",
     }
-    nuclei = {"real": real, "real large": f"{real}+img_size=448", "random": LITE}
-    found = {"cells": _compared(args, "tune_cells", "bccd", cells, head=CELLS, seeds=1, epochs=60, side=320)}
-    found["nuclei"] = _compared(args, "tune_nuclei", "nuclei", nuclei, head=NUCLEI, seeds=1, epochs=40, side=320)
+    found = {"cells": _compared(args, "tune_cells", "bccd", cells, head=CELLS, seeds=1, epochs=60, side=416)}
+    nuclei = {"real": real, "random": RANDOM}
+    found["nuclei"] = _compared(args, "tune_nuclei", "nuclei", nuclei, head=NUCLEI, seeds=1, epochs=30, side=384)
     return found
 
 
 def cells(args: argparse.Namespace) -> dict[str, Any]:
     """EfficientNet-Lite0 from real and from random weights, blood cells."""
-    return _compared(args, "cells", "bccd", _weights(args), head=CELLS, seeds=args.seeds, epochs=120, side=320)
+    return _compared(args, "cells", "bccd", _weights(args), head=CELLS, seeds=args.seeds, epochs=120, side=416)
 
 
 def nuclei(args: argparse.Namespace) -> dict[str, Any]:
     """EfficientNet-Lite0 from real and from random weights, nuclei."""
-    return _compared(args, "nuclei", "nuclei", _weights(args), head=NUCLEI, seeds=args.seeds, epochs=60, side=384)
+    return _compared(args, "nuclei", "nuclei", _weights(args), head=NUCLEI, seeds=args.seeds, epochs=50, side=384)
 
 
 def _weights(args: argparse.Namespace) -> dict[str, str]:
-    return {"random weights": LITE, "real weights": f"{LITE}+model.checkpoint={args.weights}"}
+    return {"random weights": RANDOM, "real weights": _real(args)}
+
+
+def _real(args: argparse.Namespace) -> str:
+    """Return the arm of the real weights: their own means and a low rate, a high one for what is new."""
+    return f"{LITE}+model.checkpoint={args.weights}+model.keep_statistics=true+lr=2e-4+optim.new_scale=5"
 
 
 def backbones(args: argparse.Namespace) -> dict[str, Any]:
     """Backbones from random weights in Mask R-CNN under one schedule."""
     return _compared(
-        args, "backbones", "nuclei", BACKBONES, head=NUCLEI, seeds=args.seeds, epochs=40, side=320, lr=5e-4
+        args, "backbones", "nuclei", BACKBONES, head=NUCLEI, seeds=args.seeds, epochs=30, side=320, lr=3e-4
     )
 
 
 def detectors(args: argparse.Namespace) -> dict[str, Any]:
     """Six detectors on one backbone with its real weights."""
-    real = f"{LITE}+model.checkpoint={args.weights}"
-    arms = {name: f"{real}+model.head='{head}'" for name, head in DETECTORS.items()}
+    arms = {name: f"{_real(args)}+model.head='{head}'" for name, head in DETECTORS.items()}
     return _compared(args, "detectors", "bccd", arms, head=CELLS, seeds=args.seeds, epochs=60, side=320)
 
 
@@ -138,14 +155,14 @@ def _compared(
     seeds: int,
     epochs: int,
     side: int,
-    lr: float = 7e-4,
+    lr: float = 5e-4,
 ) -> dict[str, Any]:
     epochs = args.epochs or epochs
     settings: dict[str, Any] = {
         "model.head": head,
-        "optim.batch_size": 16,
+        "optim.batch_size": 8,
         "optim.lr": lr,
-        "keep.evaluate_every": max(epochs // 2, 1),
+        "keep.evaluate_every": epochs,  # nothing is chosen by what is judged
         "keep.every_seconds": 1e9,
         "keep.ema": 0.995,
         "augment.jitter": 0.4,
@@ -201,6 +218,8 @@ def speed(args: argparse.Namespace) -> dict[str, Any]:
                 if number:  # the first warms up
                     speeds[name].append(images / (time.perf_counter() - begun))
                 print(name, number, round(time.perf_counter() - begun, 2), "s", flush=True)
+            while number == 0 and args.gate and not args.gate.exists():
+                time.sleep(0.2)
     return {
         "images_per_second": {name: round(statistics.median(values), 1) for name, values in speeds.items()},
         "rounds": {name: [round(value, 1) for value in values] for name, values in speeds.items()},

@@ -173,9 +173,9 @@ def match_one_to_one(logits: Tensor, boxes: Tensor, objects: Objects, size: tupl
         size: height and width of the images.
     """
     result = torch.full(logits.shape[:2], -1, dtype=torch.int64)
-    wanted = F.one_hot(objects.labels.clamp(min=0), logits.shape[-1]).to(logits.dtype)
     gain = focal(logits, torch.ones_like(logits)) - focal(logits, torch.zeros_like(logits))
-    cost = CLASS * gain @ wanted.transpose(1, 2)  # B, N, M
+    wanted = objects.labels.clamp(min=0)[:, None].expand(-1, logits.shape[1], -1)
+    cost = CLASS * gain.gather(2, wanted)  # B, N, M
     first, second = in_sides(boxes, size), in_sides(objects.boxes, size)
     cost = cost + CORNERS * (first[:, :, None] - second[:, None]).abs().sum(-1)
     shape = (*cost.shape, 4)
