@@ -89,7 +89,7 @@ class RPN(nn.Module):
             boxes.append(clip(decode(take(code, place), anchor[place]), size))
             levels.append(torch.full_like(place, number))
         box, count = torch.cat(boxes, 1), self.proposals[mode]
-        if self.training and can_replay(box):  # without waiting for the device
+        if self.training and all(can_replay(one) for one in boxes):  # without waiting for the device
             rank = torch.where(keep_of_levels(boxes, overlap=self.overlap), torch.cat(values, 1), -torch.inf)
             value, keep = rank.topk(min(count, rank.shape[1]), dim=1)
             filled = value > -torch.inf
