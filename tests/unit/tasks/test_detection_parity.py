@@ -15,7 +15,7 @@ from torchvision.ops import MultiScaleRoIAlign
 from saccade.tasks.detection.dense import RetinaNet
 from saccade.tasks.detection.detector import read_answers
 from saccade.tasks.detection.objects import Objects
-from saccade.tasks.detection.roi import RegionDetector
+from saccade.tasks.detection.roi import MaskRCNN
 
 SIDE, CLASSES, WIDTH = 160, 5, 32
 SIZE = (SIDE, SIDE)
@@ -142,7 +142,7 @@ def test_retinanet_is_torchvisions(images: Tensor, objects: Objects) -> None:
 def test_mask_rcnn_is_torchvisions(images: Tensor, objects: Objects) -> None:
     torch.manual_seed(0)
     column, hidden = Column(4, (8, 16, 24, 40)), 64
-    ours = RegionDetector(
+    ours = MaskRCNN(
         channels=[8, 16, 24, 40], num_classes=CLASSES, width=WIDTH, hidden=hidden, sampled=300, positive=0.5
     )
     ours.rpn.sampled = MANY

@@ -32,7 +32,7 @@ from saccade.tasks.detection.matching import (
 )
 from saccade.tasks.detection.objects import Objects
 from saccade.tasks.detection.reppoints import RepPointsV2, corners
-from saccade.tasks.detection.roi import OVERLAPS, RegionDetector
+from saccade.tasks.detection.roi import OVERLAPS, Cascade, MaskRCNN
 from saccade.tasks.detection.sparse import SparseRCNN, match_one_to_one
 
 CHANNELS = (8, 8, 8, 8)
@@ -318,7 +318,7 @@ def test_the_pyramid_adds_coarse_maps_to_finer_ones() -> None:
 
 def test_each_look_of_the_cascade_asks_for_a_better_overlap_than_the_one_before() -> None:
     torch.manual_seed(0)
-    head = RegionDetector(channels=CHANNELS, num_classes=2, width=8, hidden=8, stages=3, sampled=16, masks=False)
+    head = Cascade(channels=CHANNELS, num_classes=2, width=8, hidden=8, sampled=16, masks=False)
     truth = objects((8, 8, 40, 40), labels=[1])
     asked = []
     look = head._stage
@@ -337,7 +337,7 @@ def test_each_look_of_the_cascade_asks_for_a_better_overlap_than_the_one_before(
 
 def test_proposals_hold_what_is_there_so_that_a_fresh_head_learns_of_objects() -> None:
     torch.manual_seed(0)
-    head = RegionDetector(channels=CHANNELS, num_classes=2, width=8, hidden=8, sampled=16, masks=False)
+    head = MaskRCNN(channels=CHANNELS, num_classes=2, width=8, hidden=8, sampled=16, masks=False)
     truth = objects((8, 8, 40, 40), labels=[1])
     maps = [torch.rand(1, 8, side, side) for side in (16, 8, 4, 2)]
     head.losses(maps, truth, (64, 64), torch.tensor([3]))["boxes"].backward()

@@ -18,7 +18,7 @@ from .dense import assume_rare, best_of_levels, even_groups, in_crowd, of_matche
 from .fpn import FPN
 from .losses import focal, mean_where, overlap_loss
 from .matching import UNUSED, leave_out, level_by_size, match_by_atss, match_by_point
-from .objects import Objects
+from .objects import Head, Objects
 
 KERNEL = 3
 POINTS = KERNEL**2
@@ -47,7 +47,7 @@ class PointConv(nn.Module):
         return self.out(F.relu(seen))
 
 
-class RepPointsV2(nn.Module):
+class RepPointsV2(Head):
     """A head of points; see the module.
 
     Args:
@@ -60,7 +60,7 @@ class RepPointsV2(nn.Module):
         anchor: pixels of an object's side, in cells, that a level is for.
     """
 
-    overlap, kept, least, candidates, mask_side = 0.6, 100, 0.05, 1000, 0
+    overlap, candidates = 0.6, 1000
     square: Tensor
     start: Tensor
 
@@ -117,14 +117,7 @@ class RepPointsV2(nn.Module):
         size: tuple[int, int],
         seeds: Tensor,  # noqa: ARG002
     ) -> dict[str, Tensor]:
-        """Return the losses of both sets of points, of classes and of what is verified.
-
-        Args:
-            maps: the backbone's.
-            objects: what is there.
-            size: height and width of the images.
-            seeds: not needed here: nothing is drawn by lot.
-        """
+        """Return the losses of both sets of points, of classes and of what is verified."""
         raw, strides, points = self(maps), self.strides(maps, size), self.points(maps, size)
         counts = [len(one) for one in points]
         first, second = (
@@ -146,12 +139,7 @@ class RepPointsV2(nn.Module):
         } | verification_losses(raw, objects, points, strides)
 
     def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
-        """Return the best answers of each level, B, M, 6: box, score and class; overlapping ones are all there yet.
-
-        Args:
-            maps: the backbone's.
-            size: height and width of the images.
-        """
+        """Return the best answers of each level, B, M, 6: box, score and class; overlapping ones are all there yet."""
         raw, strides, points = self(maps), self.strides(maps, size), self.points(maps, size)
         scores = [one["logits"].sigmoid().flatten(2).transpose(1, 2) for one in raw]
         found = []
