@@ -324,9 +324,8 @@ def size(args: argparse.Namespace) -> dict[str, Any]:
             "head": head,
             "parameters_m": round(sum(p.numel() for p in model.parameters()) / 1e6, 1),
         }
-        also = {torch.ops.torchvision.deform_conv2d: _deformed}
         model.to(args.device)
-        with FlopCounterMode(display=False, custom_mapping=also) as counted, torch.no_grad():
+        with FlopCounterMode(display=False) as counted, torch.no_grad():
             model(torch.zeros(1, 3, 800, 1280, device=args.device))
         row["gflops_800x1280"] = round(counted.get_total_flops() / 2e9, 1)
         products = sum(value for name, value in counted.get_flop_counts()["Global"].items() if _multiplies(str(name)))
@@ -340,11 +339,6 @@ def size(args: argparse.Namespace) -> dict[str, Any]:
 def _multiplies(name: str) -> bool:
     """Say whether an operation multiplies answers with answers, as attention does, and not with weights."""
     return "bmm" in name or "scaled_dot_product" in name
-
-
-def _deformed(images: Any, weight: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:  # noqa: ARG001
-    """Return the operations of a deformable convolution: those of a convolution."""
-    return 2 * int(np.prod(out_shape)) * int(np.prod(weight[1:]))
 
 
 # The papers' settings where they tell them, or where parameters and multiplications do: two coarser maps made of the

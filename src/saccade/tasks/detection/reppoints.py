@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.ops import deform_conv2d
 
 from .anchors import centre_points
 from .boxes import clip, take
@@ -41,10 +40,28 @@ class PointConv(nn.Module):
         self.out = nn.Conv2d(width, outputs, 1)
         start_small(self.out)
 
-    def forward(self, x: Tensor, offsets: Tensor) -> Tensor:
-        """Return answers of what lies at points, given as offsets from a square's cells, B, 2 * points, H, W."""
-        seen = deform_conv2d(x.float(), offsets.float(), self.weight.float(), padding=KERNEL // 2)
-        return self.out(F.relu(seen))
+    def forward(self, x: Tensor, points: Tensor) -> Tensor:
+        """Return answers of what lies at points, B, 2 * points, H, W: down, across by turns, in cells from a cell."""
+        return self.out(F.relu(convolve_at(x, points, self.weight)))
+
+
+def convolve_at(x: Tensor, points: Tensor, weight: Tensor) -> Tensor:
+    """Return a convolution that looks at points, B, outputs, H, W; beyond the map lies nothing.
+
+    torchvision's `deform_conv2d` is the same, but runs on the default stream whichever is current, so that it meets
+    tensors half written where steps are captured (pytorch/vision#9513).
+
+    Args:
+        x: the map, B, inputs, H, W.
+        points: as `PointConv` takes them.
+        weight: outputs, inputs, kernel, kernel.
+    """
+    height, width = x.shape[-2:]
+    down = torch.arange(height, device=x.device)[:, None, None] + points[:, 0::2].permute(0, 2, 3, 1).float()
+    across = torch.arange(width, device=x.device)[:, None] + points[:, 1::2].permute(0, 2, 3, 1).float()
+    grid = torch.stack([(2 * across + 1) / width - 1, (2 * down + 1) / height - 1], dim=-1)
+    seen = F.grid_sample(x.float(), grid.flatten(1, 2), align_corners=False)  # B, inputs, H * W, points
+    return F.conv2d(seen, weight.flatten(2)[:, :, None]).unflatten(2, (height, width))[..., 0]
 
 
 class RepPointsV2(Head):
@@ -61,7 +78,6 @@ class RepPointsV2(Head):
     """
 
     overlap, candidates = 0.6, 1000
-    square: Tensor
     start: Tensor
 
     def __init__(
@@ -87,10 +103,8 @@ class RepPointsV2(Head):
             start_small(part)
         assume_rare(self.classes.out)
         steps = torch.arange(KERNEL, dtype=torch.float32) - KERNEL // 2
-        square = torch.stack(torch.meshgrid(steps, steps, indexing="ij"), dim=-1).flatten()  # down and across
-        start = square.clone()
+        start = torch.stack(torch.meshgrid(steps, steps, indexing="ij"), dim=-1).flatten()  # down and across
         start[:4] = REACH * torch.tensor([-1.0, -1.0, 1.0, 1.0])  # the first two points are the corners
-        self.register_buffer("square", square[:, None, None], persistent=False)
         self.register_buffer("start", start[:, None, None], persistent=False)
 
     def forward(self, maps: Sequence[Tensor]) -> list[dict[str, Tensor]]:
@@ -103,10 +117,9 @@ class RepPointsV2(Head):
         kinds, places = kinds + within, places + within
         first = self.first(places).float() + self.start
         soft = SOFTER * first + (1 - SOFTER) * first.detach()
-        look = soft - self.square
         said = [verified["heat"], verified["offset"]]
-        second = self.second(torch.cat([places, *said], dim=1), look).float() + first.detach()
-        logits = self.classes(torch.cat([kinds, *said], dim=1), look)
+        second = self.second(torch.cat([places, *said], dim=1), soft).float() + first.detach()
+        logits = self.classes(torch.cat([kinds, *said], dim=1), soft)
         found = {"first": first, "second": second, "logits": logits} | verified
         return {name: value.float() for name, value in found.items()}
 
