@@ -17,30 +17,23 @@ goes on where it stopped:
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from one_process import share_process
+from one_process import NotConcludedError, share_process, share_processes, train_alone
 from PIL import Image
+from steps import Ours, Side, ended_with, time_in_turns
 from torch import Tensor, nn
 
 from saccade import compare
 from saccade.config import parse_settings
-from saccade.tasks.opening import choose_task, open_samples
-from saccade.training.console import Console
-from saccade.training.engine import torch_settings
-from saccade.training.loop import Loop
-from saccade.training.parallel import Alone
-from saccade.training.recipes import configure
-from saccade.training.setup import assemble, resolve
 
 LITE = "model=tf_efficientnet_lite0"
+RANDOM = f"{LITE}+lr=1e-3"
 SWIN = "swin_tiny_patch4_window7_224"
 BACKBONES = {"swin_tiny": f"model={SWIN}", "glnet_stl": "model=glnet_stl", "nommer_tiny": "model=nommer_tiny"}
 REGIONS = "mask_rcnn:width=128,hidden=512,sampled=256,proposals=500"
@@ -69,17 +62,28 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--parallel", type=int, default=None, help="runs side by side")
     parser.add_argument("--here", action="store_true", help="all runs one after another in this process")
+    parser.add_argument("--staying", type=int, default=None, help="processes that stay, instead of one a run")
+    parser.add_argument("--train", action="store_true", help="conclude nothing: call again without it for that")
     parser.add_argument("--epochs", type=int, default=None, help="instead of each stage's own")
     parser.add_argument("--side", type=int, default=None, help="of the images, instead of each stage's own")
     parser.add_argument("--only", action="append", help="names of arms, instead of all of a stage")
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, a setting of every run")
+    parser.add_argument("--gate", type=Path, help="speed: warm up, then wait for this file before timing")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.here:
         share_process()
+    if args.staying:
+        share_processes(args.staying)
+    if args.train:
+        train_alone()
     for stage in args.stage or [name for name in STAGES if name != "tune"]:
         begun = time.perf_counter()
-        found = STAGES[stage](args)
+        try:
+            found = STAGES[stage](args)
+        except NotConcludedError:
+            print(stage, "trained", round(time.perf_counter() - begun, 1), "s", flush=True)
+            continue
         found["seconds"] = round(time.perf_counter() - begun, 1)
         (args.out / f"{stage}.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
         print(stage, json.dumps(found, indent=1), flush=True)
@@ -87,44 +91,49 @@ def main() -> None:
 
 def tune(args: argparse.Namespace) -> dict[str, Any]:
     """One seed each of what is worth choosing between, on blood cells and on nuclei."""
-    real = f"{LITE}+model.checkpoint={args.weights}"
+    real = _real(args)
     cells = {
         "real": real,
-        "real regions": f"{real}+model.head='{REGIONS}'",
-        "random": f"{LITE}+epochs=120",
-        "random regions": f"{LITE}+epochs=120+model.head='{REGIONS}'",
+        "real, statistics learned": real.replace("keep_statistics=true", "keep_statistics=false"),
+        "real, one rate": f"{LITE}+model.checkpoint={args.weights}+model.keep_statistics=true+lr=5e-4",
+        "random": RANDOM,
+        "random, slower": f"{LITE}+lr=5e-4",
     }
-    nuclei = {"real": real, "real large": f"{real}+img_size=448", "random": LITE}
-    found = {"cells": _compared(args, "tune_cells", "bccd", cells, head=CELLS, seeds=1, epochs=60, side=320)}
-    found["nuclei"] = _compared(args, "tune_nuclei", "nuclei", nuclei, head=NUCLEI, seeds=1, epochs=40, side=320)
+    found = {"cells": _compared(args, "tune_cells", "bccd", cells, head=CELLS, seeds=1, epochs=60, side=416)}
+    nuclei = {"real": real, "random": RANDOM}
+    found["nuclei"] = _compared(args, "tune_nuclei", "nuclei", nuclei, head=NUCLEI, seeds=1, epochs=30, side=384)
     return found
 
 
 def cells(args: argparse.Namespace) -> dict[str, Any]:
     """EfficientNet-Lite0 from real and from random weights, blood cells."""
-    return _compared(args, "cells", "bccd", _weights(args), head=CELLS, seeds=args.seeds, epochs=120, side=320)
+    return _compared(args, "cells", "bccd", _weights(args), head=CELLS, seeds=args.seeds, epochs=120, side=416)
 
 
 def nuclei(args: argparse.Namespace) -> dict[str, Any]:
     """EfficientNet-Lite0 from real and from random weights, nuclei."""
-    return _compared(args, "nuclei", "nuclei", _weights(args), head=NUCLEI, seeds=args.seeds, epochs=60, side=384)
+    return _compared(args, "nuclei", "nuclei", _weights(args), head=NUCLEI, seeds=args.seeds, epochs=50, side=384)
 
 
 def _weights(args: argparse.Namespace) -> dict[str, str]:
-    return {"random weights": LITE, "real weights": f"{LITE}+model.checkpoint={args.weights}"}
+    return {"random weights": RANDOM, "real weights": _real(args)}
+
+
+def _real(args: argparse.Namespace) -> str:
+    """Return the arm of the real weights: their own means and a low rate, a high one for what is new."""
+    return f"{LITE}+model.checkpoint={args.weights}+model.keep_statistics=true+lr=2e-4+optim.new_scale=5"
 
 
 def backbones(args: argparse.Namespace) -> dict[str, Any]:
     """Backbones from random weights in Mask R-CNN under one schedule."""
     return _compared(
-        args, "backbones", "nuclei", BACKBONES, head=NUCLEI, seeds=args.seeds, epochs=40, side=320, lr=5e-4
+        args, "backbones", "nuclei", BACKBONES, head=NUCLEI, seeds=args.seeds, epochs=30, side=320, lr=3e-4
     )
 
 
 def detectors(args: argparse.Namespace) -> dict[str, Any]:
     """Six detectors on one backbone with its real weights."""
-    real = f"{LITE}+model.checkpoint={args.weights}"
-    arms = {name: f"{real}+model.head='{head}'" for name, head in DETECTORS.items()}
+    arms = {name: f"{_real(args)}+model.head='{head}'" for name, head in DETECTORS.items()}
     return _compared(args, "detectors", "bccd", arms, head=CELLS, seeds=args.seeds, epochs=60, side=320)
 
 
@@ -138,14 +147,14 @@ def _compared(
     seeds: int,
     epochs: int,
     side: int,
-    lr: float = 7e-4,
+    lr: float = 5e-4,
 ) -> dict[str, Any]:
     epochs = args.epochs or epochs
     settings: dict[str, Any] = {
         "model.head": head,
-        "optim.batch_size": 16,
+        "optim.batch_size": 8,
         "optim.lr": lr,
-        "keep.evaluate_every": max(epochs // 2, 1),
+        "keep.evaluate_every": epochs,  # nothing is chosen by what is judged
         "keep.every_seconds": 1e9,
         "keep.ema": 0.995,
         "augment.jitter": 0.4,
@@ -167,13 +176,10 @@ def _compared(
         overwrite=True,
         settings=settings | parse_settings(args.set),
     )
-    runs = {}
-    for file in sorted((args.out / name / "runs").rglob("summary.json")):
-        told = json.loads(file.read_text(encoding="utf-8"))
-        runs[file.parent.relative_to(args.out / name / "runs").as_posix()] = {
-            key: round(value, 5) for key, value in told.items() if isinstance(value, float)
-        }
-    return {"runs": runs, "words": result.to_markdown() if hasattr(result, "to_markdown") else str(result)}
+    return {
+        "runs": ended_with(args.out / name / "runs"),
+        "words": result.to_markdown() if hasattr(result, "to_markdown") else str(result),
+    }
 
 
 def speed(args: argparse.Namespace) -> dict[str, Any]:
@@ -184,30 +190,17 @@ def speed(args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "noise"
         make_noise(data, count=batch * steps, side=side)
-        sides: dict[str, Callable[[], Any]] = {
-            "saccade": lambda: Ours(data, Path(folder) / "run", device, side, batch, compiled=gpu),
-            "saccade, not compiled": lambda: Ours(data, Path(folder) / "plain", device, side, batch, compiled=False),
-            "torchvision, plain loop": lambda: Theirs(device, side, batch, steps, compiled=False),
-            "torchvision, backbone compiled": lambda: Theirs(device, side, batch, steps, compiled=gpu),
-        }
-        built = {name: make() for name, make in sides.items()}
-        speeds: dict[str, list[float]] = {name: [] for name in built}
-        for number in range(rounds + 1):
-            for name, one in built.items():
-                begun = time.perf_counter()
-                images = one.epoch(number)
-                if gpu:
-                    torch.cuda.synchronize()
-                if number:  # the first warms up
-                    speeds[name].append(images / (time.perf_counter() - begun))
-                print(name, number, round(time.perf_counter() - begun, 2), "s", flush=True)
-    return {
-        "images_per_second": {name: round(statistics.median(values), 1) for name, values in speeds.items()},
-        "rounds": {name: [round(value, 1) for value in values] for name, values in speeds.items()},
-        "device": torch.cuda.get_device_name() if gpu else "cpu",
-        "side": side,
-        "batch": batch,
-    }
+        head = "mask_rcnn" if gpu else "mask_rcnn:width=32,hidden=64,sampled=32,proposals=50"
+        given = {"data.path": str(data), "model.name": SWIN, "model.head": head, "data.img_size": side}
+        given |= {"optim.batch_size": batch}
+        built: dict[str, Side] = {}
+        for name, compiled in (("saccade", gpu), ("saccade, not compiled", False)):
+            run = Path(folder) / name.replace(", ", "-")
+            built[name] = Ours("detect", given | {"engine.compile": compiled}, run, device)
+        for name, compiled in (("torchvision, plain loop", False), ("torchvision, backbone compiled", gpu)):
+            built[name] = Theirs(device, side, batch, steps, compiled=compiled)
+        found = time_in_turns(built, rounds=rounds, gpu=gpu, gate=args.gate)
+    return found | {"side": side, "batch": batch}
 
 
 OBJECTS = 10  # in an image of noise
@@ -255,40 +248,6 @@ def _runs(corners: list[float], side: int) -> dict[str, Any]:
     ends = np.flatnonzero(np.diff(flat)) + 1
     counts = np.diff([0, *ends, flat.size]).tolist()
     return {"size": [side, side], "counts": [0, *counts] if flat[0] else counts}
-
-
-class Ours:
-    """The training loop of saccade with all it does: crops at random scales, colours, forward, backward, AdamW."""
-
-    def __init__(self, data: Path, run: Path, device: torch.device, side: int, batch: int, *, compiled: bool) -> None:
-        from saccade.runs import Run
-
-        given = {
-            "data.path": str(data),
-            "model.name": SWIN,
-            "model.head": "mask_rcnn"
-            if device.type == "cuda"
-            else "mask_rcnn:width=32,hidden=64,sampled=32,proposals=50",
-            "data.img_size": side,
-            "optim.batch_size": batch,
-            "engine.device": str(device),
-            "engine.compile": compiled,
-            "keep.ema": None,
-            "keep.every_seconds": 1e9,
-            "task": "detect",
-        }
-        choice, opened = open_samples("detect", configure(None, given).data)
-        config, spec = resolve(configure(None, given), choose_task("detect"), opened, device)
-        parts = assemble(config, choice, opened, spec, world=Alone(), device=device)
-        self.loop = Loop(
-            config, Run.create(run, config), parts, world=Alone(), device=device, console=Console(quiet=True)
-        )
-
-    def epoch(self, number: int) -> int:
-        self.loop.epoch, self.loop.step = number, number * self.loop.feed.steps
-        with torch_settings(self.loop.config, self.loop.device):
-            self.loop._train_epoch()
-        return self.loop.feed.steps * self.loop.config.optim.batch_size
 
 
 class Theirs:
@@ -365,42 +324,44 @@ def size(args: argparse.Namespace) -> dict[str, Any]:
             "head": head,
             "parameters_m": round(sum(p.numel() for p in model.parameters()) / 1e6, 1),
         }
-        also = {torch.ops.torchvision.deform_conv2d: _deformed}
         model.to(args.device)
-        with FlopCounterMode(display=False, custom_mapping=also) as counted, torch.no_grad():
+        with FlopCounterMode(display=False) as counted, torch.no_grad():
             model(torch.zeros(1, 3, 800, 1280, device=args.device))
         row["gflops_800x1280"] = round(counted.get_total_flops() / 2e9, 1)
+        products = sum(value for name, value in counted.get_flop_counts()["Global"].items() if _multiplies(str(name)))
+        row["of_attention"] = round(products / 2e9, 1)
         row["paper_parameters_m"], row["paper_gflops"] = PAPERS.get((name, head), (None, None))
         table.append(row)
         print(row, flush=True)
     return {"table": table}
 
 
-def _deformed(images: Any, weight: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:  # noqa: ARG001
-    """Return the operations of a deformable convolution: those of a convolution."""
-    return 2 * int(np.prod(out_shape)) * int(np.prod(weight[1:]))
+def _multiplies(name: str) -> bool:
+    """Say whether an operation multiplies answers with answers, as attention does, and not with weights."""
+    return "bmm" in name or "scaled_dot_product" in name
 
 
+# The papers' settings where they tell them, or where parameters and multiplications do: two coarser maps made of the
+# backbone's last one, and box heads of four convolutions and one layer in the cascade.
+RETINA, CONVS = "retinanet:more=input", "cascade:convs=4"
+HEADS = (CONVS, "atss", "reppoints_v2", "sparse_rcnn")
 SIZES = [
-    *((name, head) for name in ("glnet_4g", SWIN) for head in ("mask_rcnn", "retinanet")),
-    *(("nommer_tiny", head) for head in ("cascade", "atss", "reppoints_v2", "sparse_rcnn")),
-    *((SWIN, head) for head in ("cascade", "atss", "reppoints_v2", "sparse_rcnn")),
-    ("glnet_stl", "mask_rcnn"),
-    ("nommer_tiny", "mask_rcnn"),
-    ("vit_tiny_patch16_224", "mask_rcnn"),
+    *((name, head) for name in ("glnet_4g", SWIN) for head in ("mask_rcnn", RETINA)),
+    *((name, head) for name in ("nommer_tiny", SWIN) for head in HEADS),
+    *((name, "mask_rcnn") for name in ("glnet_stl", "nommer_tiny", "vit_tiny_patch16_224")),
 ]
 # Millions of parameters, and thousands of millions of multiply-adds at 800 x 1280: GLMix, table 4, and NomMer's
 # supplement, table 2.
 PAPERS: dict[tuple[str, str], tuple[float, float]] = {
-    ("glnet_4g", "retinanet"): (37, 214),
+    ("glnet_4g", RETINA): (37, 214),
     ("glnet_4g", "mask_rcnn"): (46.6, 233),
-    (SWIN, "retinanet"): (39, 245),
+    (SWIN, RETINA): (39, 245),
     (SWIN, "mask_rcnn"): (47.8, 264),
-    (SWIN, "cascade"): (86, 745),
+    (SWIN, CONVS): (86, 745),
     (SWIN, "atss"): (36, 212),
     (SWIN, "reppoints_v2"): (44, 437),
     (SWIN, "sparse_rcnn"): (110, 172),
-    ("nommer_tiny", "cascade"): (80, 755),
+    ("nommer_tiny", CONVS): (80, 755),
     ("nommer_tiny", "atss"): (30, 237),
     ("nommer_tiny", "reppoints_v2"): (41, 486),
     ("nommer_tiny", "sparse_rcnn"): (104, 195),

@@ -14,7 +14,6 @@ PETS is a folder of images/{train,val} and masks/{train,val}. Stages, each writt
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -24,16 +23,10 @@ import numpy as np
 import torch
 from one_process import share_process
 from PIL import Image
+from steps import Ours, ended_with, time_in_turns
 from torch import nn
 
 from saccade import compare
-from saccade.tasks.opening import choose_task, open_samples
-from saccade.training.console import Console
-from saccade.training.engine import torch_settings
-from saccade.training.loop import Loop
-from saccade.training.parallel import Alone
-from saccade.training.recipes import configure
-from saccade.training.setup import assemble, resolve
 
 BACKBONES = {
     "swin_tiny": "model=swin_tiny_patch4_window7_224",
@@ -137,13 +130,10 @@ def _compared(
         overwrite=True,
         settings=settings | parse_settings(args.set),
     )
-    runs = {}
-    for file in sorted((args.out / name / "runs").rglob("summary.json")):
-        told = json.loads(file.read_text(encoding="utf-8"))
-        runs[file.parent.relative_to(args.out / name / "runs").as_posix()] = {
-            key: round(value, 5) for key, value in told.items() if isinstance(value, float)
-        }
-    return {"runs": runs, "words": result.to_markdown() if hasattr(result, "to_markdown") else str(result)}
+    return {
+        "runs": ended_with(args.out / name / "runs"),
+        "words": result.to_markdown() if hasattr(result, "to_markdown") else str(result),
+    }
 
 
 def speed(args: argparse.Namespace) -> dict[str, Any]:
@@ -154,30 +144,16 @@ def speed(args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "noise"
         make_noise(data, count=batch * steps, side=side)
+        given = {"data.path": str(data), "model.name": "swin_tiny_patch4_window7_224", "data.img_size": side}
+        given |= {"model.head": "upernet:width=256,aux=0", "optim.batch_size": batch}
         sides: dict[str, Any] = {}
         for name, compiled in (("saccade", gpu), ("saccade, not compiled", False)):
-            sides[name] = Ours(data, Path(folder) / name.replace(", ", "-"), device, side, batch, compiled=compiled)
+            run = Path(folder) / name.replace(", ", "-")
+            sides[name] = Ours("segment", given | {"engine.compile": compiled}, run, device)
         for name, compiled in (("smp, plain loop", False), ("smp, compiled", True))[: 2 if gpu else 1]:
             sides[name] = Theirs(device, side, batch, steps, compiled=compiled)
-        speeds: dict[str, list[float]] = {name: [] for name in sides}
-        for number in range(rounds + 1):
-            for name, one in sides.items():
-                begun = time.perf_counter()
-                images = one.epoch(number)
-                if gpu:
-                    torch.cuda.synchronize()
-                if number:  # the first warms up
-                    speeds[name].append(images / (time.perf_counter() - begun))
-                print(name, number, round(time.perf_counter() - begun, 2), "s", flush=True)
-            while number == 0 and args.gate and not args.gate.exists():
-                time.sleep(0.2)
-    return {
-        "images_per_second": {name: round(statistics.median(values), 1) for name, values in speeds.items()},
-        "rounds": {name: [round(value, 1) for value in values] for name, values in speeds.items()},
-        "device": torch.cuda.get_device_name() if gpu else "cpu",
-        "side": side,
-        "batch": batch,
-    }
+        found = time_in_turns(sides, rounds=rounds, gpu=gpu, gate=args.gate)
+    return found | {"side": side, "batch": batch}
 
 
 def make_noise(root: Path, *, count: int, side: int) -> None:
@@ -194,38 +170,6 @@ def make_noise(root: Path, *, count: int, side: int) -> None:
                 root / "masks" / part / f"{place}.png"
             )
     (root / "classes.txt").write_text("\n".join(f"class {number}" for number in range(150)), encoding="utf-8")
-
-
-class Ours:
-    """The training loop of saccade with all it does: crops at random scales, colours, forward, backward, AdamW."""
-
-    def __init__(self, data: Path, run: Path, device: torch.device, side: int, batch: int, *, compiled: bool) -> None:
-        from saccade.runs import Run
-
-        given = {
-            "data.path": str(data),
-            "model.name": "swin_tiny_patch4_window7_224",
-            "model.head": "upernet:width=256,aux=0",
-            "data.img_size": side,
-            "optim.batch_size": batch,
-            "engine.device": str(device),
-            "engine.compile": compiled,
-            "keep.ema": None,
-            "keep.every_seconds": 1e9,
-            "task": "segment",
-        }
-        choice, opened = open_samples("segment", configure(None, given).data)
-        config, spec = resolve(configure(None, given), choose_task("segment"), opened, device)
-        parts = assemble(config, choice, opened, spec, world=Alone(), device=device)
-        self.loop = Loop(
-            config, Run.create(run, config), parts, world=Alone(), device=device, console=Console(quiet=True)
-        )
-
-    def epoch(self, number: int) -> int:
-        self.loop.epoch, self.loop.step = number, number * self.loop.feed.steps
-        with torch_settings(self.loop.config, self.loop.device):
-            self.loop._train_epoch()
-        return self.loop.feed.steps * self.loop.config.optim.batch_size
 
 
 class Theirs:

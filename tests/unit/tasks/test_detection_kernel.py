@@ -32,3 +32,17 @@ def test_the_boxes_kept_are_those_of_torchvision(device, count):
         want = torch.zeros(count, dtype=torch.bool, device=device)
         want[places[nms(boxes[number, places], -places.float(), 0.5)]] = True
         assert torch.equal(kept[number], want)
+
+
+def test_levels_do_not_compete(device):
+    draws = torch.Generator().manual_seed(0)
+    levels = []
+    for count in (40, 7, 1):
+        corner = torch.rand(2, count, 2, generator=draws) * 20
+        levels.append(torch.cat([corner, corner + torch.rand(2, count, 2, generator=draws) * 30], dim=-1).to(device))
+    levels[0][0, 3, 2:] = levels[0][0, 3, :2]  # no area
+    kept = keep_triton.keep_of_levels(levels, overlap=0.5)
+    allowed = [((one[..., 2:] - one[..., :2]) >= 1e-2).all(-1) for one in levels]
+    alone = [keep_triton.keep_best(one, there, overlap=0.5) for one, there in zip(levels, allowed, strict=True)]
+    assert torch.equal(kept, torch.cat(alone, dim=1))
+    assert not kept[0, 3]

@@ -10,12 +10,13 @@ from torchvision.models.detection import RetinaNet as TheirRetinaNet
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
-from torchvision.ops import MultiScaleRoIAlign
+from torchvision.ops import MultiScaleRoIAlign, deform_conv2d
 
 from saccade.tasks.detection.dense import RetinaNet
 from saccade.tasks.detection.detector import read_answers
 from saccade.tasks.detection.objects import Objects
-from saccade.tasks.detection.roi import RegionDetector
+from saccade.tasks.detection.reppoints import convolve_at
+from saccade.tasks.detection.roi import MaskRCNN
 
 SIDE, CLASSES, WIDTH = 160, 5, 32
 SIZE = (SIDE, SIDE)
@@ -142,7 +143,7 @@ def test_retinanet_is_torchvisions(images: Tensor, objects: Objects) -> None:
 def test_mask_rcnn_is_torchvisions(images: Tensor, objects: Objects) -> None:
     torch.manual_seed(0)
     column, hidden = Column(4, (8, 16, 24, 40)), 64
-    ours = RegionDetector(
+    ours = MaskRCNN(
         channels=[8, 16, 24, 40], num_classes=CLASSES, width=WIDTH, hidden=hidden, sampled=300, positive=0.5
     )
     ours.rpn.sampled = MANY
@@ -203,3 +204,18 @@ def copy_mask_head(head: Any, theirs: Any) -> None:
     with torch.no_grad():
         theirs.mask_predictor.mask_fcn_logits.weight[1:] = head.masks.weight
         theirs.mask_predictor.mask_fcn_logits.bias[1:] = head.masks.bias
+
+
+def test_convolution_at_points_is_torchvisions() -> None:
+    draws = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(2, 5, 7, 9, generator=draws), torch.randn(4, 5, 3, 3, generator=draws)
+    points = 4 * torch.randn(2, 18, 7, 9, generator=draws)  # some lie beyond the map
+    steps = torch.arange(3.0) - 1
+    square = torch.stack(torch.meshgrid(steps, steps, indexing="ij"), dim=-1).flatten()[:, None, None]
+    mine, theirs = (one.clone().requires_grad_() for one in (points, points))
+    ours = convolve_at(x, mine, weight)
+    other = deform_conv2d(x, theirs - square, weight, padding=1)
+    torch.testing.assert_close(ours, other, atol=1e-4, rtol=1e-4)
+    ours.square().sum().backward()
+    other.square().sum().backward()
+    torch.testing.assert_close(mine.grad, theirs.grad, atol=1e-3, rtol=1e-3)

@@ -286,6 +286,6 @@ def test_graph_of_a_detector_that_looks_again_is_refused(head):
 
 def test_export_of_a_detector_that_looks_again_is_refused_before_anything_is_written(trained):
     _, run = trained
-    with pytest.raises(ExportError, match="cannot be exported: its head is RegionDetector"):
+    with pytest.raises(ExportError, match="cannot be exported: its head is MaskRCNN"):
         saccade.export(run.path)
     assert not (run.path / "export").exists()

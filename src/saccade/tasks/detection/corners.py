@@ -1,6 +1,7 @@
 """Verification of corners and of what lies within boxes: the second half of RepPoints V2 (Chen et al., 2020).
 
-Regressed corners are checked against heat maps of corners, whose cells see the corner itself.
+Regressed corners are checked against heat maps of corners, whose cells see the corner itself. Layers, targets and
+weights of losses are those of its authors' code with GIoU, but that a cell in several boxes is of the smallest alone.
 """
 
 from collections.abc import Sequence
@@ -9,13 +10,43 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .dense import assume_rare, start_small
+from .dense import assume_rare, even_groups, start_small
 from .losses import focal, smooth_l1
 from .objects import Objects
 
-LEAST_OVERLAP = 0.3  # of a box with one moved corner at which the corner still is a near miss (CornerNet)
-VERIFIED = 0.5  # heat from which a cell beside a regressed corner is taken for the corner
+LEAST_OVERLAP = 0.7  # of a box with a moved corner at which the corner still is a near miss
 HEAT, OFFSET, FOREGROUND = 0.25, 1.0, 0.1  # weights of the losses
+SAID = 6  # maps of corners: two of heat, four of places within cells
+
+
+def block(inputs: int, outputs: int, kernel: int, *, groups: int, relu: bool = True) -> nn.Sequential:
+    """Return a convolution with group normalisation, and perhaps an activation."""
+    layers = [nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False), nn.GroupNorm(groups, outputs)]
+    return nn.Sequential(*layers, *([nn.ReLU()] if relu else []))
+
+
+class CornerPool(nn.Module):
+    """Lets a cell know of what lies to the right of it and below, or to the left and above (CornerNet).
+
+    Args:
+        width: of the maps.
+        first: whether for first corners or for last ones.
+        groups: of group normalisation.
+    """
+
+    def __init__(self, width: int, *, first: bool, groups: int) -> None:
+        super().__init__()
+        self.first, inner = first, max(width // 4, 1)
+        own = even_groups(groups, inner)
+        self.across, self.down = (block(width, inner, 3, groups=own) for _ in range(2))
+        self.pooled = block(inner, width, 3, groups=groups, relu=False)
+        self.beside = block(width, width, 1, groups=groups, relu=False)
+        self.out = block(width, width, 1, groups=groups)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features of corners, B, C, H, W."""
+        pooled = pool_corner(self.across(x), self.down(x), first=self.first)
+        return self.out(F.relu(self.pooled(pooled) + self.beside(x)))
 
 
 class Verification(nn.Module):
@@ -29,45 +60,40 @@ class Verification(nn.Module):
 
     def __init__(self, width: int, num_classes: int, *, groups: int) -> None:
         super().__init__()
-        self.first, self.last = (
-            nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(groups, width), nn.ReLU())
-            for _ in range(2)
-        )
-        self.heat, self.offset = nn.ModuleList(), nn.ModuleList()
-        for _ in range(2):
-            self.heat.append(nn.Conv2d(width, 1, 1))
-            self.offset.append(nn.Conv2d(width, 2, 1))
-        self.within = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(groups, width), nn.ReLU())
+        self.shared = block(width, width, 3, groups=groups)
         self.classes = nn.Conv2d(width, num_classes, 1)
-        self.corner_features, self.class_features = nn.Conv2d(2 * width, width, 1), nn.Conv2d(width, width, 1)
-        start_small(self)
+        self.within = block(width, width, 1, groups=groups)
+        self.pools, self.heat, self.offset = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        for first in (True, False):
+            self.pools.append(CornerPool(width, first=first, groups=groups))
+            self.heat.append(nn.Conv2d(width, 1, 3, padding=1))
+            self.offset.append(nn.Conv2d(width, 2, 3, padding=1))
+        for part in (self.shared, self.classes, self.heat, self.offset):
+            start_small(part)
         for layer in (*self.heat, self.classes):
             assume_rare(layer)
 
-    def forward(self, x: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """Return answers, B, ..., H, W, and what they add to features of boxes and of classes.
+    def forward(self, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Return answers, B, ..., H, W, and what is added to the features of boxes and of classes.
 
         Args:
             x: features, B, C, H, W.
         """
-        first, last = pool_corner(self.first(x), first=True), pool_corner(self.last(x), first=False)
-        within = self.within(x)
+        shared = self.shared(x)
+        within = self.within(shared)
+        seen = [pool(shared + within) for pool in self.pools]
         found = {
-            "heat": torch.cat([self.heat[0](first), self.heat[1](last)], dim=1),
-            "offset": torch.cat([self.offset[0](first), self.offset[1](last)], dim=1),
-            "within": self.classes(within),
+            name: torch.cat([layer(one) for layer, one in zip(layers, seen, strict=True)], dim=1)
+            for name, layers in (("heat", self.heat), ("offset", self.offset))
         }
-        inner = self.class_features(within)
-        return found, self.corner_features(torch.cat([first, last], dim=1)) + inner, inner
+        return found | {"within": self.classes(shared)}, within
 
 
-def pool_corner(x: Tensor, *, first: bool) -> Tensor:
+def pool_corner(across: Tensor, down: Tensor, *, first: bool) -> Tensor:
     """Return the highest value to the right plus the highest below, or to the left and above for the last corner."""
     if first:
-        across, down = (x.flip(axis).cummax(axis).values.flip(axis) for axis in (3, 2))
-    else:
-        across, down = (x.cummax(axis).values for axis in (3, 2))
-    return across + down
+        return across.flip(3).cummax(3).values.flip(3) + down.flip(2).cummax(2).values.flip(2)
+    return across.cummax(3).values + down.cummax(2).values
 
 
 def corner_radius(boxes: Tensor) -> Tensor:
@@ -92,20 +118,21 @@ def heat_targets(boxes: Tensor, real: Tensor, shape: tuple[int, int], stride: tu
         shape: height and width of the map.
         stride: pixels from cell to cell, down and across.
     """
-    cells = in_cells(boxes, stride)
-    deviation = ((2 * corner_radius(cells).floor() + 1) / 6)[:, :, None, None]
+    radius = corner_radius(boxes)[:, :, None, None]
     down, across = (torch.arange(side, device=boxes.device) for side in shape)
     maps = []
-    for corner in (cells[..., :2], cells[..., 2:]):
-        column, row = cell_of(corner, shape).unbind(-1)
-        squared = (across - column[..., None])[:, :, None] ** 2 + (down - row[..., None])[..., None] ** 2
-        heat = torch.exp(-squared / (2 * deviation**2)) * real[:, :, None, None]
-        maps.append(torch.where(squared <= (3 * deviation) ** 2, heat, 0).amax(1))
+    for corner in boxes.split(2, dim=-1):
+        column, row = cell_of(in_cells(corner, stride), shape).unbind(-1)
+        own = (across == column[..., None])[:, :, None] & (down == row[..., None])[..., None]
+        right, below = (across + 0.5) * stride[1] - corner[..., :1], (down + 0.5) * stride[0] - corner[..., 1:]
+        squared = right[:, :, None] ** 2 + below[..., None] ** 2
+        near = torch.where(squared < radius**2, torch.exp(-18 * squared / (2 * radius + 1) ** 2), 0)
+        maps.append((torch.where(own, 1.0, near) * real[:, :, None, None]).amax(1))
     return torch.stack(maps, dim=1)
 
 
 def in_cells(boxes: Tensor, stride: tuple[float, float]) -> Tensor:
-    """Return boxes in cells."""
+    """Return boxes, or points, in cells."""
     return torch.stack([boxes[..., 0::2] / stride[1], boxes[..., 1::2] / stride[0]], dim=-1).flatten(-2)
 
 
@@ -130,31 +157,29 @@ def at_cells(maps: Tensor, cells: Tensor) -> Tensor:
 
 
 def within_targets(
-    boxes: Tensor, labels: Tensor, chosen: Tensor, points: Tensor, num_classes: int
+    boxes: Tensor, labels: Tensor, real: Tensor, points: Tensor, num_classes: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the classes of cells within boxes, B, A, K, and what each counts, B, A: all cells of an object one.
+    """Return the classes of cells within boxes, B, A, K, and what each counts, B, A: less in a large object.
 
     Args:
         boxes: B, N, 4.
         labels: B, N.
-        chosen: which objects belong to the map, B, N.
+        real: which objects there are, B, N.
         points: centres of the map's cells, A, 2.
         num_classes: K.
     """
-    inside = (points > boxes[:, :, None, :2]).all(-1) & (points < boxes[:, :, None, 2:]).all(-1) & chosen[..., None]
+    inside = (points > boxes[:, :, None, :2]).all(-1) & (points < boxes[:, :, None, 2:]).all(-1) & real[..., None]
     sides = boxes[..., 2:] - boxes[..., :2]
     area = torch.where(inside, sides.prod(-1)[..., None], torch.inf)
     least, owner = area.min(1)  # the smaller of two objects is in front
     found = least < torch.inf
-    count = inside.sum(-1).clamp(min=1)
     kind = F.one_hot(labels.clamp(min=0).gather(1, owner), num_classes).to(boxes.dtype) * found[..., None]
-    return kind, torch.where(found, 1 / count.gather(1, owner).to(boxes.dtype), 1.0)
+    return kind, torch.where(found, 1 / least.clamp(min=1), 0)
 
 
 def verification_losses(
     answers: Sequence[dict[str, Tensor]],
     objects: Objects,
-    levels: Tensor,
     points: Sequence[Tensor],
     strides: Sequence[tuple[float, float]],
 ) -> dict[str, Tensor]:
@@ -162,15 +187,14 @@ def verification_losses(
 
     Args:
         answers: of each level.
-        objects: what is there; corners are sought on every level.
-        levels: of the objects, B, N.
+        objects: what is there; all are sought on every level.
         points: centres of each level's cells.
         strides: of each level, down and across.
     """
     boxes, real = objects.boxes, objects.real
-    count = real.sum().clamp(min=1)
-    heat, offset, within = boxes.new_zeros(()), boxes.new_zeros(()), boxes.new_zeros(())
-    for number, (found, stride) in enumerate(zip(answers, strides, strict=True)):
+    heat, offset = boxes.new_zeros(()), boxes.new_zeros(())
+    logits, kinds, weights = [], [], []
+    for found, stride, at in zip(answers, strides, points, strict=True):
         shape = (found["heat"].shape[-2], found["heat"].shape[-1])
         heat = heat + heat_loss(found["heat"], heat_targets(boxes, real, shape, stride))
         for side, corner in enumerate(in_cells(boxes, stride).split(2, dim=-1)):
@@ -178,23 +202,24 @@ def verification_losses(
             mine = at_cells(found["offset"][:, 2 * side : 2 * side + 2], cell)
             wrong = smooth_l1(mine, (corner - cell).clamp(0, 1), beta=1 / 9)
             offset = offset + torch.where(real[..., None], wrong, 0).sum()
-        kind, weight = within_targets(
-            boxes, objects.labels, real & (levels == number), points[number], found["within"].shape[1]
-        )
-        logits = found["within"].flatten(2).transpose(1, 2)
-        loss = focal(logits, kind)
-        own = (loss * kind * weight[..., None]).sum() / count
-        within = within + own + (loss * (1 - kind)).sum() / kind.sum().clamp(min=1)
-    scale = 2 * count * len(answers)
+        kind, weight = within_targets(boxes, objects.labels, real, at, found["within"].shape[1])
+        logits.append(found["within"].flatten(2).transpose(1, 2))
+        kinds.append(kind)
+        weights.append(weight)
+    kind, weight = torch.cat(kinds, dim=1), torch.cat(weights, dim=1)
+    loss = focal(torch.cat(logits, dim=1), kind)
+    inner = (loss * kind * weight[..., None]).sum() / weight.sum().clamp(min=1e-9)
+    outer = (loss * (1 - kind)).sum() / kind.sum().clamp(min=1)
+    count = 2 * len(answers) * real.sum().clamp(min=1)  # corners of all levels
     return {
-        "corners": HEAT * heat / (2 * count),
-        "corner_offsets": OFFSET * offset / scale,
-        "within": FOREGROUND * within / len(answers),
+        "corners": HEAT * heat / count,
+        "corner_offsets": OFFSET * offset / count,
+        "within": FOREGROUND * (inner + outer),
     }
 
 
 def verify_corners(corners: Tensor, heat: Tensor, offset: Tensor, stride: tuple[float, float]) -> Tensor:
-    """Return corners, B, N, 2, each moved to the verified corner of its own cell or one beside it, if there is one.
+    """Return corners, B, N, 2, each moved to where the hottest of the four cells around it has its corner.
 
     Args:
         corners: in pixels.
@@ -203,16 +228,13 @@ def verify_corners(corners: Tensor, heat: Tensor, offset: Tensor, stride: tuple[
         stride: pixels from cell to cell, down and across.
     """
     shape = (heat.shape[-2], heat.shape[-1])
-    scale = (stride[1], stride[0])
-    cell = cell_of(torch.stack([corners[..., axis] / scale[axis] for axis in (0, 1)], dim=-1), shape)
-    best, moved = torch.full_like(corners[..., 0], VERIFIED), corners
-    for right in (-1, 0, 1):
-        for below in (-1, 0, 1):
-            column, row = (cell[..., 0] + right).clamp(0, shape[1] - 1), (cell[..., 1] + below).clamp(0, shape[0] - 1)
-            near = torch.stack([column, row], dim=-1)
-            value = at_cells(heat, near)[..., 0]
-            place = near + at_cells(offset, near)
-            place = torch.stack([place[..., axis] * scale[axis] for axis in (0, 1)], dim=-1)
+    scale = corners.new_tensor((stride[1], stride[0]))
+    best, moved = torch.full_like(corners[..., 0], -1.0), corners
+    for right in (-0.5, 0.5):
+        for below in (-0.5, 0.5):
+            cell = cell_of(corners / scale + corners.new_tensor((right, below)), shape)
+            value = at_cells(heat, cell)[..., 0]
             better = value > best
-            best, moved = torch.where(better, value, best), torch.where(better[..., None], place, moved)
+            best = torch.where(better, value, best)
+            moved = torch.where(better[..., None], (cell + at_cells(offset, cell)) * scale, moved)
     return moved

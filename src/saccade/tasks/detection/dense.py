@@ -12,7 +12,7 @@ from .boxes import clip, covered, decode, encode, overlaps, take
 from .fpn import FPN
 from .losses import focal, mean_where, overlap_loss, smooth_l1
 from .matching import UNUSED, leave_out, match_by_atss, match_by_overlap
-from .objects import Objects
+from .objects import Head, Objects
 
 RATIOS = (0.5, 1.0, 2.0)
 HIDDEN = 0.5  # part of an anchor within a crowd that leaves it out of the loss
@@ -49,7 +49,7 @@ def assume_rare(layer: nn.Module, chance: float = 0.01) -> None:
         nn.init.constant_(layer.bias, -math.log((1 - chance) / chance))
 
 
-class DenseDetector(nn.Module):
+class DenseDetector(Head):
     """A head that says of every anchor what it is and where.
 
     Args:
@@ -64,7 +64,7 @@ class DenseDetector(nn.Module):
     """
 
     codes = (1.0, 1.0)
-    overlap, kept, least, candidates, mask_side = 0.5, 300, 0.05, 1000, 0
+    kept, candidates = 300, 1000
 
     def __init__(
         self,
@@ -120,14 +120,7 @@ class DenseDetector(nn.Module):
         size: tuple[int, int],
         seeds: Tensor,  # noqa: ARG002
     ) -> dict[str, Tensor]:
-        """Return the losses by name.
-
-        Args:
-            maps: the backbone's.
-            objects: what is there.
-            size: height and width of the images.
-            seeds: not needed here: nothing is drawn by lot.
-        """
+        """Return the losses by name."""
         raw = {name: value.float() for name, value in self(maps).items()}
         return self.loss(raw, objects, *self.anchors(size, maps))
 
@@ -138,12 +131,7 @@ class DenseDetector(nn.Module):
         raise NotImplementedError
 
     def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
-        """Return the best answers of each level, B, M, 6: box, score and class; overlapping ones are all there yet.
-
-        Args:
-            maps: the backbone's.
-            size: height and width of the images.
-        """
+        """Return the best answers of each level, B, M, 6: box, score and class; overlapping ones are all there yet."""
         raw = {name: value.float() for name, value in self(maps).items()}
         anchors, counts = self.anchors(size, maps)
         value, place, label = best_of_levels(self.scores(raw), counts, self.candidates)

@@ -16,7 +16,7 @@ from .dense import ATSS, RetinaNet
 from .keep_triton import has_triton
 from .objects import Found, Objects
 from .reppoints import RepPointsV2
-from .roi import RegionDetector
+from .roi import Cascade, MaskRCNN
 from .sparse import SparseRCNN
 
 HEADS: Registry[Callable[..., nn.Module]] = Registry(
@@ -30,58 +30,8 @@ register_detector("retinanet")(RetinaNet)
 register_detector("atss")(ATSS)
 register_detector("reppoints_v2")(RepPointsV2)
 register_detector("sparse_rcnn")(SparseRCNN)
-
-
-@register_detector("mask_rcnn")
-def mask_rcnn(
-    *,
-    channels: tuple[int, ...],
-    num_classes: int,
-    masks: bool,
-    width: int = 256,
-    sampled: int = 512,
-    hidden: int = 1024,
-    proposals: int = 1000,
-    anchor: float = 8.0,
-) -> nn.Module:
-    """Return Mask R-CNN; without masks in the data it is Faster R-CNN."""
-    return RegionDetector(
-        channels=channels,
-        num_classes=num_classes,
-        masks=masks,
-        stages=1,
-        width=width,
-        sampled=sampled,
-        hidden=hidden,
-        proposals=(proposals, proposals),
-        anchor=anchor,
-    )
-
-
-@register_detector("cascade")
-def cascade(
-    *,
-    channels: tuple[int, ...],
-    num_classes: int,
-    masks: bool,
-    width: int = 256,
-    sampled: int = 512,
-    hidden: int = 1024,
-    proposals: int = 1000,
-    anchor: float = 8.0,
-) -> nn.Module:
-    """Return Cascade Mask R-CNN: three looks at a box."""
-    return RegionDetector(
-        channels=channels,
-        num_classes=num_classes,
-        masks=masks,
-        stages=3,
-        width=width,
-        sampled=sampled,
-        hidden=hidden,
-        proposals=(proposals, proposals),
-        anchor=anchor,
-    )
+register_detector("mask_rcnn")(MaskRCNN)
+register_detector("cascade")(Cascade)
 
 
 class Detector(nn.Module):
@@ -102,7 +52,7 @@ class Detector(nn.Module):
         known: dict[str, Any] = {"channels": tuple(self.neck.channels), "num_classes": num_classes, "masks": masks}
         make = HEADS.find(name)
         for key, value in options.items():
-            least = 0 if key in ("groups", "depth") else 1
+            least = 0 if key in ("groups", "depth", "convs", "positive") else 1
             if isinstance(value, int | float) and not isinstance(value, bool) and not least <= value <= MOST:
                 raise ConfigError(f"model.head = {head!r} was given; {key} is a number from {least} to {MOST}")
         if "masks" not in inspect.signature(make).parameters:

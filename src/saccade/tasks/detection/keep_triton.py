@@ -8,10 +8,14 @@ from __future__ import annotations  # Triton's words in the kernel are not there
 import functools
 import importlib
 import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from .boxes import has_area
 
 tl: Any = None  # triton.language, from the first use of a kernel on
 MOST = 8192  # boxes of a set: what one block of threads holds
@@ -50,6 +54,20 @@ def keep_best(boxes: Tensor, allowed: Tensor, *, overlap: float) -> Tensor:
             num_warps=max(min(size // 128, 16), 1),
         )
     return alive.bool()
+
+
+def keep_of_levels(boxes: Sequence[Tensor], *, overlap: float) -> Tensor:
+    """Return which boxes of several levels stay beside better ones of their own level, B, N of all levels.
+
+    Args:
+        boxes: of each level, best first, B, N, 4; all levels are gone through at once.
+        overlap: as for `keep_best`.
+    """
+    counts = [one.shape[1] for one in boxes]
+    padded = torch.stack([F.pad(one, (0, 0, 0, max(counts) - one.shape[1])) for one in boxes], dim=1)
+    alive = keep_best(padded.flatten(0, 1), has_area(padded.flatten(0, 1)), overlap=overlap)
+    alive = alive.view(padded.shape[:3])
+    return torch.cat([alive[:, number, :count] for number, count in enumerate(counts)], dim=1)
 
 
 @functools.cache

@@ -79,6 +79,10 @@ class DetectionMetrics(Metrics):
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return `records`, B, R, columns, and `mask_records` where there are masks."""
+        with torch.autocast(batch["labels"].device.type, enabled=False):  # pixels are counted, to the last one
+            return self._measure(answers, batch)
+
+    def _measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found: dict[str, list[np.ndarray]] = {"records": [], **({"mask_records": []} if self.masks else {})}
         side = self.side(batch)
         for place in range(len(batch["labels"])):

@@ -1,8 +1,9 @@
 """What is in images, and what a detector finds there: tensors with as many rows for every image."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Objects(NamedTuple):
@@ -40,3 +41,44 @@ class Found(NamedTuple):
     scores: Tensor
     labels: Tensor
     masks: Tensor | None = None
+
+
+class Head(nn.Module):
+    """What finds objects in a backbone's maps.
+
+    Attributes:
+        overlap: of two answers of a class at which the better one alone stays.
+        kept: answers of an image.
+        least: score from which an answer counts.
+    """
+
+    overlap: float = 0.5
+    kept: int = 100
+    least: float = 0.05
+
+    @property
+    def mask_side(self) -> int:
+        """Cells a side of the masks in answers; 0 without masks."""
+        return 0
+
+    def losses(
+        self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor
+    ) -> dict[str, Tensor]:
+        """Return the losses by name.
+
+        Args:
+            maps: the backbone's, finest first.
+            objects: what is there.
+            size: height and width of the images.
+            seeds: of what is drawn by lot, a number for each image.
+        """
+        raise NotImplementedError
+
+    def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
+        """Return answers, B, M, 6 or more: box, score, class (-1 for none) and the cells of a mask.
+
+        Args:
+            maps: the backbone's, finest first.
+            size: height and width of the images.
+        """
+        raise NotImplementedError

@@ -1,7 +1,7 @@
 """RepPoints V2: nine points an object, two of them its corners, regressed twice and then verified.
 
-The points are Yang et al., 2019; corners of their own and their verification Chen et al., 2020. The features of
-verified corners are added to those that points are regressed from.
+The points are Yang et al., 2019; corners of their own and their verification Chen et al., 2020. What is said of
+corners goes beside the features that points look at.
 """
 
 from collections.abc import Sequence
@@ -9,16 +9,15 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.ops import deform_conv2d
 
 from .anchors import centre_points
 from .boxes import clip, take
-from .corners import Verification, verification_losses, verify_corners
+from .corners import SAID, Verification, verification_losses, verify_corners
 from .dense import assume_rare, best_of_levels, even_groups, in_crowd, of_matched, pyramid_shapes, start_small, tower
 from .fpn import FPN
 from .losses import focal, mean_where, overlap_loss
 from .matching import UNUSED, leave_out, level_by_size, match_by_atss, match_by_point
-from .objects import Objects
+from .objects import Head, Objects
 
 KERNEL = 3
 POINTS = KERNEL**2
@@ -30,23 +29,42 @@ class PointConv(nn.Module):
     """A convolution that looks at points instead of a square of cells.
 
     Args:
-        width: of the maps.
+        inputs: of the maps.
+        width: of what is seen.
         outputs: of each cell.
     """
 
-    def __init__(self, width: int, outputs: int) -> None:
+    def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(width, width, KERNEL, KERNEL) * 0.01)
+        self.weight = nn.Parameter(torch.randn(width, inputs, KERNEL, KERNEL) * 0.01)
         self.out = nn.Conv2d(width, outputs, 1)
         start_small(self.out)
 
-    def forward(self, x: Tensor, offsets: Tensor) -> Tensor:
-        """Return answers of what lies at points, given as offsets from a square's cells, B, 2 * points, H, W."""
-        seen = deform_conv2d(x.float(), offsets.float(), self.weight.float(), padding=KERNEL // 2)
-        return self.out(F.relu(seen))
+    def forward(self, x: Tensor, points: Tensor) -> Tensor:
+        """Return answers of what lies at points, B, 2 * points, H, W: down, across by turns, in cells from a cell."""
+        return self.out(F.relu(convolve_at(x, points, self.weight)))
 
 
-class RepPointsV2(nn.Module):
+def convolve_at(x: Tensor, points: Tensor, weight: Tensor) -> Tensor:
+    """Return a convolution that looks at points, B, outputs, H, W; beyond the map lies nothing.
+
+    torchvision's `deform_conv2d` is the same, but runs on the default stream whichever is current, so that it meets
+    tensors half written where steps are captured (pytorch/vision#9513).
+
+    Args:
+        x: the map, B, inputs, H, W.
+        points: as `PointConv` takes them.
+        weight: outputs, inputs, kernel, kernel.
+    """
+    height, width = x.shape[-2:]
+    down = torch.arange(height, device=x.device)[:, None, None] + points[:, 0::2].permute(0, 2, 3, 1).float()
+    across = torch.arange(width, device=x.device)[:, None] + points[:, 1::2].permute(0, 2, 3, 1).float()
+    grid = torch.stack([(2 * across + 1) / width - 1, (2 * down + 1) / height - 1], dim=-1)
+    seen = F.grid_sample(x.float(), grid.flatten(1, 2), align_corners=False)  # B, inputs, H * W, points
+    return F.conv2d(seen, weight.flatten(2)[:, :, None]).unflatten(2, (height, width))[..., 0]
+
+
+class RepPointsV2(Head):
     """A head of points; see the module.
 
     Args:
@@ -55,11 +73,11 @@ class RepPointsV2(nn.Module):
         width: of the pyramid and the head.
         depth: convolutions before each answer.
         groups: of group normalisation.
+        more: see `FPN`; of two coarser maps.
         anchor: pixels of an object's side, in cells, that a level is for.
     """
 
-    overlap, kept, least, candidates, mask_side = 0.6, 100, 0.05, 1000, 0
-    square: Tensor
+    overlap, candidates = 0.6, 1000
     start: Tensor
 
     def __init__(
@@ -70,23 +88,23 @@ class RepPointsV2(nn.Module):
         width: int = 256,
         depth: int = 3,
         groups: int = 32,
+        more: str = "input",
         anchor: float = 4.0,
     ) -> None:
         super().__init__()
         self.num_classes, self.anchor = num_classes, anchor
-        self.fpn = FPN(channels[-3:], width, more="coarsest")
+        self.fpn = FPN(channels[-3:], width, more=more)
         self.class_tower, self.box_tower = tower(width, depth, groups=groups), tower(width, depth, groups=groups)
         self.verification = Verification(width, num_classes, groups=even_groups(groups, width))
         self.first = nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, 2 * POINTS, 1))
-        self.second, self.classes = PointConv(width, 2 * POINTS), PointConv(width, num_classes)
+        self.second = PointConv(width + SAID, width, 2 * POINTS)
+        self.classes = PointConv(width + SAID, width, num_classes)
         for part in (self.class_tower, self.box_tower, self.first):
             start_small(part)
         assume_rare(self.classes.out)
         steps = torch.arange(KERNEL, dtype=torch.float32) - KERNEL // 2
-        square = torch.stack(torch.meshgrid(steps, steps, indexing="ij"), dim=-1).flatten()  # down and across
-        start = square.clone()
+        start = torch.stack(torch.meshgrid(steps, steps, indexing="ij"), dim=-1).flatten()  # down and across
         start[:4] = REACH * torch.tensor([-1.0, -1.0, 1.0, 1.0])  # the first two points are the corners
-        self.register_buffer("square", square[:, None, None], persistent=False)
         self.register_buffer("start", start[:, None, None], persistent=False)
 
     def forward(self, maps: Sequence[Tensor]) -> list[dict[str, Tensor]]:
@@ -95,13 +113,14 @@ class RepPointsV2(nn.Module):
 
     def _level(self, x: Tensor) -> dict[str, Tensor]:
         kinds, places = self.class_tower(x), self.box_tower(x)
-        verified, of_corners, of_inside = self.verification(places)
-        kinds, places = kinds + of_inside, places + of_corners
+        verified, within = self.verification(places)
+        kinds, places = kinds + within, places + within
         first = self.first(places).float() + self.start
         soft = SOFTER * first + (1 - SOFTER) * first.detach()
-        look = soft - self.square
-        second = self.second(places, look).float() + first.detach()
-        found = {"first": first, "second": second, "logits": self.classes(kinds, look)} | verified
+        said = [verified["heat"], verified["offset"]]
+        second = self.second(torch.cat([places, *said], dim=1), soft).float() + first.detach()
+        logits = self.classes(torch.cat([kinds, *said], dim=1), soft)
+        found = {"first": first, "second": second, "logits": logits} | verified
         return {name: value.float() for name, value in found.items()}
 
     def losses(
@@ -111,14 +130,7 @@ class RepPointsV2(nn.Module):
         size: tuple[int, int],
         seeds: Tensor,  # noqa: ARG002
     ) -> dict[str, Tensor]:
-        """Return the losses of both sets of points, of classes and of what is verified.
-
-        Args:
-            maps: the backbone's.
-            objects: what is there.
-            size: height and width of the images.
-            seeds: not needed here: nothing is drawn by lot.
-        """
+        """Return the losses of both sets of points, of classes and of what is verified."""
         raw, strides, points = self(maps), self.strides(maps, size), self.points(maps, size)
         counts = [len(one) for one in points]
         first, second = (
@@ -137,28 +149,24 @@ class RepPointsV2(nn.Module):
             "classes": mean_where(focal(logits, target), good != UNUSED, over=positive.sum()),
             "first_boxes": mean_where(overlap_loss(first, of_matched(objects, near)[1]), near >= 0),
             "boxes": 2 * mean_where(overlap_loss(second, wanted), positive),
-        } | verification_losses(raw, objects, levels, points, strides)
+        } | verification_losses(raw, objects, points, strides)
 
     def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
-        """Return the best answers of each level, B, M, 6: box, score and class; overlapping ones are all there yet.
-
-        Args:
-            maps: the backbone's.
-            size: height and width of the images.
-        """
+        """Return the best answers of each level, B, M, 6: box, score and class; overlapping ones are all there yet."""
         raw, strides, points = self(maps), self.strides(maps, size), self.points(maps, size)
         scores = [one["logits"].sigmoid().flatten(2).transpose(1, 2) for one in raw]
         found = []
-        for one, score, at, by in zip(raw, scores, points, strides, strict=True):
+        for number, (one, score, at, by) in enumerate(zip(raw, scores, points, strides, strict=True)):
             value, place, label = best_of_levels(score, [len(at)], self.candidates)
-            box = take(corners(one["second"], at, by), place)
-            heat = one["heat"].sigmoid()
-            moved = [
-                verify_corners(corner, heat[:, side : side + 1], one["offset"][:, 2 * side : 2 * side + 2], by)
-                for side, corner in enumerate(box.split(2, dim=-1))
-            ]
-            low, high = torch.minimum(*moved), torch.maximum(*moved)
-            box = clip(torch.cat([low, high], dim=-1), size)
+            box = clip(take(corners(one["second"], at, by), place), size)
+            if number:  # those of the finest level stay; others are verified on finer maps than their own
+                finer = 0 if number < 3 else 1
+                heat, offset = raw[finer]["heat"].sigmoid(), raw[finer]["offset"]
+                moved = [
+                    verify_corners(corner, heat[:, side : side + 1], offset[:, 2 * side : 2 * side + 2], strides[finer])
+                    for side, corner in enumerate(box.split(2, dim=-1))
+                ]
+                box = clip(torch.cat([torch.minimum(*moved), torch.maximum(*moved)], dim=-1), size)
             found.append(torch.cat([box, value[..., None], label[..., None].to(box.dtype)], dim=-1))
         return torch.cat(found, dim=1)
 

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torchvision.ops import roi_align
 
 from .boxes import best_boxes, clip, decode, encode, has_area, overlaps, take, with_area
-from .dense import in_crowd, of_matched
+from .dense import in_crowd, of_matched, tower
 from .fpn import FPN, Packed, look_at, pack
 from .losses import mean_where, smooth_l1
 from .matching import draw_samples, leave_out, lots, match_by_overlap
-from .objects import Found, Objects
+from .objects import Found, Head, Objects
 from .rpn import RPN, Proposals
 
 SIDE, MASK_SIDE = 7, 14  # cells of what is looked at
@@ -22,20 +22,24 @@ OVERLAPS, SHARES = (0.5, 0.6, 0.7), (1.0, 0.5, 0.25)  # that match, and of the l
 
 
 class BoxHead(nn.Module):
-    """What is in a box, and where exactly: two hidden layers; class 0 is nothing.
+    """What is in a box, and where exactly: hidden layers, and answers; class 0 is nothing.
 
     Args:
         width: of the maps.
         num_classes: that objects are told apart into.
-        hidden: width of the layers.
+        hidden: width of the layers: two of them, or one after convolutions.
+        convs: convolutions before them.
         per_class: whether each class has boxes of its own.
     """
 
-    def __init__(self, width: int, num_classes: int, *, hidden: int = 1024, per_class: bool = True) -> None:
+    def __init__(
+        self, width: int, num_classes: int, *, hidden: int = 1024, convs: int = 0, per_class: bool = True
+    ) -> None:
         super().__init__()
         self.num_classes, self.per_class = num_classes, per_class
+        last = [] if convs else [nn.Linear(hidden, hidden), nn.ReLU()]
         self.layers = nn.Sequential(
-            nn.Flatten(), nn.Linear(width * SIDE**2, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()
+            *tower(width, convs, groups=32), nn.Flatten(), nn.Linear(width * SIDE**2, hidden), nn.ReLU(), *last
         )
         self.classes = nn.Linear(hidden, num_classes + 1)
         self.boxes = nn.Linear(hidden, 4 * (num_classes if per_class else 1))
@@ -93,48 +97,51 @@ class MaskHead(nn.Module):
         return logits.gather(1, place)[:, 0]
 
 
-class RegionDetector(nn.Module):
-    """Proposals, then one look at each or several, each from where the one before has moved it to.
+class MaskRCNN(Head):
+    """Proposals, then a look at each; without masks in the data it is Faster R-CNN.
 
     Args:
         channels: of the backbone's maps, finest first.
         num_classes: that objects are told apart into.
-        width: of the pyramid.
-        stages: looks at a box.
         masks: whether objects have masks too.
+        width: of the pyramid.
         sampled: proposals of each image that the loss is over.
         positive: part of them that may be matched.
         hidden: width of the box heads' layers.
-        rpn: options of the proposals.
+        convs: convolutions of the box heads.
+        proposals: that are looked at.
+        anchor: root of the area of anchors, in cells.
     """
 
-    overlap, least, kept = 0.5, 0.05, 100
+    stages = 1
 
     def __init__(
         self,
         *,
         channels: Sequence[int],
         num_classes: int,
-        width: int = 256,
-        stages: int = 1,
         masks: bool = True,
+        width: int = 256,
         sampled: int = 512,
         positive: float = 0.25,
         hidden: int = 1024,
-        **rpn: Any,
+        convs: int = 0,
+        proposals: int = 1000,
+        anchor: float = 8.0,
     ) -> None:
         super().__init__()
         self.num_classes, self.sampled, self.positive = num_classes, sampled, positive
         self.fpn = FPN(channels, width, more="pool")
-        self.rpn = RPN(width, **rpn)
+        self.rpn = RPN(width, proposals=(proposals, proposals), anchor=anchor)
+        one = self.stages == 1
         self.heads = nn.ModuleList(
-            BoxHead(width, num_classes, hidden=hidden, per_class=stages == 1) for _ in range(stages)
+            BoxHead(width, num_classes, hidden=hidden, convs=convs, per_class=one) for _ in range(self.stages)
         )
         self.mask_heads = nn.ModuleList(
-            MaskHead(width, num_classes, hidden=width) for _ in range(stages if masks else 0)
+            MaskHead(width, num_classes, hidden=width) for _ in range(self.stages if masks else 0)
         )
         # One look codes boxes as Mask R-CNN does, several as Cascade R-CNN, whose loss is squared up to 1.
-        self.beta = 1 / 9 if stages == 1 else 1.0
+        self.beta = 1 / 9 if one else 1.0
 
     def look(self, maps: Sequence[Tensor], size: tuple[int, int]) -> tuple[list[Tensor], Packed]:
         """Return the pyramid's maps, and those that boxes are looked at on."""
@@ -145,14 +152,7 @@ class RegionDetector(nn.Module):
     def losses(
         self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor
     ) -> dict[str, Tensor]:
-        """Return the losses of proposals, and of each look's classes, boxes and masks.
-
-        Args:
-            maps: the backbone's.
-            objects: what is there.
-            size: height and width of the images.
-            seeds: of what is drawn by lot, a number for each image.
-        """
+        """Return the losses of proposals, and of each look's classes, boxes and masks."""
         levels, packed = self.look(maps, size)
         logits, codes = self.rpn(levels)
         anchors = self.rpn.anchors(levels, size)
@@ -272,3 +272,9 @@ class RegionDetector(nn.Module):
         looked = look_at(packed, boxes, MASK_SIDE)
         parts = [head(looked, labels.flatten()).sigmoid() for head in self.mask_heads]
         return torch.stack(parts).mean(0).view(*labels.shape, *parts[0].shape[-2:])
+
+
+class Cascade(MaskRCNN):
+    """Three looks, each from where the one before has moved a box to (Cai and Vasconcelos, 2018)."""
+
+    stages = 3

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .anchors import Anchors
 from .boxes import best_boxes, clip, decode, encode, has_area, overlaps, take
 from .dense import RATIOS, in_crowd, of_matched, start_small
-from .keep_triton import can_replay, keep_best
+from .keep_triton import can_replay, keep_of_levels
 from .losses import mean_where, smooth_l1
 from .matching import draw_samples, leave_out, lots, match_by_overlap
 from .objects import Objects
@@ -89,9 +89,8 @@ class RPN(nn.Module):
             boxes.append(clip(decode(take(code, place), anchor[place]), size))
             levels.append(torch.full_like(place, number))
         box, count = torch.cat(boxes, 1), self.proposals[mode]
-        if self.training and can_replay(box):  # without waiting for the device
-            alive = [keep_best(one, has_area(one), overlap=self.overlap) for one in boxes]
-            rank = torch.where(torch.cat(alive, 1), torch.cat(values, 1), -torch.inf)
+        if self.training and all(can_replay(one) for one in boxes):  # without waiting for the device
+            rank = torch.where(keep_of_levels(boxes, overlap=self.overlap), torch.cat(values, 1), -torch.inf)
             value, keep = rank.topk(min(count, rank.shape[1]), dim=1)
             filled = value > -torch.inf
         else:

@@ -11,7 +11,7 @@ from .boxes import clip, decode, generalized_overlap, take
 from .dense import assume_rare, of_matched
 from .fpn import FPN, look_at, pack
 from .losses import focal, overlap_loss
-from .objects import Objects
+from .objects import Head, Objects
 
 SIDE = 7
 CODES = (2.0, 1.0)
@@ -83,7 +83,7 @@ def _tower(width: int, depth: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-class SparseRCNN(nn.Module):
+class SparseRCNN(Head):
     """Learned boxes and features, six looks, no anchors and nothing to be suppressed.
 
     Args:
@@ -94,8 +94,7 @@ class SparseRCNN(nn.Module):
         looks: refinements.
     """
 
-    overlap, least, mask_side = 1.0, 0.0, 0
-    kept = 100
+    overlap, least = 1.0, 0.0
 
     def __init__(
         self, *, channels: Sequence[int], num_classes: int, width: int = 256, proposals: int = 100, looks: int = 6
@@ -131,14 +130,7 @@ class SparseRCNN(nn.Module):
         size: tuple[int, int],
         seeds: Tensor,  # noqa: ARG002
     ) -> dict[str, Tensor]:
-        """Return the losses of every look: classes, corners and overlaps of the boxes matched with objects.
-
-        Args:
-            maps: the backbone's.
-            objects: what is there.
-            size: height and width of the images.
-            seeds: not needed here: nothing is drawn by lot.
-        """
+        """Return the losses of every look: classes, corners and overlaps of the boxes matched with objects."""
         count = objects.real.sum().clamp(min=1)
         parts: dict[str, Tensor] = {}
         for number, (logits, boxes) in enumerate(self(maps, size), 1):
@@ -173,9 +165,9 @@ def match_one_to_one(logits: Tensor, boxes: Tensor, objects: Objects, size: tupl
         size: height and width of the images.
     """
     result = torch.full(logits.shape[:2], -1, dtype=torch.int64)
-    wanted = F.one_hot(objects.labels.clamp(min=0), logits.shape[-1]).to(logits.dtype)
     gain = focal(logits, torch.ones_like(logits)) - focal(logits, torch.zeros_like(logits))
-    cost = CLASS * gain @ wanted.transpose(1, 2)  # B, N, M
+    wanted = objects.labels.clamp(min=0)[:, None].expand(-1, logits.shape[1], -1)
+    cost = CLASS * gain.gather(2, wanted)  # B, N, M
     first, second = in_sides(boxes, size), in_sides(objects.boxes, size)
     cost = cost + CORNERS * (first[:, :, None] - second[:, None]).abs().sum(-1)
     shape = (*cost.shape, 4)
