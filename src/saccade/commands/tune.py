@@ -1,6 +1,5 @@
 """`saccade tune`."""
 
-import time
 from argparse import ArgumentParser
 from typing import Any
 
@@ -8,8 +7,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from . import Args
-
-BEGUN = time.monotonic()  # what is imported after this belongs to the budget, too
 
 
 def flags(parser: ArgumentParser) -> None:
@@ -50,7 +47,7 @@ def run(args: Args) -> int:
     given: dict[str, Any] = {name: args[name] for name in (*names, "workers", "overwrite", "quiet")}
     given["plugins"] = [part for text in args.plugin or [] for part in text.split("+")]
     try:
-        run_search(**given, settings=parse_settings(args["set"] or []), since=BEGUN)
+        run_search(**given, settings=parse_settings(args["set"] or []), since=args.since)
     except Interrupted as stop:
         console = Console(stderr=True, soft_wrap=True)
         console.print(f"stopped by {stop}; the same command resumes {escape(str(stop.run))}", highlight=False)
