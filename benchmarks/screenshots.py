@@ -1,11 +1,12 @@
 """Make every page that saccade writes or serves, and photograph it in Chromium: wide and narrow, light and dark.
 
     python benchmarks/screenshots.py PETS make WORK               # short runs of every task, in this order
-    python benchmarks/screenshots.py PETS shoot WORK SHOTS        # NAME-WIDTH-SCHEME.png, and what is wider than its window
+    python benchmarks/screenshots.py PETS shoot WORK SHOTS        # NAME-WIDTH-SCHEME.png; tells what overflows
     python benchmarks/screenshots.py PETS sheet SHOTS sheet.jpg --width 400 [--before OTHER_SHOTS]
 
-PETS is a folder with images, masks, labels.csv and COCO lists, as benchmarks/segmentation.py has it. For pages as they were,
-put another checkout's src first in PYTHONPATH. A command that fails (or did not exist then) is told, and its page left out.
+PETS is a folder with images, masks, labels.csv and COCO lists, as benchmarks/segmentation.py has it. For pages as they
+were, put another checkout's src first in PYTHONPATH. A command that fails, or did not exist then, is told; its page is
+left out.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from PIL import Image, ImageDraw, ImageOps
 SHORT = ["--img-size", "32", "--device", "cpu", "--set", "optim.batch_size=16", "--set", "data.workers=0"]
 OPTIONS = {
     "VIT": "model.options={embed_dim: 24, depth: 4, num_heads: 3, patch_size: 4}",
-    "GLNET": "model.options={dims: [16, 32], depths: [2, 1], pattern: [G, A], num_slots: 4, num_heads: [2, 2], patch: 4}",
+    "GLNET": "model.options={dims: [16, 32], depths: [2, 1], pattern: [G, A], num_slots: 4, num_heads: [2, 2]}",
 }
 WIDTHS, SCHEMES = (1200, 400), ("light", "dark")
 LONG = 24_000  # pixels; what is longer is cut
@@ -42,7 +43,7 @@ train CATS --model vit_tiny --plugin broadcast:scale=true --set VIT --epochs 3 -
 train CATS --model test_resnet --epochs 2 --out resnet
 evaluate glnet --limit 40 --out evaluation-one
 evaluate glnet vit --robust --limit 8 --steps 1 --restarts 1 --out evaluation
-compare CATS --model vit_tiny --arm base --arm broadcast:scale=true --arm drloc --seeds 3 --set VIT --epochs 2 --out comparison
+compare CATS --model vit_tiny --arm base --arm broadcast --arm drloc --seeds 3 --set VIT --epochs 2 --out comparison
 explain vit {0} {1} --against glnet --out explanation-vit
 explain glnet {0} --out explanation-glnet
 explain resnet {0} {1} {2} {3} --out explanation-resnet
@@ -63,11 +64,13 @@ evaluate texts --out evaluation-texts
 data check --answers comparison
 """
 SERVED = {
-    "serve": ["serve", "resnet"],
-    "serve-two": ["serve", "vit", "glnet", "--browse", "."],
-    "watch": ["watch", "glnet"],
+    "serve": "serve resnet",
+    "serve-two": "serve vit glnet --browse .",
+    "serve-masks": "serve masks",
+    "serve-boxes": "serve boxes",
+    "serve-texts": "serve texts",
+    "watch": "watch glnet",
 }
-SERVED |= {"serve-masks": ["serve", "masks"], "serve-texts": ["serve", "texts"], "serve-boxes": ["serve", "boxes"]}
 
 
 def make(pets: Path, work: Path) -> None:
@@ -190,7 +193,7 @@ def shoot(work: Path, to: Path) -> None:
             photograph(opened, page.as_uri(), to, name)
         for name, words in SERVED.items():
             try:
-                with served(words) as address:
+                with served(words.split()) as address:
                     photograph(opened, address, to, name, asked=image if name != "watch" else None)
             except Exception as error:  # no such verb then
                 print(f"{name}: {error}", flush=True)

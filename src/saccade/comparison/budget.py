@@ -86,6 +86,6 @@ def fit_budget(
     gone = f", {say_duration(spent)} of it went by while the arms were timed" if spent else ""
     raise BudgetError(
         f"a budget of {say_duration(budget)} was given{gone}; even {least_of_all} take about "
-        f"{say_duration(smallest.seconds)}. Give {say_duration(smallest.seconds + spent)}, fewer arms, a smaller --model "
-        "or --img-size, or fewer samples (--set data.train_limit=N)"
+        f"{say_duration(smallest.seconds)}. Give {say_duration(smallest.seconds + spent)}, fewer arms, a smaller "
+        "--model or --img-size, or fewer samples (--set data.train_limit=N)"
     )
