@@ -46,6 +46,7 @@ def main() -> None:
     text = "\n".join(table(summary, exported, args))
     print(text)
     if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(f"{text}\n", encoding="utf-8")
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import time
 import warnings
 from argparse import SUPPRESS, Action, ArgumentParser, HelpFormatter
 from importlib import import_module
@@ -66,12 +67,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(words: list[str]) -> int:
-    verb = words[0] if words else ""
+    begun, verb = time.monotonic(), words[0] if words else ""
     if verb not in VERBS:
         _without_verb(words)
     command = import_module(f".commands.{verb}", __package__)
     parser = Parser(f"saccade {verb}", command.flags.__doc__)
     command.flags(parser)
+    parser.set_defaults(since=begun)  # what is imported after this belongs to a given time, too
     return _run(command, verb, parser.read(words[1:]))
 
 

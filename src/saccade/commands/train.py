@@ -84,6 +84,7 @@ def run(args: Args) -> int:
             resume=args.resume,
             overwrite=args.overwrite,
             time=args.time,
+            since=args.since,
             quiet=args.quiet,
         )
     except Interrupted as stop:

@@ -42,7 +42,13 @@ def makespan(seconds: Sequence[float], slots: int) -> float:
 
 
 def fit_budget(
-    budget: float, paces: Mapping[str, Pace], epochs: Mapping[str, int], *, seeds: int, slots: int = 1
+    budget: float,
+    paces: Mapping[str, Pace],
+    epochs: Mapping[str, int],
+    *,
+    seeds: int,
+    slots: int = 1,
+    spent: float = 0.0,
 ) -> Fit:
     """Choose seeds and epochs that fit into the time, by the rule of this file.
 
@@ -52,6 +58,7 @@ def fit_budget(
         epochs: asked, of each arm; all are reduced in proportion.
         seeds: asked.
         slots: runs side by side.
+        spent: seconds of the budget that went by while the arms were timed.
     """
     longest = max(epochs.values())
 
@@ -72,11 +79,13 @@ def fit_budget(
     tries += [(min(2, seeds), most) for most in range(longest, 0, -1)]
     for count, most in tries:
         found = fit(count, most)
-        if found.seconds <= budget:
+        if found.seconds <= budget - spent:
             return say(found)
     smallest = fit(min(2, seeds), 1)
     least_of_all = f"{count_of(smallest.seeds, 'seed')} of {count_of(len(paces), 'arm')} for 1 epoch"
+    gone = f", {say_duration(spent)} of it went by while the arms were timed" if spent else ""
     raise BudgetError(
-        f"a budget of {say_duration(budget)} was given; even {least_of_all} take about "
-        f"{say_duration(smallest.seconds)}. Give that much, fewer arms, or fewer samples (data.train_limit)"
+        f"a budget of {say_duration(budget)} was given{gone}; even {least_of_all} take about "
+        f"{say_duration(smallest.seconds)}. Give {say_duration(smallest.seconds + spent)}, fewer arms, a smaller "
+        "--model or --img-size, or fewer samples (--set data.train_limit=N)"
     )

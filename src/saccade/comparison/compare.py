@@ -49,6 +49,7 @@ def compare(
     larger_is_better: bool | None = None,
     margin: float | None = None,
     budget: str | float | None = None,
+    since: float | None = None,
     tune: str | float | None = None,
     parallel: int | None = None,
     device: str | None = None,
@@ -88,6 +89,7 @@ def compare(
         larger_is_better: needed for numbers that the task does not describe.
         margin: a difference too small to matter, for the verdict "no difference".
         budget: time that all of it may take, such as "30m": seeds and epochs are reduced to fit.
+        since: when that time began, on the monotonic clock; now if not given.
         tune: time for each arm, such as "5m", in which its rate, weight decay and strength of augmentation are sought
             on a part of the training samples before the comparison.
         parallel: runs side by side, each in a process of its own; one a GPU by default, and one on a CPU.
@@ -124,6 +126,7 @@ def compare(
             larger_is_better=larger_is_better,
             margin=margin,
             budget=budget,
+            since=since,
             tune=tune,
             parallel=parallel,
             device=device,

@@ -85,7 +85,7 @@ class Planner:
     """
 
     def __init__(self, request: Request) -> None:
-        self.begun = time.monotonic()
+        self.begun = time.monotonic() if request.since is None else request.since
         self.request, self.folder = request, Folder(request.folder)
         self.arms, self.seeds, shared = request.parsed_arms, request.seed_list, request.shared
         device = request.device or str(shared.get("engine.device", "auto"))
@@ -250,12 +250,15 @@ class Planner:
         fit = before.get("fit")
         if fit is None or asked.get("budget") != budget or asked.get("seeds") != self.request.record["seeds"]:
             names = [name for name in dict.fromkeys(twins.values()) if name not in self.failed]
+            for pace in self._paces(names[:1]).values():  # where even this one does not fit, the others are not timed
+                if min(2, len(self.seeds)) * pace.seconds(1) / max(len(self.slots), 1) > budget - self.spent():
+                    fit_budget(budget, dict.fromkeys(names, pace), dict.fromkeys(names, 1), seeds=2, spent=self.spent())
             paces = self._paces(names)
             if not paces:
                 raise BudgetError(f"a budget was given and no arm could be timed: {'; '.join(map(str, self.notes))}")
             epochs = {name: self.asked[name] for name in paces}
-            left = max(budget - self.spent(), 1.0)
-            found = fit_budget(left, paces, epochs, seeds=len(self.seeds), slots=max(len(self.slots), 1))
+            slots = max(len(self.slots), 1)
+            found = fit_budget(budget, paces, epochs, seeds=len(self.seeds), slots=slots, spent=self.spent())
             most, longest = max(found.epochs.values()), max(epochs.values())
             fit = {"seeds": found.seeds, "most": most, "longest": longest, "detail": found.detail}
         self.seeds = self.seeds[: fit["seeds"]]

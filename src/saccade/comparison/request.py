@@ -48,6 +48,7 @@ class Request:
     larger_is_better: bool | None = None
     margin: float | None = None
     budget: str | float | None = None
+    since: float | None = None
     tune: str | float | None = None
     parallel: int | None = None
     device: str | None = None

@@ -88,8 +88,8 @@ def about(result: Findings) -> str:
     """Return what the verdicts are about."""
     seeds = len(result.arm(result.reference).seeds)
     return (
-        f"{result.words(result.metric)} on {result.plan.samples:,} validation samples, against {shorten(result.reference, NAME)}, "
-        f"trained {seeds} time{'' if seeds == 1 else 's'}"
+        f"{result.words(result.metric)} on {result.plan.samples:,} validation samples, "
+        f"against {shorten(result.reference, NAME)}, trained {seeds} time{'' if seeds == 1 else 's'}"
     )
 
 

@@ -5,6 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -215,15 +216,28 @@ def _printed(name: str) -> str:
     return name.encode(errors="backslashreplace").decode()
 
 
+def _camera(kinds: list[str]) -> bool:
+    """Whether there are files of telephones and cameras that are not read."""
+    return bool({".heic", ".heif", ".avif", ".dng", ".cr2", ".nef", ".arw"} & set(kinds))
+
+
 def _nothing(folder: Path, classes_seen: list[str]) -> str:
     known = " ".join(sorted(EXTENSIONS))
+    files = [path.suffix.lower() for path in islice(folder.rglob("*.*"), 10_000) if path.is_file()]
+    kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(files).most_common(3))
+    there = f" Files there end with {kinds}." if kinds else ""
     if classes_seen:
         return (
             f"the class folders of {folder} ({abbreviate(classes_seen)}) hold no images; an image's file name ends "
-            f"with one of {known}"
+            f"with one of {known}.{there}{' Save them as JPEG first.' if _camera(files) else ''}"
         )
     lists = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in (".csv", ".tsv", ".parquet", ".json"))
     hint = f" If {abbreviate(lists)} lists images, give the path of that file." if lists else ""
+    if any(kind in EXTENSIONS for kind in files):
+        return (
+            f"the images of {folder} lie in it directly; put those of each class into a folder of its own, such as "
+            f"{folder.name}/cat/1.jpg, or give the folder above if {folder.name} is a class.{hint}"
+        )
     return (
         f"{folder} holds no class folders with images; it should hold one folder a class, such as "
         f"{folder.name}/cat/1.jpg, with files that end with one of {known}.{hint}"

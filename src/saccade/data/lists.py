@@ -133,8 +133,8 @@ def _missing(path: Path, names: list[str], bad_limit: float) -> tuple[str, ...]:
     if len(missing) > max(bad_limit * len(names), 1) or 2 * len(missing) >= len(names):
         raise FileNotFoundError(
             f"{path} lists {len(missing)} of {len(names)} images that are not there: {abbreviate(missing)}; paths "
-            f"are relative to {path.parent}. Put the list where they are right, bring the images back, or take "
-            "them out"
+            f"are relative to {path.absolute().parent}. Put the list where they are right, bring the images back, "
+            "or take them out"
         )
     return (f"{len(missing)} of {len(names)} listed images are not there and cannot be read: {abbreviate(missing)}",)
 

@@ -101,7 +101,8 @@ def _read(
     try:
         archive = np.load(path, allow_pickle=False)
     except (ValueError, NotImplementedError, zipfile.BadZipFile, EOFError) as error:
-        raise ValueError(f"{path} is not a NumPy archive, or is damaged ({error})") from error
+        detail = "" if "allow_pickle" in str(error) else f" ({error})"  # NumPy takes any other file for a pickle
+        raise ValueError(f"{path} is not a NumPy archive, or is damaged{detail}; save it by numpy.savez") from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise ValueError(f"{path} is a single array; save images and labels together with numpy.savez")
     with archive:

@@ -1,5 +1,6 @@
 """Open any set of images by one word: a folder, a list, an archive, shards, or nothing for the embedded set."""
 
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 
 from ..config import DataConfig
 from .folds import choose_folds, fold_notes
-from .image import DIM, SHADES, BadSample, highest_of_sixteen_bits
+from .image import DIM, EXTENSIONS, SHADES, BadSample, highest_of_sixteen_bits
 from .lists import ListReader
 from .reader import READERS, Reader, ReadOptions
 from .source import Source, Splits, Stream
@@ -195,7 +196,7 @@ def _open(spec: str, options: ReadOptions) -> Splits:
         raise ValueError(f"{path} is one file of a set; give the folder that holds all of them: {path.parent}")
     if path.is_file():
         raise ValueError(
-            f"{path} is a file of unknown kind; give a folder of class folders, or a .csv, .parquet, .npz or .tar file"
+            f"{path} is {_kind_of(path)}; give a folder of class folders, or a .csv, .parquet, .npz or .tar file"
         )
     raise FileNotFoundError(_not_found(spec, [Path(part.strip()).expanduser() for part in spec.split(",")]))
 
@@ -225,6 +226,13 @@ def _highest(source: Source, index: int) -> int | None:
     except BadSample:
         return None
     return None if raw is None else highest_of_sixteen_bits(raw, name=source.name(index))
+
+
+def _kind_of(path: Path) -> str:
+    """Return what a file that is no set is, in words."""
+    if path.suffix.lower() in EXTENSIONS:
+        return "one image"
+    return "an archive, which is unpacked first" if zipfile.is_zipfile(path) else "a file of unknown kind"
 
 
 def _not_found(spec: str, parts: list[Path]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -153,12 +153,21 @@ def parse_columns(given: str | Mapping[str, str]) -> dict[str, str]:
     return {role: name.strip() for role, (_, _, name) in zip(roles, pairs, strict=True)}
 
 
+def find_delimiter(file: TextIO, path: Path) -> str:
+    """Return what parts the cells of an opened table: spreadsheets of half the world write semicolons as CSV."""
+    first = file.readline()
+    file.seek(0)
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    return max((",", ";", "\t"), key=first.count)  # the comma where there is none of them
+
+
 def _csv_columns(path: Path) -> dict[str, list[str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ","))
+            rows = list(csv.reader(file, delimiter=find_delimiter(file, path)))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is not a CSV file in UTF-8 ({error})") from error
+        raise ValueError(f"{path} is not a CSV file in UTF-8 ({error}); save it as one") from error
     rows = [row for row in rows if row]
     if not rows:
         raise ValueError(f"{path} is empty; its first line names the columns, such as path,label")

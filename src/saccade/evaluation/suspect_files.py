@@ -10,6 +10,7 @@ import numpy as np
 from ..config import ConfigError
 from ..data.image import BadSample
 from ..data.source import FileSource, Source
+from ..data.table import find_delimiter
 from ..files import whole_file, write_text
 from ..report import encode_image, grid, paragraph, render_page, tag
 from ..report.markup import Html, join
@@ -94,7 +95,7 @@ def read_corrections(file: Path, source: Source) -> dict[int, int]:
     known = {name: place for place, name in enumerate(source.outputs)}
     found = {}
     with file.open(newline="", encoding="utf-8-sig") as opened:
-        for number, row in enumerate(csv.DictReader(opened), start=2):
+        for number, row in enumerate(csv.DictReader(opened, delimiter=find_delimiter(opened, file)), start=2):
             place, label = row.get("place") or "", (row.get("label") or "").strip()
             if not place.isdecimal() or int(place) >= len(source) or source.name(int(place)) != row.get("name"):
                 raise ConfigError(

@@ -151,7 +151,8 @@ def _read_torch(path: Path) -> Any:
             "Save its weights alone with torch.save(model.state_dict(), ...) where it can be trusted"
         ) from None
     except Exception as error:  # torch raises many kinds for damaged files
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        reason = str(error).strip().split("\n")[0]
+        reason = type(error).__name__ if len(reason) < 5 else reason  # a bare number or letter says nothing
         raise CheckpointError(f"{path}: not a checkpoint, or a truncated one ({reason}); get it again") from None
 
 

@@ -24,7 +24,8 @@ ENOUGH = 30  # epochs that the larger of two models has to come to, else the sma
 FEWEST = 10  # epochs that a run gets where no time was given, however long they take
 SIDES = (64, 32)  # that images are brought to where even the smaller model is slow
 MARGIN = 1.15  # of what was timed: other programs take their part
-AFTERWARDS = 5.0  # seconds for scores and the report
+AFTERWARDS = 5.0  # seconds for scores, the report and the end of the process, at least
+CLOSING = 0.1  # of the time, that is kept for them at most
 TIMING = 0.2  # of the time, after which no more than one further candidate is timed
 DECIDING = ("model.", "schedule.", "optim.", "data.img_size")  # names of settings that decide how long
 
@@ -37,18 +38,25 @@ class Fitting:
         seconds: that it may take; None leaves that to us, where `free`.
         free: nothing was named that decides how long it takes, so that model and size may be chosen, too.
         begun: when its time began, by `time.monotonic`.
+        asked: when it was asked for; what went by before, such as imports, tells how long this machine takes to close.
         say: is told what is being done before the run speaks.
     """
 
     seconds: float | None = None
     free: bool = False
     begun: float = field(default_factory=lambda: monotonic())
+    asked: float = field(default_factory=lambda: monotonic())
     say: Callable[[str], None] = lambda _: None
 
     @property
     def deadline(self) -> float | None:
         """When the last epoch has to have ended, by `time.monotonic`; None without a time."""
-        return None if self.seconds is None else self.begun + self.seconds - AFTERWARDS
+        return None if self.seconds is None else self.begun + self.seconds - self.afterwards
+
+    @property
+    def afterwards(self) -> float:
+        """Seconds that are kept for what comes after the last epoch: as many as the start took, on a busy machine."""
+        return max(AFTERWARDS, min(self.asked - self.begun, CLOSING * (self.seconds or USUAL)))
 
     def fit(
         self, config: TrainConfig, choice: TaskChoice, data: Data, world: World, device: torch.device
@@ -75,7 +83,7 @@ class Fitting:
             spent = monotonic() - self.begun if self.seconds is not None else 0.0
             steps = candidate.schedule.steps
             most = candidate.schedule.epochs if steps is None else -(-steps // pace.steps)
-            epochs = world.gather(pace.most_epochs(seconds - AFTERWARDS - spent, most))[0]
+            epochs = world.gather(pace.most_epochs(seconds - self.afterwards - spent, most))[0]
             config = candidate
             if epochs >= min(ENOUGH, most):
                 break

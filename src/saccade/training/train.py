@@ -113,6 +113,7 @@ def train(
     overwrite: bool = False,
     settings: Mapping[str, Any] | None = None,
     time: str | float | None = None,
+    since: float | None = None,
     quiet: bool = False,
 ) -> Trained:
     """Train a model on images, or resume a run that was stopped.
@@ -141,6 +142,7 @@ def train(
         settings: any other settings by dotted name.
         time: that the whole run may take, such as "10m" or seconds: the epochs are fitted to it, and where nothing else
             was named model and size, too.
+        since: when the time began, on the monotonic clock; now if not given.
         quiet: print nothing.
 
     Returns:
@@ -168,7 +170,9 @@ def train(
     if resume is not None and time is not None:
         raise ConfigError(f"time={time} was given with resume={resume}; a resumed run keeps the epochs it began with")
     seconds = None if time is None else parse_duration(time, name="time")
-    fitting = Fitting(seconds, free=recipe is None and not decides_how_long(given))
+    now = monotonic()
+    free = recipe is None and not decides_how_long(given)
+    fitting = Fitting(seconds, free=free, begun=now if since is None else since, asked=now)
     resume = resume or begun_before(out)
     if resume is None:
         (config, notes), run = find_rate(configure(recipe, given), given), None

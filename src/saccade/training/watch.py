@@ -50,7 +50,8 @@ def watch(
     """
     server = make_server(Path(path).expanduser(), host=host, port=port, every=every)
     with server:
-        say(f"http://{host}:{server.server_port}/ follows {path}; end by Ctrl-C")
+        later = "" if Path(path).expanduser().exists() else ", which is not there yet"
+        say(f"http://{host}:{server.server_port}/ follows {path}{later}; end by Ctrl-C")
         server.serve_forever()
 
 
@@ -60,6 +61,8 @@ def make_server(path: Path, *, host: str = "127.0.0.1", port: int = 0, every: fl
         raise ConfigError(f"--every {every} was given; it is seconds, from 0.5 to 3600")
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port {port} was given; it is from 0 to 65535, 0 takes a free one")
+    if path.is_file() or (path.is_dir() and any(path.iterdir()) and not (path / "config.yaml").exists()):
+        raise ConfigError(f"{path} holds no config.yaml, so it is no run; give the folder that `saccade train` writes")
     watched = Watched(path)
 
     class Handler(BaseHTTPRequestHandler):

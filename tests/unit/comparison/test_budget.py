@@ -6,9 +6,10 @@ from saccade.durations import BudgetError, parse_duration, say_duration
 PACE = Pace(startup=2.0, step=0.1, validation=1.0, steps=10)  # 2 + epochs * (1 + 1) + 1 seconds a run
 
 
-def fit(budget, *, seeds=5, epochs=20, arms=2, slots=1):
+def fit(budget, *, seeds=5, epochs=20, arms=2, slots=1, spent=0.0):
     names = [f"arm{number}" for number in range(arms)]
-    return fit_budget(budget, dict.fromkeys(names, PACE), dict.fromkeys(names, epochs), seeds=seeds, slots=slots)
+    paces = dict.fromkeys(names, PACE)
+    return fit_budget(budget, paces, dict.fromkeys(names, epochs), seeds=seeds, slots=slots, spent=spent)
 
 
 def test_a_run_is_startup_steps_and_validations_with_one_at_the_end():
@@ -43,6 +44,14 @@ def test_a_budget_for_nothing_is_refused_with_what_would_do():
     assert fit(least).epochs["arm0"] == 1
     with pytest.raises(BudgetError, match="even 2 seeds of 2 arms for 1 epoch take about 20 s"):
         fit(least - 0.1)
+
+
+def test_a_budget_that_timing_used_up_is_named_as_it_was_given_with_what_went_by():
+    with pytest.raises(
+        BudgetError, match=r"a budget of 50 s was given, 40 s of it went by.* take about 20 s. Give 60 s"
+    ):
+        fit(50, spent=40.0)
+    assert fit(60, spent=40.0).epochs["arm0"] == 1
 
 
 def test_two_asked_seeds_are_never_raised():

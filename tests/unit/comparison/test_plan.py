@@ -132,7 +132,7 @@ def test_a_budget_reduces_seeds_then_epochs_and_says_so(tmp_path):
     found = plan("broadcast", out=tmp_path / "c", epochs=20, seeds=5, budget=2 * 3 * (10 + 30 + 55))
     assert (found.seeds, found.arm("base").epochs) == ((0, 1, 2), 10)
     assert "3 seeds instead of 5 and 10 epochs instead of 20 (rule: seeds are reduced first" in str(found)
-    with pytest.raises(ValueError, match="Give that much"):
+    with pytest.raises(ValueError, match="Give 92 s, fewer arms"):
         plan("broadcast", out=tmp_path / "c", epochs=20, seeds=5, budget="1m")
 
 

@@ -93,6 +93,26 @@ def test_verbs_take_them_and_a_run_keeps_them(breeds, tmp_path, capsys):
     assert main([*plan, "--seeds", "2", "--model", "resnet18", "--img-size", "32", "--device", "cpu"]) == 0
 
 
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_cells_may_be_parted_as_spreadsheets_do_it(tmp_path, mark):
+    lines = ["path", "label", "note"], *([f"{number}.jpg", "ab"[number % 2], "x, y; z"[:3]] for number in range(8))
+    for number in range(8):
+        (tmp_path / f"{number}.jpg").write_bytes(encoded(number))
+    rows = ([f'"{cell}"' if mark in cell else cell for cell in line] for line in lines)
+    text = "".join(f"{mark.join(row)}\n" for row in rows)
+    (tmp_path / "list.csv").write_text(text)
+    data = open_data(str(tmp_path / "list.csv"))
+    assert data.classes == ("a", "b")
+    assert len(data.train) + len(data.val) == 8
+
+
+def test_where_a_lists_paths_begin_is_a_folder_with_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "list.csv", [{"path": f"{number}.jpg", "label": number % 2} for number in range(8)])
+    with pytest.raises(FileNotFoundError, match=f"paths are relative to {tmp_path}. Put"):
+        open_data("list.csv")
+
+
 def test_an_absolute_path_is_told_as_it_was_given(tmp_path):
     (tmp_path / "far").mkdir()
     (tmp_path / "near").mkdir()

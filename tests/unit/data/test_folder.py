@@ -3,6 +3,7 @@
 import os
 import pickle
 import unicodedata
+import zipfile
 
 import numpy as np
 import pytest
@@ -165,6 +166,34 @@ def test_class_folders_without_images_are_refused_or_noted(tmp_path):
     assert data.classes == ("a", "b")
     assert any("'empty'" in note for note in data.notes)
     assert any("directly in" in note for note in data.notes)
+
+
+def test_images_that_lie_in_no_class_folder_are_told_of_with_where_they_belong(tmp_path):
+    for number in range(3):
+        (tmp_path / f"{number}.jpg").write_bytes(encoded(number))
+    with pytest.raises(ValueError, match="lie in it directly; put those of each class into a folder of its own"):
+        open_data(str(tmp_path))
+    with pytest.raises(ValueError, match=r"0\.jpg is one image; give a folder of class folders"):
+        open_data(str(tmp_path / "0.jpg"))
+
+
+def test_files_of_telephones_are_named_with_what_to_do(tmp_path):
+    for name in ("a/1.heic", "a/2.HEIC", "b/1.heic"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"....ftypheic")
+    with pytest.raises(ValueError, match=r"Files there end with \.heic 3\. Save them as JPEG first"):
+        open_data(str(tmp_path))
+
+
+def test_an_archive_is_to_be_unpacked_and_junk_is_no_reason_to_trust_pickles(tmp_path):
+    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
+        archive.writestr("a/1.jpg", encoded(1))
+    with pytest.raises(ValueError, match="is an archive, which is unpacked first"):
+        open_data(str(tmp_path / "set.zip"))
+    (tmp_path / "junk.npz").write_bytes(b"junk")
+    with pytest.raises(ValueError, match="not a NumPy archive, or is damaged; save it by") as told:
+        open_data(str(tmp_path / "junk.npz"))
+    assert "pickle" not in str(told.value)
 
 
 def test_only_validation_folders_are_refused(tmp_path):

@@ -57,6 +57,23 @@ def test_a_machine_that_becomes_slower_ends_the_run_within_its_time(tmp_path, mo
     assert load_state(done.path / "state").record["epoch"] == done.metrics["epoch"]
 
 
+def test_what_went_by_before_it_was_asked_for_belongs_to_its_time_and_so_does_closing():
+    slow = machine.Fitting(240.0, begun=100.0, asked=112.0)  # imports took twelve seconds
+    assert slow.deadline == 100 + 240 - 12
+    assert machine.Fitting(240.0, begun=100.0, asked=101.0).deadline == 100 + 240 - machine.AFTERWARDS
+    assert machine.Fitting(240.0, begun=100.0, asked=190.0).deadline == 100 + 240 - 24  # a slow disk is no slow machine
+
+
+def test_the_command_counts_from_its_start(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("saccade.training.train.train", lambda *_, **given: seen.append(given["since"]))
+    before = time.monotonic()
+    assert main(["train", "--time", "2m", "--out", str(tmp_path / "run")]) == 0
+    assert before <= seen[0] <= time.monotonic()
+    assert main(["train", "--time", "2m", "--out", str(tmp_path / "run")]) == 0
+    assert seen[0] < seen[1]  # not since this process began
+
+
 def test_a_run_that_was_fitted_resumes_to_the_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "measure_pace", lambda *_, **__: Pace(0.0, 1.0, 0.0, 4))
     monkeypatch.setattr(machine, "monotonic", lambda: 1e12)  # no time passes, and there is enough of it

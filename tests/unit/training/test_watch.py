@@ -64,3 +64,16 @@ def test_other_names_and_other_pages_are_refused(serve, tmp_path):
 def test_what_cannot_be_done_is_said(flags, said, tmp_path, capsys):
     assert main(["watch", str(tmp_path), *flags]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_folder_that_will_never_be_a_run_is_refused(tmp_path, capsys):
+    (tmp_path / "photo.jpg").write_bytes(b"")
+    for place in (tmp_path, tmp_path / "photo.jpg"):
+        assert main(["watch", str(place), "--port", "0"]) == 2
+        assert "holds no config.yaml, so it is no run" in capsys.readouterr().err
+
+
+def test_a_run_that_is_not_there_yet_is_said_to_be_waited_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("http.server.ThreadingHTTPServer.serve_forever", lambda *_: None)
+    assert main(["watch", str(tmp_path / "later"), "--port", "0"]) == 0
+    assert "later, which is not there yet; end by Ctrl-C" in capsys.readouterr().out

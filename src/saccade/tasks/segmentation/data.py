@@ -216,7 +216,7 @@ def read_masks(table: Table, *, given: str | list[str] | None, ignore: int | Non
     if len(missing) > max(0.05 * len(names), 1) or (missing and len(missing) == len(names)):
         raise FileNotFoundError(
             f"{table.path} names {len(missing)} of {len(names)} masks that are not there: {abbreviate(missing)}; paths "
-            f"are relative to {table.path.parent}"
+            f"are relative to {table.path.absolute().parent}"
         )
     message = f"{len(missing)} listed masks are not there; their images cannot be used: {abbreviate(missing)}"
     note = (message,) if missing else ()

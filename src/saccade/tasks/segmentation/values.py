@@ -13,6 +13,7 @@ import numpy as np
 from ...data.geometry import OUTSIDE
 from ...data.image import BadSample
 from ...data.split import abbreviate
+from ...data.table import find_delimiter
 from ...files import read_small
 
 PETS = ("pet", "background", "border")
@@ -228,8 +229,9 @@ def _from_json(content: Any) -> list[tuple[str, Any]]:
 
 
 def _from_csv(text: str) -> list[tuple[str, Any]]:
+    file = io.StringIO(text, newline="")
     rows = [{(key or "").strip().lower(): (cell or "").strip() for key, cell in row.items() if key is not None}
-            for row in csv.DictReader(io.StringIO(text, newline=""))]  # fmt: skip
+            for row in csv.DictReader(file, delimiter=find_delimiter(file, Path()))]  # fmt: skip
     if not rows:
         return []
     names = next((key for key in ("name", "class", "label") if key in rows[0]), None)

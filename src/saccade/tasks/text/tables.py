@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...data.table import import_extra
+from ...data.table import find_delimiter, import_extra
 
 ENDINGS = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 COLA = ("source", "label", "mark", "sentence")  # of CoLA's files, which name no columns
@@ -74,7 +74,7 @@ def _csv(path: Path) -> Columns:
     limit = csv.field_size_limit(MOST)  # of the whole process: other lists keep theirs
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [row for row in csv.reader(file, strict=True) if row]
+            rows = [row for row in csv.reader(file, find_delimiter(file, path), strict=True) if row]
     except UnicodeDecodeError as error:
         raise _not_utf8(path, error) from error
     except csv.Error as error:
