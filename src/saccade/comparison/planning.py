@@ -26,8 +26,9 @@ from .cut import Cut, Piece, pieces
 from .evidence import Evidence, read_evidence
 from .folder import Folder, config_hash, is_finished
 from .plan import Note, Plan, PlannedArm, estimate_detectable
+from .processes import Crew, make_slots, time_probe, visible_gpus
 from .request import Question, Request, ask
-from .schedule import Job, make_slots, time_probe, visible_gpus
+from .schedule import Job
 from .snapshot import ArmSnapshot, DataCache, check_all, inspect_arm
 from .tuned import TunedArms, notes_on_tuning, tune_arms
 from .worker import pace_of
@@ -90,6 +91,7 @@ class Planner:
         self.arms, self.seeds, shared = request.parsed_arms, request.seed_list, request.shared
         device = request.device or str(shared.get("engine.device", "auto"))
         self.slots = make_slots(request.parallel, device, gpus=visible_gpus(), cores=cores())
+        self.crew = Crew(self.slots)
         if any("optim.lr" in arm.settings for arm in self.arms):  # then no arm's batches or rate are fitted to the set
             shared = {"optim.least_steps": None, **shared}
         if request.folds is not None:
@@ -238,8 +240,8 @@ class Planner:
     def _time(self, config: TrainConfig, folder: Path) -> Pace:
         """Time a few steps; where nothing depends on it, without compiling, which takes longer than planning may."""
         if self._kind() != "cuda" or self.request.record["budget"] is not None or config.engine.compile is not None:
-            return time_probe(config, self.slots, folder)
-        pace = time_probe(overlay(config, {"engine.compile": False}), self.slots, folder)
+            return time_probe(config, self.crew, folder)
+        pace = time_probe(overlay(config, {"engine.compile": False}), self.crew, folder)
         return replace(pace, how=f"{pace.how}, not compiled: compiling comes first and steps then take less")
 
     def _fit(self, before: Mapping[str, Any], twins: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:

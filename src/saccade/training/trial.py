@@ -64,7 +64,13 @@ class Ground:
 
 
 def prepare_ground(
-    config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device, *, limit: int | None = None, seed: int = SEED
+    config: TrainConfig,
+    choice: TaskChoice,
+    data: Data,
+    device: torch.device,
+    *,
+    limit: int | None = None,
+    seed: int = SEED,
 ) -> tuple[TrainConfig, Ground]:
     """Return settings resolved for a whole set, and parts of its training samples to try others on.
 
