@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TextIO
 
 from . import __version__
 from .commands import Args
+from .durations import counted
 
 VERBS = (
     *("train", "watch", "tune", "compare", "evaluate", "explain"),
@@ -56,7 +57,8 @@ class Parser(ArgumentParser):
 def main(argv: list[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     try:
-        status = _main(sys.argv[1:] if argv is None else argv)
+        with counted():
+            status = _main(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         if argv is None:

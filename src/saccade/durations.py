@@ -1,8 +1,29 @@
-"""Times as people write them."""
+"""Times as people write them, and when the time of a command began."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+_begun: list[float] = []  # commands under way, the innermost last
+
+
+@contextmanager
+def counted() -> Iterator[None]:
+    """Count the time of a command from here on: what it imports before it knows its budget is part of it."""
+    _begun.append(monotonic())
+    try:
+        yield
+    finally:
+        _begun.pop()
+
+
+def time_begun() -> float:
+    """Return when the time of what is done now began, on the monotonic clock: its command, or now without one."""
+    return _begun[-1] if _begun else monotonic()
 
 
 class BudgetError(ValueError):

@@ -97,7 +97,8 @@ class Worker:
         text = json.dumps({**asked, "answer": str(answer), "log": str(log)})
         if self.process is None or not _send(self.process, text):
             self.stop()
-            self.process = spawn(text, self.slot, log)
+            self.process = spawn(self.slot, log)
+            _send(self.process, text)
 
     def ended(self) -> bool:
         """Whether it has answered, or will not any more."""
@@ -136,16 +137,21 @@ class Crew:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def call(self) -> None:
+        """Begin the first process, which will be asked soon."""
+        for worker in self.workers[:1]:
+            worker.process = worker.process or spawn(worker.slot, Path(os.devnull))
+
     def close(self) -> None:
         """End all processes."""
         stop_all(self.workers)
 
 
-def spawn(text: str, slot: Slot, log: Path) -> "subprocess.Popen[bytes]":
+def spawn(slot: Slot, log: Path) -> "subprocess.Popen[bytes]":
     """Start a worker; it stops when this process is gone, since its input then ends."""
     with open(log, "ab") as out:
         return subprocess.Popen(
-            [sys.executable, "-m", "saccade.comparison.worker", text],
+            [sys.executable, "-m", "saccade.comparison.worker"],
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=subprocess.STDOUT,

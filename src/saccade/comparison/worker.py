@@ -1,4 +1,4 @@
-"""Runs of a comparison, in this process or as `python -m saccade.comparison.worker JSON`, which then waits for more."""
+"""Runs of a comparison, in this process or as `python -m saccade.comparison.worker`, asked by lines of JSON."""
 
 import gc
 import json
@@ -110,18 +110,17 @@ def pace_of(path: Path, config: TrainConfig) -> Pace | None:
     return Pace(max(rest, 0.0), seconds / records[-1]["step"], 0.0, steps, every, "from a finished run")
 
 
-def main(argv: list[str]) -> int:
-    """Do what the JSON says, write how it ended, and wait for more; stop when the process that began it is gone."""
+def main() -> int:
+    """Do what is asked, write how it ended, and wait for more; stop when the process that began it is gone."""
     inbox = Inbox()
-    asked: dict[str, Any] | None = json.loads(argv[1])
-    while asked is not None:
-        inbox.busy = True
+    while (asked := inbox.next()) is not None:
         _say_to(Path(asked["log"]))
         found = _do(asked)
         _let_go()
         inbox.busy = False
         write_text(Path(asked["answer"]), json.dumps(found))
-        asked = None if found.get("kind") == "stopped" else inbox.next()
+        if found.get("kind") == "stopped":
+            break
     return 0
 
 
@@ -170,7 +169,9 @@ class Inbox:
 
     def next(self) -> dict[str, Any] | None:
         """Wait for something to do; None if there is nothing more."""
-        return self.asked.get()
+        asked = self.asked.get()
+        self.busy = asked is not None
+        return asked
 
     def _listen(self) -> None:
         rest = b""
@@ -186,4 +187,4 @@ class Inbox:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    sys.exit(main())

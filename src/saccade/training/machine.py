@@ -10,7 +10,7 @@ import torch
 from ..config import TrainConfig, overlay
 from ..data.open import Data
 from ..data.source import Stream
-from ..durations import BudgetError, say_duration
+from ..durations import BudgetError, say_duration, time_begun
 from ..tasks import Task
 from ..tasks.opening import TaskChoice
 from ..wording import count_of
@@ -42,7 +42,7 @@ class Fitting:
 
     seconds: float | None = None
     free: bool = False
-    begun: float = field(default_factory=lambda: monotonic())
+    begun: float = field(default_factory=time_begun)
     say: Callable[[str], None] = lambda _: None
 
     @property
