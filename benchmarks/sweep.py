@@ -10,8 +10,10 @@ test images are not looked at. All families are swept in turns, the most telling
 
 1. rates four times apart (2.5e-4, 1e-3, 4e-3) for a third of the epochs, and beyond while the best is at the edge;
 2. the best of them, half and twice of it for all of the epochs, and on while the best is at the edge;
-3. other seeds of the best rate and of its neighbours, three in all;
-4. weight decay, strength of augmentation, drop path and clipping around the best, one at a time.
+3. other seeds of the best rate, three in all;
+4. weight decay, strength of augmentation, drop path and clipping around the best, one at a time;
+5. other seeds of the first rates, three in all: where few images judge, as of photographs;
+6. other seeds of the best rate's neighbours.
 
 Every trial that ended is a line of OUT/*.jsonl, so that the same command goes on where it was stopped, today or another
 time; `--seconds` stops it in time.
@@ -74,7 +76,7 @@ def main() -> None:
     parser.add_argument("--families", default=",".join(MODELS))
     parser.add_argument("--claims", type=Path, help="an empty folder that processes side by side share the work by")
     parser.add_argument("--seconds", type=float, default=420.0, help="when to stop, from the start of the process")
-    parser.add_argument("--steps", default="1234", help="which of the four steps")
+    parser.add_argument("--steps", default="1236", help="which of the six steps, in this order")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tiny", action="store_true", help="very small models, to try the script")
     args = parser.parse_args()
@@ -108,6 +110,7 @@ class Sweep:
     def run(self) -> None:
         """Take steps of families, the first steps first, until none is left or the time is over."""
         steps = {"1": self.coarse, "2": self.finer, "3": self.seeds, "4": self.others}
+        steps |= {"5": self.coarse_seeds, "6": self.neighbours}
         tasks = [(step, family) for step in self.args.steps for family in self.families]
         while tasks and self.left() > 2:
             mine = next((task for task in tasks if self.claim(*task)), None)
@@ -168,8 +171,19 @@ class Sweep:
     def seeds(self, family: str) -> Iterator[Asked]:
         best = best_rate(self.by_rate(family, self.args.epochs))
         for seed in SEEDS[1:]:
-            for rate in (best, best / 2, best * 2):
+            yield {"optim.lr": best}, seed, self.args.epochs
+
+    def neighbours(self, family: str) -> Iterator[Asked]:
+        best = best_rate(self.by_rate(family, self.args.epochs))
+        for seed in SEEDS[1:]:
+            for rate in (best / 2, best * 2):
                 yield {"optim.lr": rate}, seed, self.args.epochs
+
+    def coarse_seeds(self, family: str) -> Iterator[Asked]:
+        short = max(self.args.epochs // 3, 1)
+        for seed in SEEDS[1:]:
+            for rate in sorted(self.by_rate(family, short)):
+                yield {"optim.lr": rate}, seed, short
 
     def others(self, family: str) -> Iterator[Asked]:
         from saccade.training.recipes import configure
