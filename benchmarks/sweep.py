@@ -10,8 +10,10 @@ test images are not looked at. All families are swept in turns, the most telling
 
 1. rates four times apart (2.5e-4, 1e-3, 4e-3) for a third of the epochs, and beyond while the best is at the edge;
 2. the best of them, half and twice of it for all of the epochs, and on while the best is at the edge;
-3. other seeds of the best rate and of its neighbours, three in all;
-4. weight decay, strength of augmentation, drop path and clipping around the best, one at a time.
+3. other seeds of the best rate, three in all;
+4. weight decay, strength of augmentation, drop path and clipping around the best, one at a time;
+5. other seeds of the first rates, three in all: where few images judge, as of photographs;
+6. other seeds of the best rate's neighbours.
 
 Every trial that ended is a line of OUT/*.jsonl, so that the same command goes on where it was stopped, today or another
 time; `--seconds` stops it in time.
@@ -31,19 +33,19 @@ from typing import Any
 
 from saccade.tuning.space import strength_settings
 
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {  # of each family one, with options for images of 32 pixels
-    "nommer": ("nommer_tiny", {}),
-    "cvt": ("cvt_13", {}),
-    "swin": ("swin_tiny_patch4_window7_224", {"patch_size": 2, "window_size": 4}),
-    "vit": ("vit_tiny_patch16_224", {"patch_size": 4}),
-    "glnet": ("glnet_nano", {}),
-    "resnet": ("resnet18", {}),
-    "convnext": ("convnext_atto", {"patch_size": 2}),
-    "pit": ("pit_ti_224", {"patch_size": 4, "stride": 2}),
-    "mixer": ("mixer_s16_224", {}),
-    "efficientnet": ("efficientnet_b0", {}),
-    "t2t": ("t2t_vit_7", {}),
-    "sot": ("sot_7", {}),
+MODELS = {  # of each family one; patches of small images are those that the recipe gives it
+    "nommer": "nommer_tiny",
+    "cvt": "cvt_13",
+    "swin": "swin_tiny_patch4_window7_224",
+    "vit": "vit_tiny_patch16_224",
+    "glnet": "glnet_nano",
+    "resnet": "resnet18",
+    "convnext": "convnext_atto",
+    "pit": "pit_ti_224",
+    "mixer": "mixer_s16_224",
+    "efficientnet": "efficientnet_b0",
+    "t2t": "t2t_vit_7",
+    "sot": "sot_7",
 }
 PUBLISHED = {  # options that those above are held against
     "vit": {"patch_size": 16},
@@ -74,7 +76,7 @@ def main() -> None:
     parser.add_argument("--families", default=",".join(MODELS))
     parser.add_argument("--claims", type=Path, help="an empty folder that processes side by side share the work by")
     parser.add_argument("--seconds", type=float, default=420.0, help="when to stop, from the start of the process")
-    parser.add_argument("--steps", default="1234", help="which of the four steps")
+    parser.add_argument("--steps", default="1236", help="which of the six steps, in this order")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tiny", action="store_true", help="very small models, to try the script")
     args = parser.parse_args()
@@ -102,12 +104,13 @@ class Sweep:
         self.known: dict[str, Any] = {}
         opened = {"data.path": args.data, "data.val_share": 0.005}  # none of it is looked at; see `prepare_ground`
         self.choice, self.data = open_samples("classify", configure("small", opened).data)
-        self.ground: Any = None
+        self.grounds: dict[int, Any] = {}  # seeds hold out images of their own
         self.folder = Path(tempfile.mkdtemp(prefix="sweep-"))
 
     def run(self) -> None:
         """Take steps of families, the first steps first, until none is left or the time is over."""
         steps = {"1": self.coarse, "2": self.finer, "3": self.seeds, "4": self.others}
+        steps |= {"5": self.coarse_seeds, "6": self.neighbours}
         tasks = [(step, family) for step in self.args.steps for family in self.families]
         while tasks and self.left() > 2:
             mine = next((task for task in tasks if self.claim(*task)), None)
@@ -168,8 +171,19 @@ class Sweep:
     def seeds(self, family: str) -> Iterator[Asked]:
         best = best_rate(self.by_rate(family, self.args.epochs))
         for seed in SEEDS[1:]:
-            for rate in (best, best / 2, best * 2):
+            yield {"optim.lr": best}, seed, self.args.epochs
+
+    def neighbours(self, family: str) -> Iterator[Asked]:
+        best = best_rate(self.by_rate(family, self.args.epochs))
+        for seed in SEEDS[1:]:
+            for rate in (best / 2, best * 2):
                 yield {"optim.lr": rate}, seed, self.args.epochs
+
+    def coarse_seeds(self, family: str) -> Iterator[Asked]:
+        short = max(self.args.epochs // 3, 1)
+        for seed in SEEDS[1:]:
+            for rate in sorted(self.by_rate(family, short)):
+                yield {"optim.lr": rate}, seed, short
 
     def others(self, family: str) -> Iterator[Asked]:
         from saccade.training.recipes import configure
@@ -202,29 +216,27 @@ class Sweep:
         from saccade.config import overlay
         from saccade.training.recipes import configure
         from saccade.training.setup import resolve
-        from saccade.training.trial import OutOfTime, prepare_ground, run_trial
+        from saccade.training.trial import SEED, OutOfTime, prepare_ground, run_trial
 
-        args, (model, options) = self.args, MODELS[family]
+        args, model = self.args, MODELS[family]
         key = json.dumps([args.name, family, model, values, seed, epochs, args.samples])
         if key in self.known:
             return
-        if args.tiny:
-            options = {**options, **TINY[family]}
         given = {
             "model.name": model,
-            "model.options": options,
+            "model.options": TINY[family] if args.tiny else {},
             "schedule.epochs": epochs,
             "keep.evaluate_every": epochs,
             "engine.compile": False,
             "engine.device": args.device,
-            **values,
         }
-        config = configure("small", given)
+        config = overlay(configure("small", given), values)  # as the family's own numbers: few images scale them
         begun = time.monotonic()
         try:
-            if self.ground is None:
-                _, self.ground = prepare_ground(config, self.choice, self.data, self.device, limit=args.samples)
-            ground = self.ground
+            if seed not in self.grounds:
+                which = {"limit": args.samples, "seed": SEED + seed}
+                _, self.grounds[seed] = prepare_ground(config, self.choice, self.data, self.device, **which)
+            ground = self.grounds[seed]
             resolved, _ = resolve(overlay(config, {"seed": seed}), self.choice, ground.data, self.device)
             until = self.begun + args.seconds
             trial = run_trial(resolved, ground, self.folder / "trial", device=self.device, until=until)
@@ -233,7 +245,8 @@ class Sweep:
         except Exception as error:  # one family that does not run must not cost the others
             print(f"{family} {values}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             return
-        record = {"key": key, "set": args.name, "family": family, "model": model, "options": options, "values": values}
+        record = {"key": key, "set": args.name, "family": family, "model": model, "values": values}
+        record |= {"options": resolved.model.options}
         record |= {"seed": seed, "epochs": epochs, "samples": len(ground.data.train)}  # type: ignore[arg-type]
         record |= {"judged_on": len(ground.data.val), "score": trial.score, "failed": trial.failed}
         record |= {"losses": [round(loss, 4) for loss in trial.losses], "seconds": round(time.monotonic() - begun, 2)}
@@ -252,10 +265,11 @@ def best_rate(scores: dict[float, float]) -> float:
 
 
 def _age() -> float:
-    """Return how long this process has been there, in seconds: imports count as well."""
+    """Return how long this process has been there, in seconds: imports count as well, a minute at most."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+        age = float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+        return min(max(age, 0.0), 60.0)  # in some containers a process is as old as the machine
     except (OSError, ValueError, IndexError):
         return 0.0
 

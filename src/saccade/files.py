@@ -190,3 +190,29 @@ def free_folder(path: Path, *, overwrite: bool) -> Path:
         return path
     path = path.resolve() if path.name in ("", "..") else path
     return free_name(path.parent, path.name)
+
+
+def cache_folder(*parts: str) -> Path:
+    """Return a folder for what is made once and run later, in the user's cache, made if it is missing.
+
+    Args:
+        parts: names below the folder of this package.
+    """
+    if not hasattr(os, "getuid"):
+        raise OSError("compiled code is kept on Linux and macOS only")
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "saccade"
+    for name in ("", *parts):
+        folder = folder / name
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_owner(folder)
+    return folder
+
+
+def check_owner(path: Path) -> None:
+    """Refuse what somebody else could have put there or could change: it is about to be run."""
+    found = path.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or stat.S_ISLNK(found.st_mode):
+        raise OSError(
+            f"{path} belongs to user {found.st_uid} with mode {stat.filemode(found.st_mode)}; it must be your own and "
+            "writable by you alone; remove it, or point XDG_CACHE_HOME to another folder"
+        )

@@ -8,7 +8,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from saccade import pretrained
+from saccade import pretrained, starting
 from saccade.building import build_model, load_model
 from saccade.config import ConfigError, ModelConfig
 from saccade.data.spec import InputSpec
@@ -54,6 +54,13 @@ def test_another_architecture_is_refused_as_what_it_looks_like(tmp_path):
         build("test_resnet", file)
 
 
+@pytest.fixture
+def hasty(monkeypatch):
+    """No long search for a model that fits better: there is none."""
+    monkeypatch.setattr(starting, "SEARCH", 0.5)
+
+
+@pytest.mark.usefixtures("hasty")
 def test_surplus_tensors_that_no_model_has_are_named_and_the_rest_is_loaded(tmp_path):
     file, model = saved(tmp_path, "test_resnet")
     save_file({**model.state_dict(), "projector.weight": torch.ones(2, 2)}, file)
@@ -64,6 +71,7 @@ def test_surplus_tensors_that_no_model_has_are_named_and_the_rest_is_loaded(tmp_
     assert built.new_parameters == {"fc.weight", "fc.bias"}
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_missing_tensor_is_named(tmp_path):
     file, model = saved(tmp_path, "test_resnet")
     weights = {name: value for name, value in model.state_dict().items() if name != "layer1.0.conv1.weight"}

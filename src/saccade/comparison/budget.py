@@ -58,7 +58,7 @@ def fit_budget(
         epochs: asked, of each arm; all are reduced in proportion.
         seeds: asked.
         slots: runs side by side.
-        spent: seconds of the budget that went by while the arms were timed.
+        spent: seconds of the budget that go by before the first training and after the last.
     """
     longest = max(epochs.values())
 
@@ -83,7 +83,7 @@ def fit_budget(
             return say(found)
     smallest = fit(min(2, seeds), 1)
     least_of_all = f"{count_of(smallest.seeds, 'seed')} of {count_of(len(paces), 'arm')} for 1 epoch"
-    gone = f", {say_duration(spent)} of it went by while the arms were timed" if spent else ""
+    gone = f", {say_duration(spent)} of it go by before and after the trainings" if spent else ""
     raise BudgetError(
         f"a budget of {say_duration(budget)} was given{gone}; even {least_of_all} take about "
         f"{say_duration(smallest.seconds)}. Give {say_duration(smallest.seconds + spent)}, fewer arms, a smaller "

@@ -137,7 +137,7 @@ def compare(
         )
     )
     folder = planner.folder
-    with folder.lock():
+    with folder.lock(), planner.crew:
         ready = planner.plan(keep=True)
         console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True)
         console.print(str(ready.plan), highlight=False, markup=False)
@@ -145,7 +145,8 @@ def compare(
         primary = ready.question.metrics.get(ready.question.primary)
         watch = Watch(total=len(jobs), seconds=ready.plan.seconds, metric=primary, quiet=quiet)
         try:
-            outcomes = run_jobs(jobs, planner.slots, watch, until=planner.until())
+            outcomes = run_jobs(jobs, planner.crew, watch, until=planner.until())
+            planner.crew.close()  # what follows may need the device
         except Interrupted as stopped:  # it is the whole comparison that is resumed
             raise Interrupted(stopped.number, folder.path) from None
         notes = [*_left_out(jobs, outcomes), *_doubts(planner, ready)]
@@ -205,4 +206,6 @@ def plan_comparison(data: str | None = None, *, arms: Sequence[str], **options: 
         raise TypeError(
             f"{unknown[0]!r} was given; the arguments are those of compare: {', '.join(Request.__dataclass_fields__)}"
         )
-    return Planner(Request(data=data, arms=arms, **options)).plan(keep=False).plan
+    planner = Planner(Request(data=data, arms=arms, **options))
+    with planner.crew:
+        return planner.plan(keep=False).plan

@@ -138,11 +138,11 @@ def cross_validate(
         quiet=quiet,
     )
     planner = Planner(request)
-    with planner.folder.lock():
+    with planner.folder.lock(), planner.crew:
         ready = planner.plan(keep=True)
         jobs = [job for job in ready.jobs if not is_finished(job.path)]
         primary = ready.question.metrics.get(ready.question.primary)
-        outcomes = run_jobs(jobs, planner.slots, Watch(total=len(jobs), metric=primary, quiet=quiet))
+        outcomes = run_jobs(jobs, planner.crew, Watch(total=len(jobs), metric=primary, quiet=quiet))
         failed = {f"{key}": one.reason for key, one in outcomes.items() if one.kind != "finished"}
         if not ready.passes(ARM):
             raise ConfigError(f"no seed finished all {folds} folds: {next(iter(failed.values()), 'nothing ran')}")

@@ -17,6 +17,7 @@ from ..durations import BudgetError, say_duration
 from ..runs import Run, RunError
 from ..training.defaults import cores
 from ..training.loop import Interrupted
+from ..training.machine import AFTERWARDS
 from ..training.pace import Pace
 from ..training.parallel import local_device
 from ..tuning.store import Store
@@ -26,11 +27,15 @@ from .cut import Cut, Piece, pieces
 from .evidence import Evidence, read_evidence
 from .folder import Folder, config_hash, is_finished
 from .plan import Note, Plan, PlannedArm, estimate_detectable
+from .processes import Crew, make_slots, time_probe, visible_gpus
 from .request import Question, Request, ask
-from .schedule import Job, make_slots, time_probe, visible_gpus
+from .schedule import Job
 from .snapshot import ArmSnapshot, DataCache, check_all, inspect_arm
 from .tuned import TunedArms, notes_on_tuning, tune_arms
 from .worker import pace_of
+
+COMPILED = 0.8  # of a step's time uncompiled, a guess on the safe side; seeds that then do not fit are not begun
+FIRST_COMPILED, NEXT_COMPILED = 45.0, 10.0  # seconds to compile an arm, and each other one with blocks like its
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,7 @@ class Planner:
         self.arms, self.seeds, shared = request.parsed_arms, request.seed_list, request.shared
         device = request.device or str(shared.get("engine.device", "auto"))
         self.slots = make_slots(request.parallel, device, gpus=visible_gpus(), cores=cores())
+        self.crew = Crew(self.slots)
         if any("optim.lr" in arm.settings for arm in self.arms):  # then no arm's batches or rate are fitted to the set
             shared = {"optim.least_steps": None, **shared}
         if request.folds is not None:
@@ -109,9 +115,9 @@ class Planner:
         return time.monotonic() - self.begun
 
     def until(self) -> float | None:
-        """Return when the budget ends, on the monotonic clock; None without one."""
+        """Return when all runs have to have ended, on the monotonic clock; None without a budget."""
         budget = self.request.record["budget"]
-        return None if budget is None else self.begun + budget
+        return None if budget is None else self.begun + budget - AFTERWARDS
 
     def plan(self, *, keep: bool) -> Ready:
         """Make the plan.
@@ -122,6 +128,7 @@ class Planner:
         before = self.folder.claim(self.request.record, overwrite=self.request.overwrite)
         kept = self.folder.record() or {}  # also where another comparison gives way to this one
         _, data = self.cache.open(self.configs[self.reference])
+        self.crew.call()  # they import while arms are built here
         twins = self._twins()
         done = self._tune(twins, kept.get("tuned", [])) if keep and self.request.tune is not None else []
         snapshots = self._inspect(twins)
@@ -236,11 +243,15 @@ class Planner:
         return {name: self.paces[name] for name in names if name in self.paces}
 
     def _time(self, config: TrainConfig, folder: Path) -> Pace:
-        """Time a few steps; where nothing depends on it, without compiling, which takes longer than planning may."""
-        if self._kind() != "cuda" or self.request.record["budget"] is not None or config.engine.compile is not None:
-            return time_probe(config, self.slots, folder)
-        pace = time_probe(overlay(config, {"engine.compile": False}), self.slots, folder)
-        return replace(pace, how=f"{pace.how}, not compiled: compiling comes first and steps then take less")
+        """Time a few steps; without compiling, which takes longer than planning may."""
+        if not self._compiles(config):
+            return time_probe(config, self.crew, folder)
+        pace = time_probe(overlay(config, {"engine.compile": False}), self.crew, folder)
+        how = f"{pace.how}, not compiled: compiling comes first, and steps then take about {1 - COMPILED:.0%} less"
+        return replace(pace, step=pace.step * COMPILED, how=how)
+
+    def _compiles(self, config: TrainConfig) -> bool:
+        return self._kind() == "cuda" and config.engine.compile is not False
 
     def _fit(self, before: Mapping[str, Any], twins: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
         """Reduce seeds and epochs to the budget; once decided, it stays, so that runs can go on."""
@@ -257,8 +268,10 @@ class Planner:
             if not paces:
                 raise BudgetError(f"a budget was given and no arm could be timed: {'; '.join(map(str, self.notes))}")
             epochs = {name: self.asked[name] for name in paces}
-            slots = max(len(self.slots), 1)
-            found = fit_budget(budget, paces, epochs, seeds=len(self.seeds), slots=slots, spent=self.spent())
+            slots, compiled = max(len(self.slots), 1), sum(self._compiles(self.configs[name]) for name in paces)
+            compiling = FIRST_COMPILED + NEXT_COMPILED * (compiled - 1) if compiled else 0.0
+            spent = self.spent() + compiling + AFTERWARDS
+            found = fit_budget(budget, paces, epochs, seeds=len(self.seeds), slots=slots, spent=spent)
             most, longest = max(found.epochs.values()), max(epochs.values())
             fit = {"seeds": found.seeds, "most": most, "longest": longest, "detail": found.detail}
         self.seeds = self.seeds[: fit["seeds"]]

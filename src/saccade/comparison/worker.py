@@ -1,7 +1,9 @@
-"""One run of a comparison, in this process or as `python -m saccade.comparison.worker JSON`."""
+"""Runs of a comparison, in this process or as `python -m saccade.comparison.worker`, asked by lines of JSON."""
 
+import gc
 import json
 import os
+import queue
 import signal
 import sys
 import threading
@@ -108,35 +110,81 @@ def pace_of(path: Path, config: TrainConfig) -> Pace | None:
     return Pace(max(rest, 0.0), seconds / records[-1]["step"], 0.0, steps, every, "from a finished run")
 
 
-def main(argv: list[str]) -> int:
-    """Do what the JSON says and write how it ended; stop when the process that began it is gone."""
-    spec = json.loads(argv[1])
-    config = overlay(TrainConfig(), spec["config"], source="the comparison")
-    threading.Thread(target=_follow_parent, daemon=True).start()
-    answer: Mapping[str, Any]
-    try:
-        if spec["do"] == "probe":
-            begun = time.monotonic()
-            answer = {"pace": asdict(probe(config)), "inside": time.monotonic() - begun}
-        else:
-            answer = asdict(train_run(config, Path(spec["path"])))
-    except Interrupted as stopped:
-        answer = asdict(Outcome("stopped", str(stopped)))
-    except Exception as error:
-        traceback.print_exc()
-        answer = {"kind": "failed", "reason": str(error) or type(error).__name__}
-    write_text(Path(spec["answer"]), json.dumps(answer))
+def main() -> int:
+    """Do what is asked, write how it ended, and wait for more; stop when the process that began it is gone."""
+    inbox = Inbox()
+    while (asked := inbox.next()) is not None:
+        _say_to(Path(asked["log"]))
+        found = _do(asked)
+        _let_go()
+        inbox.busy = False
+        write_text(Path(asked["answer"]), json.dumps(found))
+        if found.get("kind") == "stopped":
+            break
     return 0
 
 
-def _follow_parent() -> None:
-    """Stop this process, state saved, when the one that holds the other end of its input has ended."""
-    while os.read(0, 4096):  # not through sys.stdin, whose lock would be held at exit
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE)
-    os._exit(1)
+def _do(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        config = overlay(TrainConfig(), asked["config"], source="the comparison")
+        return (
+            {"pace": asdict(probe(config))}
+            if asked["do"] == "probe"
+            else asdict(train_run(config, Path(asked["path"])))
+        )
+    except Interrupted as stopped:
+        return asdict(Outcome("stopped", str(stopped)))
+    except Exception as error:
+        traceback.print_exc()
+        return {"kind": "failed", "reason": str(error) or type(error).__name__}
+
+
+def _let_go() -> None:
+    """Give back what a run held; the next one may need it."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def _say_to(log: Path) -> None:
+    """Let what this process prints go to the run's own log."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with open(log, "ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+
+
+class Inbox:
+    """What the process that began this one asks for next, a line each; when its end is closed, a run under way stops.
+
+    Attributes:
+        busy: whether there is something to be stopped and saved.
+    """
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.asked: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def next(self) -> dict[str, Any] | None:
+        """Wait for something to do; None if there is nothing more."""
+        asked = self.asked.get()
+        self.busy = asked is not None
+        return asked
+
+    def _listen(self) -> None:
+        rest = b""
+        while part := os.read(0, 65536):  # not through sys.stdin, whose lock would be held at exit
+            *lines, rest = (rest + part).split(b"\n")
+            for line in lines:
+                self.asked.put(json.loads(line))
+        self.asked.put(None)
+        if self.busy:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(GRACE)
+            os._exit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    sys.exit(main())

@@ -7,7 +7,6 @@ import os
 import platform
 import shlex
 import shutil
-import stat
 import subprocess
 import tempfile
 import warnings
@@ -20,6 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from ..files import cache_folder, check_owner
 
 SOURCE = Path(__file__).with_suffix(".c")
 LARGEST = 64  # rows and columns: more do not stay in the cache next to the core
@@ -126,14 +127,14 @@ def _built() -> Path:
     flags = [*FLAGS, _native_flag()]
     parts = (SOURCE.read_text("utf-8"), *compiler, version, *flags, _processor())
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-    target = _folder() / f"svpn-{key}.so"
+    target = cache_folder() / f"svpn-{key}.so"
     if not target.exists():
         with tempfile.TemporaryDirectory(dir=target.parent, prefix="svpn-") as folder:
             fresh = Path(folder) / "svpn.so"
             _run([*compiler, *flags, "-o", str(fresh), str(SOURCE), "-lm"])
             fresh.chmod(0o700)
             os.replace(fresh, target)  # another process that did the same has made the same file
-    _check_owner(target)
+    check_owner(target)
     return target
 
 
@@ -167,24 +168,3 @@ def _processor() -> str:
         return "\n".join(lines)
     names = ("model name", "flags", "Features", "CPU part", "CPU variant")
     return "\n".join([*lines, *sorted({line for line in cpuinfo if line.startswith(names)})])
-
-
-def _folder() -> Path:
-    """Return the user's own cache folder, made if it is missing."""
-    if not hasattr(os, "getuid"):
-        raise OSError("compiled code is for Linux and macOS only")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(base) / "saccade"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _check_owner(folder)
-    return folder
-
-
-def _check_owner(path: Path) -> None:
-    """Refuse what somebody else could have put there or could change: it is about to be run."""
-    found = path.lstat()
-    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or stat.S_ISLNK(found.st_mode):
-        raise OSError(
-            f"{path} belongs to user {found.st_uid} with mode {stat.filemode(found.st_mode)}; it must be your own and "
-            "writable by you alone; remove it, or point XDG_CACHE_HOME to another folder"
-        )

@@ -1,8 +1,9 @@
 """How a step is computed: PyTorch's settings, faster activations, compiled blocks, whole steps as CUDA graphs."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -11,9 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ..config import TrainConfig
+from ..files import cache_folder
 from ..layers.activation import Gelu
 
+PLACE = "TORCHINDUCTOR_CACHE_DIR"  # where the compiler keeps what it makes
 Kind = tuple[type, tuple[tuple[str, tuple[int, ...]], ...], tuple[tuple[str, str, float], ...]]  # of blocks
+_code: dict[tuple[Any, Kind], FunctionType] = {}  # of every backend and kind: later models of this process find it
 
 
 @contextmanager
@@ -93,16 +97,25 @@ def compile_parts(task: nn.Module, *, backend: str | Callable[..., Any] = "induc
     shapes and numbers before it uses it again and gives up after a few that differ, but not hooks: a block that a
     plug-in listens to would be given what was made for one without. So each kind gets code of its own, and a block with
     hooks is a kind. Shapes stay constants: the shape of another kind must not make variables of this one's.
+
+    What was made is kept: for the next model in this process with its code, for other processes in the user's cache.
     """
+    keep_compiled()
     blocks = repeated_blocks(task)
     if not blocks:
         return torch.compile(task, backend=backend, dynamic=False)  # type: ignore[return-value]
-    own: dict[Kind, FunctionType] = {}
     for block in blocks:
-        call = _copied_call() if _has_hooks(block) else own.setdefault(_kind(block), _copied_call())
+        call = _copied_call() if _has_hooks(block) else _code.setdefault((backend, _kind(block)), _copied_call())
         compiled = torch.compile(MethodType(call, block), backend=backend, dynamic=False)
         block._compiled_call_impl = compiled  # as `nn.Module.compile`
     return task
+
+
+def keep_compiled() -> None:
+    """Let the compiler keep what it makes where this user's later processes find it and nobody else writes."""
+    if PLACE not in os.environ:
+        with suppress(OSError):  # without such a folder the compiler has one that lasts as long as the machine runs
+            os.environ[PLACE] = str(cache_folder("compiled"))
 
 
 def uncompiled() -> AbstractContextManager[Any]:

@@ -212,9 +212,7 @@ class Loop(Step):
 
     def save(self) -> None:
         """Write the state; weights that are not finite are refused."""
-        sound = torch.stack([piece_of(p.detach())[0].isfinite().all() for p in self.task.parameters()]).all()
-        if self.world.agree(not bool(sound)):
-            raise TrainingError(self._not_finite("a weight"))
+        self._refuse_broken()
         self.world.unite(self.feed.bad)
         tensors: dict[str, Tensor] = {f"task.{name}": v for name, v in self.task.state_dict().items()}
         kept, memory = optimizer_state(self.optimizer, self.names, self.begun)
@@ -239,6 +237,11 @@ class Loop(Step):
         if self.step:
             self._keep_weights(self.run.last_weights)
         self.saved_at = time.monotonic()
+
+    def _refuse_broken(self) -> None:
+        sound = torch.stack([piece_of(p.detach())[0].isfinite().all() for p in self.task.parameters()]).all()
+        if self.world.agree(not bool(sound)):
+            raise TrainingError(self._not_finite("a weight"))
 
     def weights(self) -> dict[str, Tensor]:
         """Return the model's whole weights, the averaged ones if there are any; all processes call this."""

@@ -127,10 +127,10 @@ def _time_steps(step: Step, few: int) -> _Timed:
     size = min(batch_size, FEW) if step.device.type == "cpu" else batch_size
     begun = time.monotonic()
     step._run(part_of(first, slice(size)), strong=True)
-    if (time.monotonic() - begun) * batch_size / size < LONG:
-        size = batch_size
+    quick = (time.monotonic() - begun) * batch_size / size < LONG
+    size = batch_size if quick else size
     whole = size == batch_size
-    warm, count = (few, few) if whole else (0, 1)
+    warm, count = (few, few) if quick else (0, 1)
     for number in range(warm + count):
         if number == warm:
             _wait(step.device)

@@ -64,7 +64,13 @@ class Ground:
 
 
 def prepare_ground(
-    config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device, *, limit: int | None = None
+    config: TrainConfig,
+    choice: TaskChoice,
+    data: Data,
+    device: torch.device,
+    *,
+    limit: int | None = None,
+    seed: int = SEED,
 ) -> tuple[TrainConfig, Ground]:
     """Return settings resolved for a whole set, and parts of its training samples to try others on.
 
@@ -74,10 +80,11 @@ def prepare_ground(
         data: its samples.
         device: that it is meant for.
         limit: samples to train with at most; None for all that are not held out.
+        seed: of which samples are held out.
     """
     resolved, spec = resolve(config, choice, data, device)
     train = limit_samples(data.train, config.data.train_limit)
-    kept, held, _ = train.hold_out(share=SHARE, seed=SEED)
+    kept, held, _ = train.hold_out(share=SHARE, seed=seed)
     if limit is not None:
         kept = limit_samples(kept, limit)
         held = limit_samples(held, max(limit // 4, 1))  # type: ignore[assignment]
@@ -103,6 +110,20 @@ class Deadline(Console):
         super().advance(totals)
         if self.until is not None and time.monotonic() > self.until:
             raise OutOfTime
+
+
+class TrialLoop(Loop):
+    """A loop that writes no weights, which nobody asks a trial for, and states only between its first and last step."""
+
+    def save(self) -> None:
+        """Write the state where there is something to resume; weights that are not finite are refused anywhere."""
+        if self.step and not self.ended():
+            super().save()
+        else:
+            self._refuse_broken()
+
+    def _keep_weights(self, path: Path) -> None:
+        """Write nothing."""
 
 
 def run_trial(
@@ -132,7 +153,7 @@ def run_trial(
         if not resumed:
             shutil.rmtree(folder, ignore_errors=True)
             run = Run.create(folder, config)
-        loop = Loop(config, run, parts, world=Alone(), device=device, console=Deadline(until))
+        loop = TrialLoop(config, run, parts, world=Alone(), device=device, console=Deadline(until))
         try:
             if resumed:
                 loop.restore(load_state(run.states))

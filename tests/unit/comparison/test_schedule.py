@@ -7,11 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from saccade.comparison import schedule
+from saccade.comparison import processes, schedule
 from saccade.comparison.arms import parse_arm
 from saccade.comparison.folder import hold, is_finished
-from saccade.comparison.schedule import Clock, Job, Slot, Watch, make_slots, run_jobs, time_probe
+from saccade.comparison.processes import Crew, Slot, make_slots, time_probe
+from saccade.comparison.schedule import Clock, Job, Watch, run_jobs
 from saccade.comparison.worker import Outcome
 from saccade.config import TrainConfig, overlay
 from saccade.runs import Run
@@ -55,7 +58,7 @@ def test_a_failing_run_does_not_stop_the_others(tmp_path, monkeypatch):
 
     monkeypatch.setattr(schedule, "train_run", train_run)
     jobs = [job(tmp_path, seed=seed) for seed in range(3)]
-    found = run_jobs(jobs, [], Watch(total=3, quiet=True))
+    found = run_jobs(jobs, Crew([]), Watch(total=3, quiet=True))
     assert [found[("base", seed)].kind for seed in range(3)] == ["finished", "refused", "finished"]
 
 
@@ -91,11 +94,12 @@ def test_a_finished_run_is_told_with_its_score_in_the_words_of_its_metric(tmp_pa
 
 @pytest.mark.slow
 def test_workers_finish_side_by_side_and_are_timed(tmp_path):
-    slots = make_slots(2, "cpu", gpus=[], cores=2)
-    pace = time_probe(job(tmp_path).config, slots, tmp_path)
+    crew = Crew(make_slots(2, "cpu", gpus=[], cores=2))
+    pace = time_probe(job(tmp_path).config, crew, tmp_path)
     assert (pace.steps, pace.step > 0, pace.startup > 0) == (3, True, True)
     jobs = [job(tmp_path, text, seed) for seed in (0, 1) for text in ("base", "lr=1e30,optim.clip=null")]
-    found = run_jobs(jobs, slots, Watch(total=4, quiet=True))
+    with crew:
+        found = run_jobs(jobs, crew, Watch(total=4, quiet=True))
     assert {key[0]: outcome.kind for key, outcome in found.items()} == {
         "base": "finished",
         "lr=1e30,optim.clip=null": "refused",
@@ -105,9 +109,34 @@ def test_workers_finish_side_by_side_and_are_timed(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_process_stays_for_the_next_run_which_comes_out_as_in_one_of_its_own(tmp_path, monkeypatch):
+    begun: list[subprocess.Popen[bytes]] = []
+    original = processes.spawn
+
+    def spawn(*args):
+        begun.append(original(*args))
+        return begun[-1]
+
+    monkeypatch.setattr(processes, "spawn", spawn)
+    slots = make_slots(1, "cpu", gpus=[], cores=1)
+    for folder, together in (("one", True), ("each", False)):
+        jobs = [job(tmp_path / folder, seed=seed) for seed in (0, 1)]
+        for part in [jobs] if together else [[one] for one in jobs]:
+            with Crew(slots) as crew:
+                assert {one.kind for one in run_jobs(part, crew, Watch(total=2, quiet=True)).values()} == {"finished"}
+    assert len(begun) == 3
+    assert all(one.poll() is not None for one in begun)
+    for seed in (0, 1):
+        first, second = (
+            load_file(tmp_path / name / "base" / f"seed-{seed}" / "model.safetensors") for name in ("one", "each")
+        )
+        assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.slow
 def test_a_killed_worker_is_gone_on_with_once(tmp_path, monkeypatch):
     begun: list[subprocess.Popen[bytes]] = []
-    original = schedule.spawn
+    original = processes.spawn
 
     def spawn(*args):
         begun.append(original(*args))
@@ -128,8 +157,9 @@ def test_a_killed_worker_is_gone_on_with_once(tmp_path, monkeypatch):
         def say(self, text, **options):
             said.append(text)
 
-    monkeypatch.setattr(schedule, "spawn", spawn)
-    found = run_jobs([one], [Slot({"OMP_NUM_THREADS": "1"}, 1)], Killer(total=1, quiet=True))
+    monkeypatch.setattr(processes, "spawn", spawn)
+    with Crew([Slot({"OMP_NUM_THREADS": "1"}, 1)]) as crew:
+        found = run_jobs([one], crew, Killer(total=1, quiet=True))
     assert found[("base", 0)].kind == "finished"
     assert len(begun) == 2
     assert "killed by signal 9" in said[0]
@@ -151,7 +181,7 @@ def test_ctrl_c_stops_all_workers_with_their_states_saved(tmp_path):
                 raise KeyboardInterrupt
 
     with pytest.raises(Interrupted):
-        run_jobs(jobs, make_slots(2, "cpu", gpus=[], cores=2), Stopper(total=2, quiet=True))
+        run_jobs(jobs, Crew(make_slots(2, "cpu", gpus=[], cores=2)), Stopper(total=2, quiet=True))
     for one in jobs:
         assert not is_finished(one.path)
         records = len(Run(one.path).metrics())

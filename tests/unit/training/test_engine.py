@@ -1,6 +1,11 @@
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -11,6 +16,7 @@ from torch import nn
 from saccade import ContextBroadcast, ExtraBlock, SqueezeExcite, UniformHead, attach
 from saccade.config import TrainConfig
 from saccade.layers.activation import Gelu
+from saccade.training import engine
 from saccade.training.engine import compile_parts, torch_settings, uncompiled, use_fast_gelu
 
 HOSTS: dict[str, Callable[[], nn.Module]] = {
@@ -39,8 +45,9 @@ PAIRS = [("vit", name) for name in PLUGINS] + [("glnet", "broadcast"), ("glnet",
 
 
 @pytest.fixture(autouse=True)
-def _forget_compiled_code() -> None:
+def _forget_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
+    monkeypatch.setattr(engine, "_code", {})
 
 
 def build(host: str, plugin: str | None) -> nn.Module:
@@ -75,6 +82,67 @@ def test_blocks_of_one_kind_are_compiled_once() -> None:
     torch._dynamo.utils.counters.clear()
     model(torch.randn(2, 3, 32, 32))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_what_was_compiled_serves_later_models_of_the_process() -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    torch._dynamo.utils.counters.clear()
+    made = 0
+    for seed in range(3):
+        model = build("vit", None)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.01 * seed)
+        want = model(images)
+        torch.testing.assert_close(compile_parts(model, backend="eager")(images), want, rtol=0, atol=1e-5)
+        made = torch._dynamo.utils.counters["stats"]["unique_graphs"] if seed == 0 else made
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == made > 0
+
+
+def test_a_block_whose_forward_was_replaced_is_not_given_what_was_compiled_before() -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    compile_parts(build("vit", None), backend="eager")(images)
+    model: Any = build("vit", None)
+    for block in model.blocks:
+        block.mlp.forward = MethodType(lambda self, x: 0.5 * type(self).forward(self, x), block.mlp)
+    want = model(images)
+    torch.testing.assert_close(compile_parts(model, backend="eager")(images), want, rtol=0, atol=1e-5)
+
+
+def test_compiled_code_is_kept_in_the_users_own_cache_unless_another_place_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(engine.PLACE, "/elsewhere")
+    engine.keep_compiled()
+    assert os.environ[engine.PLACE] == "/elsewhere"
+    monkeypatch.delenv(engine.PLACE)
+    engine.keep_compiled()
+    place = Path(os.environ[engine.PLACE])
+    assert place == tmp_path / "cache" / "saccade" / "compiled"
+    assert place.stat().st_mode & 0o777 == 0o700
+    monkeypatch.delenv(engine.PLACE)
+    place.chmod(0o777)  # others could have put code there
+    engine.keep_compiled()
+    assert engine.PLACE not in os.environ
+
+
+@pytest.mark.slow
+def test_a_second_process_takes_what_the_first_one_compiled(tmp_path: Path) -> None:
+    code = (
+        "import timm, torch; from saccade.training.engine import compile_parts; torch.manual_seed(0);"
+        "model = timm.create_model('test_vit', num_classes=3); compile_parts(model);"
+        "model(torch.randn(2, 3, 160, 160)).sum().backward();"
+        "print(sum(v for k, v in torch._dynamo.utils.counters['inductor'].items() if k == 'fxgraph_cache_miss'))"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != engine.PLACE}
+    environment["XDG_CACHE_HOME"] = str(tmp_path)
+    missed = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        missed.append(int(done.stdout.split()[-1]))
+    assert missed[0] > 0
+    assert missed[1] == 0
 
 
 def test_shapes_of_one_kind_do_not_become_variables_of_another() -> None:
