@@ -96,8 +96,8 @@ class Cut:
         """Return how samples were cut, and which intervals follow from that with so many passes."""
         whole = "" if self.groups is None else f" in {int(self.groups.max()) + 1} groups, each in one fold,"
         again = f", cut {len(self.fold)} times" if len(self.fold) > 1 else ""
-        more = self.folds().inflation - 1
-        how = f"variance {'between seeds, and ' * (seeds > 1)}of samples, raised by {more:.0%}"
+        more = self.folds().inflation(seeds=seeds) - 1
+        how = f"variance between {'seeds' if seeds > 1 else 'folds'}, and of samples, raised by {more:.0%}"
         cut = f"all {len(self.fold[0])} samples{whole} were validated on, in {self.count} folds{again}"
         return f"{cut}; intervals: {how} since folds share training sets"
 

@@ -2,9 +2,10 @@
 
 Sources are told apart: how trainings vary is seen between seeds inside of a fold, how samples vary between samples (or
 groups of them, whole), and what the samples add as training samples is taken for a share of the latter, since no set
-alone shows it (Bengio and Grandvalet, 2004): variance of samples times 1 + SHARED / (folds - 1). The corrected t of
-Nadeau and Bengio (2003) instead takes everything from the few fold means, and is wider than needed. The share and its
-reach are measured with learners of real images: benchmarks/folds.py, docs/statistics.md.
+alone shows it (Bengio and Grandvalet, 2004): variance of samples times 1 + SHARED / (folds - 1). With one training a
+fold, how trainings vary is what folds differ by beyond their samples, and half of the share is enough. The corrected t
+of Nadeau and Bengio (2003) instead takes everything from the few fold means, and is wider than needed. The share and
+its reach are measured with learners of real images: benchmarks/folds.py, docs/statistics.md.
 """
 
 from dataclasses import dataclass
@@ -32,10 +33,9 @@ class Folds:
     clusters: np.ndarray | None = None
     shared: float = SHARED
 
-    @property
-    def inflation(self) -> float:
-        """How many times the samples' variance, the training samples' included, is the one that samples show."""
-        return 1 + self.shared / (self.count - 1)
+    def inflation(self, *, seeds: int) -> float:
+        """Return how many times the one that samples show their variance is, the training samples' included."""
+        return 1 + self.shared * (0.5 if seeds == 1 else 1.0) / (self.count - 1)
 
     def subset(self, mine: np.ndarray) -> "Folds":
         """Return the same of some samples, P bool."""
@@ -59,20 +59,37 @@ def folded_spread(values: np.ndarray, folds: Folds) -> Spread:
         folds: how samples were cut.
     """
     S, P = values.shape
+    if S == 1 and folds.fold is not None:
+        return _once(values[0], folds, folds.fold)
     ms = mean_squares(values)
     alone, sample_df = np.maximum(ms.sample - ms.rest, 0) / (S * P), ms.sample_df
     if folds.clusters is not None:
         total, sample_df = _cluster_variance(values.mean(0), folds.clusters)
         alone = np.maximum(total - ms.rest / (S * P), alone)
-    sample = folds.inflation * alone
-    if S == 1:  # what trainings do is then among what samples show
-        return Spread(0.0, np.inf, sample, sample_df, sample)
+    sample = folds.inflation(seeds=S) * alone
     within, freedom = ms.seed, float(S - 1)
     if folds.fold is not None:
         parts = [(mean_squares(values[:, mine]).seed, int(mine.sum())) for mine in _parts(folds.fold, folds.count)]
         within = sum(square * size for square, size in parts) / P
         freedom = float(len(parts) * (S - 1))
     return Spread(within / (S * P), freedom, sample, sample_df, alone + ms.rest / (S * P))
+
+
+def _once(values: np.ndarray, folds: Folds, fold: np.ndarray) -> Spread:
+    """Return the spread of the mean of values, P, of one training a fold."""
+    parts = _parts(fold, folds.count)
+    means = np.array([values[mine].mean() for mine in parts])
+    rest = values.astype(float)
+    for mine, mean in zip(parts, means, strict=True):
+        rest[mine] -= mean
+    clusters = np.arange(len(values)) if folds.clusters is None else folds.clusters
+    alone, freedom = _cluster_variance(rest, clusters)
+    alone *= freedom / max(freedom + 1 - len(parts), 1)  # a mean was taken from every fold
+    sample = folds.inflation(seeds=1) * alone
+    if len(parts) == 1:  # a few samples of a class
+        return Spread(0.0, np.inf, sample, freedom, sample)
+    trained = max(float(means.var(ddof=1)) / len(parts) - alone, 0.0)
+    return Spread(trained, float(len(parts) - 1), sample, freedom, sample)
 
 
 def _parts(fold: np.ndarray, count: int) -> list[np.ndarray]:

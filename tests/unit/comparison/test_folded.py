@@ -40,13 +40,17 @@ def test_intervals_hold_the_truth_as_often_as_they_say(seeds, run):
     assert 0.93 <= simulate(seeds=seeds, run=run, training=0.3) <= 0.985
 
 
+def test_what_trainings_do_is_seen_between_folds_where_each_has_one():
+    assert 0.91 <= simulate(seeds=1, run=0.5) <= 0.985
+
+
 def test_results_of_several_seeds_are_not_taken_for_so_many_samples():
     draws = np.random.default_rng(0)
     fold = np.arange(100) % 5
     once = draws.normal(0, 1, (1, 100))
     one = folded_spread(once, Folds(5, fold)).half_width(0.95)
     many = folded_spread(np.repeat(once, 8, axis=0), Folds(5, fold)).half_width(0.95)
-    assert many == pytest.approx(one, rel=0.05)
+    assert many == pytest.approx(one, rel=0.15)
 
 
 def test_groups_that_vary_as_one_widen_the_interval():

@@ -98,7 +98,7 @@ def test_pages_of_labels_speak_of_their_metric(labels):
     assert "### Mean average precision at equal time" in text
     assert "how mean average precision varies is not known before runs are finished" in text
     page = parse((result.path / "report.html").read_text(encoding="utf-8"))
-    words = {row[0]: row[2] for row in page.rows("map on 24 validation samples")}["broadcast"]
+    words = {row[0]: row[2] for row in page.rows("mean average precision on 24 validation samples")}["broadcast"]
     assert words.startswith("Its mean average precision is ") or words.startswith("It scores the same")
     if words.startswith("Its"):
         assert " points " in words.split(",")[0]
@@ -150,7 +150,7 @@ def test_pages_of_numbers_tell_no_points(numbers):
     assert "how mean absolute error varies is not known before runs are finished" in text
     page = parse((result.path / "report.html").read_text(encoding="utf-8"))
     told = page.all("main")[0].text
-    words = {row[0]: row[2] for row in page.rows("mae on 24 validation samples")}["broadcast"]
+    words = {row[0]: row[2] for row in page.rows("mean absolute error on 24 validation samples")}["broadcast"]
     assert words.startswith("Its mean absolute error is ")
     assert "Points: " not in told
     assert "100 points" not in told
