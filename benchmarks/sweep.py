@@ -301,7 +301,8 @@ def write_pages(folder: Path) -> None:
     for name in dict.fromkeys(record["set"] for record in records):
         of = [record for record in records if record["set"] == name]
         lengths = sorted({record["epochs"] for record in of})
-        made: list[Block] = [*(_rates(of, epochs) for epochs in reversed(lengths)), _others(of)]
+        made: list[Block] = [_rates(of, epochs) for epochs in reversed(lengths)]
+        made += [_others(of)] if any(len(record["values"]) > 1 for record in of) else []
         charts = []
         for family in dict.fromkeys(record["family"] for record in of):
             lines, bands = {}, {}
