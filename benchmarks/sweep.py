@@ -317,7 +317,7 @@ def write_pages(folder: Path) -> None:
             charts.append(line_chart(lines, bands=bands, title=title, percent=True, **axes))
         about = (
             f"{len(of)} trials of {' and '.join(map(str, lengths))} epochs on {of[0]['samples']:,} training images, "
-            f"judged on {of[0]['judged_on']:,} others of them; batches of {of[0]['batch_size']}, recipe `small`. A "
+            f"judged on {of[0]['judged_on']:,} others of them; batches of {of[0]['batch_size']}, recipe small. A "
             "line is the mean over seeds, its band reaches from the worst to the best."
         )
         blocks += [Text(name, "heading"), Text(about), *made]
