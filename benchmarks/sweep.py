@@ -301,7 +301,8 @@ def write_pages(folder: Path) -> None:
     for name in dict.fromkeys(record["set"] for record in records):
         of = [record for record in records if record["set"] == name]
         lengths = sorted({record["epochs"] for record in of})
-        made: list[Block] = [*(_rates(of, epochs) for epochs in reversed(lengths)), _others(of)]
+        made: list[Block] = [_rates(of, epochs) for epochs in reversed(lengths)]
+        made += [_others(of)] if any(len(record["values"]) > 1 for record in of) else []
         charts = []
         for family in dict.fromkeys(record["family"] for record in of):
             lines, bands = {}, {}
@@ -316,7 +317,7 @@ def write_pages(folder: Path) -> None:
             charts.append(line_chart(lines, bands=bands, title=title, percent=True, **axes))
         about = (
             f"{len(of)} trials of {' and '.join(map(str, lengths))} epochs on {of[0]['samples']:,} training images, "
-            f"judged on {of[0]['judged_on']:,} others of them; batches of {of[0]['batch_size']}, recipe `small`. A "
+            f"judged on {of[0]['judged_on']:,} others of them; batches of {of[0]['batch_size']}, recipe small. A "
             "line is the mean over seeds, its band reaches from the worst to the best."
         )
         blocks += [Text(name, "heading"), Text(about), *made]

@@ -111,8 +111,8 @@ class Planner:
         self.tuned: TunedArms | None = None
 
     def spent(self) -> float:
-        """Return the seconds that planning has taken so far; they belong to the budget."""
-        return time.monotonic() - self.begun
+        """Return the seconds that planning has taken so far and the report will take; they belong to the budget."""
+        return time.monotonic() - self.begun + AFTERWARDS
 
     def until(self) -> float | None:
         """Return when all runs have to have ended, on the monotonic clock; None without a budget."""
@@ -270,7 +270,7 @@ class Planner:
             epochs = {name: self.asked[name] for name in paces}
             slots, compiled = max(len(self.slots), 1), sum(self._compiles(self.configs[name]) for name in paces)
             compiling = FIRST_COMPILED + NEXT_COMPILED * (compiled - 1) if compiled else 0.0
-            spent = self.spent() + compiling + AFTERWARDS
+            spent = self.spent() + compiling
             found = fit_budget(budget, paces, epochs, seeds=len(self.seeds), slots=slots, spent=spent)
             most, longest = max(found.epochs.values()), max(epochs.values())
             fit = {"seeds": found.seeds, "most": most, "longest": longest, "detail": found.detail}

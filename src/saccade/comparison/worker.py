@@ -45,17 +45,18 @@ class Outcome:
     reason: str = ""
 
 
-def train_run(config: TrainConfig, path: Path) -> Outcome:
+def train_run(config: TrainConfig, path: Path, cache: DataCache | None = None) -> Outcome:
     """Train a run, or resume it; one that is finished is left alone.
 
     Args:
         config: with the seed.
         path: of the run's folder.
+        cache: of samples that runs before it opened.
     """
     try:
         with hold(path.with_name(f".{path.name}.lock")):
             if not is_finished(path):
-                _train(config, path)
+                _train(config, path, cache or DataCache())
     except Interrupted:
         raise
     except torch.OutOfMemoryError as error:
@@ -71,7 +72,7 @@ def train_run(config: TrainConfig, path: Path) -> Outcome:
     return Outcome("finished")
 
 
-def _train(config: TrainConfig, path: Path) -> None:
+def _train(config: TrainConfig, path: Path, cache: DataCache) -> None:
     begun, run = time.monotonic(), resumable(path)
     if run is not None:
         machine = {"engine.device": config.engine.device, "engine.threads": config.engine.threads}
@@ -80,17 +81,22 @@ def _train(config: TrainConfig, path: Path) -> None:
     device = local_device(config.engine.device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    train_config(config, out=path, quiet=True)
+    train_config(config, out=path, quiet=True, opened=cache.open(config))
     cost: dict[str, Any] = {"wall_seconds": time.monotonic() - begun}
     if device.type == "cuda":
         cost |= {"peak_memory": torch.cuda.max_memory_allocated(device)}
     write_text(path / COST, json.dumps(cost))
 
 
-def probe(config: TrainConfig) -> Pace:
-    """Time a few steps and some validation images of a run, without keeping anything."""
+def probe(config: TrainConfig, cache: DataCache | None = None) -> Pace:
+    """Time a few steps and some validation images of a run, without keeping anything.
+
+    Args:
+        config: of the run.
+        cache: of samples that runs before it opened.
+    """
     begun = time.monotonic()
-    choice, data = DataCache().open(config)
+    choice, data = (cache or DataCache()).open(config)
     pace = measure_pace(config, choice, data, local_device(config.engine.device))
     return replace(pace, startup=pace.startup + max(time.monotonic() - begun - pace.took, 0.0))
 
@@ -112,10 +118,10 @@ def pace_of(path: Path, config: TrainConfig) -> Pace | None:
 
 def main() -> int:
     """Do what is asked, write how it ended, and wait for more; stop when the process that began it is gone."""
-    inbox = Inbox()
+    inbox, cache = Inbox(), DataCache()
     while (asked := inbox.next()) is not None:
         _say_to(Path(asked["log"]))
-        found = _do(asked)
+        found = _do(asked, cache)
         _let_go()
         inbox.busy = False
         write_text(Path(asked["answer"]), json.dumps(found))
@@ -124,14 +130,12 @@ def main() -> int:
     return 0
 
 
-def _do(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+def _do(asked: Mapping[str, Any], cache: DataCache) -> Mapping[str, Any]:
     try:
         config = overlay(TrainConfig(), asked["config"], source="the comparison")
-        return (
-            {"pace": asdict(probe(config))}
-            if asked["do"] == "probe"
-            else asdict(train_run(config, Path(asked["path"])))
-        )
+        if asked["do"] == "probe":
+            return {"pace": asdict(probe(config, cache))}
+        return asdict(train_run(config, Path(asked["path"]), cache))
     except Interrupted as stopped:
         return asdict(Outcome("stopped", str(stopped)))
     except Exception as error:

@@ -98,6 +98,8 @@ def compile_parts(task: nn.Module, *, backend: str | Callable[..., Any] = "induc
     plug-in listens to would be given what was made for one without. So each kind gets code of its own, and a block with
     hooks is a kind. Shapes stay constants: the shape of another kind must not make variables of this one's.
 
+    Rates of drop path, which differ from block to block, become tensors, so that they make no kinds.
+
     What was made is kept: for the next model in this process with its code, for other processes in the user's cache.
     """
     keep_compiled()
@@ -105,6 +107,7 @@ def compile_parts(task: nn.Module, *, backend: str | Callable[..., Any] = "induc
     if not blocks:
         return torch.compile(task, backend=backend, dynamic=False)  # type: ignore[return-value]
     for block in blocks:
+        _share_drop_path(block)
         call = _copied_call() if _has_hooks(block) else _code.setdefault((backend, _kind(block)), _copied_call())
         compiled = torch.compile(MethodType(call, block), backend=backend, dynamic=False)
         block._compiled_call_impl = compiled  # as `nn.Module.compile`
@@ -121,6 +124,43 @@ def keep_compiled() -> None:
 def uncompiled() -> AbstractContextManager[Any]:
     """Run compiled parts as they were written: a few batches of other shapes do not repay being compiled for."""
     return torch.compiler.set_stance("force_eager")
+
+
+class DropPath(nn.Module):
+    """Leave whole branches out by chance, at a rate that compiled code reads when it runs.
+
+    Args:
+        rate: of branches that are left out.
+        scale: make up for it in the others.
+        device: of the branches.
+    """
+
+    keep: Tensor
+
+    def __init__(self, rate: float, *, scale: bool, device: torch.device) -> None:
+        super().__init__()
+        self.register_buffer("keep", torch.tensor(1 - rate, device=device), persistent=False)
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return B, ... with some samples at zero."""
+        if not self.training:
+            return x
+        kept = torch.rand((len(x), *(1,) * (x.ndim - 1)), device=x.device) < self.keep
+        return x * (kept / self.keep if self.scale else kept).to(x.dtype)
+
+
+def _share_drop_path(block: nn.Module) -> None:
+    """Give a block drop paths that are all of one kind."""
+    device = next(block.parameters(), torch.empty(0)).device
+    found = [(parent, name, child) for parent in block.modules() for name, child in parent.named_children()]
+    for parent, name, child in found:
+        if (
+            type(child) is timm.layers.DropPath
+            and child.drop_prob
+            and not (child._forward_hooks or child._forward_pre_hooks)
+        ):
+            setattr(parent, name, DropPath(child.drop_prob, scale=child.scale_by_keep, device=device))
 
 
 def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -23,7 +23,7 @@ from ..report.page import show_facts
 from ..runs import Run, RunError
 from ..scores import save_scores
 from ..state import load_state
-from ..tasks.opening import choose_task, open_samples
+from ..tasks.opening import TaskChoice, choose_task, open_samples
 from ..weights import save_model, save_tensors
 from ..wording import count_of
 from .console import Console
@@ -191,6 +191,7 @@ def train_config(
     quiet: bool = False,
     notes: Sequence[str] = (),
     fitting: Fitting | None = None,
+    opened: tuple[TaskChoice, Data] | None = None,
 ) -> Trained:
     """Train by complete settings.
 
@@ -202,11 +203,12 @@ def train_config(
         quiet: print nothing.
         notes: to be said first.
         fitting: what a new run is fitted to before it begins; None trains it as it is.
+        opened: its task and samples, where they are open already.
     """
     device = local_device(config.engine.device)
     with torch_settings(config, device), join_world(device) as world:
         console = Console(quiet=quiet or not world.is_main)
-        choice, data = open_samples(config.task, config.data)
+        choice, data = opened or open_samples(config.task, config.data)
         said = list[str]()
         if fitting is not None and run is None:
             config, said = replace(fitting, say=console.say).fit(config, choice, data, world, device)

@@ -32,7 +32,7 @@ from .search import Attempt, Subject, best_of, edges_of, require_rungs, run_sear
 from .space import Axis, Values, candidates, own_space, read_grid, say_value, settings_of
 from .store import Store
 
-RESERVE = 0.02  # of the budget that writing what was found may take
+RESERVE, LEAST = 0.02, 4.0  # of the budget, or seconds where that is more, which writing what was found may take
 EPOCHS = 30  # over all trials, that there is to be time for: of larger sets a part is taken
 AGAIN = 0.1  # share of the time that timing a second time may take
 BATCHES = 8  # of such a part, at least
@@ -135,7 +135,7 @@ class _Search:
         self.config, self.given, self.store, self.request, self.console = config, given, store, request, console
         self.since, self.seconds, self.before = since, seconds, float(known.get("spent", 0.0))
         spent = max(self.before, store.spent()) if known else 0.0
-        self.until = since + seconds * (1 - RESERVE) - spent
+        self.until = since + seconds - max(RESERVE * seconds, min(LEAST, 0.1 * seconds)) - spent
         self.known = known
         self.device = local_device(config.engine.device)
 

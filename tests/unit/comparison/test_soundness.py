@@ -56,7 +56,7 @@ def fake_probes(tmp_path, monkeypatch, scores):
 
 def test_a_better_rate_and_a_better_resnet_are_said(tmp_path, monkeypatch):
     config = configure("small", {**TINY, "optim.lr": 2e-3, "schedule.epochs": 40, "data.train_limit": 2000})
-    scores = {("glnet_nano", 2e-3): 0.2, ("glnet_nano", 5e-4): 0.5, ("resnet18", 1e-3): 0.7}
+    scores = {("glnet_nano", 2e-3): 0.2, ("glnet_nano", 5e-4): 0.5, ("resnet18", 4e-3): 0.7}
     found = fake_probes(tmp_path, monkeypatch, scores).warn({"base": config}, {"base": 0.6}, tuned=False)
     assert "a learning rate of 0.0005 scores 50.00%, its own, 0.002, 20.00%" in str(found[0])
     assert "far under a small ResNet" in str(found[1])
@@ -70,5 +70,5 @@ def test_short_runs_and_tuned_arms_are_not_probed_in_vain(tmp_path, monkeypatch)
     assert probes.warn({"base": short}, {"base": 0.6}, tuned=False) == []
     assert not (tmp_path / "probes").exists()
     long = configure("small", {**TINY, "optim.lr": 2e-3, "schedule.epochs": 40})
-    tuned = fake_probes(tmp_path, monkeypatch, {("resnet18", 1e-3): 0.1})
+    tuned = fake_probes(tmp_path, monkeypatch, {("resnet18", 4e-3): 0.1})
     assert tuned.warn({"base": long}, {"base": 0.6}, tuned=True) == []
