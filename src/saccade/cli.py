@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TextIO
 
 from . import __version__
 from .commands import Args
+from .wording import is_memory_error
 
 VERBS = (
     *("train", "watch", "tune", "compare", "evaluate", "explain"),
@@ -20,7 +21,6 @@ VERBS = (
 )
 
 # What PyTorch says, as a plain RuntimeError, when the CPU has no memory left.
-NO_MEMORY = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
 
 
 class _Help(HelpFormatter):
@@ -113,7 +113,7 @@ def _run(command: Any, verb: str, args: Args) -> int:
     except BrokenPipeError:
         raise
     except (ValueError, OSError, ImportError, RuntimeError, MemoryError) as error:
-        if type(error) is RuntimeError and not any(words in str(error) for words in NO_MEMORY):
+        if type(error) is RuntimeError and not is_memory_error(error):
             raise  # not one of ours: a fault, to be seen whole
         detail = _plain(error) or "out of memory"
         if isinstance(error, MemoryError) or type(error) is RuntimeError:

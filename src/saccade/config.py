@@ -10,8 +10,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 
-from .hints import NO, say_hint, try_value
-from .ranges import RANGES
+from .ranges import NO, RANGES, say_hint, try_value
 
 ConfigT = TypeVar("ConfigT")
 TEXT_CHARS, VALUES = 2**20, 100_000  # of a text of settings

@@ -1,4 +1,7 @@
-"""Numbers of things in words, and words that are numbers."""
+"""Numbers of things in words, words that are numbers, and errors that only their words tell apart."""
+
+# PyTorch's error on a CPU is a plain RuntimeError.
+NO_MEMORY = ("allocate memory", "not enough memory", "Storage size calculation overflowed")
 
 
 def count_of(number: int, noun: str) -> str:
@@ -18,3 +21,10 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_memory_error(error: BaseException) -> bool:
+    """Tell whether an error means that the machine's memory has run out."""
+    return isinstance(error, MemoryError) or (
+        type(error) is RuntimeError and any(words in str(error) for words in NO_MEMORY)
+    )

@@ -1,13 +1,13 @@
 """Write a clean copy of a set: what would spoil training left out, the source left as it is."""
 
 import csv
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..files import whole_folder
 from .check import LookedThrough, same_pixels
 from .lists import name_rows
 from .source import FileSource, Source
@@ -55,10 +55,7 @@ def write_clean(found: LookedThrough, spec: str, out: Path, columns: Mapping[str
     left = {(found.splits[split].name(number), reason) for (split, number), reason in dropped.items()}
     names = {split: _kept_names(one, split, dropped) for split, one in found.splits.items()}
     places = _places([name for part in names.values() for name in part])
-    draft = out.with_name(f".{out.name}.part")
-    shutil.rmtree(draft, ignore_errors=True)
-    try:
-        draft.mkdir(parents=True)
+    with whole_folder(out) as draft:
         for name, place in places.items():
             _copy(_root(sources[0]) / name, draft / place)
         if is_list:
@@ -67,9 +64,6 @@ def write_clean(found: LookedThrough, spec: str, out: Path, columns: Mapping[str
             left |= set(_write_parts(draft, found, dropped, places))
         with open(draft / LEFT_OUT, "w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([LISTED, *sorted(left)])
-        os.replace(draft, out)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     kept = sum(map(len, names.values()))
     return Fixed(out / f"{source.stem}.csv" if is_list else out, kept, tuple(sorted(left)))
 

@@ -72,16 +72,13 @@ class HubSource(Source):
     Args:
         dataset: a `datasets.Dataset` with a column of images and one of labels.
         prefix: the first part of the images' names; the second is the row.
-        classes: names of the classes; by default the dataset's own.
         roots: folders that rows may name files in; paths are relative to the first.
     """
 
-    def __init__(
-        self, dataset: Any, *, prefix: str, classes: Sequence[str] | None = None, roots: Sequence[Path] = ()
-    ) -> None:
+    def __init__(self, dataset: Any, *, prefix: str, roots: Sequence[Path] = ()) -> None:
         image, label = _columns(dataset, prefix)
-        own, labels = _labels(dataset, label)
-        self.targets = ClassTargets.of(labels, tuple(classes or own), count=len(dataset), where=prefix)
+        classes, labels = _labels(dataset, label)
+        self.targets = ClassTargets.of(labels, tuple(classes), count=len(dataset), where=prefix)
         self.prefix = prefix
         self.image = image
         self.roots = tuple(roots)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..wording import is_memory_error
 from .limits import Refusal
 
 Gone = Callable[[], Awaitable[bool]]
@@ -148,7 +149,7 @@ class Batcher:
             images = self.stack([one.image for one in batch])
             rows = list(await asyncio.get_running_loop().run_in_executor(self._thread, self.answer, images))
         except Exception as error:  # whatever it is belongs to those who asked; the worker lives on
-            if _is_memory(error):
+            if is_memory_error(error) or isinstance(error, torch.OutOfMemoryError):
                 error = Refusal(503, "there is no memory for this batch now; send it again", retry_after=5)
             for one in batch:
                 if not one.answer.done():
@@ -161,13 +162,6 @@ class Batcher:
                 one.answer.set_exception(RuntimeError(f"{len(rows)} answers came for {len(batch)} images"))
             else:
                 one.answer.set_result(row)
-
-
-def _is_memory(error: Exception) -> bool:
-    """Whether an error says that memory has run out; on the CPU torch's is a plain RuntimeError."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        type(error) is RuntimeError and any(words in str(error) for words in ("allocate memory", "not enough memory"))
-    )
 
 
 async def _is_there(one: _Waiting) -> bool:

@@ -25,12 +25,13 @@ class Explainer:
         target: what is explained, as `saccade.explain` takes it; opened apart from what answers, since listening to a
             model while others use it would mix their images up.
         device: where.
-        waiting: requests that may wait; a further one is refused.
         function: `saccade.explain`, or what stands in for it.
     """
 
-    def __init__(self, target: Any, *, device: str = "cpu", waiting: int = 4, function: Explain | None = None) -> None:
-        self.target, self.device, self.limit, self.function = target, device, waiting, function
+    limit = 4  # requests that may wait; a further one is refused
+
+    def __init__(self, target: Any, *, device: str = "cpu", function: Explain | None = None) -> None:
+        self.target, self.device, self.function = target, device, function
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="explain")
         self._lock = asyncio.Lock()
         self._inside = 0

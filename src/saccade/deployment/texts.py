@@ -47,19 +47,18 @@ class TextReader:
         except TextError as error:
             return name, None, None, (0, 0), str(error)
 
-    def find(self, given: Iterable[str | Path], *, stdin: BinaryIO | None = None) -> Iterator[Item]:
+    def find(self, given: Iterable[str | Path]) -> Iterator[Item]:
         """Yield texts with their names.
 
         Args:
             given: texts, `-`, or files: of lines (.txt), or tables with the columns the model was trained on. In a line
                 the two texts of a pair are parted by a tab.
-            stdin: to read in the place of standard input.
         """
         for item in given:
             path = Path(item)
             ending = path.suffix.lower()
             if str(item) == "-":
-                yield from self._lines(stdin or sys.stdin.buffer, "line")
+                yield from self._lines(sys.stdin.buffer, "line")
             elif ending in LINES and (path.exists() or " " not in str(item)):
                 with path.open("rb") as file:
                     yield from self._lines(file, path.name)
@@ -131,17 +130,16 @@ class QuestionReader:
         except (TextError, MemoryError) as error:
             return name, None, None, (0, 0), str(error) or "there is not enough memory to decode it"
 
-    def find(self, given: Iterable[str | Path], *, stdin: BinaryIO | None = None) -> Iterator[Question]:
+    def find(self, given: Iterable[str | Path]) -> Iterator[Question]:
         """Yield questions with their images; paths in a table are relative to it, others to where one is.
 
         Args:
             given: tables, files of lines (.txt), lines themselves, or `-` for lines on standard input.
-            stdin: to read in the place of standard input.
         """
         for item in given:
             path = Path(item)
             if str(item) == "-":
-                for name, line in read_lines(stdin or sys.stdin.buffer, "line"):
+                for name, line in read_lines(sys.stdin.buffer, "line"):
                     yield _parted(line, name)
             elif path.suffix.lower() in LINES and "\t" not in str(item):
                 with path.open("rb") as file:

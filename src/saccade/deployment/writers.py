@@ -129,35 +129,44 @@ class CocoWriter:
         self.file.write("],\n" + json.dumps(rest)[1:] + "\n")
 
 
-class DrawWriter:
+class _PngFolder:
+    """A folder of PNG files, made if it is not there; each file is whole or not there."""
+
+    def __init__(self, folder: str | Path, flag: str) -> None:
+        self.folder, self.count = Path(folder).expanduser(), 0
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"{flag} {folder} is a file; name a folder for the images")
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def save(self, image: Image.Image, stem: str) -> None:
+        path = self.folder / f"{stem}.png"
+        draft = path.with_name(f".{path.name}.part")
+        image.save(draft, format="PNG")
+        os.replace(draft, path)
+
+
+class DrawWriter(_PngFolder):
     """A PNG an image, named after it and its number, with the answer's parts and their probabilities drawn below it.
 
     Args:
         folder: to write to; made if it is not there.
         task: what is answered.
-        side: the longer side is brought to at most this.
     """
 
-    def __init__(self, folder: str | Path, task: type[Task], *, side: int = 640) -> None:
-        self.folder, self.task, self.side, self.count = Path(folder).expanduser(), task, side, 0
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"--draw {folder} is a file; name a folder for the images")
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, folder: str | Path, task: type[Task]) -> None:
+        super().__init__(folder, "--draw")
+        self.task = task
 
     def __call__(self, prediction: Prediction) -> None:
         """Draw one image; a bad file gives none."""
         number, self.count = self.count, self.count + 1
         if prediction.image is None or prediction.answer is None:
             return
-        # The number keeps images of one name in different folders apart.
-        path = self.folder / f"{number:07d}_{safe_stem(prediction.name)}.png"
-        draft = path.with_name(f".{path.name}.part")
-        painted = self.task.paint(prediction.image, prediction.answer)
-        draw(painted, prediction.answer, side=self.side).save(draft, format="PNG")
-        os.replace(draft, path)
+        painted = draw(self.task.paint(prediction.image, prediction.answer), prediction.answer)
+        self.save(painted, f"{number:07d}_{safe_stem(prediction.name)}")  # the number keeps images of one name apart
 
 
-class MaskWriter:
+class MaskWriter(_PngFolder):
     """A PNG an image, of its size, whose values are the classes; named after it, and after its number if need be.
 
     Args:
@@ -166,10 +175,8 @@ class MaskWriter:
     """
 
     def __init__(self, folder: str | Path, outputs: Sequence[str]) -> None:
-        self.folder, self.count, self.taken = Path(folder).expanduser(), 0, set[str]()
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"--masks {folder} is a file; name a folder for the masks")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        super().__init__(folder, "--masks")
+        self.taken = set[str]()
         write_text(self.folder / "classes.txt", "".join(f"{plain(name)}\n" for name in outputs))
 
     def __call__(self, prediction: Prediction) -> None:
@@ -181,10 +188,7 @@ class MaskWriter:
         if stem in self.taken:
             stem = f"{number:07d}_{stem}"
         self.taken.add(stem)
-        path = self.folder / f"{stem}.png"
-        draft = path.with_name(f".{path.name}.part")
-        mask_image(prediction.answer.mask).save(draft, format="PNG")
-        os.replace(draft, path)
+        self.save(mask_image(prediction.answer.mask), stem)
 
 
 def safe_stem(name: str) -> str:

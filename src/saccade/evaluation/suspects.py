@@ -87,7 +87,7 @@ class Suspects:
         )
 
 
-def find_suspects(path: str | Path, *, arm: str | None = None, data: str = "", cut: float = CUT) -> Suspects:
+def find_suspects(path: str | Path, *, arm: str | None = None, data: str = "") -> Suspects:
     """Return the labels of a set that are probably wrong.
 
     Args:
@@ -95,7 +95,6 @@ def find_suspects(path: str | Path, *, arm: str | None = None, data: str = "", c
             validation samples this is then said.
         arm: whose answers to take, as its files in `out_of_fold` begin; the most accurate one's if not given.
         data: where the set lies now, if not where it was.
-        cut: probability of being wrong from which on a label is listed.
     """
     folder = Path(path).expanduser()
     if (folder / OUT_OF_FOLD).is_dir():
@@ -118,7 +117,7 @@ def find_suspects(path: str | Path, *, arm: str | None = None, data: str = "", c
         raise RunError(f"the labels of {config.data.path} are others than when {folder} was made; train it again")
     shares, temperature, noise = fit(logits, labels)
     wrong = posterior(shares, labels, noise)
-    listed = np.flatnonzero(wrong >= cut)
+    listed = np.flatnonzero(wrong >= CUT)
     listed = listed[np.argsort(-wrong[listed], kind="stable")]
     rest = shares.copy()
     rest[np.arange(len(labels)), labels] = -1

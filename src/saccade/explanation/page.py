@@ -42,9 +42,9 @@ def render(explanation: Explained) -> str:
     for place, sample in enumerate(explanation.samples):
         image = sample.pixels is not None  # of texts charts are what is looked at
         shown = [view for view in sample.views if view.absent is None and view.figures]
-        told = {(view.key, view.about) for other in explanation.samples[:place] for view in other.views}
+        above = {(view.key, view.about) for other in explanation.samples[:place] for view in other.views}
         views = [
-            (view, _render_view(view, f"p{place + 1}", told, folded=image and several and not _charts_alone(view)))
+            (view, _render_view(view, f"p{place + 1}", above, folded=image and several and not _charts_alone(view)))
             for view in shown
         ]
         head, absent = _head(explanation, sample), _absent(sample.views)
@@ -132,20 +132,20 @@ def _answer(answer: Rows, name: str, outputs: str, said: Answer | None) -> Html:
     return table(head, rows, caption=caption, numeric=(len(head) - 1,))
 
 
-def _render_view(view: View, scope: str, told: set[tuple[str, str]], *, folded: bool) -> Html:
+def _render_view(view: View, scope: str, above: set[tuple[str, str]], *, folded: bool) -> Html:
     """Return a view's text and figures; those of several layers on a row of buttons.
 
     Args:
         view: to be shown.
         scope: begins the names of its buttons.
-        told: keys and texts of views that stand above it; a text is not said twice.
+        above: keys and texts of views that stand above it; a text is not said twice.
         folded: hide figures that are charts alone until they are asked for.
     """
     layered = [figure for figure in view.figures if figure.depth is not None]
     if len(layered) < 2 or len(layered) > STEPS:
         layered = []
     plain = [figure for figure in view.figures if figure not in layered]
-    parts = [] if (view.key, view.about) in told else [paragraph(view.about)]
+    parts = [] if (view.key, view.about) in above else [paragraph(view.about)]
     if layered:
         parts.append(_slider(layered, f"{scope}-{view.key}"))
     charts = [figure for figure in plain if figure.pixels is None] if folded else []

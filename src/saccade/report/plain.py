@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..wording import count_of as count_of
-
 
 def to_json(value: Any, *, digits: int | None = None, hidden: Collection[str] = ()) -> Any:
     """Return what JSON has a word for; numbers that are not finite are nothing.

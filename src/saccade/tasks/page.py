@@ -63,6 +63,12 @@ class Shown:
         found = self.summary.get(f"val_{name}")
         return float(found) if isinstance(found, int | float) and np.isfinite(found) else None
 
+    def interval(self, spec: MetricSpec) -> tuple[float, float] | None:
+        """Return the 95% interval over samples of a metric that is no mean of them; None without its records."""
+        if spec.statistic is None or spec.column not in self.scores:
+            return None
+        return bootstrap(spec.statistic, self.scores[spec.column])
+
     def read(self, place: int) -> np.ndarray | None:
         """Return the image of a validation sample, or None where it cannot be read."""
         try:

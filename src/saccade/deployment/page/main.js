@@ -1,4 +1,4 @@
-// The page: takes a picture, asks one or two models, shows what they say.
+// The page: takes an image, asks one or two models, shows what they say.
 import { askJson } from "/page/ask.js";
 import { byId, make, percent } from "/page/build.js";
 import { showMask } from "/page/masks.js";
@@ -8,9 +8,9 @@ import { showRuns } from "/page/runs.js";
 import { showViews } from "/page/views.js";
 
 let models = [];
-let picture = null;
+let image = null;
 let text = null; // of models that read texts: the one or two that were written
-let asked = null; // aborts what an earlier picture asked
+let asked = null; // aborts what an earlier image asked
 
 const say = (text) => (byId("status").textContent = text);
 const complain = (text) => (byId("alarm").textContent = text);
@@ -24,7 +24,7 @@ function form(model) {
   const data = new FormData();
   if (model.reads !== "image") data.append("text", text[0]);
   if (model.texts > 1) data.append("pair", text[1]);
-  if (model.reads !== "text") data.append("file", picture, picture.name || "picture");
+  if (model.reads !== "text") data.append("file", image, image.name || "image");
   data.append("model", model.index);
   return { method: "POST", body: data, signal: asked.signal };
 }
@@ -43,7 +43,7 @@ function reading() {
 
 async function answer() {
   const kind = reading();
-  if ((kind !== "text" && !picture) || (kind !== "image" && !text)) return;
+  if ((kind !== "text" && !image) || (kind !== "image" && !text)) return;
   asked?.abort();
   asked = new AbortController();
   const { signal } = asked;
@@ -79,14 +79,14 @@ let address = null;
 function showAnswers(answers, explained = []) {
   if (address) URL.revokeObjectURL(address);
   const written = reading() === "text";
-  address = written ? null : URL.createObjectURL(picture);
+  address = written ? null : URL.createObjectURL(image);
   const place = byId("answers");
   place.classList.toggle("two", answers.length > 1);
   place.replaceChildren(...answers.map((one) => {
     const seen = explained.find((other) => other.model === one.model);
-    const placed = one.mask || one.objects; // what lies on the picture is of its own pixels
+    const placed = one.mask || one.objects; // what lies on the image is of its own pixels
     const framed = placed ? undefined : seen?.picture;
-    const alt = framed ? "The picture as the model saw it" : "The picture";
+    const alt = framed ? "The image as the model saw it" : "The image";
     const words = reading() === "image" ? null : text.filter(Boolean).join(" / ");
     const asked = written ? make("blockquote", {}, words) : make("img", { src: framed ?? address, alt });
     asked.addEventListener("error", () => asked.remove()); // the browser may not know a format the server does
@@ -95,7 +95,7 @@ function showAnswers(answers, explained = []) {
   }));
 }
 
-// What lies on the picture itself, where an answer says something of its places.
+// What lies on the image itself, where an answer says something of its places.
 function drawn(asked, answer) {
   if (answer.mask) return showMask(asked, answer);
   return answer.objects ? showObjects(asked, answer) : asked;
@@ -136,7 +136,7 @@ function offer(select, entries) {
 
 async function begin() {
   listen((file) => {
-    picture = file;
+    image = file;
     byId("answers").replaceChildren();
     answer();
   }, complain);

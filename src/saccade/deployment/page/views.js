@@ -1,4 +1,4 @@
-// What models did with a picture: a view a section, a model a column, a slider over the layers.
+// What models did with an image: a view a section, a model a column, a slider over the layers.
 import { chart, make } from "/page/build.js";
 
 let serial = 0;
@@ -53,7 +53,7 @@ function section(key, explained) {
 }
 
 function fill(column, view, { model, sliders, image }) {
-  // Of pictures, views that have nothing but charts are for experts.
+  // Of images, views that have nothing but charts are for experts.
   for (const figure of view.figures) figure.expert = image && view.figures.every((one) => !one.picture);
   const layered = view.figures.filter((figure) => figure.depth !== null);
   const depths = [...new Set(layered.map((figure) => figure.depth))].sort((a, b) => a - b);
@@ -114,7 +114,7 @@ function figure(one) {
     "figure", { class: "figure" },
     one.picture ? make("img", { src: one.picture, alt: one.caption }) : null,
     one.chart ? chart(one.chart) : null,
-    // A picture's caption is its text already; it is read once.
+    // An image's caption is its text already; it is read once.
     make("figcaption", { "aria-hidden": one.picture ? "true" : null }, one.caption),
   );
 }

@@ -201,7 +201,6 @@ def cka_view(
     other_samples: Tensor | None = None,
     names: tuple[str, str] = ("this model", "the other model"),
     layers: Sequence[str] | None = None,
-    batch_size: int | None = None,
     estimator: Estimator = "unbiased",
 ) -> list[View]:
     """Return the similarity of all pairs of layers, the same for every image.
@@ -214,7 +213,6 @@ def cka_view(
         other_samples: the same images as the second model takes them, if otherwise.
         names: of both models.
         layers: see `cka`.
-        batch_size: see `cka`.
         estimator: see `cka`.
     """
     if len(samples) < FEWEST:
@@ -223,7 +221,7 @@ def cka_view(
             f"needs at least {FEWEST} and is of use from {ADVISED} on: give more, or a set by --data (data= in Python)."
         )
         return [View("cka", TITLE, ABOUT, absent=absent) for _ in range(count)]
-    shared: dict[str, Any] = {"batch_size": batch_size, "layers": layers, "estimator": estimator}
+    shared: dict[str, Any] = {"layers": layers, "estimator": estimator}
     found = [(names[0], names[0], cka(model, samples, **shared))]
     if not np.isfinite(found[0][2].values).any():
         absent = "The images given are all alike to every layer, so that there is nothing to compare."

@@ -264,7 +264,6 @@ def make_label_maps(
     *,
     batch_size: int = 32,
     top: int = 5,
-    shard_size: int = 4096,
     classes: Sequence[str] | None = None,
 ) -> LabelMaps:
     """Write a teacher's label maps of images, and return what reads them.
@@ -275,7 +274,6 @@ def make_label_maps(
         images: name and image, C, H, W, of each; neighbours of one size share a batch.
         batch_size: most images at once.
         top: classes to keep of each place.
-        shard_size: most images in a file.
         classes: names of the classes.
     """
 
@@ -285,7 +283,7 @@ def make_label_maps(
             dense = teacher.logits(batch.to(device))[1]
             yield from zip(names, dense.softmax(1) if teacher.values == "probabilities" else dense, strict=True)
 
-    return save_label_maps(path, label(), top=top, values=teacher.values, shard_size=shard_size, classes=classes)
+    return save_label_maps(path, label(), top=top, values=teacher.values, classes=classes)
 
 
 @dataclass(frozen=True)

@@ -143,9 +143,9 @@ def _part(folder: Path, names: tuple[str, ...]) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_dir()), None)
 
 
-def _own(root: Path, *, masks: str = "masks") -> Pairs:
+def _own(root: Path) -> Pairs:
     """`images/{train,val}` and `masks/{train,val}`, or both without parts."""
-    images, labels = root / "images", root / masks
+    images, labels = root / "images", root / "masks"
     if _part(images, TRAIN) is None:
         return {"train": _matched(root, images, labels)}
     found: Pairs = {}

@@ -34,10 +34,8 @@ class SegmentationPage(Page):
         """Return the interval of a number of all classes; those of one are in the section on classes."""
         if spec.name.startswith("iou_"):
             return None
-        if spec.statistic is None or spec.column not in shown.scores:
-            return ""
-        low, high = bootstrap(spec.statistic, shown.scores[spec.column])
-        return f"95% interval {spec.show(low)} to {spec.show(high)}"
+        ends = shown.interval(spec)
+        return "" if ends is None else f"95% interval {spec.show(ends[0])} to {spec.show(ends[1])}"
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:

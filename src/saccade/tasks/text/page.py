@@ -5,7 +5,7 @@ import numpy as np
 from ...report.markup import join, shorten, tag
 from ...report.page import Section, paragraph, table
 from ..metric import PLACE, MetricSpec
-from ..page import Page, Shown, bootstrap
+from ..page import Page, Shown
 from .data import TextSource
 
 TEXTS = 30  # that are shown
@@ -18,10 +18,12 @@ class TextPage(Page):
     @classmethod
     def remark(cls, shown: Shown, spec: MetricSpec) -> str | None:
         """Return the interval over texts of what is no mean of them."""
-        if spec.statistic is None or spec.column not in shown.scores:
-            return super().remark(shown, spec)
-        low, high = bootstrap(spec.statistic, shown.scores[spec.column])
-        return f"95% interval over texts {low:.3f} to {high:.3f}; chance: {spec.chance:g}"
+        ends, usual = shown.interval(spec), super().remark(shown, spec)
+        return (
+            usual
+            if ends is None
+            else f"95% interval over texts {ends[0]:.3f} to {ends[1]:.3f}; chance: {spec.chance:g}"
+        )
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:
