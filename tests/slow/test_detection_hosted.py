@@ -28,7 +28,8 @@ def test_a_folder_of_a_configuration_trains_and_its_run_needs_the_folder_no_more
     assert spec.extra["host"]["model_type"] == "rt_detr"
     assert model(torch.zeros(1, 3, 64, 64)).shape[-1] == 6
     told = json.loads((run.path / "summary.json").read_text())
-    assert saccade.evaluate(run.path, device="cpu", quiet=True).metrics["ap"] == pytest.approx(told["val_ap"], abs=1e-6)
+    (found,) = saccade.evaluate(run.path, device="cpu", quiet=True).runs.values()
+    assert found.metrics["ap"].value == pytest.approx(told["val_ap"], abs=1e-6)
 
 
 def test_hosted_detectors_stand_beside_this_packages_own(tmp_path):
