@@ -38,7 +38,7 @@ def save_model(
         spec: what goes in and comes out.
         unfinished: step, epoch and epochs of a training that has not come to its end.
     """
-    own = find_task(spec.task).own_models
+    own = find_task(spec.task).builds(config.name)
     # Others, such as where weights came from, build nothing.
     allowed = {} if own else constructor_options(resolve_name(config.name))
     options = {name: value for name, value in config.options.items() if name in allowed}

@@ -21,6 +21,8 @@ def test_ten_images_are_learned_by_heart(tmp_path, name):
     "head",
     [
         "mask_rcnn:width=8,hidden=16,sampled=16,proposals=20",
+        "cascade:width=8,hidden=16,sampled=16,proposals=20,convs=1",
+        "retinanet:width=8,depth=1",
         "atss:width=8,depth=1",
         "reppoints_v2:width=8,depth=1",
         "sparse_rcnn:width=8,proposals=8,looks=2",

@@ -66,7 +66,7 @@ def run(args: Args) -> None:
         line.update("writing the page")
         page = explanation.save(out, overwrite=args.overwrite)
     for image in explanation.samples:
-        best = ", ".join(f"{name} {text}" for name, text, _ in image.rows[:3])
+        best = ", ".join(f"{name} {text}" for name, text, _ in image.rows[:3]) or (image.said and image.said.text)
         console.print(f"{image.name}: {best or 'no answer for the whole image'}", markup=False, highlight=False)
     print(page)
 

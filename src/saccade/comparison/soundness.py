@@ -99,7 +99,11 @@ class Probes:
             tuned: whether their rates were sought.
         """
         long = {name: config for name, config in configs.items() if config.schedule.epochs >= LONG}
-        usual = {name: config for name, config in long.items() if not self.cache.open(config)[0].kind.own_models}
+        usual = {
+            name: config
+            for name, config in long.items()
+            if not self.cache.open(config)[0].kind.builds(config.model.name)
+        }
         if not usual:
             return []
         self.store.begin({})

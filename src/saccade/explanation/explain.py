@@ -172,8 +172,10 @@ def _explain(
 def _name(model: LoadedModel, captured: Captured, count: int) -> list[Answer | None]:
     """Return what a model said to each image; None where it gives no answer for a whole one."""
     output = find_logits(captured.output, count)
-    if output is None and model.task.masks and is_dense(captured.output):
-        output = read_output(captured.output)
+    given = read_output(captured.output)
+    objects = model.task.boxes and isinstance(given, Tensor) and given.ndim == 3 and len(given) == count
+    if output is None and (objects or (model.task.masks and is_dense(given))):
+        output = given
     return [None] * count if output is None else [*name_answers(output, model)]
 
 

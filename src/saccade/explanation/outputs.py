@@ -35,8 +35,8 @@ def find_logits(output: Any, count: int) -> Tensor | None:
 
 
 def name_answers(output: Tensor, model: LoadedModel) -> list[Answer]:
-    """Return what raw answers, B, K, say to people, by the model's task; classes without names get numbers."""
-    spec, count = model.spec, output.shape[1]
+    """Return what raw answers, B, K or of objects, say to people; classes without names get numbers."""
+    spec, count = model.spec, len(model.spec.outputs) if model.task.boxes else output.shape[1]
     if not spec.outputs:
         spec = replace(spec, outputs=tuple(f"class {index}" for index in range(count)))
     if len(spec.outputs) != count:

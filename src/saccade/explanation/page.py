@@ -107,6 +107,8 @@ def _head(explanation: Explained, sample: ExplainedSample) -> Html:
         parts.append(tag("div", encode_image(sample.pixels, alt=seen, largest=256, smallest=224)))
     if sample.rows:
         body = _answer(sample.rows, explanation.model, explanation.outputs, sample.said)
+    elif sample.said is not None:
+        body = paragraph(f"{explanation.model} answers: {sample.said.text}. The views are of its features.")
     else:
         body = paragraph("The model gives no answer for the whole image; the views are of its features.")
     against = explanation.against or "the other model"

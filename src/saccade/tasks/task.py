@@ -119,6 +119,11 @@ class Task(nn.Module):
         return resolve_name(name)
 
     @classmethod
+    def builds(cls, name: str) -> bool:
+        """Tell whether a model, by its full name, is none of timm's: `create_model` builds it from the spec."""
+        return cls.own_models
+
+    @classmethod
     def complete_model(cls, spec: InputSpec, config: ModelConfig, data: Data) -> None:
         """Add to a spec what the model that settings name tells and answers are read by, such as its tokenizer."""
 

@@ -35,7 +35,11 @@ def find_rate(config: TrainConfig, given: Mapping[str, Any]) -> tuple[TrainConfi
         return config, []
     device = local_device(config.engine.device)
     choice, data = open_samples(config.task, config.data)
-    if choice.kind.own_models or isinstance(data.train, Stream) or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if (
+        choice.kind.builds(config.model.name)
+        or isinstance(data.train, Stream)
+        or int(os.environ.get("WORLD_SIZE", "1")) > 1
+    ):
         return config, [_untried(config)]
     resolved, ground = prepare_ground(config, choice, data, device)
     batch = resolved.optim.batch_size

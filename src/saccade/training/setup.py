@@ -50,8 +50,8 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     array = None if isinstance(data.train, Stream) else data.train.array()
     name = choice.kind.find_model(config.model.name)
     model_cfg = _model_cfg(name)
-    known = None if choice.kind.own_models else known_of(config.model, model_cfg)  # with weights: what they know
-    side = None if choice.kind.own_models else typical_side(data.train)
+    known = None if choice.kind.builds(name) else known_of(config.model, model_cfg)  # with weights: what they know
+    side = None if choice.kind.builds(name) else typical_side(data.train)
     size = config.data.img_size or (
         known.img_size
         if known is not None

@@ -2,12 +2,14 @@
 
 import contextlib
 import io
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from saccade.tasks.detection.boxes import areas
+from saccade.tasks.detection.drawing import paste_masks
 from saccade.tasks.detection.metrics import (
     OVERLAPS,
     DetectionMetrics,
@@ -16,6 +18,7 @@ from saccade.tasks.detection.metrics import (
     match_image,
     metric_specs,
 )
+from saccade.tasks.detection.regions import paint_objects
 
 SIDE, KEPT = 256, 40
 
@@ -48,6 +51,19 @@ def draw_set(seed: int, *, images: int = 40, classes: int = 3) -> list[dict[str,
     return found
 
 
+def cells_of(place: int) -> torch.Tensor:
+    """Return the chances within the box of an answer: a disc, or most of one."""
+    across = torch.linspace(-1, 1, 28)
+    disc = (across[:, None] ** 2 + across[None] ** 2 <= 1).float()
+    disc[: 7 * (place % 3)] = 0.0
+    return disc
+
+
+def numbered(one: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the number of the object that each pixel is of, the smaller one in front."""
+    return paint_objects([None] * len(one["boxes"]), one["boxes"], (SIDE, SIDE), name="drawn")
+
+
 def records_of(drawn: list[dict[str, np.ndarray]], *, masks: bool = False) -> np.ndarray:
     """Return what the metric keeps of a set."""
     metrics = DetectionMetrics(metric_specs(["a", "b", "c"], masks=masks), masks=masks)
@@ -57,7 +73,7 @@ def records_of(drawn: list[dict[str, np.ndarray]], *, masks: bool = False) -> np
             "boxes": torch.zeros(1, KEPT, 4, dtype=torch.float64),
             "scores": torch.zeros(1, KEPT),
             "labels": torch.full((1, KEPT), -1),
-            "masks": torch.ones(1, KEPT, 28, 28),
+            "masks": torch.stack([cells_of(place) for place in range(KEPT)])[None],
         }
         count = len(one["kinds"])
         answers["boxes"][0, :count] = torch.from_numpy(one["where"])
@@ -69,60 +85,63 @@ def records_of(drawn: list[dict[str, np.ndarray]], *, masks: bool = False) -> np
             "boxes": torch.zeros(1, 8, 4, dtype=torch.float64),
             "labels": torch.full((1, 8), -1),
             "crowd": torch.zeros(1, 8, dtype=torch.bool),
+            "mask": torch.from_numpy(numbered(one))[None].to(torch.int16),
         }
         real = len(one["labels"])
         batch["boxes"][0, :real] = torch.from_numpy(one["boxes"])
         batch["labels"][0, :real] = torch.from_numpy(one["labels"])
         batch["crowd"][0, :real] = torch.from_numpy(one["crowd"])
-        rows.append(metrics.measure(answers, batch)["records"])
+        rows.append(metrics.measure(answers, batch)["mask_records" if masks else "records"])
     return torch.cat(rows).numpy()
 
 
-def coco_numbers(drawn: list[dict[str, np.ndarray]]) -> np.ndarray:
-    """Return the twelve numbers of pycocotools."""
+def coco_numbers(drawn: list[dict[str, np.ndarray]], *, masks: bool = False) -> np.ndarray:
+    """Return the twelve numbers of pycocotools; masks are given to it as runs."""
     coco = pytest.importorskip("pycocotools.coco")
     evaluation = pytest.importorskip("pycocotools.cocoeval")
+    tools = pytest.importorskip("pycocotools.mask")
     truth = {"images": [], "annotations": [], "categories": [{"id": kind + 1, "name": str(kind)} for kind in range(3)]}
     answers = []
+
+    def described(image: int, label: int, box: np.ndarray, pixels: np.ndarray | None) -> dict[str, Any]:
+        wide, high = box[2] - box[0], box[3] - box[1]
+        found = {"image_id": image, "category_id": int(label) + 1, "bbox": [box[0], box[1], wide, high]}
+        if pixels is None:
+            return found | {"area": wide * high}
+        runs = tools.encode(np.asfortranarray(pixels.astype(np.uint8)))
+        return {key: value for key, value in found.items() if key != "bbox"} | {
+            "segmentation": runs,
+            "area": float(pixels.sum()),
+        }
+
     for image, one in enumerate(drawn):
         truth["images"].append({"id": image, "width": SIDE, "height": SIDE})
-        for box, label, crowd in zip(one["boxes"], one["labels"], one["crowd"], strict=True):
-            wide, high = box[2] - box[0], box[3] - box[1]
-            truth["annotations"].append(
-                {
-                    "id": len(truth["annotations"]) + 1,
-                    "image_id": image,
-                    "category_id": int(label) + 1,
-                    "bbox": [box[0], box[1], wide, high],
-                    "area": wide * high,
-                    "iscrowd": int(crowd),
-                }
-            )
-        for box, kind, score in zip(one["where"], one["kinds"], one["scores"], strict=True):
-            wide, high = box[2] - box[0], box[3] - box[1]
-            answers.append(
-                {
-                    "image_id": image,
-                    "category_id": int(kind) + 1,
-                    "bbox": [box[0], box[1], wide, high],
-                    "score": float(score),
-                }
-            )
+        where = numbered(one)
+        for number, (box, label, crowd) in enumerate(zip(one["boxes"], one["labels"], one["crowd"], strict=True), 1):
+            here = described(image, label, box, where == number if masks else None)
+            truth["annotations"].append({**here, "id": len(truth["annotations"]) + 1, "iscrowd": int(crowd)})
+        cells = torch.stack([cells_of(place) for place in range(len(one["kinds"]))])
+        pasted = paste_masks(cells, torch.from_numpy(one["where"]), SIDE).numpy() if masks else []
+        for place, (box, kind, score) in enumerate(zip(one["where"], one["kinds"], one["scores"], strict=True)):
+            here = described(image, kind, box, pasted[place] if masks else None)
+            answers.append({key: value for key, value in here.items() if key != "area"} | {"score": float(score)})
     with contextlib.redirect_stdout(io.StringIO()):
         known = coco.COCO()
         known.dataset = truth
         known.createIndex()
-        measured = evaluation.COCOeval(known, known.loadRes(answers), "bbox")
+        measured = evaluation.COCOeval(known, known.loadRes(answers), "segm" if masks else "bbox")
         measured.evaluate()
         measured.accumulate()
         measured.summarize()
     return measured.stats
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_average_precision_equals_pycocotools(seed: int) -> None:
-    drawn = draw_set(seed)
-    records, stats = records_of(drawn), coco_numbers(drawn)
+@pytest.mark.parametrize(("seed", "masks"), [(0, False), (1, False), (2, False), (0, True)])
+def test_average_precision_equals_pycocotools(seed: int, masks: bool) -> None:
+    drawn = draw_set(seed, images=12 if masks else 40)
+    assert any(one["crowd"].any() for one in drawn)
+    records, stats = records_of(drawn, masks=masks), coco_numbers(drawn, masks=masks)
+    assert 0.02 < stats[0] < 0.98
     assert average_precision(records) == pytest.approx(stats[0], abs=1e-6)
     assert average_precision(records, overlaps=(0,)) == pytest.approx(stats[1], abs=1e-6)
     assert average_precision(records, overlaps=(5,)) == pytest.approx(stats[2], abs=1e-6)
@@ -162,3 +181,10 @@ def test_a_set_without_objects_has_an_average_precision_of_zero() -> None:
 def test_overlaps_are_those_of_coco() -> None:
     assert np.allclose(OVERLAPS, np.linspace(0.5, 0.95, 10))
     assert areas(torch.tensor([[0.0, 0.0, 2.0, 3.0], [5.0, 5.0, 1.0, 9.0]])).tolist() == [6.0, 0.0]
+
+
+def test_pixels_are_counted_exactly_in_half_precision_too() -> None:
+    drawn = draw_set(5, images=2)
+    with torch.autocast("cpu", torch.bfloat16):
+        halved = records_of(drawn, masks=True)
+    assert np.array_equal(halved, records_of(drawn, masks=True))

@@ -21,6 +21,7 @@ from ..segmentation.augment import CropAugment
 from ..segmentation.drawing import palette
 from ..segmentation.pyramid import any_size_options
 from ..task import Task, register_task
+from . import hosted
 from .apart import answers_apart
 from .boxes import areas, clip
 from .data import BoxTargets, ObjectEncoder
@@ -96,11 +97,35 @@ class Detect(Task):
     @classmethod
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         """Leave out what is made for one class an image; crops are the task's own."""
-        model = replace(config.model, head=config.model.head or DEFAULT_HEAD)
-        config = replace(config, augment=replace(config.augment, crop="none"), model=model)
-        if waits_for_device(model.head or DEFAULT_HEAD):
+        config = replace(config, augment=replace(config.augment, crop="none"))
+        if (name := hosted.hosted_name(config.model.name)) is not None:
+            config = _host(config, name)
+        else:
+            config = replace(config, model=replace(config.model, head=config.model.head or DEFAULT_HEAD))
+        if config.model.head is None or waits_for_device(config.model.head):
             config = replace(config, engine=replace(config.engine, graphs=False))
         return leave_out(config, ("mixup", "cutmix", "erase"), "every object has a class of its own")
+
+    @classmethod
+    def find_model(cls, name: str) -> str:
+        """Return the full name of one of timm's models, or `hf:` and the folder or name of one of Hugging Face's."""
+        return hosted.hosted_name(name) or super().find_model(name)
+
+    @classmethod
+    def builds(cls, name: str) -> bool:
+        """Tell whether a model is one of Hugging Face's."""
+        return hosted.is_hosted(name)
+
+    @classmethod
+    def complete_model(cls, spec: InputSpec, config: ModelConfig, data: Data) -> None:  # noqa: ARG003
+        """Keep the configuration of a model of Hugging Face."""
+        if cls.builds(config.name):
+            hosted.describe(spec, config)
+
+    @classmethod
+    def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module | None:
+        """Build a model of Hugging Face; None leaves it to timm."""
+        return hosted.build(config, spec) if cls.builds(config.name) else None
 
     @classmethod
     def complete_spec(cls, spec: InputSpec, data: Data) -> None:
@@ -117,7 +142,8 @@ class Detect(Task):
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
-        """Refuse numbers by which no answers stand."""
+        """Refuse numbers by which no answers stand, and a model that cannot be built."""
+        hosted.check(spec)
         for name, low, high in (("overlap", 0.0, 1.0), ("least", 0.0, 1.0), ("kept", 1, 10_000)):
             value = spec.extra.get(name)
             if value is not None and not (type(value) in (int, float) and low <= value <= high):
@@ -148,7 +174,11 @@ class Detect(Task):
 
     @classmethod
     def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
-        """Return a detector of a backbone."""
+        """Return a detector of a backbone; a model of Hugging Face is one already."""
+        if isinstance(model, hosted.HostedDetector):
+            spec.extra.setdefault("overlap", model.overlap)
+            spec.extra["masks"] = False
+            return model
         if config.probe:
             raise ConfigError(
                 "model.probe was asked for; it is for classifiers: a detector's head is trained as a whole"
@@ -337,3 +367,13 @@ def standing(spec: InputSpec) -> dict[str, Any]:
         "least": float(extra.get("least", 0.05)),
         "kept": int(extra.get("kept", 100)),
     }
+
+
+def _host(config: TrainConfig, name: str) -> TrainConfig:
+    """Return the settings of a model of Hugging Face, without what is made for timm's."""
+    if config.model.checkpoint is not None:
+        raise ConfigError("model.checkpoint was given; the model begins with the weights in its own folder")
+    model = replace(config.model, head=None, options={}, drop_path=None, pretrained=hosted.has_weights(name))
+    told = hosted.normalisation(name) or (config.data.mean, config.data.std)
+    data = config.data if config.data.mean is not None else replace(config.data, mean=told[0], std=told[1])
+    return replace(config, model=model, data=data, engine=replace(config.engine, compile=False))

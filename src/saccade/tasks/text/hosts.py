@@ -1,4 +1,4 @@
-"""Models of Hugging Face that sort texts: opened by folder or name for training, built from a spec afterwards."""
+"""Models of Hugging Face: opened by folder or name for training, built from a spec afterwards."""
 
 import contextlib
 import json
@@ -55,7 +55,7 @@ def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str
 
 
 def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
-    """Return a model that sorts texts.
+    """Return a model with a new head for the classes.
 
     Args:
         spec: with what `describe_host` returned.
@@ -81,7 +81,9 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
                 **{"dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype": torch.float32},
             )
     fresh = [
-        key for key in info["missing_keys"] if not key.startswith(("classifier", "score", "head", "pre_classifier"))
+        key
+        for key in info["missing_keys"]
+        if not key.startswith(("classifier", "score", "head", "pre_classifier", *CLASSES.get(kind, ())))
     ]
     body = [key for key in fresh if "pooler" not in key]
     if body:
@@ -94,16 +96,33 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
     return model.float()
 
 
-AUTO = {"SEQUENCE_CLASSIFICATION": "SequenceClassification", "VISUAL_QUESTION_ANSWERING": "VisualQuestionAnswering"}
+CLASSES = {
+    "OBJECT_DETECTION": (
+        "class_embed",
+        "model.decoder.class_embed",
+        "model.enc_score_head",
+        "model.denoising_class_embed",
+    )
+}
+AUTO = {
+    "SEQUENCE_CLASSIFICATION": "SequenceClassification",
+    "VISUAL_QUESTION_ANSWERING": "VisualQuestionAnswering",
+    "OBJECT_DETECTION": "ObjectDetection",
+}
+# Those that transformers has and whose answers are read here: one model of questions about images, the others write
+# their answers word by word; detectors that score every class by itself.
+READ = {
+    "VISUAL_QUESTION_ANSWERING": {"vilt"},
+    "OBJECT_DETECTION": {"rt_detr", "rt_detr_v2", "d_fine", "rf_detr", "lw_detr", "deformable_detr"},
+}
 
 
 def known_kinds(kind: str) -> set[str]:
     """Return the model types that transformers has a classifier for."""
     from transformers.models.auto import modeling_auto
 
-    if kind == "VISUAL_QUESTION_ANSWERING":
-        return {"vilt"}  # the others write their answers word by word
-    return set(getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES"))
+    known = set(getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES"))
+    return known & READ.get(kind, known)
 
 
 def read_config(spec: InputSpec, *, kind: str) -> Any:
@@ -111,7 +130,7 @@ def read_config(spec: InputSpec, *, kind: str) -> Any:
     transformers = import_transformers()
     host = spec.extra.get("host")
     if not isinstance(host, dict) or not isinstance(host.get("config"), dict):
-        raise ValueError("its spec does not say which model reads the texts")
+        raise ValueError("its spec does not say which model of Hugging Face it is")
     name = host.get("model_type")
     if not isinstance(name, str) or name not in known_kinds(kind):
         raise ValueError(f"its spec names the model type {str(name)[:60]!r}, which transformers has no classifier for")
