@@ -152,8 +152,8 @@ def _decided(result: Findings, judged: Judgement) -> str:
         return f"{seen}, over the trainings that finished, where anything from {low} to {high} fits; that is not all:"
     if d.mean == 0 and d.spread.certain:
         return (
-            f"It is right and wrong on the same {d.n_samples:,} samples as the reference, which may hide a difference of "
-            f"up to {d.amount(same_everywhere_hides(d))}. Train longer, or validate on more samples."
+            f"It is right and wrong on the same {d.n_samples:,} samples as the reference, which may hide a difference "
+            f"of up to {d.amount(same_everywhere_hides(d))}. Train longer, or validate on more samples."
         )
     return f"{seen}, but anything from {low} to {high} fits what was seen.{_advice(judged)}"
 

@@ -116,5 +116,5 @@ def test_answers_about_other_labels_and_arms_that_are_not_there_are_refused(judg
 
 def test_a_comparison_without_folds_is_named_as_one_with_what_to_give(tmp_path):
     (tmp_path / "comparison.json").write_text("{}")
-    with pytest.raises(RunError, match="is a comparison without folds.*give one of its runs"):
+    with pytest.raises(RunError, match=r"is a comparison without folds.*give one of its runs"):
         find_suspects(tmp_path)
