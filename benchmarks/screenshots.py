@@ -194,7 +194,7 @@ def shoot(work: Path, to: Path) -> None:
         for name, words in SERVED.items():
             try:
                 with served(words.split()) as address:
-                    photograph(opened, address, to, name, asked=image if name != "watch" else None)
+                    photograph(opened, address, to, name, asked=None if name in ("watch", "serve-texts") else image)
             except Exception as error:  # no such verb then
                 print(f"{name}: {error}", flush=True)
 
