@@ -56,12 +56,12 @@ train MASKS --task segment --model test_resnet --set model.head=fpn:width=32 --e
 evaluate masks --robust --limit 6 --out evaluation-masks
 explain masks {0} --out explanation-masks
 predict masks {0} {1} --draw drawn-masks
-train BOXES --task detect --model test_resnet --epochs 1 --out boxes
-predict boxes {0} {1} --draw drawn-boxes
 train TEXTS --task text --model READER --epochs 2 --out texts
 explain texts "the film is very good" --out explanation-texts
 evaluate texts --out evaluation-texts
-data check --answers comparison
+data check --answers glnet
+train BOXES --task detect --model test_resnet --set model.head=retinanet:width=32,depth=1 --epochs 1 --out boxes
+predict boxes {0} {1} --draw drawn-boxes
 """
 SERVED = {
     "serve": "serve resnet",
@@ -194,7 +194,7 @@ def shoot(work: Path, to: Path) -> None:
         for name, words in SERVED.items():
             try:
                 with served(words.split()) as address:
-                    photograph(opened, address, to, name, asked=image if name != "watch" else None)
+                    photograph(opened, address, to, name, asked=None if name in ("watch", "serve-texts") else image)
             except Exception as error:  # no such verb then
                 print(f"{name}: {error}", flush=True)
 

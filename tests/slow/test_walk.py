@@ -25,6 +25,7 @@ from PIL import Image
 from saccade.cli import main
 from saccade.data.open import open_data
 from support.masks import make_masks
+from support.objects import make_objects
 from support.training import TINY_MODEL
 
 pytestmark = pytest.mark.slow
@@ -34,7 +35,7 @@ DOCUMENTS = ["README.md"]
 DOCUMENTS += [
     f"docs/{n}.md" for n in ("training", "data", "finetuning", "segmentation", "tuning", "compare", "evaluate")
 ]
-DOCUMENTS += [f"docs/{n}.md" for n in ("explain", "export", "serve", "text", "token_labels")]
+DOCUMENTS += [f"docs/{n}.md" for n in ("explain", "export", "serve", "text", "token_labels", "detection")]
 # What is not walked here, and why.
 ELSEWHERE = {
     "imagenet": "needs weights of timm and ImageNet's images",
@@ -138,6 +139,16 @@ def masks(place):
 
 
 @pytest.fixture
+def objects(place):
+    """A set with boxes, and a run on it."""
+    make_objects(place / "CELLS")
+    words = ["train", str(place / "CELLS"), "--task", "detect", *SMALL, *SIZE, "--set", OPTIONS, "--quiet"]
+    words += ["--set", "model.head=retinanet:width=16,depth=1", "--epochs", "1", "--out", str(place / "DETECTOR")]
+    assert main(words) == 0
+    return {"cells": "CELLS", "RUN": "DETECTOR", "NEW_IMAGES": "photos"}
+
+
+@pytest.fixture
 def texts(place):
     """Texts, a tiny model that reads them, and a run on them."""
     from support.texts import make_model, sentences, write_cola
@@ -191,6 +202,8 @@ def shortened(line, home, names):
         words += [] if texts else SIZE if "--img-size" not in words else []
         if "--img-size" in words:
             words[words.index("--img-size") + 1] = "64" if "swin_tiny" in words else "32"
+        if "detect" in line:
+            words += ["--set", "model.head=retinanet:width=16,depth=1"]
         if "segment" in line and "model.head" not in line:
             words += ["--set", "model.head=upernet:width=16,aux=0"]
         named = {"--model", "--checkpoint", "--recipe"} & set(words)
@@ -217,7 +230,7 @@ def test_every_document_that_has_commands_is_walked():
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_everything_that_a_document_tells_to_type_works(document, place, request, monkeypatch, capsys):
     monkeypatch.chdir(place)
-    made = {"docs/segmentation.md": "masks", "docs/text.md": "texts"}.get(document)
+    made = {"docs/segmentation.md": "masks", "docs/text.md": "texts", "docs/detection.md": "objects"}.get(document)
     names = request.getfixturevalue(made) if made else OF_DOCUMENT.get(document, {})
     times, failed = [], []
     for line in WALKED[document]:

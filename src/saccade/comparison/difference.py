@@ -14,6 +14,7 @@ MANY_SEEDS = 100  # nobody runs more to confirm what was seen
 MOST_SEEDS = 10_000  # a plan beyond this is no plan
 
 FIRST_LOOK = 0.8  # share of the chance of a false alarm that the first look may spend
+MATTERS = 0.01  # a difference that may be hidden where arms score the same everywhere and no margin was given
 
 Kind = Literal["helps", "hurts", "no difference", "cannot tell", "unstable", "never applied"]
 
@@ -232,6 +233,13 @@ def decide(
     about = "" if result.design != "fixed" else "; said of these trained weights only, not of other trainings"
     about += "; over seeds on these very samples: of other samples it says nothing" if result.samples_fixed else ""
     if result.spread.certain and result.mean == 0:
+        hidden = same_everywhere_hides(result)
+        if hidden > (MATTERS if margin is None else margin):
+            return Verdict(
+                "cannot tell",
+                f"cannot tell: both arms are right and wrong on the very same {result.n_samples:,} samples, which may "
+                f"hide a difference of up to {result.amount(hidden)}; train longer or validate on more{about}",
+            )
         return Verdict("no difference", f"no difference at all: both arms score the same everywhere{about}")
     within = margin is not None and -margin < least and most < margin
     if p < 1 - result.level:
@@ -244,6 +252,11 @@ def decide(
     finds = f"finds {result.amount(result.detectable)} or more four times out of five"
     finds = "is too small to find any difference that there can be" if result.finds_nothing else finds
     return Verdict("cannot tell", f"cannot tell yet: {numbers}; this experiment {finds}; {advice}{about}", more)
+
+
+def same_everywhere_hides(result: Difference) -> float:
+    """Return what arms that are right and wrong on the same samples may differ by on others, by the rule of three."""
+    return 3 / result.n_samples if result.right_or_wrong and result.n_samples else 0.0
 
 
 def _what_next(result: Difference, margin: float | None, level: float) -> tuple[str, int | None]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ..report.document import Name, Table
 from ..report.markup import shorten
 from ..report.tally import wilson
-from .difference import Difference, Judgement, out_of_reach
+from .difference import Difference, Judgement, out_of_reach, same_everywhere_hides
 from .findings import ArmResult, Findings
 
 NAME = 80  # characters of an arm's or a class' name
@@ -150,6 +150,11 @@ def _decided(result: Findings, judged: Judgement) -> str:
         return f"{seen}. Whatever the true difference is, it is probably smaller than {d.amount(d.margin)}."
     if kind == "unstable":
         return f"{seen}, over the trainings that finished, where anything from {low} to {high} fits; that is not all:"
+    if d.mean == 0 and d.spread.certain:
+        return (
+            f"It is right and wrong on the same {d.n_samples:,} samples as the reference, which may hide a difference "
+            f"of up to {d.amount(same_everywhere_hides(d))}. Train longer, or validate on more samples."
+        )
     return f"{seen}, but anything from {low} to {high} fits what was seen.{_advice(judged)}"
 
 

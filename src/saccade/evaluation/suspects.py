@@ -104,6 +104,11 @@ def find_suspects(path: str | Path, *, arm: str | None = None, data: str = "") -
             raise RunError(f"{folder} has answers and no runs; give the folder as it was written")
         config = Run.open(settings.parent).config()
     else:
+        if (folder / "comparison.json").exists():
+            raise RunError(
+                f"{folder} is a comparison without folds, which keeps no answers to all samples; give one of its runs, "
+                f"such as {folder}/runs/ARM/seed-0, or compare with --folds 5"
+            )
         run = Run.open(folder)
         config, kept = run.config(), [run.predictions_file]
     parts = [read_tensors(file) for file in kept]

@@ -178,4 +178,5 @@ def _figure(figure: Figure) -> Html:
 
 def _absent(views: Sequence[View]) -> Html:
     rows = [tag("li", tag("strong", view.title), ": ", view.absent) for view in views if view.absent is not None]
-    return tag("ul", *rows) if rows else Html("")
+    titles = [view.title for view in views if view.absent is not None]
+    return fold(f"{'; '.join(titles)}: why not", tag("ul", *rows)) if rows else Html("")

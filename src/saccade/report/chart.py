@@ -165,6 +165,9 @@ class _Frame(NamedTuple):
             low, high = (xs[0] - 0.5, xs[0] + 0.5) if xs else (0.5, 1.5)
         low, high = low - room * (high - low), high + room * (high - low)
         y_low, y_high = y_range or span((y for _, y in places), include=edges)
+        values = [y for y in (*(y for _, y in places), *edges) if math.isfinite(y)]
+        if y_range is None and room == 0 and values and min(values) >= 0:
+            y_low = max(y_low, 0.0)  # what stays at nothing has no negative side
         if y_range is None:
             y_low, y_high = widen(y_low - room * (y_high - y_low), y_high + room * (y_high - y_low))
         x_ticks, y_ticks = ticks(low, high, most=7, whole=whole), ticks(y_low, y_high)

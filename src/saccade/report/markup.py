@@ -31,6 +31,13 @@ def join(*children: Child, by: str = "") -> Html:
     return Html(by.join(escape(child) for child in children if child is not None))
 
 
+def breakable(text: Child) -> Html:
+    """Return a name that may be broken after what joins its words, so that a narrow column breaks it nowhere else."""
+    if isinstance(text, Html):
+        return text
+    return Html(re.sub(r"(?<=\w)([_:=./+])(?=\w)", r"\1<wbr>", escape("" if text is None else text)))
+
+
 def tag(name: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Html:
     """Return an element.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from .heat import heat_css
-from .markup import Child, Html, join, tag
+from .markup import Child, Html, breakable, join, tag
 
 # The page may show what is in it and nothing else, whatever a name in it holds; a script runs by its hash alone.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -100,7 +100,7 @@ def table(
     def cell(column: int, child: Child) -> Html:
         style = "num" if column in right else None
         if column == 0:
-            return tag("th", child, scope="row", class_=style)
+            return tag("th", breakable(child), scope="row", class_=style)
         return tag("td", child, class_=style)
 
     # A column without a name has no header cell: an empty one would be read out.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .axes import number, span, tick_labels, ticks, widen
-from .markup import Html, shorten, tag
+from .markup import Html, breakable, shorten, tag
 
 TICKS = 4  # at most; more would run into each other in a narrow window
 STRIP = 22  # height of a row's drawing
@@ -58,7 +58,7 @@ def interval_chart(
         numbers = [tag("b", number(row.mean, percent=percent)), " ", tag("span", ends, class_="remark")]
         remark = tag("td", row.remark, class_="remark") if any(r.remark for r in rows) else None
         cells = tag("td", drawing, class_="strip"), tag("td", *numbers, class_="num"), remark
-        body.append(tag("tr", tag("th", shorten(row.name, 80), scope="row"), *cells))
+        body.append(tag("tr", tag("th", breakable(shorten(row.name, 80)), scope="row"), *cells))
     rest = 2 if any(row.remark for row in rows) else 1
     axis = tag("tr", tag("td"), tag("td", _axis(low, high, percent=percent), class_="strip"), tag("td", colspan=rest))
     names = [name_label, x_label, value_label, *([remark_label] if rest == 2 else [])]

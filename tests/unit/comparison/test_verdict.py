@@ -116,3 +116,11 @@ def test_shares_are_told_in_points_and_other_scores_in_their_unit():
     assert "] years, p = " in str(years)
     assert paired_difference(a > 0, b > 0).share
     assert not paired_difference(a > 0, b > 0, share=False).share
+
+
+def test_arms_that_are_right_on_the_very_same_few_samples_are_not_called_equal():
+    few, many = (np.tile((np.arange(count) % 8 == 0).astype(float), (3, 1)) for count in (64, 6400))
+    verdict = paired_difference(few, few, margin=0.01).verdict
+    assert verdict.kind == "cannot tell"
+    assert "the very same 64 samples, which may hide a difference of up to 4.69 points" in verdict.text
+    assert paired_difference(many, many, margin=0.01).verdict.kind == "no difference"

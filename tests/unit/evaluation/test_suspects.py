@@ -112,3 +112,9 @@ def test_answers_about_other_labels_and_arms_that_are_not_there_are_refused(judg
     shutil.move(data / "train" / "class2" / "002.png", data / "train" / "class0" / "later.png")
     with pytest.raises(RunError, match="are others than when"):
         find_suspects(folder)
+
+
+def test_a_comparison_without_folds_is_named_as_one_with_what_to_give(tmp_path):
+    (tmp_path / "comparison.json").write_text("{}")
+    with pytest.raises(RunError, match=r"is a comparison without folds.*give one of its runs"):
+        find_suspects(tmp_path)

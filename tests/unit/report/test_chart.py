@@ -153,3 +153,10 @@ def test_scatter_tells_groups_apart_by_mark_and_names_points():
     assert "<p3>" in [element.text for element in document.all("text")]
     assert parse(scatter({}, **LABELS)).all("svg", "chart")
     assert not parse(scatter({"a": [Point(math.nan, 1)]}, **LABELS)).all("path", "mark")
+
+
+def test_a_share_that_stays_at_nothing_is_drawn_over_no_negative_values():
+    drawn = line_chart({"validation": [(1, 0.0), (2, 0.0)]}, percent=True, **LABELS)
+    assert "0%" in drawn
+    assert "\N{MINUS SIGN}" not in drawn
+    assert ">-" not in drawn
