@@ -14,9 +14,8 @@ from support.backbones import COLUMNS, FAMILIES, NAMES, PYRAMIDS, shallow
 
 ODD, WIDE, TINY = (97, 131), (64, 96), (20, 33)
 SMALL = (32, 48)  # for what a CPU does slowly: half precision
-every_name = pytest.mark.parametrize("name", NAMES)
 every_family = pytest.mark.parametrize("name", FAMILIES)
-# Tracing and half precision take longer on a CPU: one variant of each family always, all with the slow tests.
+# One variant of each family always, all with the slow tests.
 each_family_or_slow = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in FAMILIES else [pytest.mark.slow]) for name in NAMES]
 )
@@ -41,7 +40,7 @@ def test_all_twenty_names_are_registered():
     }
 
 
-@every_name
+@each_family_or_slow
 def test_full_variant_classifies_an_odd_non_square_image(name):
     model = timm.create_model(name).eval()
     with torch.inference_mode():
@@ -51,7 +50,7 @@ def test_full_variant_classifies_an_odd_non_square_image(name):
     assert logits.std() > 0
 
 
-@every_name
+@each_family_or_slow
 @pytest.mark.parametrize("size", [ODD, WIDE, TINY, (224, 224)], ids=str)
 def test_any_size_gives_finite_logits(name, size):
     model = shallow(name, num_classes=7).eval()
@@ -61,7 +60,7 @@ def test_any_size_gives_finite_logits(name, size):
     assert logits.isfinite().all()
 
 
-@every_name
+@each_family_or_slow
 def test_images_of_a_batch_do_not_see_each_other(name):
     model = shallow(name, num_classes=7).double().eval()
     x = images().double()
@@ -69,7 +68,7 @@ def test_images_of_a_batch_do_not_see_each_other(name):
         torch.testing.assert_close(model(x), torch.cat([model(x[:1]), model(x[1:])]))
 
 
-@every_name
+@each_family_or_slow
 @pytest.mark.parametrize("channels", [1, 5])
 def test_in_chans(name, channels):
     model = shallow(name, in_chans=channels, num_classes=3).eval()
@@ -77,7 +76,7 @@ def test_in_chans(name, channels):
         assert model(images(channels=channels)).shape == (2, 3)
 
 
-@every_name
+@each_family_or_slow
 def test_forward_is_features_then_head(name):
     model = shallow(name, num_classes=7).eval()
     x = images()
@@ -89,7 +88,7 @@ def test_forward_is_features_then_head(name):
         assert model.num_features in features.shape
 
 
-@every_name
+@each_family_or_slow
 def test_reset_classifier(name):
     model = shallow(name, num_classes=7).eval()
     assert model.num_classes == 7
@@ -137,7 +136,7 @@ def test_features_only_gives_maps_of_a_column(name):
     assert [tuple(x.shape) for x in maps] == [(2, model.feature_info.channels()[0], 64 // stride, 96 // stride)] * 2
 
 
-@every_name
+@each_family_or_slow
 def test_features_only_drops_what_is_not_needed(name):
     whole = shallow(name, features_only=True)
     part = shallow(name, features_only=True, out_indices=(0,))
@@ -145,7 +144,7 @@ def test_features_only_drops_what_is_not_needed(name):
     assert part.feature_info.channels() == whole.feature_info.channels()[:1] or name in COLUMNS
 
 
-@every_name
+@each_family_or_slow
 def test_intermediates_agree_with_forward_features(name):
     model = shallow(name, num_classes=7).eval()
     x = images()
@@ -162,7 +161,7 @@ def test_intermediates_agree_with_forward_features(name):
             model.forward_intermediates(x, output_fmt="CHWN")
 
 
-@every_name
+@each_family_or_slow
 def test_layer_groups_cover_every_parameter(name):
     model = shallow(name)
     for coarse in (False, True):
@@ -175,13 +174,13 @@ def test_layer_groups_cover_every_parameter(name):
     assert len(scales) >= 4
 
 
-@every_name
+@each_family_or_slow
 def test_no_weight_decay_names_exist(name):
     model = shallow(name)
     assert model.no_weight_decay() <= {n for n, _ in model.named_parameters()}
 
 
-@every_name
+@each_family_or_slow
 def test_every_parameter_is_trained(name):
     model = shallow(name, num_classes=7).train()
     x = images((96, 64))
@@ -270,7 +269,7 @@ def test_exports_with_dynamic_batch_and_size(name):
             torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-4)
 
 
-@every_name
+@each_family_or_slow
 def test_state_dict_round_trip(name):
     torch.manual_seed(1)
     model, twin = shallow(name, num_classes=7).eval(), shallow(name, num_classes=7).eval()
@@ -311,7 +310,7 @@ def test_evaluation_draws_no_random_numbers(name):
     assert torch.equal(before, torch.get_rng_state())
 
 
-@every_name
+@each_family_or_slow
 def test_is_built_on_the_meta_device(name):
     with torch.device("meta"):
         model = timm.create_model(name)
