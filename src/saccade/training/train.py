@@ -263,9 +263,8 @@ def _fit(loop: Loop) -> dict[str, Any]:
         loop.feed.close()
         loop.parts.validation.close()
         if loop.world.is_main:
-            bad = _reasons(loop)
             with suppress(OSError):  # a full disk has a message of its own
-                write_text(loop.run.bad_file, json.dumps(bad, indent=1, ensure_ascii=False))
+                write_text(loop.run.bad_file, json.dumps(_reasons(loop), indent=1, ensure_ascii=False))
 
 
 def _reasons(loop: Loop) -> dict[str, str]:
