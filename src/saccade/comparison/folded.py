@@ -2,10 +2,10 @@
 
 Sources are told apart: how trainings vary is seen between seeds inside of a fold, how samples vary between samples (or
 groups of them, whole), and what the samples add as training samples is taken for a share of the latter, since no set
-alone shows it (Bengio and Grandvalet, 2004): variance of samples times 1 + SHARED / (folds - 1). With one training a
-fold, how trainings vary is what folds differ by beyond their samples, and half of the share is enough. The corrected t
-of Nadeau and Bengio (2003) instead takes everything from the few fold means, and is wider than needed. The share and
-its reach are measured with learners of real images: benchmarks/folds.py, docs/statistics.md.
+alone shows it (Bengio and Grandvalet, 2004): variance of samples times 1 + share / (folds - 1). With one training a
+fold, how trainings vary is what folds differ by beyond their samples. The corrected t of Nadeau and Bengio (2003)
+instead takes everything from the few fold means, and is wider than needed. The shares and their reach are measured
+with learners of real images: benchmarks/folds.py, docs/statistics.md.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import numpy as np
 
 from .spread import Spread, mean_squares
 
-SHARED = 1.0
+SHARED = {"once": 0.5, "seeds": 1.0, "cuts": 1.5}  # one training a fold, several, several cuts into folds
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,18 @@ class Folds:
         count: folds of a cut.
         fold: of every sample, P int64, where all trainings share one cut; None for several.
         clusters: of every sample, P int64, where samples belong to groups; None where each stands for itself.
-        shared: what training sets that share samples add, see above.
+        shared: what training sets that share samples add, see above, instead of what was measured.
     """
 
     count: int
     fold: np.ndarray | None
     clusters: np.ndarray | None = None
-    shared: float = SHARED
+    shared: float | None = None
 
     def inflation(self, *, seeds: int) -> float:
         """Return how many times the one that samples show their variance is, the training samples' included."""
-        return 1 + self.shared * (0.5 if seeds == 1 else 1.0) / (self.count - 1)
+        share = SHARED["cuts" if self.fold is None else "once" if seeds == 1 else "seeds"]
+        return 1 + (share if self.shared is None else self.shared) / (self.count - 1)
 
     def subset(self, mine: np.ndarray) -> "Folds":
         """Return the same of some samples, P bool."""

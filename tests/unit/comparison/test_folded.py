@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 import saccade
 from saccade.comparison.cut import STRIDE, pieces
-from saccade.comparison.folded import SHARED, Folds, folded_spread
+from saccade.comparison.folded import Folds, folded_spread
 from saccade.comparison.paired import paired_difference
 from saccade.comparison.report import read_records
 from saccade.config import ConfigError
@@ -30,7 +30,7 @@ def simulate(*, seeds, samples=200, folds=5, training=0.0, run=0.0, shared=True,
         taught = np.array([teach[fold != k].mean() for k in range(folds)])[fold]
         luck = draws.normal(0, run, (seeds, folds))[:, fold]
         values = own + taught + luck + draws.normal(0, 1, (seeds, samples))
-        spread = folded_spread(values, Folds(folds, fold, shared=SHARED if shared else 0.0))
+        spread = folded_spread(values, Folds(folds, fold, shared=None if shared else 0.0))
         held.append(abs(values.mean()) <= spread.half_width(0.95))
     return np.mean(held)
 
