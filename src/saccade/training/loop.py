@@ -243,6 +243,10 @@ class Loop(Step):
         if self.world.agree(not bool(sound)):
             raise TrainingError(self._not_finite("a weight"))
 
+    def unreadable(self) -> dict[str, str]:
+        """Return why samples could not be read, by their names."""
+        return {name: fault.reason for name, fault in (self.feed.bad | self.parts.validation.bad).items()}
+
     def weights(self) -> dict[str, Tensor]:
         """Return the model's whole weights, the averaged ones if there are any; all processes call this."""
         weights = dict(whole_state(self.task.model))

@@ -264,12 +264,7 @@ def _fit(loop: Loop) -> dict[str, Any]:
         loop.parts.validation.close()
         if loop.world.is_main:
             with suppress(OSError):  # a full disk has a message of its own
-                write_text(loop.run.bad_file, json.dumps(_reasons(loop), indent=1, ensure_ascii=False))
-
-
-def _reasons(loop: Loop) -> dict[str, str]:
-    """Return why samples could not be read, by their names."""
-    return {name: fault.reason for name, fault in (loop.feed.bad | loop.parts.validation.bad).items()}
+                write_text(loop.run.bad_file, json.dumps(loop.unreadable(), indent=1, ensure_ascii=False))
 
 
 def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overwrite: bool) -> Run:
@@ -328,7 +323,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
             "validation": {"samples": len(measured), "fingerprint": parts.identity["validation"][1]},
             "data": parts.data.name,
             "classes": list(parts.spec.outputs),
-            "bad_samples": _reasons(loop),
+            "bad_samples": loop.unreadable(),
         }
         write_text(run.path / "summary.json", json.dumps(summary, indent=1, ensure_ascii=False))
         report = _report(run, parts)
