@@ -258,7 +258,9 @@ def test_maps_of_context_are_shown_inside_a_detector(name, view):
     spec, options = make_spec(side=64), tiny if name == "nommer_tiny" else {"depths": [1, 1, 1]}
     model = build_model(ModelConfig(name=name, head="retinanet:width=16", options=options), spec, seed=0).eval()
     image = np.random.default_rng(0).integers(0, 255, (24, 32, 3), dtype=np.uint8)
-    found = saccade.explain(model, [image], views=[view], shape=spec).samples[0].views[0]
+    sample = saccade.explain(model, [image], views=[view], shape=spec).samples[0]
+    found = sample.views[0]
+    assert sample.said.text == "nothing sure"  # of weights that have learned nothing
     assert found.absent is None
     assert any(figure.pixels is not None for figure in found.figures)
 
