@@ -186,7 +186,8 @@ def served(words: list[str]) -> Iterator[str]:
 def shoot(work: Path, to: Path) -> None:
     """Photograph every page under a folder, and those that are served."""
     to.mkdir(parents=True, exist_ok=True)
-    pages = {"-".join(page.relative_to(work).with_suffix("").parts): page for page in sorted(work.glob("*/*.html"))}
+    found = sorted([*work.glob("*/*.html"), *work.glob("*/suspects/*.html")])
+    pages = {"-".join(page.relative_to(work).with_suffix("").parts): page for page in found}
     image = sorted((work / "CATS" / "val").rglob("*.jpg"))[0]
     with browser() as opened:
         for name, page in pages.items():

@@ -170,9 +170,8 @@ def train(
     if resume is not None and time is not None:
         raise ConfigError(f"time={time} was given with resume={resume}; a resumed run keeps the epochs it began with")
     seconds = None if time is None else parse_duration(time, name="time")
-    now = monotonic()
     free = recipe is None and not decides_how_long(given)
-    fitting = Fitting(seconds, free=free, begun=now if since is None else since, asked=now)
+    fitting = Fitting(seconds, free=free, begun=since or monotonic())
     resume = resume or begun_before(out)
     if resume is None:
         (config, notes), run = find_rate(configure(recipe, given), given), None
