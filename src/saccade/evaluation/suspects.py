@@ -21,6 +21,7 @@ from ..tasks.opening import open_samples
 
 OUT_OF_FOLD = "out_of_fold"
 CUT = 0.5  # probability of being wrong from which on a label is listed
+SOUND = 0.7  # of labels that answers agree with; below, what is expected of the list is too good (docs/finetuning.md)
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Suspects:
         temperature: that brought the answers to the labels' scale.
         precision: expected share of listed labels that are wrong.
         recall: expected share of wrong labels that are listed.
+        agreement: share of labels that the answers give.
         trainings: answers that were averaged for each sample.
         answers: the folder they were taken from.
     """
@@ -71,6 +73,7 @@ class Suspects:
     temperature: float
     precision: float
     recall: float
+    agreement: float
     trainings: int
     answers: str = "RUN"
 
@@ -79,11 +82,15 @@ class Suspects:
         """What was found, in a sentence."""
         count = len(self.suspects)
         share = f"about {self.noise:.1%} of the {self.samples:,} labels are wrong by what the models say"
+        poor = (
+            f". Do not rely on this: the answers agree with {self.agreement:.0%} of the labels, and so poor ones speak "
+            "of the model more than of the labels; train a better one first, such as from --pretrained weights"
+        ) * (self.agreement < SOUND)
         if not count:
-            return f"no label is more probably wrong than right; {share}"
+            return f"no label is more probably wrong than right; {share}{poor}"
         return (
             f"{count:,} labels are more probably wrong than right ({share}); of these about {self.precision:.0%} are, "
-            f"and they are about {self.recall:.0%} of all wrong ones"
+            f"and they are about {self.recall:.0%} of all wrong ones{poor}"
         )
 
 
@@ -150,6 +157,7 @@ def find_suspects(path: str | Path, *, arm: str | None = None, data: str = "") -
         temperature=temperature,
         precision=expected / max(len(listed), 1),
         recall=expected / max(float(wrong.sum()), 1e-12),
+        agreement=float((logits.argmax(1) == labels).mean()),
         trainings=len(parts),
         answers=str(path),
     )

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from saccade.config import ConfigError, TrainConfig, overlay, to_yaml
 from saccade.data.open import open_data
@@ -88,6 +88,15 @@ def test_a_wrong_label_is_shown_listed_and_corrected_in_a_list_of_its_own(judged
     assert len(fixed.train) == len(whole)
     assert len(fixed.val) == 3
     assert sorted(str(file) for file in data.rglob("*")) == before
+
+
+def test_answers_that_are_mostly_wrong_are_not_to_be_relied_on(judged):
+    folder, _, _ = judged
+    assert "Do not rely" not in find_suspects(folder).sentence
+    file = folder / "out_of_fold" / "base-seed-0.safetensors"
+    kept = load_file(file)
+    save_file(kept | {"logits": kept["logits"].roll(1, dims=1)}, file)
+    assert "Do not rely on this: the answers agree with" in find_suspects(folder).sentence
 
 
 def test_a_row_taken_out_is_left_as_it_is_and_a_wrong_one_is_refused(judged, tmp_path):
