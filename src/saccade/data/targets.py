@@ -166,15 +166,7 @@ class ClassTargets(Targets):
 
     def aligned(self, outputs: tuple[str, ...]) -> Self:
         """Return the same counted in another list of classes, which has all of its own."""
-        new = {name: index for index, name in enumerate(outputs)}
-        used = [name for name, count in zip(self.outputs, self.counts(), strict=True) if count]
-        unknown = [name for name in used if name not in new]
-        if unknown:
-            raise ValueError(
-                f"the validation samples have classes that the training samples lack: {abbreviate(unknown)}; the "
-                f"training classes are {abbreviate(list(outputs))}. Rename them, or take them out"
-            )
-        lookup = np.array([new.get(name, -1) for name in self.outputs], dtype=np.int64)
+        lookup = renumber(self.outputs, outputs, used=np.flatnonzero(self.counts()))
         return replace(self, rows=lookup[self.rows], outputs=outputs)
 
     def update(self, digest: "hashlib._Hash") -> None:
@@ -223,3 +215,21 @@ def numbered_classes(highest: int, *, where: str) -> tuple[str, ...]:
             "Number them without gaps, or give them names"
         )
     return tuple(map(str, range(highest + 1)))
+
+
+def renumber(own: Sequence[str], outputs: Sequence[str], *, used: np.ndarray) -> np.ndarray:
+    """Return the places of classes in another list of them, which has all that are used; -1 for one it has not.
+
+    Args:
+        own: names of the classes.
+        outputs: names in the other list.
+        used: places of the classes that samples have.
+    """
+    new = {name: place for place, name in enumerate(outputs)}
+    unknown = [own[place] for place in used if own[place] not in new]
+    if unknown:
+        raise ValueError(
+            f"the validation samples have classes that the training samples lack: {abbreviate(unknown)}; the "
+            f"training classes are {abbreviate(list(outputs))}. Rename them, or take them out"
+        )
+    return np.array([new.get(name, -1) for name in own], dtype=np.int64)

@@ -14,7 +14,7 @@ from ...data.framing import Encoded, ImageEncoder
 from ...data.image import BadSample
 from ...data.source import Names, Sample
 from ...data.split import abbreviate
-from ...data.targets import Targets
+from ...data.targets import Targets, renumber
 from ...files import write_text
 from .regions import paint_objects, to_mask
 
@@ -161,15 +161,7 @@ class BoxTargets(Targets):
         """Return the same counted in another list of classes, which has all of its own that have objects."""
         if outputs == self.outputs:
             return self
-        new = {name: place for place, name in enumerate(outputs)}
-        used = np.unique(self.labels)
-        unknown = [self.outputs[place] for place in used if self.outputs[place] not in new]
-        if unknown:
-            raise ValueError(
-                f"the validation samples have classes that the training samples lack: {abbreviate(unknown)}; the "
-                f"training classes are {abbreviate(list(outputs))}. Rename them, or take them out"
-            )
-        lookup = np.array([new.get(name, -1) for name in self.outputs], dtype=np.int64)
+        lookup = renumber(self.outputs, outputs, used=np.unique(self.labels))
         return replace(self, labels=lookup[self.labels], outputs=outputs)
 
     def strata(self) -> np.ndarray:
