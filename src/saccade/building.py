@@ -49,9 +49,8 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         kind = find_task(spec.task)
-        file = (
-            None if kind.builds(config.name) else weights_file(config)
-        )  # before anything is built: it may not be there
+        # before anything is built: it may not be there
+        file = None if kind.builds(config.name) else weights_file(config)
         model = _create(config, spec)
         whole, started = file is not None and has_head(file), None
         if file is not None and not whole:
@@ -231,7 +230,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
         check_inputs(about)
         spec = InputSpec.from_dict(about)
         kind = find_task(spec.task)
-        own = kind.builds(str(dict(about["model"]).get("name")))
+        own = isinstance(about["model"], Mapping) and kind.builds(str(about["model"].get("name")))
         config = check_model(about["model"], resolve=None if own else resolve_name)
         kind.check_spec(spec)
         if "task" not in about:  # an earlier version's, which sized second-order heads by the tokens' width

@@ -211,9 +211,9 @@ def test_comparison_report_tells_the_numbers_of_its_result(opened, written):
         each = ", ".join(f"{100 * score:.2f}%" for score in arm["scores"])
         mean, _, *rest = scores[arm["name"]]
         assert [mean, *rest] == [f"{100 * arm['mean']:.2f}%", "2", each]
-    verdicts = {row[0]: row[1] for row in rows(page, "top1 on 36 validation samples")}
+    verdicts = {row[0]: row[1] for row in rows(page, "accuracy on 36 validation samples")}
     assert verdicts == {name: one["kind"] for name, one in result["verdicts"].items() if name != "base"}
-    seen = {row[0]: row[2] for row in rows(page, "Difference in top1 from base")}
+    seen = {row[0]: row[2] for row in rows(page, "Difference in accuracy from base")}
     assert any(judged["difference"]["mean"] for judged in result["differences"].values())
     for name, judged in result["differences"].items():
         mean, low, _, high = seen[name].replace("\N{MINUS SIGN}", "-").split()

@@ -61,12 +61,9 @@ def scores(result: Findings) -> Table:
         each = ", ".join(result.show(result.metric, value) for value in arm.scores)
         rows.append((Name(arm.name), result.show(result.metric, arm.mean), p, f"{len(arm.seeds)}", each))
     caption = "Scores of every arm; p: how often chance alone would show so large a difference, corrected for all arms"
-    return Table(
-        caption,
-        ("Arm", f"Mean {result.words(result.metric)}", "p (Holm)", "Seeds", "Each seed"),
-        tuple(rows),
-        (1, 2, 3),
-    )
+    words = result.words(result.metric)
+    mean = f"M{words[1:]}" if words.startswith("mean ") else f"Mean {words}"
+    return Table(caption, ("Arm", mean, "p (Holm)", "Seeds", "Each seed"), tuple(rows), (1, 2, 3))
 
 
 def others(result: Findings) -> list[Table]:

@@ -74,7 +74,7 @@ def _csv(path: Path) -> Columns:
     limit = csv.field_size_limit(MOST)  # of the whole process: other lists keep theirs
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = [row for row in csv.reader(file, find_delimiter(file, path), strict=True) if row]
+            rows = [row for row in csv.reader(file, delimiter=find_delimiter(file, path), strict=True) if row]
     except UnicodeDecodeError as error:
         raise _not_utf8(path, error) from error
     except csv.Error as error:
@@ -142,8 +142,6 @@ def _not_utf8(path: Path, error: UnicodeDecodeError) -> ValueError:
 
 def _by_name(path: Path, rows: Sequence[Sequence[str]]) -> Columns:
     head = [name.strip() for name in rows[0]]
-    if len(head) == 1 and (mark := next((mark for mark in ";\t" if mark in head[0]), None)):
-        raise ValueError(f"{path} has one column, {head[0]!r}; its cells seem to be parted by {mark!r}: write commas")
     twice = sorted({name for name in head if head.count(name) > 1})
     if twice:
         raise ValueError(f"{path} has two columns called {twice[0]!r}; give each a name of its own")
