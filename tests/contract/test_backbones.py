@@ -19,9 +19,9 @@ every_family = pytest.mark.parametrize("name", FAMILIES)
 each_family_or_slow = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in FAMILIES else [pytest.mark.slow]) for name in NAMES]
 )
-# Training as one graph and exporting take longest: two kinds of network always.
-LONG = ("glnet_4g", "cvt_13")
-two_or_slow = pytest.mark.parametrize(
+# Training as one graph and exporting take longest: one network always.
+LONG = ("cvt_13",)
+one_or_slow = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in LONG else [pytest.mark.slow]) for name in NAMES]
 )
 
@@ -214,7 +214,7 @@ def test_set_input_size_keeps_the_answer(name):
         torch.testing.assert_close(model(x), before)
 
 
-@each_family_or_slow
+@one_or_slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_is_finite(name, dtype):
     model = shallow(name, num_classes=7).to(dtype).eval()
@@ -242,7 +242,7 @@ def test_compiles_as_one_graph(name):
         torch.testing.assert_close(as_one_graph(model)(x), model(x))
 
 
-@two_or_slow
+@one_or_slow
 def test_trains_as_one_graph(name):
     model = shallow(name, num_classes=7).train()
     got = as_one_graph(model)(images())
@@ -256,7 +256,7 @@ def as_one_graph(model):
     return torch.compile(model, fullgraph=True, backend="aot_eager")
 
 
-@two_or_slow
+@one_or_slow
 def test_exports_with_dynamic_batch_and_size(name):
     model = shallow(name, num_classes=7).eval()
     dynamic = {0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC, 3: torch.export.Dim.DYNAMIC}

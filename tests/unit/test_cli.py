@@ -30,6 +30,7 @@ def test_models_table_shows_all_columns(capsys):
     assert "GMACs" in out
 
 
+@pytest.mark.slow
 def test_benchmark_prints_ratios(capsys):
     flags = ["--model", "glnet_nano", "--peer", "resnet10t", "--batch-size", "2", "--img-size", "32"]
     assert main(["benchmark", *flags]) == 0

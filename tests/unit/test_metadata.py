@@ -83,7 +83,7 @@ def test_weights_cannot_name_an_option_that_is_no_argument_of_the_models_constru
         (("model", "secret"), 1, "no setting 'secret'"),
         (("model", "options", "depth"), "many", "model.options.depth = 'many'"),
         (("model", "options", "depth"), 10**9, "model.options.depth"),
-        (("model", "options", "depth"), 10**6, "far more memory than the weights"),
+        (("model", "options", "depth"), 10**5, "far more memory than the weights"),
         (("model", "options", "embed_dim"), 2**20, "far more memory than the weights"),
         (("model", "options", "num_heads"), 0, "by zero"),
         (("model", "options", "num_heads"), 7, ""),
