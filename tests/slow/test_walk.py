@@ -47,6 +47,7 @@ ELSEWHERE = {
     "weights.safetensors": "tests/unit/test_starting.py, with weights of that model",
     "VILT_FOLDER": "tests/unit/tasks/test_vqa.py",
     "asked.csv": "tests/unit/tasks/test_vqa.py",
+    "path/to/rtdetr": "tests/slow/test_detection_hosted.py",
 }
 
 
@@ -388,7 +389,7 @@ def test_a_folder_with_faults_is_walked_through_and_every_fault_is_told(place, t
         "explain PIPED cat.jpg --views gradcam",
         "export PIPED --limit 8",
         "compare IMAGES --arm base --arm lr=0.001 --seeds 2 --epochs 1 --model resnet18 --img-size 32 --plan",
-        "benchmark --model resnet18 --peer resnet18 --batch-size 1 --img-size 32",
+        "benchmark --model resnet18 --peer resnet18 --batch-size 2 --img-size 32",
         "serve PIPED --port 0",
         "train --print-config",
     ],

@@ -116,7 +116,9 @@ def compile_parts(task: nn.Module, *, backend: str | Callable[..., Any] = "induc
 
 def keep_compiled() -> None:
     """Let the compiler keep what it makes where this user's later processes find it and nobody else writes."""
-    if PLACE not in os.environ:
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    if os.environ.get(PLACE) in (None, default_cache_dir()):  # the latter is set by itself once it is asked for
         with suppress(OSError):  # without such a folder the compiler has one that lasts as long as the machine runs
             os.environ[PLACE] = str(cache_folder("compiled"))
 
