@@ -152,6 +152,16 @@ def test_full_disk_is_said_and_earlier_states_stay(folder, monkeypatch, what):
     assert step_of(folder) == 30
 
 
+def test_full_disk_before_the_first_state_speaks_of_none_before(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(state, "save_file", refuse)
+    with pytest.raises(StateError, match=r"step 0 could not be written.*No space left") as told:
+        save_state(tmp_path / "new", 0, tensors(0.0), {"step": 0})
+    assert "intact" not in str(told.value)
+
+
 class Pair(Alone):
     """One of two processes, whose partner says what it is told to."""
 
