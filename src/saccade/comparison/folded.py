@@ -60,8 +60,8 @@ def folded_spread(values: np.ndarray, folds: Folds) -> Spread:
         folds: how samples were cut.
     """
     S, P = values.shape
-    if S == 1 and folds.fold is not None:
-        return _once(values[0], folds, folds.fold)
+    if S == 1:
+        return _once(values[0], folds)
     ms = mean_squares(values)
     alone, sample_df = np.maximum(ms.sample - ms.rest, 0) / (S * P), ms.sample_df
     if folds.clusters is not None:
@@ -76,8 +76,11 @@ def folded_spread(values: np.ndarray, folds: Folds) -> Spread:
     return Spread(within / (S * P), freedom, sample, sample_df, alone + ms.rest / (S * P))
 
 
-def _once(values: np.ndarray, folds: Folds, fold: np.ndarray) -> Spread:
+def _once(values: np.ndarray, folds: Folds) -> Spread:
     """Return the spread of the mean of values, P, of one training a fold."""
+    fold = (
+        np.zeros(len(values), np.int64) if folds.fold is None else folds.fold
+    )  # one cut of several that came to its end
     parts = _parts(fold, folds.count)
     means = np.array([values[mine].mean() for mine in parts])
     rest = values.astype(float)
@@ -87,7 +90,7 @@ def _once(values: np.ndarray, folds: Folds, fold: np.ndarray) -> Spread:
     alone, freedom = _cluster_variance(rest, clusters)
     alone *= freedom / max(freedom + 1 - len(parts), 1)  # a mean was taken from every fold
     sample = folds.inflation(seeds=1) * alone
-    if len(parts) == 1:  # a few samples of a class
+    if len(parts) == 1:  # a few samples of a class, or folds that are not known
         return Spread(0.0, np.inf, sample, freedom, sample)
     trained = max(float(means.var(ddof=1)) / len(parts) - alone, 0.0)
     return Spread(trained, float(len(parts) - 1), sample, freedom, sample)

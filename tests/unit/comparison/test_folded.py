@@ -44,6 +44,11 @@ def test_what_trainings_do_is_seen_between_folds_where_each_has_one():
     assert 0.91 <= simulate(seeds=1, run=0.5) <= 0.985
 
 
+def test_one_pass_of_several_cuts_that_ended_has_an_interval():
+    values = np.random.default_rng(0).normal(0, 1, (1, 100))
+    assert np.isfinite(folded_spread(values, Folds(5, None)).half_width(0.95))
+
+
 def test_results_of_several_seeds_are_not_taken_for_so_many_samples():
     draws = np.random.default_rng(0)
     fold = np.arange(100) % 5
