@@ -47,15 +47,7 @@ class Scores:
 def save_scores(
     path: Path, columns: Mapping[str, Tensor], places: Tensor, names: Sequence[str], spec: InputSpec
 ) -> None:
-    """Write scores, whole or not at all.
-
-    Args:
-        path: of the file.
-        columns: records of the samples by column.
-        places: of the samples in the validation set.
-        names: of the samples.
-        spec: of the model, whose task says what the columns mean.
-    """
+    """Write scores, whole or not at all."""
     text = "".join(f"{name}\0" for name in names).encode()
     tensors = dict(columns)
     tensors |= {PLACE: places, NAMES: torch.frombuffer(bytearray(text or b"\0"), dtype=torch.uint8)}

@@ -96,7 +96,6 @@ def known_of(config: ModelConfig, cfg: Mapping[str, Any]) -> Known | None:
 
     Args:
         config: of the model; its weights may be a run's, which says this of itself.
-        cfg: timm's settings of the model's data.
     """
     file = weights_file(config)
     if file is None:
@@ -135,7 +134,6 @@ def start_from(model: nn.Module, file: Path, spec: InputSpec, *, name: str) -> S
         model: to fill; it is changed only if the weights fit.
         file: ours, timm's, or of a published layout.
         spec: of the data; takes notes of what was resampled, left out and not found.
-        name: of the model.
     """
     about = read_about(file)
     note = unfinished_note(file, about)

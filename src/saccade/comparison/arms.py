@@ -49,7 +49,6 @@ class Arm:
         """Return all settings of the arm.
 
         Args:
-            recipe: the common one.
             shared: what all arms have set, by dotted name; laid over the recipe, and under the arm's own settings.
         """
         try:

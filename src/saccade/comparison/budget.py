@@ -54,9 +54,7 @@ def fit_budget(
 
     Args:
         budget: seconds.
-        paces: of each arm that is run.
         epochs: asked, of each arm; all are reduced in proportion.
-        seeds: asked.
         slots: runs side by side.
         spent: seconds of the budget that go by before the first training and after the last.
     """

@@ -75,14 +75,7 @@ class Cut:
 
     @classmethod
     def of(cls, data: Data, *, folds: int, repeats: int, seed: int) -> "Cut":
-        """Return the cuts that the runs of a comparison make themselves.
-
-        Args:
-            data: of the first of them.
-            folds: of a cut.
-            repeats: how many cuts.
-            seed: of the first cut.
-        """
+        """Return the cuts that the runs of a comparison make themselves."""
         assert data.whole is not None
         cuts = [choose_folds(data.whole, data.groups, folds=folds, seed=seed + repeat) for repeat in range(repeats)]
         groups = None if data.groups is None else np.unique(data.groups, return_inverse=True)[1]

@@ -81,8 +81,6 @@ class Evidence:
         """Return seconds of training and a metric after each epoch that was validated.
 
         Args:
-            metric: its name.
-            seed: of the run.
             chance: what it is before training; None if that is not known.
         """
         seconds, found = 0.0, [] if chance is None else [(0.0, chance)]
@@ -185,7 +183,6 @@ def find_unaffected(plan: Plan, arms: Mapping[str, Evidence]) -> tuple[Unaffecte
 
     Args:
         plan: whose arms they are; those of identical settings share their runs and are not meant.
-        arms: finished runs of each, by name.
     """
     distinct = [arm.name for arm in plan.arms if arm.identical_to is None]
     distinct.sort(key=lambda name: name != plan.reference)

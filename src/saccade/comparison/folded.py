@@ -57,7 +57,6 @@ def folded_spread(values: np.ndarray, folds: Folds) -> Spread:
 
     Args:
         values: differences or scores; row s is what the trainings of seed s said to all samples, each out of fold.
-        folds: how samples were cut.
     """
     S, P = values.shape
     if S == 1:

@@ -321,8 +321,6 @@ def read_scores(a: Any, b: Any, *, one_seed: bool = False, same_seeds: bool = Tr
     """Return both arms' scores as float64, S, P, after checking them.
 
     Args:
-        a: scores of the first arm, seeds x images.
-        b: scores of the second arm.
         one_seed: whether a single seed is enough.
         same_seeds: whether both need the same number of seeds.
     """

@@ -189,7 +189,6 @@ def estimate_detectable(
 
     Args:
         metric: that runs are judged by; only of a share of right answers this can be said before any run.
-        seeds: of each arm.
         samples: to validate on.
         arms: compared with the reference.
         look: at results with these seeds; see `spent`.

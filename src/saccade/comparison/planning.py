@@ -83,11 +83,7 @@ class Ready:
 
 
 class Planner:
-    """Makes the plan of what is asked.
-
-    Args:
-        request: what is asked.
-    """
+    """Makes the plan of what is asked."""
 
     def __init__(self, request: Request) -> None:
         self.begun = time.monotonic() if request.since is None else request.since
@@ -120,11 +116,7 @@ class Planner:
         return None if budget is None else self.begun + budget - AFTERWARDS
 
     def plan(self, *, keep: bool) -> Ready:
-        """Make the plan.
-
-        Args:
-            keep: write down in the folder what was asked and decided.
-        """
+        """Make the plan; `keep` writes down in the folder what was asked and decided."""
         before = self.folder.claim(self.request.record, overwrite=self.request.overwrite)
         kept = self.folder.record() or {}  # also where another comparison gives way to this one
         _, data = self.cache.open(self.configs[self.reference])

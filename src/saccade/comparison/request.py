@@ -154,13 +154,7 @@ class Question:
 
 
 def ask(request: Request, metrics: Sequence[MetricSpec], primary: str) -> Question:
-    """Return a question after checking which way its metric is better.
-
-    Args:
-        request: what a user asks.
-        metrics: what the task measures.
-        primary: name of the one that runs are judged by.
-    """
+    """Return a question after checking which way its metric is better."""
     known = {one.name: one for one in metrics}
     metric = primary if request.metric is None else request.metric
     spec, larger = find_metric(known, metric), request.larger_is_better

@@ -98,13 +98,7 @@ class DataCache:
 
 
 def inspect_arm(config: TrainConfig, cache: DataCache, device: torch.device) -> ArmSnapshot:
-    """Build what a run of these settings would begin with, on the CPU, and describe it.
-
-    Args:
-        config: of the run, with its seed.
-        cache: opens the samples.
-        device: that the run is meant for.
-    """
+    """Build what a run of these settings would begin with, on the CPU, and describe it."""
     choice, data = cache.open(config)
     resolved, spec = resolve(config, choice, data, device)
     # Nothing is decoded or resized for a look: one validation image is enough, and images stay where they are.

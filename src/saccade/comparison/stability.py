@@ -53,11 +53,8 @@ def find_diverged(
     """Return the seeds of an arm whose training finished and came to nothing.
 
     Args:
-        scores: of its trainings in the metric that runs are judged by.
-        losses: of their epochs in training.
         usual: what trainings of all arms mostly score.
         metric: that runs are judged by; where nobody knows its chance, a loss that ended above its beginning tells.
-        samples: that were scored.
     """
     found = {seed for seed, row in losses.items() if len(row) > 1 and row[0] > 0 and not row[-1] < 2 * row[0]}
     if metric is not None and metric.chance is not None and usual is not None:
@@ -83,9 +80,6 @@ def weigh(
     as its interval allows and the reference as seldom, or the other way round where that would turn it.
 
     Args:
-        judged: over the trainings that finished.
-        arm: how the arm's trainings went.
-        reference: how the reference's went.
         worth: what a training of the arm, and of the reference, loses by failing, in the direction that is better;
             None where a failed training has no worth that anybody knows.
     """

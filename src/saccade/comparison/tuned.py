@@ -69,15 +69,10 @@ def tune_arms(
     """Tune arms together; trials that ended in the folder before are not trained again.
 
     Args:
-        configs: of every distinct arm.
         fixed: settings that are each arm's own, which no candidate changes.
-        cache: opens the samples.
-        store: the folder of the trials.
         reference: the arm whose settings the candidates lie around.
         seconds: for each arm.
         again: whether this was done before: then only what was tried counts, so that the same settings are found.
-        device: to train on.
-        say: called with what happens.
     """
     until = time.monotonic() + seconds * len(configs)
     subjects = []

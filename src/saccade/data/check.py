@@ -102,13 +102,7 @@ def check_data(spec: str = "", **options: Any) -> DataReport:
 
 @dataclass(frozen=True)
 class LookedThrough:
-    """A set whose images have all been looked at.
-
-    Args:
-        report: what was found.
-        splits: its samples.
-        looks: at each of them.
-    """
+    """A set whose images have all been looked at."""
 
     report: DataReport
     splits: dict[str, Source]

@@ -65,12 +65,8 @@ class Order:
     beside another, and an epoch stays as long as without.
 
     Args:
-        length: images in the set.
         batch_size: over all processes.
-        seed: of the run.
         repeats: copies of an image in an epoch.
-        rank: of this process.
-        world: how many processes share a batch.
     """
 
     length: int

@@ -33,14 +33,7 @@ class Fixed:
 
 
 def write_clean(found: LookedThrough, spec: str, out: Path, columns: Mapping[str, str] | None = None) -> Fixed:
-    """Copy what is sound of a set of files into a folder that is not there yet; nothing is left half-written.
-
-    Args:
-        found: the set, looked at.
-        spec: its folder or list.
-        out: the new folder.
-        columns: of a list, which are read as what.
-    """
+    """Copy what is sound of a set of files into a folder that is not there yet; nothing is left half-written."""
     source, sources = Path(spec).expanduser(), list(found.splits.values())
     is_list = source.is_file() and source.suffix.lower() in (".csv", ".tsv", ".parquet")
     plain = all(isinstance(one, FileSource) for one in sources)

@@ -119,11 +119,7 @@ class Framing:
 
 @dataclass(frozen=True)
 class ImageEncoder:
-    """Samples with an image: framed, with what the target has of `mask` and `boxes` by the same frame.
-
-    Args:
-        framing: of the images.
-    """
+    """Samples with an image: framed, with what the target has of `mask` and `boxes` by the same frame."""
 
     framing: Framing
 

@@ -106,7 +106,6 @@ class Geometry:
 
         Args:
             draws: of the samples, B, PURPOSES.
-            config: what is done to them.
             width: of the samples, in pixels.
             side: of what is made of them.
             operations: of RandAugment, some of which move.
@@ -172,7 +171,6 @@ class Geometry:
         Args:
             boxes: left, top, right and bottom in pixels of the input; of no area where there is no box.
             size: height and width of the input.
-            cut: whether to cut them.
         """
         height, width = size
         if self.shift is not None:

@@ -80,12 +80,7 @@ class Step:
         )
 
     def __call__(self, images: Tensor, fill: Tensor) -> Tensor:
-        """Return the images after their operation.
-
-        Args:
-            images: bytes in floats, B, C, S, S.
-            fill: what lies outside of them, C, 1, 1.
-        """
+        """Return images, bytes in floats B, C, S, S, after their operation; `fill`, C, 1, 1, lies outside of them."""
         operation, factor = self.operation, (1 + 0.9 * self.level * self.sign).clamp(min=0.1)
         images = change(images, self._among("AutoContrast", "Brightness"), tabulate, operation, self.level, factor)
         images = change(images, self._among("Equalize", "Equalize"), equalize, operation)

@@ -70,9 +70,6 @@ class Served:
 
     Args:
         name: to call it by; no other has it.
-        predictor: answers.
-        settings: of the queue.
-        metrics: counts batches.
         explainer: explains; None where the model cannot be.
     """
 
@@ -114,13 +111,7 @@ class Served:
 
 
 class ServerState:
-    """What the handlers share.
-
-    Args:
-        predictors: the models, with what explains each, or None.
-        settings: of the server.
-        runs: to browse.
-    """
+    """What the handlers share."""
 
     def __init__(
         self, predictors: Sequence[tuple[Predictor, Explainer | None]], *, settings: Settings, runs: RunIndex
@@ -196,8 +187,6 @@ def create_app(
 
     Args:
         predictors: the models, with what explains each, or None.
-        settings: of the server.
-        runs: to browse.
     """
     state = ServerState(predictors, settings=settings or Settings(), runs=runs or RunIndex())
 

@@ -192,7 +192,6 @@ def safe_onnx_bytes(path: Path, *, framed: bool = False) -> tuple[bytes, Bundle]
     """Return a file's bytes and what it says of itself, after refusing what saccade did not write.
 
     Args:
-        path: of the file.
         framed: leave the graph's own framing out, for images that come framed.
 
     A graph may name other files to take weights from; none written here does, and one that does is refused, so that

@@ -72,11 +72,7 @@ class Room:
 
 
 class Uploads:
-    """The memory of all uploads. Where it is full the slowest one being sent gives way: who is quick gets through.
-
-    Args:
-        limits: what is let in.
-    """
+    """The memory of all uploads. Where it is full the slowest one being sent gives way: who is quick gets through."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -96,13 +92,7 @@ class Uploads:
             del self._rooms[room]
 
     async def read(self, chunks: AsyncIterable[bytes], room: Room, *, announced: str | None) -> bytes:
-        """Return a body, or refuse it as soon as it is too large or too slow.
-
-        Args:
-            chunks: of the body, as they come.
-            room: taken for it.
-            announced: its Content-Length.
-        """
+        """Return a body, or refuse it as soon as it is too large or too slow."""
         if announced is not None and announced.isascii() and announced.isdigit():
             self._check(int(announced[:20]))
         body = bytearray()

@@ -74,8 +74,6 @@ def gather(
     """Find real images: those named, else the run's validation images, else the embedded ones.
 
     Args:
-        target: what is exported, perhaps a run.
-        spec: what goes into it and comes out of it.
         data: a set of samples, as `saccade train` takes it; its validation samples are used.
         val: that set's validation samples, if it has none of its own.
         limit: at most so many, spread over the set.

@@ -58,7 +58,6 @@ def corrupt(image: np.ndarray, name: str, severity: int, *, rng_key: int) -> np.
 
     Args:
         image: uint8 H, W, C.
-        name: of a corruption.
         severity: 1 to 5.
         rng_key: what the draws are a function of, with name and severity: stands for the seed and the image.
     """

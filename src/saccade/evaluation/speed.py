@@ -54,10 +54,6 @@ class Timing:
 def race(names: list[str], setting: Setting) -> dict[str, Timing]:
     """Time several models in the same setting, one round each in turn.
 
-    Args:
-        names: registered model names.
-        setting: what to do with them.
-
     Returns:
         A timing for each name, in the order given.
     """

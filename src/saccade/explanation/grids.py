@@ -73,8 +73,6 @@ def split_axes(shape: Sequence[int], *, batch: int, heads: int | None) -> Axes |
     """Tell which axes of a map ..., N, M are the batch, the windows and the heads; None if that cannot be told.
 
     Args:
-        shape: of the map.
-        batch: how many images there are.
         heads: how many heads the module says it has; None where it does not say.
     """
     lead = tuple(shape[:-2])

@@ -94,8 +94,6 @@ def measure(rows: Callable[[int, int], Tensor], axes: Axes, *, grid: TokenGrid, 
 
     Args:
         rows: returns the weights ..., n, M of queries from a first to before a last one.
-        axes: what the axes before the last two are.
-        grid: where the tokens lie.
         keep: the image whose maps are to be kept; None keeps none.
     """
     first = axes.apply(rows(0, 1))  # B, W, H, 1, M
@@ -157,11 +155,7 @@ def _numbers(weights: Tensor, begin: int, grid: TokenGrid, apart: tuple[Tensor, 
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """Return -Σ a log a over the last axis, in nats: 0 of a one-hot row, log N of a uniform one.
-
-    Args:
-        weights: shares along the last axis.
-    """
+    """Return -Σ a log a over the last axis, in nats: 0 of a one-hot row, log N of a uniform one."""
     weights = upcast(weights)
     return -torch.special.xlogy(weights, weights).sum(-1)
 
@@ -173,7 +167,6 @@ def jacobian_norm(weights: Tensor, *, scale: float = 1.0) -> Tensor:
     λ (1 - 1/N), the most there is, of a uniform one.
 
     Args:
-        weights: shares along the last axis.
         scale: λ, the factor between the products of queries and keys and the softmax; 1 takes the softmax's own input.
     """
     weights = upcast(weights)

@@ -176,12 +176,7 @@ class Tokens:
 
 
 def read_tokens(host: Host, images: Tensor) -> Tokens:
-    """Run a vision host on images and return its final tokens, normalised as its head would get them.
-
-    Args:
-        host: what `find_host` returned.
-        images: B, in_chans, H, W.
-    """
+    """Run a vision host on images and return its final tokens, normalised as its head would get them."""
     model: Any = host.model
     size = (images.shape[2], images.shape[3])
     if host.text:

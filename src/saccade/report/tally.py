@@ -120,7 +120,6 @@ def calibration(answered: Answered, *, bins: int = 10) -> tuple[list[Bin], float
     """Return answers by confidence, and the expected calibration error; answers of a diverged model are left out.
 
     Args:
-        answered: the answers.
         bins: of equal width; empty ones are left out.
     """
     number, sound = confidence_bin(answered.confidence, bins), np.isfinite(answered.confidence)

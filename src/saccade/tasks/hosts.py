@@ -27,7 +27,6 @@ def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str
 
     Args:
         name: a folder with `config.json`, or a name on Hugging Face.
-        outputs: the classes.
         kind: of the mapping of transformers that has to know it, such as "SEQUENCE_CLASSIFICATION".
     """
     transformers = import_transformers()

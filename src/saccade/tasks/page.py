@@ -158,8 +158,6 @@ def output_section(
         rows: what a row is sorted by, and its cells, the output's name first.
         chart: the interval of every output that has one.
         head: names of the columns; the first says what an output is.
-        title: of the section.
-        caption: of the table.
         measure: what the intervals are of.
         remark: what the chart's remarks tell.
         over: what was resampled.
@@ -182,8 +180,6 @@ def worst_section(shown: Shown, losses: np.ndarray, tell: Callable[[Shown, int],
     """Return the images with the highest loss, with what the task tells of each.
 
     Args:
-        shown: the run.
-        losses: of every sample.
         tell: returns lines on the sample of a number.
     """
     title = "The worst images"

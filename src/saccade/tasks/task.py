@@ -220,9 +220,7 @@ class Task(nn.Module):
 
         Args:
             model: answers with a number for each of the spec's outputs.
-            spec: what goes in and comes out.
             options: of the task; the defaults if not given.
-            loss: what is asked of the answers.
             counts: training samples that speak of each output, where they are known.
             total: training samples, where they are known.
         """

@@ -61,15 +61,7 @@ class Fitting:
     def fit(
         self, config: TrainConfig, choice: TaskChoice, data: Data, world: World, device: torch.device
     ) -> tuple[TrainConfig, list[str]]:
-        """Return the settings that fit, and what there is to say about them; all processes call this.
-
-        Args:
-            config: as it was asked for.
-            choice: the task.
-            data: the samples.
-            world: the processes that train.
-            device: of this one.
-        """
+        """Return the settings that fit, and what there is to say about them; all processes call this."""
         free = self.free and device.type == "cpu" and world.size == 1
         if self.seconds is None and not free:
             return config, []

@@ -65,10 +65,6 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
     """Time a few steps and some validation samples of a run, without keeping anything.
 
     Args:
-        config: of the run.
-        choice: its task.
-        data: its samples.
-        device: that it runs on.
         parts: processes that share a batch; one's part of it is timed.
     """
     begun = time.monotonic()

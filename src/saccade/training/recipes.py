@@ -131,12 +131,7 @@ class Family:
 
 
 def family_of(recipe: str | None, model: str) -> Family | None:
-    """Return the family of a model that a recipe has settings for; None if it has none.
-
-    Args:
-        recipe: its name or file.
-        model: full name.
-    """
+    """Return the family of a model that a recipe has settings for; None if it has none."""
     for name, about in _families(recipe).items():
         if any(fnmatchcase(model.split(".")[0], pattern) for pattern in about["models"]):
             small = about.get("small_images", {})
@@ -192,7 +187,6 @@ def split_variants(values: Mapping[str, Any], *, source: str) -> tuple[dict[str,
     Variants are patterns of names with settings; families name a file of more, and a grid is what `tune` tries.
 
     Args:
-        values: a recipe as read.
         source: what an error calls it.
     """
     plain = dict(values)

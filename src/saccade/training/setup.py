@@ -142,13 +142,7 @@ def assemble(
 
 
 def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str, Any]:
-    """Return what tells images apart, as JSON holds it; where they lie does not matter.
-
-    Args:
-        train: the training images.
-        val: the validation images.
-        steps: of an epoch.
-    """
+    """Return what tells images apart, as JSON holds it; where they lie does not matter."""
     return {
         "classes": list(train.outputs),
         "training": [train.length, ""] if isinstance(train, Stream) else [len(train), train.fingerprint()],

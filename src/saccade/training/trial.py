@@ -75,10 +75,6 @@ def prepare_ground(
     """Return settings resolved for a whole set, and parts of its training samples to try others on.
 
     Args:
-        config: of the run that settings are sought for.
-        choice: its task.
-        data: its samples.
-        device: that it is meant for.
         limit: samples to train with at most; None for all that are not held out.
         seed: of which samples are held out.
     """
@@ -138,9 +134,7 @@ def run_trial(
 
     Args:
         config: resolved, as `prepare_ground` returned it, with what is tried laid over it.
-        ground: the samples.
         folder: of the trial's own, which holds its state until it ends.
-        device: to train on.
         until: when to stop, on the monotonic clock: raises `OutOfTime`.
     """
     begun = time.monotonic()

@@ -36,13 +36,7 @@ class Choice:
 
 
 def choose(attempts: Sequence[Attempt], arms: Sequence[str], *, larger: bool) -> Choice | None:
-    """Return each arm's settings; None if no candidate came to an end in all arms.
-
-    Args:
-        attempts: all trials.
-        arms: that were tried.
-        larger: whether more is better.
-    """
+    """Return each arm's settings; None if no candidate came to an end in all arms."""
     rounds = sorted({one.rung for one in attempts})
     tables = {rung: _table(attempts, arms, rung, sign=1 if larger else -1) for rung in rounds}
     tables = {rung: table for rung, table in tables.items() if table[0]}

@@ -29,7 +29,6 @@ def make_rungs(count: int, first: int, most: int) -> list[Rung]:
     """Return the rounds for so many candidates.
 
     Args:
-        count: of candidates.
         first: epochs of the first rung.
         most: epochs of the last one at most.
     """
@@ -54,7 +53,6 @@ def plan_rungs(budget: float, pace: Pace, *, candidates: int, most: int) -> list
 
     Args:
         budget: seconds.
-        pace: of a trial.
         candidates: that there are.
         most: epochs that the run itself has.
     """
@@ -77,8 +75,6 @@ def survivors(scores: Sequence[tuple[int, float | None]], count: int, *, larger:
 
     Args:
         scores: candidate and score; None where it failed. Of equal ones the earlier wins.
-        count: that go on.
-        larger: whether more is better.
     """
     sound = [(number, score) for number, score in scores if score is not None]
     return [number for number, _ in sorted(sound, key=lambda one: -one[1] if larger else one[1])][:count]

@@ -84,11 +84,7 @@ def run_search(
     Args:
         subjects: the arms; each is given every trial that another one is given.
         chosen: the candidates, of which the first round takes as many as it has room for.
-        rungs: the rounds.
-        store: keeps trials.
-        device: to train on.
         until: when to stop, on the monotonic clock.
-        say: called with a line for each trial.
     """
     attempts: list[Attempt] = []
     going = list(range(min(len(chosen), rungs[0].count)))

@@ -99,7 +99,6 @@ def attack_batch(
         ask: the model, which must be differentiable.
         images: uint8 B, C, H, W.
         valid: the right classes, B, K bool.
-        attacks: what to try.
         right: which clean answers are right, B bool; the others stay wrong.
         rng_keys: one an image, which random starts are functions of.
 
@@ -130,7 +129,6 @@ def look(ask: Ask, clean: Tensor, valid: Tensor) -> tuple[Worst, Tensor]:
     """Return the clean images as the worst so far, and the gradient of their loss, which is zero where it is hidden.
 
     Args:
-        ask: the model, which must be differentiable.
         clean: images from 0 to 1, B, C, H, W.
         valid: the right classes, B, K bool; at least one an image.
     """
@@ -142,10 +140,8 @@ def fgsm(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst
     """Move every value by epsilon along the sign of the loss' gradient, once.
 
     Args:
-        ask: the model.
         clean: images from 0 to 1, B, C, H, W.
         valid: the right classes, B, K bool.
-        attack: how.
         begun: the worst so far, as `look` returned it.
         gradient: at the clean images.
     """
@@ -162,10 +158,8 @@ def pgd(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst,
     """Take many small steps along the sign of the gradient from several starts; stop where an answer is wrong.
 
     Args:
-        ask: the model, which must be differentiable.
         clean: images from 0 to 1, B, C, H, W.
         valid: the right classes, B, K bool.
-        attack: how.
         begun: the worst so far, FGSM's point included.
         rng_keys: one an image, which its random starts are functions of.
     """

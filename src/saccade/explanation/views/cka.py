@@ -206,14 +206,10 @@ def cka_view(
     """Return the similarity of all pairs of layers, the same for every image.
 
     Args:
-        model: any.
         samples: images to compare layers by, as the model takes them, N, C, H, W.
         count: how many images the page is about.
         other: a second model, whose layers are compared with those of the first.
         other_samples: the same images as the second model takes them, if otherwise.
-        names: of both models.
-        layers: see `cka`.
-        estimator: see `cka`.
     """
     if len(samples) < FEWEST:
         absent = (

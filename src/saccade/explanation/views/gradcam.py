@@ -111,11 +111,6 @@ def compute_gradcam(model: nn.Module, images: Tensor, *, targets: int | Sequence
 
     What only the class token is read of has no gradient at the words of its last block: there, the input of that
     block's attention is used. Raises HostError with the reason where there is no such map.
-
-    Args:
-        model: any classifier of images.
-        images: B, C, H, W.
-        targets: as in `gradcam_view`.
     """
     host = find_host(model)
     if host.text:

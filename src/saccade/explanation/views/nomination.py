@@ -52,8 +52,6 @@ def nomination_view(
 
     Args:
         model: any; only one with nominators has something to show.
-        images: B, C, H, W as the model takes them.
-        pixels: the images, each H, W, 3 uint8.
         recorded: what passed the `nomination_taps` for these images; the model is run if not given.
     """
     layers = read_nominations(model, images, recorded=recorded)

@@ -44,7 +44,6 @@ def scaling_view(model: nn.Module, count: int) -> list[View]:
 
     Args:
         model: any; only one with ContextBroadcast(scale=True) has something to show.
-        count: how many images there are.
     """
     title = "How much of the mean each layer takes"
     found = scaling_weights(model)

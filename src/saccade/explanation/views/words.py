@@ -105,10 +105,7 @@ def compute_influence(
     """Return the influence of the tokens of one text, summed over channels.
 
     Args:
-        model: any classifier of texts with an embedding of tokens.
         inputs: as in `words_view`, but no text.
-        target: the class to ask about.
-        method: "gradient" times input, or "integrated" gradients.
         steps: of integrated gradients, at the middle of equal parts of the way.
     """
     ids = inputs if isinstance(inputs, Tensor) else inputs["input_ids"]

@@ -19,7 +19,6 @@ class ClassShares:
     """Labels as shares of classes, smoothed, and mixed as the images were.
 
     Args:
-        classes: how many there are.
         smoothing: share of a label spread evenly over all of them.
     """
 

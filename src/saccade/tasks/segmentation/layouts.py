@@ -65,7 +65,6 @@ def open_masks(
     """List a folder of images and masks; masks are looked at where nothing says what their values mean.
 
     Args:
-        path: the folder.
         bad_limit: share of the images that may lack a mask; they are named and left out.
         given: a file of classes, or names of the values from 0 on.
         ignore: the value that counts nowhere; None for none.

@@ -198,8 +198,6 @@ class Segment(Task):
 
         Args:
             batch: `image`, B, C, H, W, and `mask`, B, H, W, -1 where nothing counts.
-            generator: not needed here.
-            draws: nothing here.
 
         Returns:
             "output", the logits, and with masks "loss", "segmentation" and, with an auxiliary head, "auxiliary".

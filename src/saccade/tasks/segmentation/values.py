@@ -108,7 +108,6 @@ class ClassMap:
 
         Args:
             values: of a file: H, W of numbers or H, W, 3 of colours.
-            name: what an error calls the mask.
         """
         codes = self._codes(values, name)
         place = np.searchsorted(self.sorted_codes, codes).clip(max=len(self.sorted_codes) - 1)
@@ -189,7 +188,6 @@ def guess_map(found: Iterable[int], *, ignore: int | None = IGNORED) -> tuple[Cl
     Masks of 0 and 255 alone are of two classes; otherwise 255 is ignored.
 
     Args:
-        found: the values.
         ignore: the value that counts nowhere; None for none.
     """
     values = sorted(set(found))

@@ -40,16 +40,7 @@ class LengthOrder(Order):
 
 
 class TokenFeed(Feed):
-    """Texts that lie on the device as tokens.
-
-    Args:
-        tokens: of all texts.
-        targets: their classes, N.
-        order: of the batches.
-        reading: how rows are filled.
-        expand: makes of a batch what is trained on.
-        device: where the tokens lie.
-    """
+    """Texts that lie on the device as tokens."""
 
     def __init__(
         self,
@@ -78,17 +69,7 @@ class TokenFeed(Feed):
 
 
 class TokenValidation(Validation):
-    """Validation texts, the short ones first, each once over all processes.
-
-    Args:
-        source: the texts.
-        tokens: of them.
-        reading: how rows are filled.
-        batch_size: of the batches.
-        device: where they go.
-        rank: of this process, which takes every world-th text.
-        world: how many processes there are.
-    """
+    """Validation texts, the short ones first, each once over all processes."""
 
     def __init__(
         self,

@@ -85,7 +85,6 @@ def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
     """Return what a model's tokenizer is: its description, the token for padding, and how long a text may be.
 
     Args:
-        name: the model's folder or name.
         host: what `describe_host` returned; its configuration is told the token for padding.
     """
     transformers = import_transformers()

@@ -180,11 +180,7 @@ def _require_letters(name: str, texts: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """Makes tensors of single samples, for those who read one at a time: evaluate, predict, serve.
-
-    Args:
-        reading: how texts become tokens.
-    """
+    """Makes tensors of single samples, for those who read one at a time: evaluate, predict, serve."""
 
     reading: Reading
 

@@ -107,7 +107,6 @@ def open_questions(config: DataConfig, options: VqaOptions) -> Data:
 
     Args:
         config: where the table is; paths of images are relative to it.
-        options: how many answers can be given.
     """
     if not config.path:
         raise ValueError("no questions were given; name a .csv, .tsv, .jsonl or .parquet file: image, question, answer")
