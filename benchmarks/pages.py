@@ -4,8 +4,8 @@
     python benchmarks/screenshots.py PETS make WORK && python benchmarks/pages.py BEFORE WORK
 
 Both are made in the same place, since pages show paths. Images are compared by their bytes. What a clock decides is
-left out: seconds, speeds and their charts, and of a search within a time all but the words. Files of costs may differ in
-numbers, which is told apart from other words. The exit status is 1 if anything else differs.
+left out: seconds, speeds, their charts, searches within a time. Files that tell of costs may differ in numbers, which
+is told apart from other words. The exit status is 1 if anything else differs.
 """
 
 import argparse
@@ -18,9 +18,10 @@ from pathlib import Path
 
 ENDINGS = (".html", ".md", ".csv", ".json", ".jsonl", ".yaml", ".png", ".txt")
 UNITS = "ms|s|min|minutes?|seconds?|hours?|h|KiB|MiB|GiB"
+WITHIN = "(?:(?!</figure>).)"
 TIMED = (
     (r"data:image/\w+;base64,[\w+/=]+", lambda found: hashlib.sha256(found[0].encode()).hexdigest()),
-    (r"<figure(?:(?!</figure>).)*?(?:a second|seconds of training|seconds a step)(?:(?!</figure>).)*</figure>", "<figure>~</figure>"),
+    (rf"<figure{WITHIN}*?(?:a second|seconds of training|seconds a step){WITHIN}*</figure>", "<figure>~</figure>"),
     (r"<dt>[^<]*(?:second|time|took)[^<]*</dt>\s*<dd>[^<]*</dd>", "~"),
     (r'"(images_per_second|seconds|eager_seconds|took|spent|peak_memory)": [^,}\n]+', r'"\1": ~'),
     (rf"\d[\d.,]*(?: |&nbsp;)(?:{UNITS})\b", "~"),
@@ -67,8 +68,10 @@ def main() -> int:
         kinds[kind] += 1
         if kind != "same":
             lines = [line for line in difflib.unified_diff(*pair, n=0, lineterm="") if not line.startswith("@@")][2:]
-            print(f"{name}: {kind} differ in {len(lines)} lines", *(line[:160] for line in lines[: args.lines]), sep="\n  ")
-    print(f"{len(before | after)} files: {kinds['same']} the same, {kinds['numbers']} but for numbers, {kinds['words']} not")
+            shown = (line[:160] for line in lines[: args.lines])
+            print(f"{name}: {kind} differ in {len(lines)} lines", *shown, sep="\n  ")
+    counts = f"{kinds['same']} the same, {kinds['numbers']} but for numbers, {kinds['words']} not"
+    print(f"{len(before | after)} files: {counts}")
     return int(kinds["words"] > 0)
 
 

@@ -140,15 +140,10 @@ def free_name(folder: Path, name: str) -> Path:
 
 @dataclass(frozen=True)
 class OwnFolder:
-    """A folder that holds nothing, or one thing of a kind that may be replaced.
+    """A folder that holds nothing, or one thing of a kind that may be replaced."""
 
-    Args:
-        kind: what is written there, in a word.
-        is_own: tells whether a folder holds nothing but that.
-    """
-
-    kind: str
-    is_own: Callable[[Path], bool]
+    kind: str  # what is written there, in a word
+    is_own: Callable[[Path], bool]  # tells whether a folder holds nothing but that
 
     def require(self, folder: str | Path, *, overwrite: bool) -> Path:
         """Return a folder that may be written, or say why not; `overwrite` lets what was written before go."""

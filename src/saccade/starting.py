@@ -33,19 +33,13 @@ COUNTER = "num_batches_tracked"  # that some files lack; nothing is computed fro
 
 @dataclass
 class Started:
-    """What a model has from a file of weights.
+    """What a model has from a file of weights."""
 
-    Attributes:
-        file: the file.
-        parameters: ids of those that were loaded; all others are new.
-        rest: tensors of the file that had no place; plug-ins may have one for them.
-        own_classes: whether the file's classifier was for the data's classes.
-    """
-
-    file: Path
-    parameters: set[int] = field(default_factory=set)
+    file: Path  # the file
+    parameters: set[int] = field(default_factory=set)  # ids of those that were loaded; all others are new
+    # tensors of the file that had no place; plug-ins may have one for them
     rest: dict[str, Tensor] = field(default_factory=dict)
-    own_classes: bool = True
+    own_classes: bool = True  # whether the file's classifier was for the data's classes
 
 
 @dataclass

@@ -18,19 +18,12 @@ RULE = (
 
 @dataclass(frozen=True)
 class Fit:
-    """What fits into the time.
+    """What fits into the time."""
 
-    Attributes:
-        seeds: how many.
-        epochs: of each arm.
-        seconds: it is expected to take.
-        detail: what was reduced, in words; empty if nothing was.
-    """
-
-    seeds: int
-    epochs: Mapping[str, int]
-    seconds: float
-    detail: str = ""
+    seeds: int  # how many
+    epochs: Mapping[str, int]  # of each arm
+    seconds: float  # it is expected to take
+    detail: str = ""  # what was reduced, in words; empty if nothing was
 
 
 def makespan(seconds: Sequence[float], slots: int) -> float:

@@ -155,19 +155,12 @@ def per_sample(arm: Evidence, column: str, seeds: tuple[int, ...], places: np.nd
 
 @dataclass(frozen=True)
 class Unaffected:
-    """An arm that came out like another one to the bit, though their settings differ.
+    """An arm that came out like another one to the bit, though their settings differ."""
 
-    Attributes:
-        arm: its name.
-        like: name of the other.
-        seeds: with which it did.
-        same: "training", the losses of all epochs; "answers" to all validation images; or "everything".
-    """
-
-    arm: str
-    like: str
-    seeds: tuple[int, ...]
-    same: Same
+    arm: str  # its name
+    like: str  # name of the other
+    seeds: tuple[int, ...]  # with which it did
+    same: Same  # "training", the losses of all epochs; "answers" to all validation images; or "everything"
 
     @property
     def note(self) -> Note:

@@ -15,21 +15,13 @@ LEARNED = 0.1  # share of what trainings mostly learn, below which one has not l
 
 @dataclass(frozen=True)
 class Stability:
-    """How the trainings of an arm went.
+    """How the trainings of an arm went."""
 
-    Attributes:
-        tried: trainings that ended, finished or not.
-        failed: of them, without a result.
-        diverged: seeds that finished and answer hardly better than chance, or whose loss rose.
-        low: lower end of the interval of the share that fails, at the level of the comparison.
-        high: its upper end.
-    """
-
-    tried: int
-    failed: int
-    diverged: tuple[int, ...] = ()
-    low: float = 0.0
-    high: float = 1.0
+    tried: int  # trainings that ended, finished or not
+    failed: int  # of them, without a result
+    diverged: tuple[int, ...] = ()  # seeds that finished and answer hardly better than chance, or whose loss rose
+    low: float = 0.0  # lower end of the interval of the share that fails, at the level of the comparison
+    high: float = 1.0  # its upper end
 
     @classmethod
     def count(cls, finished: int, failed: int, diverged: Sequence[int] = (), *, level: float = 0.95) -> "Stability":

@@ -28,19 +28,12 @@ CHUNK = 32
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong with an image.
+    """Something wrong with an image."""
 
-    Args:
-        kind: one of KINDS.
-        name: the image.
-        reason: what is wrong, in plain words.
-        serious: whether it spoils training or its result; otherwise it is worth a look.
-    """
-
-    kind: str
-    name: str
-    reason: str
-    serious: bool
+    kind: str  # one of KINDS
+    name: str  # the image
+    reason: str  # what is wrong, in plain words
+    serious: bool  # whether it spoils training or its result; otherwise it is worth a look
 
 
 @dataclass(frozen=True)

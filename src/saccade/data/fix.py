@@ -19,17 +19,11 @@ LEFT_OUT = "left_out.csv"  # in the copy: what was left out, and why
 
 @dataclass(frozen=True)
 class Fixed:
-    """A clean copy.
+    """A clean copy."""
 
-    Args:
-        path: what `saccade train` takes: the folder, or the list in it.
-        kept: how many samples it has.
-        left_out: names of those it lacks, and why.
-    """
-
-    path: Path
-    kept: int
-    left_out: tuple[tuple[str, str], ...]
+    path: Path  # what `saccade train` takes: the folder, or the list in it
+    kept: int  # how many samples it has
+    left_out: tuple[tuple[str, str], ...]  # names of those it lacks, and why
 
 
 def write_clean(found: LookedThrough, spec: str, out: Path, columns: Mapping[str, str] | None = None) -> Fixed:

@@ -40,19 +40,12 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Step:
-    """One operation of each image.
+    """One operation of each image."""
 
-    Args:
-        operation: its place in OPERATIONS, or NONE, B int64.
-        level: how strong, from 0 to 1, B.
-        sign: to which side, -1 or 1, B.
-        cubic: whether an image that is moved is resampled bicubically, not bilinearly, B bool.
-    """
-
-    operation: Tensor
-    level: Tensor
-    sign: Tensor
-    cubic: Tensor
+    operation: Tensor  # its place in OPERATIONS, or NONE, B int64
+    level: Tensor  # how strong, from 0 to 1, B
+    sign: Tensor  # to which side, -1 or 1, B
+    cubic: Tensor  # whether an image that is moved is resampled bicubically, not bilinearly, B bool
 
     @classmethod
     def draw(cls, keys: Tensor, number: int, config: AugmentConfig) -> "Step":

@@ -21,18 +21,12 @@ ROLES = ("image", "label", "labels", "numbers", "mask", "split")  # that columns
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of a list.
-
-    Args:
-        columns: texts by the column's name, as many in each.
-        train: rows of the training part, of which the outputs are those that can be learned, N bool.
-        parts: what the file calls the training part and the validation part.
-    """
+    """Columns of a list."""
 
     path: Path
-    columns: dict[str, list[str]]
-    train: np.ndarray
-    parts: tuple[str, str] = ("train", "val")
+    columns: dict[str, list[str]]  # texts by the column's name, as many in each
+    train: np.ndarray  # rows of the training part, of which the outputs are those that can be learned, N bool
+    parts: tuple[str, str] = ("train", "val")  # what the file calls the training part and the validation part
 
     def __len__(self) -> int:
         return len(self.train)

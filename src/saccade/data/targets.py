@@ -17,15 +17,10 @@ MOST_CLASSES = 1_000_000  # a larger label is no class, and a name for each belo
 
 @dataclass(frozen=True)
 class Counts:
-    """How many training samples there are, where that is known.
+    """How many training samples there are, where that is known."""
 
-    Args:
-        outputs: samples that speak of each output.
-        samples: all of them.
-    """
-
-    outputs: Tensor | None = None
-    samples: int | None = None
+    outputs: Tensor | None = None  # samples that speak of each output
+    samples: int | None = None  # all of them
 
 
 @dataclass(frozen=True)

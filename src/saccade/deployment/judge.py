@@ -25,17 +25,11 @@ AT_ONCE = 32  # images asked together
 
 @dataclass(frozen=True)
 class Score:
-    """What a model reached.
+    """What a model reached."""
 
-    Args:
-        metric: in which.
-        value: on all images.
-        each: of every image, N, where the value is their mean; else None.
-    """
-
-    metric: MetricSpec
-    value: float
-    each: np.ndarray | None
+    metric: MetricSpec  # in which
+    value: float  # on all images
+    each: np.ndarray | None  # of every image, N, where the value is their mean; else None
 
 
 @dataclass(frozen=True)

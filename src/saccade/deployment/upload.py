@@ -34,15 +34,10 @@ class EncodedImage(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """What a request brought.
+    """What a request brought."""
 
-    Args:
-        image: the image; None where a text was sent.
-        fields: the other fields of the form, by name.
-    """
-
-    image: EncodedImage | None
-    fields: dict[str, str] = field(default_factory=dict)
+    image: EncodedImage | None  # the image; None where a text was sent
+    fields: dict[str, str] = field(default_factory=dict)  # the other fields of the form, by name
 
 
 class _Part:

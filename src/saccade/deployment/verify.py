@@ -49,19 +49,12 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Parity:
-    """How far the raw answers of an exported model are from the eager one's.
+    """How far the raw answers of an exported model are from the eager one's."""
 
-    Args:
-        difference: the largest absolute one of an output.
-        scale: the largest absolute eager output.
-        same: share of the images with the same answer.
-        sizes: that were compared, height and width.
-    """
-
-    difference: float
-    scale: float
-    same: float
-    sizes: tuple[tuple[int, int], ...]
+    difference: float  # the largest absolute one of an output
+    scale: float  # the largest absolute eager output
+    same: float  # share of the images with the same answer
+    sizes: tuple[tuple[int, int], ...]  # that were compared, height and width
 
     def within(self, tolerance: float) -> bool:
         """Whether the difference is allowed; large numbers are rounded more coarsely, so their size counts."""

@@ -261,15 +261,11 @@ def output(path: Path | None) -> Iterator[TextIO]:
 
 @dataclass
 class Tally:
-    """How many files were asked about, and how many of them could not be read.
-
-    Args:
-        path: where the answers are written; None for standard output.
-    """
+    """How many files were asked about, and how many of them could not be read."""
 
     asked: int = 0
     bad: int = 0
-    path: Path | None = None
+    path: Path | None = None  # where the answers are written; None for standard output
 
     @property
     def ok(self) -> bool:

@@ -56,19 +56,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Resampled:
-    """A number of all images and of every resample of them.
+    """A number of all images and of every resample of them."""
 
-    Args:
-        value: over all images.
-        drawn: over each resample, R.
-        scores: of each image, N, where the number is their mean and each is a share.
-        counted: whether these are 1 for a right answer and 0 for a wrong one.
-    """
-
-    value: float
-    drawn: np.ndarray
-    scores: np.ndarray | None = None
-    counted: bool = False
+    value: float  # over all images
+    drawn: np.ndarray  # over each resample, R
+    scores: np.ndarray | None = None  # of each image, N, where the number is their mean and each is a share
+    counted: bool = False  # whether these are 1 for a right answer and 0 for a wrong one
 
     def estimate(self) -> Estimate:
         """Return the number with its interval."""

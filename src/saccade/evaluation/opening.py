@@ -25,20 +25,13 @@ class EvaluationError(ValueError):
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """A model under evaluation.
+    """A model under evaluation."""
 
-    Args:
-        name: what it is called in the result; no two are the same.
-        target: what it was opened by.
-        task: around the model, with the options of its run.
-        asked_as: the task with its options, as it is written in settings.
-    """
-
-    name: str
-    target: str
+    name: str  # what it is called in the result; no two are the same
+    target: str  # what it was opened by
     loaded: LoadedModel
-    task: Task
-    asked_as: str
+    task: Task  # around the model, with the options of its run
+    asked_as: str  # the task with its options, as it is written in settings
 
     @property
     def spec(self) -> InputSpec:
@@ -72,19 +65,13 @@ class EvaluatedModel:
 
 @dataclass(frozen=True)
 class EvaluatedSet:
-    """The samples every model is asked about.
+    """The samples every model is asked about."""
 
-    Args:
-        source: the whole set.
-        notes: remarks for the reader.
-        places: of those asked about in the set; None for all.
-    """
-
-    source: Source
+    source: Source  # the whole set
     name: str
     fingerprint: str
-    notes: tuple[str, ...]
-    places: np.ndarray | None = None
+    notes: tuple[str, ...]  # remarks for the reader
+    places: np.ndarray | None = None  # of those asked about in the set; None for all
 
     def chosen(self) -> Source:
         """Return the source of the samples asked about."""

@@ -21,17 +21,11 @@ THREADED = 96  # side from which the work on an image is more than that of handi
 
 @dataclass(frozen=True)
 class Condition:
-    """Something done to images before a model sees them.
+    """Something done to images before a model sees them."""
 
-    Args:
-        key: its name among the metrics.
-        title: in words.
-        change: maps an image, uint8 H, W, C, and `rng_key=` to the changed image.
-    """
-
-    key: str
-    title: str
-    change: Callable[..., np.ndarray]
+    key: str  # its name among the metrics
+    title: str  # in words
+    change: Callable[..., np.ndarray]  # maps an image, uint8 H, W, C, and `rng_key=` to the changed image
 
 
 def occlusions(side: int) -> list[Condition]:

@@ -38,17 +38,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Timing:
-    """What one model did in one setting.
+    """What one model did in one setting."""
 
-    Attributes:
-        images_per_second: median over rounds.
-        spread: (largest - smallest) / median of the rounds.
-        peak_mib: the most memory tensors took during a step, beyond what was held before it.
-    """
-
-    images_per_second: float
-    spread: float
-    peak_mib: float
+    images_per_second: float  # median over rounds
+    spread: float  # (largest - smallest) / median of the rounds
+    peak_mib: float  # the most memory tensors took during a step, beyond what was held before it
 
 
 def race(names: list[str], setting: Setting) -> dict[str, Timing]:

@@ -17,37 +17,22 @@ KEPT = 1 << 26  # weights of a map that is kept whole
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """What was measured of the attention of one module; B images, W windows of each, H heads, N queries, M keys.
+    """What was measured of the attention of one module; B images, W windows of each, H heads, N queries, M keys."""
 
-    Args:
-        name: path of the module.
-        label: its name, with the number of the call where it ran more than once.
-        depth: how many maps were computed before it.
-        grid: where its tokens lie.
-        fused: it was computed beside a fused kernel; else it is what the model itself computed.
-        scale: factor of the products before the softmax, where it is known.
-        entropy: in nats, B, W, H, N.
-        jacobian: nuclear norm of the softmax's Jacobian, B, W, H, N.
-        attended: distance from each query on the grid to its keys, in sides of the image or the window, B, W, H, n.
-        relative: the same as the Context Broadcasting paper defines it, B, W, H.
-        received: mean weight of each key over all queries, B, W, H, M.
-        first: weights of the first query, B, W, H, M; None where it is a word's.
-        weights: the whole maps of one image, W, H, N, M; None where they are not kept.
-    """
-
-    name: str
-    label: str
-    depth: int
-    grid: TokenGrid
-    fused: bool
-    scale: float | None
-    entropy: Tensor
-    jacobian: Tensor
+    name: str  # path of the module
+    label: str  # its name, with the number of the call where it ran more than once
+    depth: int  # how many maps were computed before it
+    grid: TokenGrid  # where its tokens lie
+    fused: bool  # it was computed beside a fused kernel; else it is what the model itself computed
+    scale: float | None  # factor of the products before the softmax, where it is known
+    entropy: Tensor  # in nats, B, W, H, N
+    jacobian: Tensor  # nuclear norm of the softmax's Jacobian, B, W, H, N
+    # distance from each query on the grid to its keys, in sides of the image or the window, B, W, H, n
     attended: Tensor | None
-    relative: Tensor | None
-    received: Tensor
-    first: Tensor | None
-    weights: Tensor | None
+    relative: Tensor | None  # the same as the Context Broadcasting paper defines it, B, W, H
+    received: Tensor  # mean weight of each key over all queries, B, W, H, M
+    first: Tensor | None  # weights of the first query, B, W, H, M; None where it is a word's
+    weights: Tensor | None  # the whole maps of one image, W, H, N, M; None where they are not kept
 
     @property
     def windows(self) -> int:

@@ -22,17 +22,11 @@ ALARM = 0.01  # chance that arms which are the same are told apart by their sett
 
 @dataclass(frozen=True)
 class Choice:
-    """The settings of the arms.
+    """The settings of the arms."""
 
-    Attributes:
-        values: of each arm's candidate.
-        own: arms whose settings are their own.
-        noise: how much a trial scatters from arm to arm; None where that is not known.
-    """
-
-    values: Mapping[str, Mapping[str, Any]]
-    own: tuple[str, ...] = ()
-    noise: float | None = None
+    values: Mapping[str, Mapping[str, Any]]  # of each arm's candidate
+    own: tuple[str, ...] = ()  # arms whose settings are their own
+    noise: float | None = None  # how much a trial scatters from arm to arm; None where that is not known
 
 
 def choose(attempts: Sequence[Attempt], arms: Sequence[str], *, larger: bool) -> Choice | None:

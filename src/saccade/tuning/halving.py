@@ -14,15 +14,10 @@ SHORTEST = 16  # part of the epochs asked for that the first rung trains for, at
 
 @dataclass(frozen=True)
 class Rung:
-    """A round in which candidates are trained for the same length.
+    """A round in which candidates are trained for the same length."""
 
-    Attributes:
-        count: of candidates.
-        epochs: of each.
-    """
-
-    count: int
-    epochs: int
+    count: int  # of candidates
+    epochs: int  # of each
 
 
 def make_rungs(count: int, first: int, most: int) -> list[Rung]:

@@ -25,17 +25,11 @@ Values = Mapping[str, Any]  # of a candidate, one an axis
 
 @dataclass(frozen=True)
 class Axis:
-    """A setting and the values of it that are tried.
+    """A setting and the values of it that are tried."""
 
-    Attributes:
-        name: dotted, or `augment` for the strength of augmentation, in multiples of the recipe's own.
-        values: in order where they are numbers.
-        own: the recipe's.
-    """
-
-    name: str
-    values: tuple[Any, ...]
-    own: Any
+    name: str  # dotted, or `augment` for the strength of augmentation, in multiples of the recipe's own
+    values: tuple[Any, ...]  # in order where they are numbers
+    own: Any  # the recipe's
 
     @property
     def words(self) -> str:

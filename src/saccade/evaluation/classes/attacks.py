@@ -53,17 +53,11 @@ class Attack:
 
 @dataclass
 class Worst:
-    """The worst points found so far for a batch.
+    """The worst points found so far for a batch."""
 
-    Args:
-        images: from 0 to 1, B, C, H, W.
-        wrong: whether the answer there is wrong, B.
-        loss: the cross-entropy there, B.
-    """
-
-    images: Tensor
-    wrong: Tensor
-    loss: Tensor
+    images: Tensor  # from 0 to 1, B, C, H, W
+    wrong: Tensor  # whether the answer there is wrong, B
+    loss: Tensor  # the cross-entropy there, B
 
     def offer(self, places: Tensor, images: Tensor, logits: Tensor, valid: Tensor) -> None:
         """Take points where they are worse; `places` are those of `images` in the batch."""

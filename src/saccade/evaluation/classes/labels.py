@@ -41,19 +41,12 @@ class LabelFile:
 
 @dataclass(frozen=True)
 class Truth:
-    """The right answers for one model.
+    """The right answers for one model."""
 
-    Args:
-        classes: names of the classes that can be answered.
-        columns: which of the model's logits they are.
-        valid: the right ones of each image, N, len(classes) bool.
-        notes: how the labels were read, where it is not by name.
-    """
-
-    classes: tuple[str, ...]
-    columns: np.ndarray
-    valid: np.ndarray
-    notes: tuple[str, ...] = ()
+    classes: tuple[str, ...]  # names of the classes that can be answered
+    columns: np.ndarray  # which of the model's logits they are
+    valid: np.ndarray  # the right ones of each image, N, len(classes) bool
+    notes: tuple[str, ...] = ()  # how the labels were read, where it is not by name
 
 
 def read_truth(

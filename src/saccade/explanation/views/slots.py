@@ -34,17 +34,11 @@ SHOWN = 4  # representative slots
 
 @dataclass(frozen=True)
 class Slots:
-    """What the slots of one block stand for.
+    """What the slots of one block stand for."""
 
-    Attributes:
-        layer: path of the block's slot mixer.
-        weights: B, M, H, W; how much each place counts in each slot, a sum of 1 over places (GLMix eq. 3).
-        labels: B, H, W; the slot each place is closest to.
-    """
-
-    layer: str
-    weights: np.ndarray
-    labels: np.ndarray
+    layer: str  # path of the block's slot mixer
+    weights: np.ndarray  # B, M, H, W; how much each place counts in each slot, a sum of 1 over places (GLMix eq. 3).
+    labels: np.ndarray  # B, H, W; the slot each place is closest to
 
 
 def slots_view(

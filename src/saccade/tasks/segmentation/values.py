@@ -68,19 +68,12 @@ FORMS = (
 
 @dataclass(frozen=True)
 class ClassMap:
-    """Which values of a mask stand for which class.
+    """Which values of a mask stand for which class."""
 
-    Args:
-        names: of the classes.
-        codes: the value of each; a colour r, g, b as r * 65536 + g * 256 + b.
-        colours: whether codes are colours.
-        ignore: codes of pixels that count nowhere.
-    """
-
-    names: tuple[str, ...]
-    codes: tuple[int, ...]
-    colours: bool = False
-    ignore: tuple[int, ...] = (IGNORED,)
+    names: tuple[str, ...]  # of the classes
+    codes: tuple[int, ...]  # the value of each; a colour r, g, b as r * 65536 + g * 256 + b
+    colours: bool = False  # whether codes are colours
+    ignore: tuple[int, ...] = (IGNORED,)  # codes of pixels that count nowhere
     sorted_codes: np.ndarray = field(init=False, repr=False, compare=False)
     sorted_classes: np.ndarray = field(init=False, repr=False, compare=False)
 

@@ -20,12 +20,9 @@ class LengthOrder(Order):
     """The batches of every epoch: texts of one width together, batches in random order.
 
     Which texts an epoch leaves out, which of one width share a batch, and when a batch comes are drawn anew each epoch.
-
-    Args:
-        widths: that each text is padded to, N.
     """
 
-    widths: Tensor = field(compare=False)
+    widths: Tensor = field(compare=False)  # that each text is padded to, N
 
     def epoch(self, epoch: int) -> tuple[Tensor, Tensor]:
         """Return which text stands at each place of an epoch; there are no copies."""

@@ -47,16 +47,12 @@ class VqaOptions:
 
 @dataclass(frozen=True)
 class AnswerTargets(Targets):
-    """How right each answer is: rows are N, answers, float32 from 0 to 1.
-
-    Args:
-        how: what the task's options say of questions.
-    """
+    """How right each answer is: rows are N, answers, float32 from 0 to 1."""
 
     task = "vqa"
     noun = "answers"
 
-    how: tuple[tuple[str, object], ...] = ()
+    how: tuple[tuple[str, object], ...] = ()  # what the task's options say of questions
 
     def require(self, where: str) -> None:
         """Refuse fewer than two answers."""
