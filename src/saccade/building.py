@@ -40,11 +40,6 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
     """Build a model for the data, load the weights it starts from, and attach its plug-ins.
 
     Initial weights are a function of the seed and the model alone: the same with and without plug-ins.
-
-    Args:
-        config: which model and plug-ins.
-        spec: outputs, channels and size of the images.
-        seed: of the run.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -94,12 +89,6 @@ def build_task(
     """Return what the model is trained for: the task, and what the model's plug-ins add to it.
 
     Args:
-        model: as `build_model` returned it.
-        choice: the task.
-        config: which plug-ins.
-        loss: what is asked of the answers.
-        spec: what goes in and comes out.
-        seed: of the run.
         counts: training samples that speak of each output, where they are known.
         total: training samples, where they are known.
     """

@@ -186,9 +186,7 @@ def leave_out(config: TrainConfig, names: Sequence[str], reason: str) -> tuple[T
     """Return settings without some augmentation and without smoothing of labels, and a remark on what was asked of it.
 
     Args:
-        config: the settings.
         names: of augmentation that is a share or a strength, such as "mixup".
-        reason: why, for the remark.
     """
     left = [name for name in names if getattr(config.augment, name)] + ["smoothing"] * bool(config.loss.smoothing)
     nothing: dict[str, Any] = dict.fromkeys(names, 0.0)
@@ -201,7 +199,6 @@ def overlay(config: ConfigT, values: Mapping[str, Any], *, source: str = "the se
     """Return a copy of a settings tree with values replaced, each checked against the tree's types.
 
     Args:
-        config: a dataclass of this file.
         values: nested, or with dotted names, or both.
         source: what an error calls the place the values come from.
     """
@@ -360,8 +357,6 @@ def fit_value(value: Any, hint: Any, name: str, *, source: str) -> Any:
     """Return a value as a type hint wants it.
 
     Args:
-        value: as it was read.
-        hint: of plain types.
         name: what an error calls the value.
         source: what an error calls the place it comes from.
     """

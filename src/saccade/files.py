@@ -58,12 +58,7 @@ def sort_header(path: Path) -> None:
 
 
 def read_small(path: Path, *, most: int) -> bytes:
-    """Return what a regular file holds, or say that it is too large to be what it is taken for.
-
-    Args:
-        path: of the file.
-        most: bytes.
-    """
+    """Return what a regular file of so many bytes at most holds, or say that it is too large for what it is."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
@@ -84,7 +79,6 @@ def whole_file(path: Path, *, then: str = "do the same again") -> Iterator[Path]
     """Yield a name beside a file's place; what is written there comes to the disk and takes the place, or is removed.
 
     Args:
-        path: of the file.
         then: what to do after making room.
     """
     draft = path.with_name(f".{path.name}.part")
@@ -123,11 +117,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder beside a folder's place; when all is written it takes the place and what was there is gone.
-
-    Args:
-        path: of the folder, which need not be there.
-    """
+    """Yield an empty folder beside a folder's place; when all is written it takes the place of what was there."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
@@ -150,15 +140,10 @@ def free_name(folder: Path, name: str) -> Path:
 
 @dataclass(frozen=True)
 class OwnFolder:
-    """A folder that holds nothing, or one thing of a kind that may be replaced.
+    """A folder that holds nothing, or one thing of a kind that may be replaced."""
 
-    Args:
-        kind: what is written there, in a word.
-        is_own: tells whether a folder holds nothing but that.
-    """
-
-    kind: str
-    is_own: Callable[[Path], bool]
+    kind: str  # what is written there, in a word
+    is_own: Callable[[Path], bool]  # tells whether a folder holds nothing but that
 
     def require(self, folder: str | Path, *, overwrite: bool) -> Path:
         """Return a folder that may be written, or say why not; `overwrite` lets what was written before go."""
@@ -180,12 +165,7 @@ class OwnFolder:
 
 
 def free_folder(path: Path, *, overwrite: bool) -> Path:
-    """Return a folder, or one beside it with a number if it holds something that is not to be replaced.
-
-    Args:
-        path: of the folder.
-        overwrite: whether what is there may be replaced.
-    """
+    """Return a folder, or one beside it with a number if it holds something that is not to be replaced."""
     if overwrite or not path.is_dir() or not any(path.iterdir()):
         return path
     path = path.resolve() if path.name in ("", "..") else path
@@ -193,11 +173,7 @@ def free_folder(path: Path, *, overwrite: bool) -> Path:
 
 
 def cache_folder(*parts: str) -> Path:
-    """Return a folder for what is made once and run later, in the user's cache, made if it is missing.
-
-    Args:
-        parts: names below the folder of this package.
-    """
+    """Return a folder for what is made once and run later, in the user's cache, made if it is missing."""
     if not hasattr(os, "getuid"):
         raise OSError("compiled code is kept on Linux and macOS only")
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "saccade"

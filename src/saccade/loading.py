@@ -27,25 +27,15 @@ Origin = Literal["run", "timm", "module"]
 
 @dataclass
 class LoadedModel:
-    """A model to be asked.
+    """A model to be asked."""
 
-    Args:
-        model: in evaluation mode.
-        spec: what goes in and comes out.
-        name: what to call it.
-        origin: "run" (or the weights of one), "timm" or "module".
-        folder: of the run it is from; None where it is of no run.
-        notes: what the reader should know.
-        unfinished: its training has not come to its end; its name says so, on pages and in answers.
-    """
-
-    model: nn.Module
-    spec: InputSpec
-    name: str
-    origin: Origin = "module"
-    folder: Path | None = None
-    notes: tuple[str, ...] = field(default=())
-    unfinished: bool = False
+    model: nn.Module  # in evaluation mode
+    spec: InputSpec  # what goes in and comes out
+    name: str  # what to call it
+    origin: Origin = "module"  # "run" (or the weights of one), "timm" or "module"
+    folder: Path | None = None  # of the run it is from; None where it is of no run
+    notes: tuple[str, ...] = field(default=())  # what the reader should know
+    unfinished: bool = False  # its training has not come to its end; its name says so, on pages and in answers
 
     @property
     def task(self) -> type[Task]:

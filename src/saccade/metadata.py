@@ -105,7 +105,6 @@ def check_model(values: Any, *, resolve: Callable[[str], str] | None) -> ModelCo
     """Return the settings of a described model, or say by a ValueError what is not allowed in them.
 
     Args:
-        values: as the file gives them.
         resolve: returns the full name of a model of timm, or raises a ValueError; None for one that is built from
             the rest of the description, which takes no options.
     """

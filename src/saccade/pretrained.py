@@ -66,7 +66,6 @@ def match_classes(wanted: Sequence[str], known: Sequence[Sequence[str]], *, teac
     """Return the teacher's class for each of the data's, by name; None where they are the same in the same order.
 
     Args:
-        wanted: the data's classes.
         known: names of each of the teacher's classes, the one to be shown first.
         teacher: what an error calls it.
     """
@@ -95,12 +94,7 @@ def match_classes(wanted: Sequence[str], known: Sequence[Sequence[str]], *, teac
 
 
 def class_words(name: str, count: int) -> list[list[str]]:
-    """Return all names of each class of a model of timm: ImageNet's where they are what the logits mean, else numbers.
-
-    Args:
-        name: of the model.
-        count: of its classes.
-    """
+    """Return all names of each class of timm's models: ImageNet's where they are what the logits mean, else numbers."""
     cfg: Any = timm.get_pretrained_cfg(name)
     subset = timm.data.infer_imagenet_subset(cfg)
     if subset is not None:

@@ -9,21 +9,13 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers from one to another.
+    """The numbers from one to another."""
 
-    Args:
-        low: the least.
-        high: the greatest; where that is infinity, `low` is 0.
-        above: leave out `low`.
-        below: leave out `high`.
-        endless: let infinity be one of them.
-    """
-
-    low: float
-    high: float = math.inf
-    above: bool = False
-    below: bool = False
-    endless: bool = False
+    low: float  # the least
+    high: float = math.inf  # the greatest; where that is infinity, `low` is 0
+    above: bool = False  # leave out `low`
+    below: bool = False  # leave out `high`
+    endless: bool = False  # let infinity be one of them
 
     def holds(self, value: Any) -> bool:
         """Whether a number is one of these; what is no number is not."""
@@ -43,17 +35,11 @@ class Range:
 
 @dataclass(frozen=True)
 class Several:
-    """Lists of numbers.
+    """Lists of numbers."""
 
-    Args:
-        each: what every number may be.
-        lengths: how many there may be; empty: any number of them.
-        rising: whether the smaller one comes first.
-    """
-
-    each: Range
-    lengths: tuple[int, ...] = ()
-    rising: bool = False
+    each: Range  # what every number may be
+    lengths: tuple[int, ...] = ()  # how many there may be; empty: any number of them
+    rising: bool = False  # whether the smaller one comes first
 
     def holds(self, values: Sequence[Any]) -> bool:
         """Whether a list is one of these."""

@@ -92,8 +92,6 @@ def parse_options(
     """Read "name" or "name:option=value,option=value"; options are those of the registered one's signature.
 
     Args:
-        text: what was typed.
-        registry: where the name is looked up.
         given_here: arguments that are not the user's to give, such as the model.
         typed: what is typed for arguments that are otherwise given as objects: a teacher is named by its path.
         of: returns what of the registered one has the signature.

@@ -29,11 +29,7 @@ class RunError(ValueError):
 
 
 class Run:
-    """A run's folder.
-
-    Args:
-        path: of the folder; see `create` and `open`.
-    """
+    """A run's folder; see `create` and `open`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -214,12 +210,7 @@ def _written_by_verbs() -> re.Pattern[str]:
 
 
 def require_apart(out: str | Path, data: DataConfig) -> None:
-    """Refuse a folder to write to that is, holds, or lies in the images that are read.
-
-    Args:
-        out: the folder.
-        data: where the images are.
-    """
+    """Refuse a folder to write to that is, holds, or lies in the images that are read."""
     folder = Path(out).expanduser().resolve()
     for spec in (data.path, data.val or ""):
         named = Path(spec).expanduser()

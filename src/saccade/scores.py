@@ -22,21 +22,13 @@ NAMES = "names"  # of the samples, UTF-8, each ended by a zero byte
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of every validation sample of a run.
+    """Scores of every validation sample of a run."""
 
-    Args:
-        columns: records of the samples by column, N, ...
-        places: of the samples in the validation set, N int64, rising.
-        names: of the samples; empty where the run was written before names were kept.
-        metrics: what the columns mean, by name.
-        primary: name of the metric that counts.
-    """
-
-    columns: Mapping[str, np.ndarray]
-    places: np.ndarray
-    names: tuple[str, ...]
-    metrics: Mapping[str, MetricSpec]
-    primary: str
+    columns: Mapping[str, np.ndarray]  # records of the samples by column, N, ...
+    places: np.ndarray  # of the samples in the validation set, N int64, rising
+    names: tuple[str, ...]  # of the samples; empty where the run was written before names were kept
+    metrics: Mapping[str, MetricSpec]  # what the columns mean, by name
+    primary: str  # name of the metric that counts
 
     @property
     def groups(self) -> np.ndarray | None:
@@ -47,15 +39,7 @@ class Scores:
 def save_scores(
     path: Path, columns: Mapping[str, Tensor], places: Tensor, names: Sequence[str], spec: InputSpec
 ) -> None:
-    """Write scores, whole or not at all.
-
-    Args:
-        path: of the file.
-        columns: records of the samples by column.
-        places: of the samples in the validation set.
-        names: of the samples.
-        spec: of the model, whose task says what the columns mean.
-    """
+    """Write scores, whole or not at all."""
     text = "".join(f"{name}\0" for name in names).encode()
     tensors = dict(columns)
     tensors |= {PLACE: places, NAMES: torch.frombuffer(bytearray(text or b"\0"), dtype=torch.uint8)}

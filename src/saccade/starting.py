@@ -33,19 +33,13 @@ COUNTER = "num_batches_tracked"  # that some files lack; nothing is computed fro
 
 @dataclass
 class Started:
-    """What a model has from a file of weights.
+    """What a model has from a file of weights."""
 
-    Attributes:
-        file: the file.
-        parameters: ids of those that were loaded; all others are new.
-        rest: tensors of the file that had no place; plug-ins may have one for them.
-        own_classes: whether the file's classifier was for the data's classes.
-    """
-
-    file: Path
-    parameters: set[int] = field(default_factory=set)
+    file: Path  # the file
+    parameters: set[int] = field(default_factory=set)  # ids of those that were loaded; all others are new
+    # tensors of the file that had no place; plug-ins may have one for them
     rest: dict[str, Tensor] = field(default_factory=dict)
-    own_classes: bool = True
+    own_classes: bool = True  # whether the file's classifier was for the data's classes
 
 
 @dataclass
@@ -96,7 +90,6 @@ def known_of(config: ModelConfig, cfg: Mapping[str, Any]) -> Known | None:
 
     Args:
         config: of the model; its weights may be a run's, which says this of itself.
-        cfg: timm's settings of the model's data.
     """
     file = weights_file(config)
     if file is None:
@@ -135,7 +128,6 @@ def start_from(model: nn.Module, file: Path, spec: InputSpec, *, name: str) -> S
         model: to fill; it is changed only if the weights fit.
         file: ours, timm's, or of a published layout.
         spec: of the data; takes notes of what was resampled, left out and not found.
-        name: of the model.
     """
     about = read_about(file)
     note = unfinished_note(file, about)

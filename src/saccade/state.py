@@ -68,8 +68,6 @@ def save_state(
     """Write a state and remove the oldest ones.
 
     Args:
-        folder: of a run's states.
-        step: what the state is called by.
         tensors: by name; sharded ones are written in the pieces that each process holds.
         record: everything else, as JSON holds it.
         keep: how many states to leave.
@@ -137,9 +135,6 @@ def _begin(folder: Path, step: int) -> tuple[Path, Path]:
 def load_state(folder: Path) -> State:
     """Read the newest state that is intact, passing over those that are not.
 
-    Args:
-        folder: of a run's states.
-
     Returns:
         The state; an empty one if none was ever written.
     """
@@ -162,7 +157,6 @@ def read_state(place: Path, *, only: tuple[str, ...] = ("",)) -> tuple[dict[str,
     """Return the tensors of a state, and its record, or raise StateError if a file of it is not what was written.
 
     Args:
-        place: the state's folder.
         only: how the names of the tensors that are wanted begin.
     """
     try:

@@ -32,10 +32,6 @@ def save_model(
     """Write weights with what is needed to build their model and to feed it.
 
     Args:
-        path: of the file.
-        weights: by name.
-        config: of the model.
-        spec: what goes in and comes out.
         unfinished: step, epoch and epochs of a training that has not come to its end.
     """
     own = find_task(spec.task).builds(config.name)

@@ -29,27 +29,18 @@ NAME = re.compile(r"\w[\w .+-]*")
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of training.
+    """One way of training."""
 
-    Attributes:
-        name: what it is called.
-        text: how it was written, without the name.
-        plugins: put on after those that all arms have.
-        settings: changed in this arm, by dotted name.
-        recipe: begun from instead of the common one.
-    """
-
-    name: str
-    text: str
-    plugins: tuple[str, ...]
-    settings: Mapping[str, Any]
-    recipe: str | None = None
+    name: str  # what it is called
+    text: str  # how it was written, without the name
+    plugins: tuple[str, ...]  # put on after those that all arms have
+    settings: Mapping[str, Any]  # changed in this arm, by dotted name
+    recipe: str | None = None  # begun from instead of the common one
 
     def configure(self, recipe: str | None, shared: Mapping[str, Any]) -> TrainConfig:
         """Return all settings of the arm.
 
         Args:
-            recipe: the common one.
             shared: what all arms have set, by dotted name; laid over the recipe, and under the arm's own settings.
         """
         try:

@@ -18,19 +18,12 @@ RULE = (
 
 @dataclass(frozen=True)
 class Fit:
-    """What fits into the time.
+    """What fits into the time."""
 
-    Attributes:
-        seeds: how many.
-        epochs: of each arm.
-        seconds: it is expected to take.
-        detail: what was reduced, in words; empty if nothing was.
-    """
-
-    seeds: int
-    epochs: Mapping[str, int]
-    seconds: float
-    detail: str = ""
+    seeds: int  # how many
+    epochs: Mapping[str, int]  # of each arm
+    seconds: float  # it is expected to take
+    detail: str = ""  # what was reduced, in words; empty if nothing was
 
 
 def makespan(seconds: Sequence[float], slots: int) -> float:
@@ -54,9 +47,7 @@ def fit_budget(
 
     Args:
         budget: seconds.
-        paces: of each arm that is run.
         epochs: asked, of each arm; all are reduced in proportion.
-        seeds: asked.
         slots: runs side by side.
         spent: seconds of the budget that go by before the first training and after the last.
     """

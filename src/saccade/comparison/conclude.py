@@ -17,13 +17,7 @@ from .worker import Outcome
 
 
 def conclude(ready: Ready, outcomes: Mapping[tuple[str, int], Outcome], folder: Folder) -> Comparison:
-    """Say what the finished runs show.
-
-    Args:
-        ready: the plan, its jobs and what is asked.
-        outcomes: how the jobs ended that were run now.
-        folder: of the comparison.
-    """
+    """Say what the finished runs show."""
     plan, question = ready.plan, ready.question
     runs = {arm.name: ready.finished(arm.name) for arm in plan.arms}
     failures = {arm.name: _failures(ready, arm.name, outcomes) for arm in plan.arms}

@@ -24,19 +24,12 @@ STRIDE = 100_003  # between the seeds of a seed's trainings, so that no two of t
 
 @dataclass(frozen=True)
 class Piece:
-    """One training of a pass.
+    """One training of a pass."""
 
-    Attributes:
-        whole: seed that stands for the pass.
-        seed: of the training.
-        repeat: which cut.
-        fold: which part is validated on.
-    """
-
-    whole: int
-    seed: int
-    repeat: int
-    fold: int
+    whole: int  # seed that stands for the pass
+    seed: int  # of the training
+    repeat: int  # which cut
+    fold: int  # which part is validated on
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -59,30 +52,16 @@ def pieces(seed: int, folds: int | None, repeats: int = 1) -> Iterator[Piece]:
 
 @dataclass(frozen=True)
 class Cut:
-    """How the samples of a comparison were cut.
+    """How the samples of a comparison were cut."""
 
-    Attributes:
-        count: of folds.
-        fold: of every sample, one array a cut.
-        groups: of every sample, P int64; None where each stands for itself.
-        fingerprint: of all samples.
-    """
-
-    count: int
-    fold: tuple[np.ndarray, ...]
-    groups: np.ndarray | None
-    fingerprint: str
+    count: int  # of folds
+    fold: tuple[np.ndarray, ...]  # of every sample, one array a cut
+    groups: np.ndarray | None  # of every sample, P int64; None where each stands for itself
+    fingerprint: str  # of all samples
 
     @classmethod
     def of(cls, data: Data, *, folds: int, repeats: int, seed: int) -> "Cut":
-        """Return the cuts that the runs of a comparison make themselves.
-
-        Args:
-            data: of the first of them.
-            folds: of a cut.
-            repeats: how many cuts.
-            seed: of the first cut.
-        """
+        """Return the cuts that the runs of a comparison make themselves."""
         assert data.whole is not None
         cuts = [choose_folds(data.whole, data.groups, folds=folds, seed=seed + repeat) for repeat in range(repeats)]
         groups = None if data.groups is None else np.unique(data.groups, return_inverse=True)[1]

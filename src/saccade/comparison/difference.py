@@ -181,12 +181,7 @@ class Difference:
         return f"{self.size(value)} {self.unit_name}".rstrip() if math.isfinite(value) else self.size(value)
 
     def signed(self, value: float, digits: int = 2) -> str:
-        """Return a difference with its sign, without unit.
-
-        Args:
-            value: the difference.
-            digits: after the point, of shares.
-        """
+        """Return a difference with its sign, without unit."""
         if not math.isfinite(value):
             return "unknown"
         return f"{self.scaled(value):+.{digits}f}" if self.share else f"{self.scaled(value):+.4g}"
@@ -219,7 +214,6 @@ def decide(
     """Return the verdict on one arm.
 
     Args:
-        result: the comparison.
         margin: a difference too small to matter; without it nothing is called "no difference".
         p_value: a corrected one instead of the result's.
         interval: a corrected one instead of the result's.

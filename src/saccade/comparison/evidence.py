@@ -81,8 +81,6 @@ class Evidence:
         """Return seconds of training and a metric after each epoch that was validated.
 
         Args:
-            metric: its name.
-            seed: of the run.
             chance: what it is before training; None if that is not known.
         """
         seconds, found = 0.0, [] if chance is None else [(0.0, chance)]
@@ -157,19 +155,12 @@ def per_sample(arm: Evidence, column: str, seeds: tuple[int, ...], places: np.nd
 
 @dataclass(frozen=True)
 class Unaffected:
-    """An arm that came out like another one to the bit, though their settings differ.
+    """An arm that came out like another one to the bit, though their settings differ."""
 
-    Attributes:
-        arm: its name.
-        like: name of the other.
-        seeds: with which it did.
-        same: "training", the losses of all epochs; "answers" to all validation images; or "everything".
-    """
-
-    arm: str
-    like: str
-    seeds: tuple[int, ...]
-    same: Same
+    arm: str  # its name
+    like: str  # name of the other
+    seeds: tuple[int, ...]  # with which it did
+    same: Same  # "training", the losses of all epochs; "answers" to all validation images; or "everything"
 
     @property
     def note(self) -> Note:
@@ -185,7 +176,6 @@ def find_unaffected(plan: Plan, arms: Mapping[str, Evidence]) -> tuple[Unaffecte
 
     Args:
         plan: whose arms they are; those of identical settings share their runs and are not meant.
-        arms: finished runs of each, by name.
     """
     distinct = [arm.name for arm in plan.arms if arm.identical_to is None]
     distinct.sort(key=lambda name: name != plan.reference)

@@ -16,7 +16,6 @@ def sign_flip(per_seed: Sequence[float] | np.ndarray, *, seed: int = 0) -> float
     It asks of trainings on this very test set, and cannot be smaller than 2 / 2^seeds: five seeds never reach 0.05.
 
     Args:
-        per_seed: one difference a seed.
         seed: of the patterns drawn when there are more than 16 seeds; below that all are tried.
     """
     values = np.asarray(per_seed, dtype=float)

@@ -19,71 +19,42 @@ from .tuned import TunedArms
 
 @dataclass(frozen=True)
 class ArmResult:
-    """One arm as it was run.
+    """One arm as it was run."""
 
-    Attributes:
-        name: of the arm.
-        text: how it was written.
-        status: "finished"; "partly failed" if only some of its seeds finished; "failed" if none did.
-        seeds: that finished.
-        scores: one a finished seed, in the metric that is compared.
-        mean: of the scores; None without any.
-        runs: folder of every finished seed's run.
-        failures: reason of every seed that did not finish, by seed; -1 stands for all of them.
-        identical_to: an arm with the very same settings, whose runs these are.
-        stability: how often its trainings failed or diverged; None for one that cannot be built.
-    """
-
-    name: str
-    text: str
+    name: str  # of the arm
+    text: str  # how it was written
+    # "finished"; "partly failed" if only some of its seeds finished; "failed" if none did
     status: Literal["finished", "partly failed", "failed"]
-    seeds: tuple[int, ...]
-    scores: tuple[float, ...]
-    mean: float | None
-    runs: Mapping[int, Path]
-    failures: Mapping[int, str]
-    identical_to: str | None = None
-    stability: Stability | None = None
+    seeds: tuple[int, ...]  # that finished
+    scores: tuple[float, ...]  # one a finished seed, in the metric that is compared
+    mean: float | None  # of the scores; None without any
+    runs: Mapping[int, Path]  # folder of every finished seed's run
+    failures: Mapping[int, str]  # reason of every seed that did not finish, by seed; -1 stands for all of them
+    identical_to: str | None = None  # an arm with the very same settings, whose runs these are
+    stability: Stability | None = None  # how often its trainings failed or diverged; None for one that cannot be built
 
 
 @dataclass(frozen=True)
 class ClassDifference:
-    """How an arm does on one class, against the reference.
+    """How an arm does on one class, against the reference."""
 
-    Attributes:
-        name: of the class.
-        samples: of it.
-        reference: mean score of the reference.
-        arm: mean score of the arm.
-        difference: with its interval, for this class alone.
-        p_holm: its p-value, corrected for the number of classes.
-    """
-
-    name: str
-    samples: int
-    reference: float
-    arm: float
-    difference: Difference
-    p_holm: float
+    name: str  # of the class
+    samples: int  # of it
+    reference: float  # mean score of the reference
+    arm: float  # mean score of the arm
+    difference: Difference  # with its interval, for this class alone
+    p_holm: float  # its p-value, corrected for the number of classes
 
 
 @dataclass(frozen=True)
 class Disagreement:
-    """An image that one arm answers better than the reference, or worse.
+    """An image that one arm answers better than the reference, or worse."""
 
-    Attributes:
-        place: in the validation set.
-        name: of the image.
-        label: name of its class, or what else the right answer is.
-        reference: mean score of the reference's trainings: of right and wrong answers, the share that is right.
-        arm: mean score of the arm's trainings.
-    """
-
-    place: int
-    name: str
-    label: str
-    reference: float
-    arm: float
+    place: int  # in the validation set
+    name: str  # of the image
+    label: str  # name of its class, or what else the right answer is
+    reference: float  # mean score of the reference's trainings: of right and wrong answers, the share that is right
+    arm: float  # mean score of the arm's trainings
 
 
 @dataclass(frozen=True)

@@ -19,19 +19,13 @@ SHARED = {"once": 0.5, "seeds": 1.0, "cuts": 1.5}  # one training a fold, severa
 
 @dataclass(frozen=True)
 class Folds:
-    """How samples were cut.
+    """How samples were cut."""
 
-    Args:
-        count: folds of a cut.
-        fold: of every sample, P int64, where all trainings share one cut; None for several.
-        clusters: of every sample, P int64, where samples belong to groups; None where each stands for itself.
-        shared: what training sets that share samples add, see above, instead of what was measured.
-    """
-
-    count: int
-    fold: np.ndarray | None
+    count: int  # folds of a cut
+    fold: np.ndarray | None  # of every sample, P int64, where all trainings share one cut; None for several
+    # of every sample, P int64, where samples belong to groups; None where each stands for itself
     clusters: np.ndarray | None = None
-    shared: float | None = None
+    shared: float | None = None  # what training sets that share samples add, see above, instead of what was measured
 
     def inflation(self, *, seeds: int) -> float:
         """Return how many times the one that samples show their variance is, the training samples' included."""
@@ -57,7 +51,6 @@ def folded_spread(values: np.ndarray, folds: Folds) -> Spread:
 
     Args:
         values: differences or scores; row s is what the trainings of seed s said to all samples, each out of fold.
-        folds: how samples were cut.
     """
     S, P = values.shape
     if S == 1:

@@ -46,11 +46,7 @@ WAIT = 60.0  # seconds for another process to let go of a run
 
 
 class Folder:
-    """The folder of a comparison.
-
-    Args:
-        path: of the folder; need not be there yet.
-    """
+    """The folder of a comparison, which need not be there yet."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser()

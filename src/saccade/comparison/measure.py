@@ -31,10 +31,6 @@ SHOWN = 10  # images an arm, gains and losses each
 class Measure:
     """Compares arms with a reference.
 
-    Args:
-        arms: finished runs of each, by name.
-        question: what is asked.
-
     Attributes:
         metrics: what is known of the runs' numbers, by name.
         places: samples that every run answered; empty where seeds have samples of their own.
@@ -68,12 +64,7 @@ class Measure:
         return tuple(seed for seed in self.arms[reference].seeds if seed in self.arms[arm].seeds)
 
     def difference(self, reference: str, arm: str) -> Difference:
-        """Return how much an arm differs from the reference in what is asked.
-
-        Args:
-            reference: name of the arm compared with.
-            arm: name of the other.
-        """
+        """Return how much an arm differs from the reference in what is asked."""
         question, seeds = self.question, self.seeds(reference, arm)
         paired = question.paired and (question.fixed or len(seeds) >= (1 if question.folds else 2))
         if question.paired and not paired and self._by_sample(question.metric) is not None:
@@ -125,13 +116,7 @@ class Measure:
         return found
 
     def classes(self, reference: str, arm: str, names: tuple[str, ...]) -> tuple[ClassDifference, ...]:
-        """Return the differences class by class, the largest first; classes of one image are left out.
-
-        Args:
-            reference: name of the arm compared with.
-            arm: name of the other.
-            names: of the classes, by their number.
-        """
+        """Return the differences class by class, the largest first; classes of one image are left out."""
         seeds = self.seeds(reference, arm)
         least = 1 if self.question.fixed or self.question.folds else 2
         if self.groups is None or self.class_metric is None or len(seeds) < least:
@@ -158,13 +143,7 @@ class Measure:
         return tuple(sorted(rows, key=lambda row: -abs(row.difference.mean)))
 
     def disagreements(self, reference: str, arm: str, source: Source) -> tuple[Disagreement, ...]:
-        """Return the images on which the arms differ most, over all their trainings, gains first.
-
-        Args:
-            reference: name of the arm compared with.
-            arm: name of the other.
-            source: the validation images.
-        """
+        """Return the images on which the arms differ most, over all their trainings, gains first."""
         if not len(self.places) or self.sample_metric is None:
             return ()
         spec = self.metrics[self.sample_metric]
@@ -228,12 +207,7 @@ class Measure:
         return until, paired_scores(first, second, samples_fixed=self.same, **terms)
 
     def stability(self, arm: str, failed: int) -> Stability:
-        """Return how the trainings of an arm went.
-
-        Args:
-            arm: its name.
-            failed: trainings without a result.
-        """
+        """Return how the trainings of an arm went."""
         primary, runs = self.question.primary, self.arms[arm]
         scores = {seed: runs.score(primary, seed) for seed in runs.seeds}
         every = [one.score(primary, seed) for one in self.arms.values() for seed in one.seeds]

@@ -15,23 +15,14 @@ Seeds = Literal["random", "fixed"]  # "random" speaks about trainings to come, "
 
 
 class Terms(TypedDict, total=False):
-    """How every difference of this file is judged and shown.
+    """How every difference of this file is judged and shown."""
 
-    Attributes:
-        level: confidence of the interval; 0.95 if not given.
-        larger_is_better: False for errors and losses; it turns the verdict, never the sign of the difference.
-        margin: a difference too small to matter, for the verdict "no difference".
-        share: whether differences are in percentage points; where all scores are 0 or 1 if not given.
-        unit: of other differences.
-        folds: how samples were cut, where every score is out of fold.
-    """
-
-    level: float
-    larger_is_better: bool
-    margin: float | None
-    share: bool | None
-    unit: str
-    folds: Folds | None
+    level: float  # confidence of the interval; 0.95 if not given
+    larger_is_better: bool  # False for errors and losses; it turns the verdict, never the sign of the difference
+    margin: float | None  # a difference too small to matter, for the verdict "no difference"
+    share: bool | None  # whether differences are in percentage points; where all scores are 0 or 1 if not given
+    unit: str  # of other differences
+    folds: Folds | None  # how samples were cut, where every score is out of fold
 
 
 def paired_difference(a: Any, b: Any, *, seeds: Seeds = "random", **terms: Unpack[Terms]) -> Difference:
@@ -269,23 +260,14 @@ def summarize(
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times the first's cost the second costs, b / a.
+    """How many times the first's cost the second costs, b / a."""
 
-    Args:
-        ratio: the geometric mean of b / a; above 1 when b costs more.
-        low: lower end of the interval.
-        high: upper end of the interval.
-        p_value: two-sided, that the ratio is 1; below 1 - level exactly when the interval excludes 1.
-        level: confidence of the interval.
-        n_rounds: how many pairs were measured.
-    """
-
-    ratio: float
-    low: float
-    high: float
-    p_value: float
-    level: float
-    n_rounds: int
+    ratio: float  # the geometric mean of b / a; above 1 when b costs more
+    low: float  # lower end of the interval
+    high: float  # upper end of the interval
+    p_value: float  # two-sided, that the ratio is 1; below 1 - level exactly when the interval excludes 1
+    level: float  # confidence of the interval
+    n_rounds: int  # how many pairs were measured
 
 
 def ratio_interval(a: Any, b: Any, *, level: float = 0.95) -> Ratio:
@@ -321,8 +303,6 @@ def read_scores(a: Any, b: Any, *, one_seed: bool = False, same_seeds: bool = Tr
     """Return both arms' scores as float64, S, P, after checking them.
 
     Args:
-        a: scores of the first arm, seeds x images.
-        b: scores of the second arm.
         one_seed: whether a single seed is enough.
         same_seeds: whether both need the same number of seeds.
     """

@@ -42,33 +42,20 @@ class Note:
 
 @dataclass(frozen=True)
 class PlannedArm:
-    """One arm as it will be run.
+    """One arm as it will be run."""
 
-    Attributes:
-        name: of the arm.
-        text: how it was written.
-        changes: settings that differ from the reference: name to the reference's value and its own.
-        checks: what is held equal with the reference; empty for the reference itself.
-        identical_to: an earlier arm with the very same settings, whose runs it shares.
-        failed: why it cannot be run.
-        epochs: of its runs.
-        pace: how long they take; None if that is not known.
-        parameters: of its model.
-        macs: multiply-adds of one image.
-        notes: what building it had to say.
-    """
-
-    name: str
-    text: str
+    name: str  # of the arm
+    text: str  # how it was written
+    # settings that differ from the reference: name to the reference's value and its own
     changes: Mapping[str, tuple[Any, Any]]
-    checks: tuple[Check, ...] = ()
-    identical_to: str | None = None
-    failed: str | None = None
-    epochs: int = 0
-    pace: Pace | None = None
-    parameters: int | None = None
-    macs: int | None = None
-    notes: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()  # what is held equal with the reference; empty for the reference itself
+    identical_to: str | None = None  # an earlier arm with the very same settings, whose runs it shares
+    failed: str | None = None  # why it cannot be run
+    epochs: int = 0  # of its runs
+    pace: Pace | None = None  # how long they take; None if that is not known
+    parameters: int | None = None  # of its model
+    macs: int | None = None  # multiply-adds of one image
+    notes: tuple[str, ...] = ()  # what building it had to say
 
     def check(self, what: str) -> Check:
         """Return the check of one thing, such as "order of the images"."""
@@ -189,7 +176,6 @@ def estimate_detectable(
 
     Args:
         metric: that runs are judged by; only of a share of right answers this can be said before any run.
-        seeds: of each arm.
         samples: to validate on.
         arms: compared with the reference.
         look: at results with these seeds; see `spent`.

@@ -40,25 +40,15 @@ FIRST_COMPILED, NEXT_COMPILED = 45.0, 10.0  # seconds to compile an arm, and eac
 
 @dataclass(frozen=True)
 class Ready:
-    """A plan with its runs.
+    """A plan with its runs."""
 
-    Attributes:
-        plan: what was found.
-        jobs: every run of every distinct arm, seed by seed, so that a stop leaves whole pairs.
-        outputs: names of the classes, or of what else the models answer with.
-        validation: the images that the first seed validates on.
-        question: what is asked of the runs.
-        notes: for the result.
-        tuned: how the arms' settings were found, if they were sought.
-    """
-
-    plan: Plan
-    jobs: tuple[Job, ...]
-    outputs: tuple[str, ...]
-    validation: Source
-    question: Question
-    notes: tuple[Note, ...] = ()
-    tuned: TunedArms | None = None
+    plan: Plan  # what was found
+    jobs: tuple[Job, ...]  # every run of every distinct arm, seed by seed, so that a stop leaves whole pairs
+    outputs: tuple[str, ...]  # names of the classes, or of what else the models answer with
+    validation: Source  # the images that the first seed validates on
+    question: Question  # what is asked of the runs
+    notes: tuple[Note, ...] = ()  # for the result
+    tuned: TunedArms | None = None  # how the arms' settings were found, if they were sought
     cut: Cut | None = None
 
     def finished(self, name: str) -> dict[int, Path]:
@@ -83,11 +73,7 @@ class Ready:
 
 
 class Planner:
-    """Makes the plan of what is asked.
-
-    Args:
-        request: what is asked.
-    """
+    """Makes the plan of what is asked."""
 
     def __init__(self, request: Request) -> None:
         self.begun = time.monotonic() if request.since is None else request.since
@@ -120,11 +106,7 @@ class Planner:
         return None if budget is None else self.begun + budget - AFTERWARDS
 
     def plan(self, *, keep: bool) -> Ready:
-        """Make the plan.
-
-        Args:
-            keep: write down in the folder what was asked and decided.
-        """
+        """Make the plan; `keep` writes down in the folder what was asked and decided."""
         before = self.folder.claim(self.request.record, overwrite=self.request.overwrite)
         kept = self.folder.record() or {}  # also where another comparison gives way to this one
         _, data = self.cache.open(self.configs[self.reference])

@@ -72,11 +72,7 @@ def visible_gpus() -> list[str]:
 
 
 class Worker:
-    """A process at a place, begun when there is something to do and kept while all goes well.
-
-    Args:
-        slot: the place.
-    """
+    """A process at a place, begun when there is something to do and kept while all goes well."""
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
@@ -84,13 +80,7 @@ class Worker:
         self.answer = self.log = Path()
 
     def begin(self, asked: Mapping[str, Any], *, answer: Path, log: Path) -> None:
-        """Give it something to do.
-
-        Args:
-            asked: as `saccade.comparison.worker` takes it.
-            answer: the file that it answers by.
-            log: of what it says.
-        """
+        """Give it something to do, as `saccade.comparison.worker` takes it; it answers and logs by these files."""
         self.answer, self.log = answer, log
         log.parent.mkdir(parents=True, exist_ok=True)
         answer.unlink(missing_ok=True)
@@ -192,13 +182,7 @@ def stop_all(workers: Sequence[Worker]) -> None:
 
 
 def time_probe(config: TrainConfig, crew: Crew, folder: Path) -> Pace:
-    """Time a few steps of a run where it will run.
-
-    Args:
-        config: of the run.
-        crew: that will run it; the first one is asked.
-        folder: for what the process says.
-    """
+    """Time a few steps of a run where it will run, by the first of the crew."""
     if not crew.workers:
         return probe(config)
     worker = crew.workers[0]

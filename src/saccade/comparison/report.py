@@ -42,12 +42,7 @@ Records = Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]
 
 
 def write_report(result: Comparison, source: Source | None = None) -> Path:
-    """Write report.html into a comparison's folder.
-
-    Args:
-        result: of the comparison; its runs are read for their curves.
-        source: the validation images; None to show none.
-    """
+    """Write report.html into a comparison's folder; without a source it shows no images."""
     file = result.path / "report.html"
     write_text(file, render_report(result, source=source, records=read_records(result), request=read_request(result)))
     return file
@@ -60,14 +55,7 @@ def render_report(
     records: Records | None = None,
     request: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the page; what is not given is left out.
-
-    Args:
-        result: of the comparison.
-        source: the validation images.
-        records: what each run measured, by arm and seed.
-        request: what was asked.
-    """
+    """Return the page; what is not given is left out."""
     found: dict[tuple[str, str], list[Block]] = {
         ("intervals", "The differences"): differences(result),
         ("curves", "Learning curves"): curves(result, records or {}),
@@ -220,12 +208,7 @@ def gain_by_cost(result: Comparison) -> list[Block]:
 
 
 def disagreeing(result: Comparison, source: Source | None) -> list[Block]:
-    """Return the images on which arms disagree.
-
-    Args:
-        result: of the comparison.
-        source: the validation images; None where they cannot be had, and names alone are shown.
-    """
+    """Return the images on which arms disagree; their names alone without a source."""
     blocks: list[Block] = []
     for table, found in disagreements(result, IMAGES):
         items = []
@@ -257,12 +240,7 @@ def _read(source: Source, one: Disagreement) -> np.ndarray | None:
 
 
 def repeat(result: Comparison, request: Mapping[str, Any] | None) -> list[Block]:
-    """Return how to repeat the comparison, and all its numbers.
-
-    Args:
-        result: of the comparison.
-        request: what was asked, as comparison.json holds it; None if that cannot be read.
-    """
+    """Return how to repeat the comparison, and all its numbers."""
     blocks: list[Block] = []
     if request is not None:
         blocks += [Text("From the folder it was started in, into a new folder:")]

@@ -128,39 +128,21 @@ class Request:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of the runs, with what the task measures.
+    """What is asked of the runs, with what the task measures."""
 
-    Attributes:
-        metric: one of the task's, or any number that runs end with.
-        larger_is_better: whether more of it is better.
-        primary: name of the metric that runs are judged by.
-        metrics: what the task measures, by name.
-        margin: a difference too small to matter.
-        fixed: whether these very trainings are meant, not others.
-        paired: whether runs of one seed belong together.
-        level: confidence of the intervals.
-        folds: how samples were cut, where each was validated on in a fold.
-    """
-
-    metric: str
-    larger_is_better: bool
-    primary: str
-    metrics: Mapping[str, MetricSpec] = field(default_factory=dict)
-    margin: float | None = None
-    fixed: bool = False
-    paired: bool = True
-    level: float = 0.95
-    folds: Folds | None = None
+    metric: str  # one of the task's, or any number that runs end with
+    larger_is_better: bool  # whether more of it is better
+    primary: str  # name of the metric that runs are judged by
+    metrics: Mapping[str, MetricSpec] = field(default_factory=dict)  # what the task measures, by name
+    margin: float | None = None  # a difference too small to matter
+    fixed: bool = False  # whether these very trainings are meant, not others
+    paired: bool = True  # whether runs of one seed belong together
+    level: float = 0.95  # confidence of the intervals
+    folds: Folds | None = None  # how samples were cut, where each was validated on in a fold
 
 
 def ask(request: Request, metrics: Sequence[MetricSpec], primary: str) -> Question:
-    """Return a question after checking which way its metric is better.
-
-    Args:
-        request: what a user asks.
-        metrics: what the task measures.
-        primary: name of the one that runs are judged by.
-    """
+    """Return a question after checking which way its metric is better."""
     known = {one.name: one for one in metrics}
     metric = primary if request.metric is None else request.metric
     spec, larger = find_metric(known, metric), request.larger_is_better

@@ -29,11 +29,7 @@ class Comparison(Findings):
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
 
     def to_markdown(self, *, plan: bool = False) -> str:
-        """Return what a reader wants to know first, then the rest.
-
-        Args:
-            plan: end with the plan, which `compare` prints before it begins.
-        """
+        """Return what a reader wants to know first, then the rest, and with `plan` what was planned."""
         lines = "\n".join(f"- **{name}**: {verdict}" for name, verdict in self._verdicts())
         notes = "\n".join(f"- {note}" for note in self.notes)
         parts = [f"# {title(self)}", lines, *([notes] if notes else []), f"{about(self)}."]

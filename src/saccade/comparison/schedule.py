@@ -46,10 +46,8 @@ class Watch:
     """A bar over all runs, with those under way and when it will be over; a line for each that ended.
 
     Args:
-        total: runs to do.
         seconds: all of it is expected to take; None if nobody knows.
         metric: that runs are judged by, shown of each that finished; None shows none.
-        quiet: say nothing.
     """
 
     def __init__(
@@ -165,7 +163,6 @@ def run_jobs(
     Args:
         jobs: in the order in which they are begun.
         crew: who runs them; nobody is this process.
-        watch: shows what happens.
         until: when the time is over, on the monotonic clock; None for never.
     """
     clock = Clock(jobs, until, len(crew.workers))

@@ -36,41 +36,23 @@ class SampleSet:
 
 @dataclass(frozen=True)
 class ArmSnapshot:
-    """What a run stands on before its first step.
+    """What a run stands on before its first step."""
 
-    Attributes:
-        config: resolved settings.
-        train: the training images, after `data.train_limit`.
-        val: the validation images.
-        order: which image comes when, one tensor an epoch, N int64; empty for streams.
-        copies: which copy of the image that is, alike.
-        keys: what its augmentation is drawn from, alike.
-        batch_size: images of a step.
-        steps: of an epoch.
-        weights: first values of the model's tensors: name to shape and checksum.
-        extra: the same for what the task adds to the model.
-        parameters: of the model.
-        macs: multiply-adds of one image through the model; None where they cannot be counted.
-        metrics: what its answers are judged by.
-        primary: name of the one that counts.
-        notes: what building it had to say.
-    """
-
-    config: TrainConfig
-    train: SampleSet
-    val: SampleSet
-    order: tuple[Tensor, ...]
-    copies: tuple[Tensor, ...]
-    keys: tuple[Tensor, ...]
-    batch_size: int
-    steps: int
-    weights: dict[str, tuple[tuple[int, ...], str]]
-    extra: dict[str, tuple[tuple[int, ...], str]]
-    parameters: int
-    macs: int | None
-    metrics: tuple[MetricSpec, ...]
-    primary: str
-    notes: tuple[str, ...]
+    config: TrainConfig  # resolved settings
+    train: SampleSet  # the training images, after `data.train_limit`
+    val: SampleSet  # the validation images
+    order: tuple[Tensor, ...]  # which image comes when, one tensor an epoch, N int64; empty for streams
+    copies: tuple[Tensor, ...]  # which copy of the image that is, alike
+    keys: tuple[Tensor, ...]  # what its augmentation is drawn from, alike
+    batch_size: int  # images of a step
+    steps: int  # of an epoch
+    weights: dict[str, tuple[tuple[int, ...], str]]  # first values of the model's tensors: name to shape and checksum
+    extra: dict[str, tuple[tuple[int, ...], str]]  # the same for what the task adds to the model
+    parameters: int  # of the model
+    macs: int | None  # multiply-adds of one image through the model; None where they cannot be counted
+    metrics: tuple[MetricSpec, ...]  # what its answers are judged by
+    primary: str  # name of the one that counts
+    notes: tuple[str, ...]  # what building it had to say
 
 
 class DataCache:
@@ -98,13 +80,7 @@ class DataCache:
 
 
 def inspect_arm(config: TrainConfig, cache: DataCache, device: torch.device) -> ArmSnapshot:
-    """Build what a run of these settings would begin with, on the CPU, and describe it.
-
-    Args:
-        config: of the run, with its seed.
-        cache: opens the samples.
-        device: that the run is meant for.
-    """
+    """Build what a run of these settings would begin with, on the CPU, and describe it."""
     choice, data = cache.open(config)
     resolved, spec = resolve(config, choice, data, device)
     # Nothing is decoded or resized for a look: one validation image is enough, and images stay where they are.
@@ -179,17 +155,11 @@ def _describe(tensor: Tensor) -> tuple[tuple[int, ...], str]:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a comparison holds equal, or does not.
+    """One thing that a comparison holds equal, or does not."""
 
-    Attributes:
-        what: the thing.
-        equal: whether it is the same in both arms.
-        detail: what is the same, or why it is not.
-    """
-
-    what: str
-    equal: bool
-    detail: str
+    what: str  # the thing
+    equal: bool  # whether it is the same in both arms
+    detail: str  # what is the same, or why it is not
 
     def __str__(self) -> str:
         return f"{self.what}: {'equal' if self.equal else 'differs'}{', ' if self.detail else ''}{self.detail}"

@@ -26,11 +26,7 @@ POINTS = 0.03  # by which the ResNet, trained for a tenth of the epochs, is to b
 
 
 def warn_of_losses(runs: Mapping[str, Mapping[int, Path]]) -> list[Note]:
-    """Return a note on every arm whose loss was still falling steeply when its runs ended.
-
-    Args:
-        runs: finished ones, by arm and seed.
-    """
+    """Return a note on every arm whose loss was still falling steeply when its runs ended."""
     notes = []
     for name, found in runs.items():
         falls = [fall for path in found.values() if (fall := late_fall(Run(path).metrics())) is not None]
@@ -55,12 +51,7 @@ def late_fall(records: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def warn_of_chance(scores: Mapping[str, float | None], metric: MetricSpec | None) -> list[Note]:
-    """Return a note on every arm that is hardly better than answering without looking.
-
-    Args:
-        scores: mean of each arm.
-        metric: that they are of.
-    """
+    """Return a note on every arm that is hardly better than answering without looking."""
     if metric is None or metric.chance is None or not metric.share or not metric.larger_is_better:
         return []
     least = metric.chance + NEAR * (1 - metric.chance)
@@ -81,7 +72,6 @@ class Probes:
 
     Args:
         folder: of the comparison; probes that ended are kept there.
-        cache: opens the samples.
         until: when to stop, on the monotonic clock; None for never.
     """
 
@@ -91,13 +81,7 @@ class Probes:
     def warn(
         self, configs: Mapping[str, TrainConfig], scores: Mapping[str, float | None], *, tuned: bool
     ) -> list[Note]:
-        """Return notes on arms that another rate, or a small ResNet, shows to be badly trained.
-
-        Args:
-            configs: of the distinct arms.
-            scores: mean of each, in the metric that runs are judged by.
-            tuned: whether their rates were sought.
-        """
+        """Return notes on arms that another rate, or a small ResNet, shows to be badly trained."""
         long = {name: config for name, config in configs.items() if config.schedule.epochs >= LONG}
         usual = {
             name: config

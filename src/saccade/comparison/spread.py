@@ -16,22 +16,14 @@ NODES = 400  # points of the distribution of the seeds' mean square in a power c
 
 @dataclass(frozen=True)
 class Spread:
-    """The variance of a mean difference, split by where it comes from; fields are numbers or arrays of one shape.
+    """The variance of a mean difference, split by where it comes from; fields are numbers or arrays of one shape."""
 
-    Args:
-        seed: variance from trainings, what a training does to single images included.
-        seed_df: degrees of freedom `seed` was estimated with.
-        sample: variance from the choice of test images, beyond what `seed` holds.
-        sample_df: degrees of freedom `sample` was estimated with.
-        fixed: variance if these very trainings were all that mattered; a sound interval is not much narrower.
-        arms: share of `seed` and degrees of freedom of each arm, where the arms have seeds of their own.
-    """
-
-    seed: Any
-    seed_df: Any
-    sample: Any
-    sample_df: Any
-    fixed: Any
+    seed: Any  # variance from trainings, what a training does to single images included
+    seed_df: Any  # degrees of freedom `seed` was estimated with
+    sample: Any  # variance from the choice of test images, beyond what `seed` holds
+    sample_df: Any  # degrees of freedom `sample` was estimated with
+    fixed: Any  # variance if these very trainings were all that mattered; a sound interval is not much narrower
+    # share of `seed` and degrees of freedom of each arm, where the arms have seeds of their own
     arms: tuple[tuple[Any, Any], ...] = ()
 
     @property
@@ -142,21 +134,13 @@ def _power(difference: float, half_widths: np.ndarray, deviation: float) -> floa
 
 @dataclass(frozen=True)
 class MeanSquares:
-    """Mean squares of scores over seeds and images; fields have the leading shape of the scores.
+    """Mean squares of scores over seeds and images; fields have the leading shape of the scores."""
 
-    Args:
-        mean: the grand mean.
-        seed: mean square between seeds; its expectation is images x var(training) + var(rest).
-        sample: mean square between images; its expectation is seeds x var(image) + var(rest).
-        rest: mean square of what neither explains; its expectation is var(rest).
-        sample_df: what the spread between images is known with, fewer where few images differ at all.
-    """
-
-    mean: Any
-    seed: Any
-    sample: Any
-    rest: Any
-    sample_df: Any
+    mean: Any  # the grand mean
+    seed: Any  # mean square between seeds; its expectation is images x var(training) + var(rest)
+    sample: Any  # mean square between images; its expectation is seeds x var(image) + var(rest)
+    rest: Any  # mean square of what neither explains; its expectation is var(rest)
+    sample_df: Any  # what the spread between images is known with, fewer where few images differ at all
 
 
 def mean_squares(scores: np.ndarray) -> MeanSquares:

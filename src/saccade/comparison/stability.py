@@ -15,21 +15,13 @@ LEARNED = 0.1  # share of what trainings mostly learn, below which one has not l
 
 @dataclass(frozen=True)
 class Stability:
-    """How the trainings of an arm went.
+    """How the trainings of an arm went."""
 
-    Attributes:
-        tried: trainings that ended, finished or not.
-        failed: of them, without a result.
-        diverged: seeds that finished and answer hardly better than chance, or whose loss rose.
-        low: lower end of the interval of the share that fails, at the level of the comparison.
-        high: its upper end.
-    """
-
-    tried: int
-    failed: int
-    diverged: tuple[int, ...] = ()
-    low: float = 0.0
-    high: float = 1.0
+    tried: int  # trainings that ended, finished or not
+    failed: int  # of them, without a result
+    diverged: tuple[int, ...] = ()  # seeds that finished and answer hardly better than chance, or whose loss rose
+    low: float = 0.0  # lower end of the interval of the share that fails, at the level of the comparison
+    high: float = 1.0  # its upper end
 
     @classmethod
     def count(cls, finished: int, failed: int, diverged: Sequence[int] = (), *, level: float = 0.95) -> "Stability":
@@ -53,11 +45,8 @@ def find_diverged(
     """Return the seeds of an arm whose training finished and came to nothing.
 
     Args:
-        scores: of its trainings in the metric that runs are judged by.
-        losses: of their epochs in training.
         usual: what trainings of all arms mostly score.
         metric: that runs are judged by; where nobody knows its chance, a loss that ended above its beginning tells.
-        samples: that were scored.
     """
     found = {seed for seed, row in losses.items() if len(row) > 1 and row[0] > 0 and not row[-1] < 2 * row[0]}
     if metric is not None and metric.chance is not None and usual is not None:
@@ -83,9 +72,6 @@ def weigh(
     as its interval allows and the reference as seldom, or the other way round where that would turn it.
 
     Args:
-        judged: over the trainings that finished.
-        arm: how the arm's trainings went.
-        reference: how the reference's went.
         worth: what a training of the arm, and of the reference, loses by failing, in the direction that is better;
             None where a failed training has no worth that anybody knows.
     """

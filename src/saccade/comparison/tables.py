@@ -167,12 +167,7 @@ def _class_table(rows: Sequence[ClassDifference], caption: str, folded: str = ""
 
 
 def disagreements(result: Findings, most: int) -> list[tuple[Table, list[Disagreement]]]:
-    """Return the images on which arms differ most, gains and losses of each arm apart, with what they are.
-
-    Args:
-        result: of the comparison.
-        most: images of a table.
-    """
+    """Return the images on which arms differ most, gains and losses of each arm apart, with what they are."""
     right = result.sample_metric in result.binary
     ways = ("is right more often", "is right less often") if right else ("is better", "is worse")
     found = []

@@ -25,33 +25,20 @@ from .snapshot import DataCache
 
 @dataclass(frozen=True)
 class TunedArms:
-    """What tuning the arms found.
+    """What tuning the arms found."""
 
-    Attributes:
-        axes: what was tried.
-        rungs: the rounds.
-        attempts: every trial.
-        values: of the candidate that each arm got.
-        settings: the same by dotted name, laid over the arm's.
-        own: arms whose settings differ from those that are best on average.
-        edges: setting whose best value is at the end of what was tried, with which end, by arm.
-        metric: that trials were judged by.
-        seconds: that each arm was given.
-        trained_on: samples of a trial.
-        judged_on: others of the training samples.
-    """
-
-    axes: tuple[Axis, ...]
-    rungs: tuple[Rung, ...]
-    attempts: tuple[Attempt, ...]
-    values: Mapping[str, Mapping[str, Any]]
-    settings: Mapping[str, Mapping[str, Any]]
-    own: tuple[str, ...]
+    axes: tuple[Axis, ...]  # what was tried
+    rungs: tuple[Rung, ...]  # the rounds
+    attempts: tuple[Attempt, ...]  # every trial
+    values: Mapping[str, Mapping[str, Any]]  # of the candidate that each arm got
+    settings: Mapping[str, Mapping[str, Any]]  # the same by dotted name, laid over the arm's
+    own: tuple[str, ...]  # arms whose settings differ from those that are best on average
+    # setting whose best value is at the end of what was tried, with which end, by arm
     edges: Mapping[str, Mapping[str, str]]
-    metric: MetricSpec
-    seconds: float
-    trained_on: int | None
-    judged_on: int
+    metric: MetricSpec  # that trials were judged by
+    seconds: float  # that each arm was given
+    trained_on: int | None  # samples of a trial
+    judged_on: int  # others of the training samples
 
 
 def tune_arms(
@@ -69,15 +56,10 @@ def tune_arms(
     """Tune arms together; trials that ended in the folder before are not trained again.
 
     Args:
-        configs: of every distinct arm.
         fixed: settings that are each arm's own, which no candidate changes.
-        cache: opens the samples.
-        store: the folder of the trials.
         reference: the arm whose settings the candidates lie around.
         seconds: for each arm.
         again: whether this was done before: then only what was tried counts, so that the same settings are found.
-        device: to train on.
-        say: called with what happens.
     """
     until = time.monotonic() + seconds * len(configs)
     subjects = []

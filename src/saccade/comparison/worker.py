@@ -46,13 +46,7 @@ class Outcome:
 
 
 def train_run(config: TrainConfig, path: Path, cache: DataCache | None = None) -> Outcome:
-    """Train a run, or resume it; one that is finished is left alone.
-
-    Args:
-        config: with the seed.
-        path: of the run's folder.
-        cache: of samples that runs before it opened.
-    """
+    """Train a run, or resume it; one that is finished is left alone."""
     try:
         with hold(path.with_name(f".{path.name}.lock")):
             if not is_finished(path):
@@ -89,12 +83,7 @@ def _train(config: TrainConfig, path: Path, cache: DataCache) -> None:
 
 
 def probe(config: TrainConfig, cache: DataCache | None = None) -> Pace:
-    """Time a few steps and some validation images of a run, without keeping anything.
-
-    Args:
-        config: of the run.
-        cache: of samples that runs before it opened.
-    """
+    """Time a few steps and some validation images of a run, without keeping anything."""
     begun = time.monotonic()
     choice, data = (cache or DataCache()).open(config)
     pace = measure_pace(config, choice, data, local_device(config.engine.device))

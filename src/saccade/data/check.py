@@ -28,19 +28,12 @@ CHUNK = 32
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong with an image.
+    """Something wrong with an image."""
 
-    Args:
-        kind: one of KINDS.
-        name: the image.
-        reason: what is wrong, in plain words.
-        serious: whether it spoils training or its result; otherwise it is worth a look.
-    """
-
-    kind: str
-    name: str
-    reason: str
-    serious: bool
+    kind: str  # one of KINDS
+    name: str  # the image
+    reason: str  # what is wrong, in plain words
+    serious: bool  # whether it spoils training or its result; otherwise it is worth a look
 
 
 @dataclass(frozen=True)
@@ -102,13 +95,7 @@ def check_data(spec: str = "", **options: Any) -> DataReport:
 
 @dataclass(frozen=True)
 class LookedThrough:
-    """A set whose images have all been looked at.
-
-    Args:
-        report: what was found.
-        splits: its samples.
-        looks: at each of them.
-    """
+    """A set whose images have all been looked at."""
 
     report: DataReport
     splits: dict[str, Source]

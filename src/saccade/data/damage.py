@@ -16,13 +16,7 @@ MORE = b"\xa5\x3c\x96\x69" * 16  # entropy-coded data of no meaning, without mar
 
 
 def find_damage(file: BinaryIO, image: Image.Image, *, at_least: int | None = None) -> tuple[str, str] | None:
-    """Say in plain words, and in one, what is wrong with the file of a decoded image; None if nothing is known to be.
-
-    Args:
-        file: that the image was read from.
-        image: as it was decoded.
-        at_least: as the image was drafted.
-    """
+    """Say in plain words, and in one, what is wrong with the file of a decoded image; None if nothing is known."""
     if image.format == "PNG":
         return (
             None if _png_sums_hold(file) else ("the file is damaged (the checksum of its pixels is wrong)", "damaged")

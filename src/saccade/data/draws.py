@@ -63,20 +63,12 @@ class Order:
     Each epoch is a new permutation. What does not fill a batch is left to other epochs, unless the whole set is smaller
     than a batch. Repeated images come as several copies in the same batch, each with a number of its own and none
     beside another, and an epoch stays as long as without.
-
-    Args:
-        length: images in the set.
-        batch_size: over all processes.
-        seed: of the run.
-        repeats: copies of an image in an epoch.
-        rank: of this process.
-        world: how many processes share a batch.
     """
 
     length: int
-    batch_size: int
+    batch_size: int  # over all processes
     seed: int
-    repeats: int = 1
+    repeats: int = 1  # copies of an image in an epoch
     rank: int = 0
     world: int = 1
 

@@ -71,8 +71,6 @@ class ResidentFeed(Feed):
 
     Args:
         columns: parts of all samples by name, N, ..., on the device.
-        order: of the batches.
-        expand: makes of a batch what is trained on.
     """
 
     order: Order

@@ -19,28 +19,15 @@ LEFT_OUT = "left_out.csv"  # in the copy: what was left out, and why
 
 @dataclass(frozen=True)
 class Fixed:
-    """A clean copy.
+    """A clean copy."""
 
-    Args:
-        path: what `saccade train` takes: the folder, or the list in it.
-        kept: how many samples it has.
-        left_out: names of those it lacks, and why.
-    """
-
-    path: Path
-    kept: int
-    left_out: tuple[tuple[str, str], ...]
+    path: Path  # what `saccade train` takes: the folder, or the list in it
+    kept: int  # how many samples it has
+    left_out: tuple[tuple[str, str], ...]  # names of those it lacks, and why
 
 
 def write_clean(found: LookedThrough, spec: str, out: Path, columns: Mapping[str, str] | None = None) -> Fixed:
-    """Copy what is sound of a set of files into a folder that is not there yet; nothing is left half-written.
-
-    Args:
-        found: the set, looked at.
-        spec: its folder or list.
-        out: the new folder.
-        columns: of a list, which are read as what.
-    """
+    """Copy what is sound of a set of files into a folder that is not there yet; nothing is left half-written."""
     source, sources = Path(spec).expanduser(), list(found.splits.values())
     is_list = source.is_file() and source.suffix.lower() in (".csv", ".tsv", ".parquet")
     plain = all(isinstance(one, FileSource) for one in sources)

@@ -17,7 +17,6 @@ def choose_folds(source: Source, groups: Sequence[str] | None, *, folds: int, se
     Args:
         source: the samples; their strata are spread evenly.
         groups: of each sample, such as patients.
-        folds: how many parts.
         seed: of what is dealt out first.
     """
     names = groups if groups is not None else [source.held_by(index) for index in range(len(source))]
@@ -45,15 +44,7 @@ def choose_folds(source: Source, groups: Sequence[str] | None, *, folds: int, se
 def fold_notes(
     source: Source, chosen: np.ndarray, groups: Sequence[str] | None, *, fold: int, unused: Source | None
 ) -> list[str]:
-    """Return what the log should say about a fold.
-
-    Args:
-        source: all samples that are cut.
-        chosen: the fold of each.
-        groups: of each, if they have any.
-        fold: that is validated on.
-        unused: the set's own validation samples.
-    """
+    """Return what the log should say about a fold."""
     folds = int(chosen.max()) + 1
     together = f" in {len(set(groups))} groups, each whole," if groups is not None else ""
     count = int((chosen == fold).sum())

@@ -34,21 +34,14 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True)
 class Framing:
-    """How an image of any size becomes a square one.
+    """How an image of any size becomes a square one."""
 
-    Args:
-        img_size: side of the square.
-        config: the random crops of training; None takes the middle.
-        shorter: side the shorter one is brought to before the middle is taken, where that leaves enough pixels.
-        channels: 3, or 1 to make images grey.
-        fit: show all of an image, the rest of the square grey, and say nothing of it in a mask.
-    """
-
-    img_size: int
-    config: AugmentConfig | None = None
+    img_size: int  # side of the square
+    config: AugmentConfig | None = None  # the random crops of training; None takes the middle
+    # side the shorter one is brought to before the middle is taken, where that leaves enough pixels
     shorter: int | None = None
-    channels: int = 3
-    fit: bool = False
+    channels: int = 3  # 3, or 1 to make images grey
+    fit: bool = False  # show all of an image, the rest of the square grey, and say nothing of it in a mask
 
     @property
     def least(self) -> int:
@@ -119,11 +112,7 @@ class Framing:
 
 @dataclass(frozen=True)
 class ImageEncoder:
-    """Samples with an image: framed, with what the target has of `mask` and `boxes` by the same frame.
-
-    Args:
-        framing: of the images.
-    """
+    """Samples with an image: framed, with what the target has of `mask` and `boxes` by the same frame."""
 
     framing: Framing
 

@@ -23,17 +23,11 @@ OUTSIDE = -1  # of a mask, where it shows nothing
 
 @dataclass(frozen=True)
 class Shift:
-    """Samples moved by whole pixels, mirrored at the edges, and flipped from left to right.
+    """Samples moved by whole pixels, mirrored at the edges, and flipped from left to right."""
 
-    Args:
-        down: rows that a sample's first one is taken from below, B int64.
-        right: likewise for columns, after the flip.
-        flipped: which samples are flipped, B bool.
-    """
-
-    down: Tensor
-    right: Tensor
-    flipped: Tensor
+    down: Tensor  # rows that a sample's first one is taken from below, B int64
+    right: Tensor  # likewise for columns, after the flip
+    flipped: Tensor  # which samples are flipped, B bool
 
     @classmethod
     def draw(cls, draws: Tensor, *, pad: int, flip: float) -> "Shift":
@@ -71,25 +65,15 @@ class Shift:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where the pixels of a batch come from.
+    """Where the pixels of a batch come from."""
 
-    Args:
-        shift: whole pixels, first; None for none.
-        moves: matrices from the output's square, -1 to 1, to the input's, B or 1, 3, 3.
-        crop: likewise, of the random crop alone.
-        later: likewise, of what is done to the images afterwards; masks and boxes move by both at once.
-        turned: whether `moves` may move some samples, the others kept as they are.
-        resampled: whether every sample is resampled, whatever its move.
-        side: of the output, in pixels.
-    """
-
-    shift: Shift | None
-    moves: Tensor
-    crop: Tensor
-    later: Tensor | None
-    turned: bool
-    resampled: bool
-    side: int
+    shift: Shift | None  # whole pixels, first; None for none
+    moves: Tensor  # matrices from the output's square, -1 to 1, to the input's, B or 1, 3, 3
+    crop: Tensor  # likewise, of the random crop alone
+    later: Tensor | None  # likewise, of what is done to the images afterwards; masks and boxes move by both at once
+    turned: bool  # whether `moves` may move some samples, the others kept as they are
+    resampled: bool  # whether every sample is resampled, whatever its move
+    side: int  # of the output, in pixels
 
     @classmethod
     def draw(
@@ -106,7 +90,6 @@ class Geometry:
 
         Args:
             draws: of the samples, B, PURPOSES.
-            config: what is done to them.
             width: of the samples, in pixels.
             side: of what is made of them.
             operations: of RandAugment, some of which move.
@@ -172,7 +155,6 @@ class Geometry:
         Args:
             boxes: left, top, right and bottom in pixels of the input; of no area where there is no box.
             size: height and width of the input.
-            cut: whether to cut them.
         """
         height, width = size
         if self.shift is not None:

@@ -26,13 +26,9 @@ class KeptFeed(ResidentFeed):
     A batch is the same as if its files were read for it, those instead of unreadable ones included.
 
     Args:
-        source: the samples.
-        order: of the batches.
         expand: makes of a batch what is trained on.
         encode: makes of a sample what is kept, always of one shape.
         size: bytes of all that, for the note.
-        device: where they are kept.
-        threads: that read.
         bad_limit: share of the set at which unreadable samples stop training.
     """
 
@@ -109,9 +105,7 @@ class Kept(Source):
     What does not fit and what cannot be read is read again whenever it is asked for.
 
     Args:
-        source: the images.
         limit: bytes they may take.
-        threads: that read.
     """
 
     def __init__(self, source: Source, *, limit: float, threads: int) -> None:

@@ -92,12 +92,7 @@ Rows = tuple[list[str], list[str | None], tuple[str, str], tuple[str, ...]]
 
 
 def name_rows(path: Path, columns: dict[str, list[str]]) -> Rows:
-    """Return of every row the image's name and whether it trains or validates; what a list calls both, and remarks.
-
-    Args:
-        path: of the list.
-        columns: under the names they are read by.
-    """
+    """Return of every row the image's name and whether it trains or validates; what a list calls both, and remarks."""
     everything = Table(path, columns, np.ones(len(next(iter(columns.values()), [])), dtype=bool))
     listed = everything.find(PATHS)
     if listed is None:

@@ -36,11 +36,8 @@ class FileFeed(Feed):
     """Batches of a source, read by worker processes.
 
     Args:
-        source: the samples.
-        order: of the batches.
         expand: the part of the augmentation that is done on batches.
         encode: the part that is done on each sample.
-        device: where the batches go.
         workers: processes that read; 0 reads in this one.
         bad_limit: share of the set at which unreadable images stop training.
         threads: that read where no other process does.
@@ -88,17 +85,12 @@ class StreamFeed(Feed):
     """Batches of a stream, each worker reading a part of it.
 
     Args:
-        stream: the samples.
         steps: batches of an epoch; a stream that ends before begins again.
         batch_size: of this process.
-        seed: of the run.
         expand: the part of the augmentation that is done on batches.
         encode: the part that is done on each sample.
-        device: where the batches go.
         workers: processes that read; 0 reads in this one.
         bad_limit: share of the images read at which unreadable ones stop training.
-        rank: of this process.
-        world: how many processes there are.
     """
 
     def __init__(

@@ -36,7 +36,6 @@ class Data:
     """Samples to train with and samples to validate on.
 
     Args:
-        train: the training samples.
         val: the validation samples, of the same outputs.
         name: what to call the set in a report.
         notes: plain remarks for the log.
@@ -72,13 +71,7 @@ class Data:
 
 
 def open_configured(config: DataConfig, read_targets: ReadTargets = read_classes, *, task: str | None = None) -> Data:
-    """Open the samples that a run's settings name, with the same ones held out as in that run.
-
-    Args:
-        config: where they are.
-        read_targets: what the task makes of a table's columns.
-        task: that they are for, where it is known.
-    """
+    """Open the samples that a run's settings name, with the same ones held out as in that run."""
     return open_data(
         config.path,
         val=config.val,

@@ -40,19 +40,12 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Step:
-    """One operation of each image.
+    """One operation of each image."""
 
-    Args:
-        operation: its place in OPERATIONS, or NONE, B int64.
-        level: how strong, from 0 to 1, B.
-        sign: to which side, -1 or 1, B.
-        cubic: whether an image that is moved is resampled bicubically, not bilinearly, B bool.
-    """
-
-    operation: Tensor
-    level: Tensor
-    sign: Tensor
-    cubic: Tensor
+    operation: Tensor  # its place in OPERATIONS, or NONE, B int64
+    level: Tensor  # how strong, from 0 to 1, B
+    sign: Tensor  # to which side, -1 or 1, B
+    cubic: Tensor  # whether an image that is moved is resampled bicubically, not bilinearly, B bool
 
     @classmethod
     def draw(cls, keys: Tensor, number: int, config: AugmentConfig) -> "Step":
@@ -80,12 +73,7 @@ class Step:
         )
 
     def __call__(self, images: Tensor, fill: Tensor) -> Tensor:
-        """Return the images after their operation.
-
-        Args:
-            images: bytes in floats, B, C, S, S.
-            fill: what lies outside of them, C, 1, 1.
-        """
+        """Return images, bytes in floats B, C, S, S, after their operation; `fill`, C, 1, 1, lies outside of them."""
         operation, factor = self.operation, (1 + 0.9 * self.level * self.sign).clamp(min=0.1)
         images = change(images, self._among("AutoContrast", "Brightness"), tabulate, operation, self.level, factor)
         images = change(images, self._among("Equalize", "Equalize"), equalize, operation)

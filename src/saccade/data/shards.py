@@ -45,8 +45,6 @@ class ShardStream(Stream):
     Samples are shuffled twice: shards by seed and epoch, and samples inside a buffer.
 
     Args:
-        shards: the tar files.
-        classes: names of the classes.
         buffer: how many undecoded samples a reader holds to shuffle them.
         without: keys of samples to leave out, sorted, int64.
         length: how many samples there are, if it is known.
@@ -141,11 +139,8 @@ class ShardSource(Source):
     """Images of tar shards by index, from a list of where each lies.
 
     Args:
-        shards: the tar files.
-        names: names of the images.
         places: shard, offset and size of each, N, 3 int64.
         labels: class indices, N.
-        classes: names of the classes.
     """
 
     def __init__(

@@ -305,10 +305,7 @@ class Stream(Samples):
         """Yield one reader's part of an epoch, in an order that is a function of the arguments alone.
 
         Args:
-            seed: of the run.
             epoch: counted from 0.
-            rank: of this process.
-            world: how many processes there are.
             worker: of this process, counted from 0.
             workers: how many workers each process has, at least 1.
             skip: how many to pass over, bad ones included, without decoding them.

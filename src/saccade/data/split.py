@@ -73,8 +73,6 @@ def held_out_notes(held: np.ndarray, alone: Sequence[str], *, share: float, seed
     Args:
         held: which samples are held out, N bool.
         alone: outputs of which there is one sample.
-        share: that was asked for.
-        seed: of the choice.
     """
     note = f"{held.sum()} of {len(held)} samples are held out for validation (share {share:g}, seed {seed})"
     return (note, *([f"classes with one sample, which stays in training: {abbreviate(alone)}"] if alone else []))

@@ -21,19 +21,12 @@ ROLES = ("image", "label", "labels", "numbers", "mask", "split")  # that columns
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of a list.
-
-    Args:
-        path: of the file.
-        columns: texts by the column's name, as many in each.
-        train: rows of the training part, of which the outputs are those that can be learned, N bool.
-        parts: what the file calls the training part and the validation part.
-    """
+    """Columns of a list."""
 
     path: Path
-    columns: dict[str, list[str]]
-    train: np.ndarray
-    parts: tuple[str, str] = ("train", "val")
+    columns: dict[str, list[str]]  # texts by the column's name, as many in each
+    train: np.ndarray  # rows of the training part, of which the outputs are those that can be learned, N bool
+    parts: tuple[str, str] = ("train", "val")  # what the file calls the training part and the validation part
 
     def __len__(self) -> int:
         return len(self.train)
@@ -101,8 +94,6 @@ def rename_columns(path: Path, columns: dict[str, list[str]], roles: Mapping[str
     """Return a list's columns under the names they are to be read by; one that has such a name already gives way.
 
     Args:
-        path: of the list, for errors.
-        columns: texts by the column's name.
         roles: names of columns by what they are to be read as, as in {"image": "name", "label": "breed"}; several
             columns of labels or numbers, "edema|fracture", are all that is learned.
     """

@@ -59,9 +59,6 @@ def shard_entries(
     """Yield the samples of one shard; one without image or label, and the rest of a damaged shard, as BadSample.
 
     Args:
-        path: of the tar file.
-        shard: its number.
-        classes: names of the classes.
         usual: asked for what the others are like when a part is lost, to tell how many samples that is.
     """
     lookup = {name: index for index, name in enumerate(classes)}

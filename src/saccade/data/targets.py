@@ -17,15 +17,10 @@ MOST_CLASSES = 1_000_000  # a larger label is no class, and a name for each belo
 
 @dataclass(frozen=True)
 class Counts:
-    """How many training samples there are, where that is known.
+    """How many training samples there are, where that is known."""
 
-    Args:
-        outputs: samples that speak of each output.
-        samples: all of them.
-    """
-
-    outputs: Tensor | None = None
-    samples: int | None = None
+    outputs: Tensor | None = None  # samples that speak of each output
+    samples: int | None = None  # all of them
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,6 @@ class Targets:
         """Write what a clean copy says of its samples; yield names and reasons of what it lacks.
 
         Args:
-            folder: the copy, with the images in it.
             part: "train" or "val".
             samples: number, name in the copy, and height and width of each that is kept.
         """
@@ -141,9 +135,6 @@ class ClassTargets(Targets):
         """Return labels as targets, or say what is wrong with them.
 
         Args:
-            labels: class indices.
-            classes: their names.
-            count: how many samples there are.
             where: what an error calls the set.
         """
         return cls(check_labels(labels, count=count, classes=classes, where=where), tuple(classes))
@@ -203,12 +194,7 @@ def check_labels(labels: np.ndarray, *, count: int, classes: Sequence[str], wher
 
 
 def numbered_classes(highest: int, *, where: str) -> tuple[str, ...]:
-    """Return names of classes that are counted from 0.
-
-    Args:
-        highest: the greatest label.
-        where: what an error calls the set.
-    """
+    """Return names of classes that are counted from 0."""
     if highest >= MOST_CLASSES:
         raise ValueError(
             f"{where} has the label {highest}; classes are counted from 0, and there are at most {MOST_CLASSES}. "
@@ -221,8 +207,6 @@ def renumber(own: Sequence[str], outputs: Sequence[str], *, used: np.ndarray) ->
     """Return the places of classes in another list of them, which has all that are used; -1 for one it has not.
 
     Args:
-        own: names of the classes.
-        outputs: names in the other list.
         used: places of the classes that samples have.
     """
     new = {name: place for place, name in enumerate(outputs)}

@@ -19,12 +19,9 @@ class Validation:
     """The validation samples of one process.
 
     Args:
-        source: the samples.
         encode: makes of a sample what a batch holds.
         framing: of the images, by which those in memory are resized where their side differs; None reads these like
             files.
-        batch_size: of the batches.
-        device: where the batches go.
         workers: processes that read files.
         keep: hold the encoded samples in memory once they were read.
         rank: of this process, which takes every world-th sample.

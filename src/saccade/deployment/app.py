@@ -46,23 +46,14 @@ Views = Annotated[str | None, Query(max_length=400, description="keys of views, 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a server behaves.
+    """How a server behaves."""
 
-    Args:
-        batch_size: images that share a forward pass at most.
-        wait_ms: milliseconds an image waits for others at most.
-        queue: images that may wait for a model.
-        token: what a client must send; None lets everyone in.
-        hosts: names the server answers to; None for all.
-        limits: of uploads.
-    """
-
-    batch_size: int = 32
-    wait_ms: float = 5.0
-    queue: int = 256
-    token: str | None = None
-    hosts: Sequence[str] | None = None
-    limits: Limits = field(default_factory=Limits)
+    batch_size: int = 32  # images that share a forward pass at most
+    wait_ms: float = 5.0  # milliseconds an image waits for others at most
+    queue: int = 256  # images that may wait for a model
+    token: str | None = None  # what a client must send; None lets everyone in
+    hosts: Sequence[str] | None = None  # names the server answers to; None for all
+    limits: Limits = field(default_factory=Limits)  # of uploads
 
 
 class Served:
@@ -70,9 +61,6 @@ class Served:
 
     Args:
         name: to call it by; no other has it.
-        predictor: answers.
-        settings: of the queue.
-        metrics: counts batches.
         explainer: explains; None where the model cannot be.
     """
 
@@ -114,13 +102,7 @@ class Served:
 
 
 class ServerState:
-    """What the handlers share.
-
-    Args:
-        predictors: the models, with what explains each, or None.
-        settings: of the server.
-        runs: to browse.
-    """
+    """What the handlers share."""
 
     def __init__(
         self, predictors: Sequence[tuple[Predictor, Explainer | None]], *, settings: Settings, runs: RunIndex
@@ -196,8 +178,6 @@ def create_app(
 
     Args:
         predictors: the models, with what explains each, or None.
-        settings: of the server.
-        runs: to browse.
     """
     state = ServerState(predictors, settings=settings or Settings(), runs=runs or RunIndex())
 

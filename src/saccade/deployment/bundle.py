@@ -31,42 +31,25 @@ class ExportError(ValueError):
 
 @dataclass(frozen=True)
 class Bundle:
-    """What is needed beside a graph to ask it.
+    """What is needed beside a graph to ask it."""
 
-    Args:
-        name: of the model.
-        outputs: names of what it answers with, in their order: classes, labels, columns of numbers.
-        img_size: side of the square images it was made for.
-        channels: of the images, RGB or grey.
-        mean: of each channel, 0 to 1; subtracted inside the graph.
-        std: of each channel; divided by inside the graph.
-        shorter: what an image's shorter side is brought to before its middle is taken; None takes all of it.
-        any_size: whether the graph takes other sizes than `img_size`.
-        raw: whether the graph frames images itself; those of earlier versions take them framed.
-        interpolation: by which an image is resized before it is given.
-        precision: float32, float16 or int8.
-        parameters: how many the model has.
-        plugins: what is attached to it.
-        versions: of what wrote it.
-        task: name of the task it answers.
-        extra: what the task needs besides to read the raw answers: thresholds, the scale of numbers.
-    """
-
-    name: str
-    outputs: tuple[str, ...]
-    img_size: int
-    channels: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    name: str  # of the model
+    outputs: tuple[str, ...]  # names of what it answers with, in their order: classes, labels, columns of numbers
+    img_size: int  # side of the square images it was made for
+    channels: int  # of the images, RGB or grey
+    mean: tuple[float, ...]  # of each channel, 0 to 1; subtracted inside the graph
+    std: tuple[float, ...]  # of each channel; divided by inside the graph
+    # what an image's shorter side is brought to before its middle is taken; None takes all of it
     shorter: int | None = None
-    any_size: bool = False
-    raw: bool = False
-    interpolation: str = "bicubic"
-    precision: str = "float32"
-    parameters: int = 0
-    plugins: tuple[str, ...] = ()
-    versions: tuple[tuple[str, str], ...] = ()
-    task: str = InputSpec.task
+    any_size: bool = False  # whether the graph takes other sizes than `img_size`
+    raw: bool = False  # whether the graph frames images itself; those of earlier versions take them framed
+    interpolation: str = "bicubic"  # by which an image is resized before it is given
+    precision: str = "float32"  # float32, float16 or int8
+    parameters: int = 0  # how many the model has
+    plugins: tuple[str, ...] = ()  # what is attached to it
+    versions: tuple[tuple[str, str], ...] = ()  # of what wrote it
+    task: str = InputSpec.task  # name of the task it answers
+    # what the task needs besides to read the raw answers: thresholds, the scale of numbers
     extra: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -192,7 +175,6 @@ def safe_onnx_bytes(path: Path, *, framed: bool = False) -> tuple[bytes, Bundle]
     """Return a file's bytes and what it says of itself, after refusing what saccade did not write.
 
     Args:
-        path: of the file.
         framed: leave the graph's own framing out, for images that come framed.
 
     A graph may name other files to take weights from; none written here does, and one that does is refused, so that

@@ -24,7 +24,6 @@ class Explainer:
     Args:
         target: what is explained, as `saccade.explain` takes it; opened apart from what answers, since listening to a
             model while others use it would mix their images up.
-        device: where.
         function: `saccade.explain`, or what stands in for it.
     """
 

@@ -30,7 +30,6 @@ class WithPreprocessing(nn.Module):
 
     Args:
         model: maps normalised images to what its task reads.
-        spec: what goes in and comes out.
         dtype: the model's precision.
     """
 
@@ -65,12 +64,7 @@ class WithPreprocessing(nn.Module):
 
 
 class WithTokens(WithPreprocessing):
-    """A model that reads texts, perhaps with an image, and its task; the tokenizer stays outside.
-
-    Args:
-        model: takes rows of tokens by name.
-        spec: what goes in and comes out.
-    """
+    """A model that reads texts, perhaps with an image, and its task; the tokenizer stays outside."""
 
     def __init__(self, model: nn.Module, spec: InputSpec) -> None:
         super().__init__(model, spec)
@@ -132,13 +126,7 @@ def trace(wrapped: WithPreprocessing) -> ExportedProgram:
 
 
 def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
-    """Write a graph as one ONNX file, the description in its metadata.
-
-    Args:
-        program: of `trace`.
-        path: of the file.
-        bundle: the description.
-    """
+    """Write a graph as one ONNX file, the description in its metadata."""
     try:
         from onnxscript import optimizer
     except ImportError as error:
@@ -179,13 +167,7 @@ def write_onnx(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
 
 
 def write_program(program: ExportedProgram, path: Path, bundle: Bundle) -> None:
-    """Write a graph as a torch.export package, the description as JSON among its extra files.
-
-    Args:
-        program: of `trace`.
-        path: of the file.
-        bundle: the description.
-    """
+    """Write a graph as a torch.export package, the description as JSON among its extra files."""
     draft = path.with_name(f"{path.name}.pt2")  # the writer insists on the ending
     with quietly():
         torch.export.save(program, str(draft), extra_files={Path(MEMBER).name: bundle.to_json()})

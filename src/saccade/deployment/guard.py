@@ -41,8 +41,6 @@ class Guard:
     socket that holds unread bytes resets the connection, and the client loses the answer.
 
     Args:
-        app: what is behind the door.
-        metrics: counts.
         paths: what is counted by its own name.
         free: paths that need no token: the page itself, which asks for it, and the signs of life.
         token: what `Authorization: Bearer` must bring; None lets everyone in.
@@ -123,12 +121,7 @@ class Guard:
 
 
 class _Body:
-    """The body of a request, and whether all of it was read.
-
-    Args:
-        scope: of the request.
-        receive: brings the body.
-    """
+    """The body of a request, and whether all of it was read."""
 
     def __init__(self, scope: Message, receive: Receive) -> None:
         headers = dict(scope["headers"])

@@ -25,17 +25,11 @@ AT_ONCE = 32  # images asked together
 
 @dataclass(frozen=True)
 class Score:
-    """What a model reached.
+    """What a model reached."""
 
-    Args:
-        metric: in which.
-        value: on all images.
-        each: of every image, N, where the value is their mean; else None.
-    """
-
-    metric: MetricSpec
-    value: float
-    each: np.ndarray | None
+    metric: MetricSpec  # in which
+    value: float  # on all images
+    each: np.ndarray | None  # of every image, N, where the value is their mean; else None
 
 
 @dataclass(frozen=True)
@@ -57,13 +51,7 @@ def primary_metric(spec: InputSpec) -> MetricSpec:
 
 
 def measure(raw: Raw, evidence: Evidence, spec: InputSpec) -> Score | None:
-    """Return what raw answers reach; None where the images' targets are not known, or the result is no number.
-
-    Args:
-        raw: gives raw answers to images.
-        evidence: the images and their targets.
-        spec: of the model, whose task reads the answers.
-    """
+    """Return what raw answers reach; None where the images' targets are not known, or the result is no number."""
     if evidence.targets is None:
         return None
     metric, task = primary_metric(spec), find_task(spec.task).build(nn.Identity(), spec)
@@ -212,13 +200,7 @@ class Judge:
         return None if self.measured is None else self.measured.value
 
     def measure(self, form: str, path: Path, bundle: Bundle) -> ExportedFile:
-        """Return what was measured of a file, or raise if it must not be kept.
-
-        Args:
-            form: onnx or pt2.
-            path: of the file.
-            bundle: what it says of itself.
-        """
+        """Return what was measured of a file, or raise if it must not be kept."""
         whole = OnnxPredictor(path, framed=False) if form == "onnx" else ProgramPredictor(path, trust=True)
         parity = self._parity(form, whole.outputs, bundle)
         opened = OnnxPredictor(path) if form == "onnx" else whole

@@ -10,27 +10,18 @@ MEBIBYTE = 1024 * 1024
 
 @dataclass(frozen=True)
 class Limits:
-    """What is let in.
+    """What is let in."""
 
-    Args:
-        max_bytes: of one upload.
-        max_pixels: of one image; a larger one is refused from its header, before memory is taken for it.
-        upload_seconds: from the first to the last byte of an upload.
-        min_rate: bytes a second that an upload brings on average, once it has been under way for `slow_seconds`.
-        slow_seconds: that an upload may be slower.
-        memory: bytes of all uploads that are held at once.
-        large_pixels: images with more are decoded on a lane of their own, so that small ones need not wait.
-        large_waiting: of these, how many may wait.
-    """
-
-    max_bytes: int = 16 * MEBIBYTE
-    max_pixels: int = 40_000_000
-    upload_seconds: float = 15.0
+    max_bytes: int = 16 * MEBIBYTE  # of one upload
+    max_pixels: int = 40_000_000  # of one image; a larger one is refused from its header, before memory is taken for it
+    upload_seconds: float = 15.0  # from the first to the last byte of an upload
+    # bytes a second that an upload brings on average, once it has been under way for `slow_seconds`
     min_rate: float = 2048.0
-    slow_seconds: float = 2.0
-    memory: int = 256 * MEBIBYTE
+    slow_seconds: float = 2.0  # that an upload may be slower
+    memory: int = 256 * MEBIBYTE  # bytes of all uploads that are held at once
+    # images with more are decoded on a lane of their own, so that small ones need not wait
     large_pixels: int = 4_000_000
-    large_waiting: int = 16
+    large_waiting: int = 16  # of these, how many may wait
 
     def __post_init__(self) -> None:
         for name in ("max_bytes", "max_pixels", "upload_seconds", "min_rate"):
@@ -72,11 +63,7 @@ class Room:
 
 
 class Uploads:
-    """The memory of all uploads. Where it is full the slowest one being sent gives way: who is quick gets through.
-
-    Args:
-        limits: what is let in.
-    """
+    """The memory of all uploads. Where it is full the slowest one being sent gives way: who is quick gets through."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -96,13 +83,7 @@ class Uploads:
             del self._rooms[room]
 
     async def read(self, chunks: AsyncIterable[bytes], room: Room, *, announced: str | None) -> bytes:
-        """Return a body, or refuse it as soon as it is too large or too slow.
-
-        Args:
-            chunks: of the body, as they come.
-            room: taken for it.
-            announced: its Content-Length.
-        """
+        """Return a body, or refuse it as soon as it is too large or too slow."""
         if announced is not None and announced.isascii() and announced.isdigit():
             self._check(int(announced[:20]))
         body = bytearray()

@@ -48,13 +48,7 @@ class Prediction:
 
 
 class Predictions(Iterator[Prediction]):
-    """Predictions one after another, made as they are asked for.
-
-    Args:
-        stream: makes them.
-        task: what is answered.
-        spec: of the model.
-    """
+    """Predictions one after another, made as they are asked for."""
 
     def __init__(self, stream: Generator[Prediction, None, None], task: type[Task], spec: InputSpec) -> None:
         self.stream, self.task, self.spec = stream, task, spec

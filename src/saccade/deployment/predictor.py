@@ -170,7 +170,6 @@ class ProgramPredictor(Predictor):
     """A torch.export package written by `saccade export`; to open one is to run it, so it has to be trusted.
 
     Args:
-        path: of the .pt2 file.
         device: where it runs; a package runs where it was exported, on the CPU.
         trust: that the file comes from who it should.
     """

@@ -24,9 +24,6 @@ def write_int8(source: Path, path: Path, bundle: Bundle, calibration: Tensor) ->
     there, since processors without 8-bit dot products add pairs of products in 16.
 
     Args:
-        source: the float32 file.
-        path: of the new one.
-        bundle: the new one's description.
         calibration: training images, framed, uint8 N, C, S, S.
     """
     import onnx

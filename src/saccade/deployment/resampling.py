@@ -20,7 +20,6 @@ def frame(image: Tensor, spec: InputSpec) -> Tensor:
 
     Args:
         image: RGB; or grey, of a model that takes grey.
-        spec: how images are framed.
     """
     size = spec.img_size
     height, width = (torch.scalar_tensor(side, dtype=torch.float64) for side in image.shape[-2:])

@@ -129,12 +129,7 @@ def make_server(app: "FastAPI") -> "uvicorn.Server":
 
 
 def run_server(app: "FastAPI", listener: socket.socket) -> None:
-    """Serve on a socket until SIGTERM or SIGINT.
-
-    Args:
-        app: the application.
-        listener: bound already.
-    """
+    """Serve on a bound socket until SIGTERM or SIGINT."""
     server = make_server(app)
 
     def stop(*_: Any) -> None:

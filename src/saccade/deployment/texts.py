@@ -28,11 +28,7 @@ Read = tuple[str, Tensor | None, np.ndarray | None, tuple[int, int], str | None]
 
 
 class TextReader:
-    """Finds texts and makes tokens of them; what is wrong with one is an answer, not an error.
-
-    Args:
-        spec: of the model.
-    """
+    """Finds texts and makes tokens of them; what is wrong with one is an answer, not an error."""
 
     def __init__(self, spec: InputSpec) -> None:
         self.spec, self.kind = spec, find_task(spec.task)
@@ -107,12 +103,7 @@ Question = tuple[str, Path, str]  # name, image, question
 
 
 class QuestionReader:
-    """Finds questions and makes tensors of them and their images; what is wrong with one is an answer, not an error.
-
-    Args:
-        spec: of the model.
-        max_pixels: a larger image is bad.
-    """
+    """Finds questions and makes tensors of them and their images; what is wrong with one is an answer, not an error."""
 
     def __init__(self, spec: InputSpec, *, max_pixels: int) -> None:
         self.spec, self.kind, self.max_pixels = spec, find_task(spec.task), max_pixels

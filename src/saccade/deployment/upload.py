@@ -34,15 +34,10 @@ class EncodedImage(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """What a request brought.
+    """What a request brought."""
 
-    Args:
-        image: the image; None where a text was sent.
-        fields: the other fields of the form, by name.
-    """
-
-    image: EncodedImage | None
-    fields: dict[str, str] = field(default_factory=dict)
+    image: EncodedImage | None  # the image; None where a text was sent
+    fields: dict[str, str] = field(default_factory=dict)  # the other fields of the form, by name
 
 
 class _Part:
@@ -106,12 +101,7 @@ def check_type(content_type: str) -> str:
 
 
 def read_form(body: bytes, content_type: str) -> Form:
-    """Take a body apart.
-
-    Args:
-        body: whole.
-        content_type: its type with its options.
-    """
+    """Take a body apart."""
     if check_type(content_type) != "multipart/form-data":
         return Form(EncodedImage(body, "the image"))
     image: EncodedImage | None = None
@@ -181,11 +171,7 @@ def _text(data: bytes | bytearray) -> str:
 
 
 class Decoder:
-    """Decodes images in threads beside the event loop, the large ones on a lane of their own.
-
-    Args:
-        limits: pixels of an image, and how many large ones may wait.
-    """
+    """Decodes images in threads beside the event loop, the large ones on a lane of their own."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits

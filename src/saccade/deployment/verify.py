@@ -49,19 +49,12 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Parity:
-    """How far the raw answers of an exported model are from the eager one's.
+    """How far the raw answers of an exported model are from the eager one's."""
 
-    Args:
-        difference: the largest absolute one of an output.
-        scale: the largest absolute eager output.
-        same: share of the images with the same answer.
-        sizes: that were compared, height and width.
-    """
-
-    difference: float
-    scale: float
-    same: float
-    sizes: tuple[tuple[int, int], ...]
+    difference: float  # the largest absolute one of an output
+    scale: float  # the largest absolute eager output
+    same: float  # share of the images with the same answer
+    sizes: tuple[tuple[int, int], ...]  # that were compared, height and width
 
     def within(self, tolerance: float) -> bool:
         """Whether the difference is allowed; large numbers are rounded more coarsely, so their size counts."""
@@ -74,8 +67,6 @@ def gather(
     """Find real images: those named, else the run's validation images, else the embedded ones.
 
     Args:
-        target: what is exported, perhaps a run.
-        spec: what goes into it and comes out of it.
         data: a set of samples, as `saccade train` takes it; its validation samples are used.
         val: that set's validation samples, if it has none of its own.
         limit: at most so many, spread over the set.

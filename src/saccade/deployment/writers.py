@@ -42,9 +42,6 @@ class CsvWriter:
     names as they are.
 
     Args:
-        file: to write to.
-        task: what is answered.
-        spec: of the model.
         top: how many parts of an answer there are columns for, where there are many.
     """
 
@@ -69,12 +66,7 @@ def _cell(value: str | float) -> str:
 
 
 class JsonWriter:
-    """One JSON object a line: {"name", and what the task says of an answer} or {"name", "problem"}.
-
-    Args:
-        file: to write to.
-        task: what is answered.
-    """
+    """One JSON object a line: {"name", and what the task says of an answer} or {"name", "problem"}."""
 
     def __init__(self, file: TextIO, task: type[Task]) -> None:
         self.file, self.task = file, task
@@ -95,7 +87,6 @@ class CocoWriter:
     Objects are written as they come, and `finish` adds the rest.
 
     Args:
-        file: to write to.
         outputs: names of the classes; their ids count from 1.
     """
 
@@ -150,7 +141,6 @@ class DrawWriter(_PngFolder):
 
     Args:
         folder: to write to; made if it is not there.
-        task: what is answered.
     """
 
     def __init__(self, folder: str | Path, task: type[Task]) -> None:
@@ -201,7 +191,6 @@ def draw(pixels: np.ndarray, answer: Answer, *, side: int = 640) -> Image.Image:
 
     Args:
         pixels: H, W, 3 uint8.
-        answer: what is drawn.
         side: the longer side is brought to at most this.
     """
     image = Image.fromarray(pixels)
@@ -272,17 +261,11 @@ def output(path: Path | None) -> Iterator[TextIO]:
 
 @dataclass
 class Tally:
-    """How many files were asked about, and how many of them could not be read.
-
-    Args:
-        asked: files.
-        bad: of them.
-        path: where the answers are written; None for standard output.
-    """
+    """How many files were asked about, and how many of them could not be read."""
 
     asked: int = 0
     bad: int = 0
-    path: Path | None = None
+    path: Path | None = None  # where the answers are written; None for standard output
 
     @property
     def ok(self) -> bool:
@@ -342,12 +325,7 @@ def write_predictions(
 
 
 def check_output(out: str | Path | None, *, form: str | None = None) -> tuple[str, Path | None]:
-    """Return the form answers are written in and the file they go to, None for standard output.
-
-    Args:
-        out: what was named.
-        form: what was asked for; by the file's ending if not given.
-    """
+    """Return the form of answers, by the ending if none is named, and their file, None for standard output."""
     if form is not None and form not in (*FORMS.values(), "coco"):
         raise ValueError(f"form={form!r} was given; there are {', '.join(dict.fromkeys(FORMS.values()))}, coco")
     if out is None or str(out) == "-":

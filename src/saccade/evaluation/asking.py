@@ -65,11 +65,8 @@ class FramedImages:
     """Samples in one framing, batch by batch, with the rng_keys that their draws are functions of.
 
     Args:
-        source: the samples.
         model: one of those that see them so.
         batch_size: of the batches; no draw depends on it.
-        workers: processes that read files.
-        seed: of the evaluation.
     """
 
     def __init__(self, source: Source, model: EvaluatedModel, *, batch_size: int, workers: int, seed: int) -> None:
@@ -116,14 +113,8 @@ def ask_all(
     """Ask every model about every sample under every condition, and let its judge take the answers.
 
     Args:
-        judges: one a model.
-        source: the samples.
         robust: occlude and corrupt the images as well.
         attacked: and attack them.
-        batch_size: samples at a time.
-        workers: processes that read files.
-        seed: of all draws.
-        bars: shows how far it is.
 
     Returns:
         The places of the samples that could be read, and why others could not.

@@ -56,19 +56,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Resampled:
-    """A number of all images and of every resample of them.
+    """A number of all images and of every resample of them."""
 
-    Args:
-        value: over all images.
-        drawn: over each resample, R.
-        scores: of each image, N, where the number is their mean and each is a share.
-        counted: whether these are 1 for a right answer and 0 for a wrong one.
-    """
-
-    value: float
-    drawn: np.ndarray
-    scores: np.ndarray | None = None
-    counted: bool = False
+    value: float  # over all images
+    drawn: np.ndarray  # over each resample, R
+    scores: np.ndarray | None = None  # of each image, N, where the number is their mean and each is a share
+    counted: bool = False  # whether these are 1 for a right answer and 0 for a wrong one
 
     def estimate(self) -> Estimate:
         """Return the number with its interval."""
@@ -108,10 +101,6 @@ def resample_means(
 
     Args:
         columns: by name, of each image, N.
-        statistics: by name.
-        count: images.
-        seed: the same one gives the same resamples.
-        resamples: how many.
         shares: names of means of shares.
         counted: names of means that count right answers.
     """
@@ -143,14 +132,7 @@ def fewer(count: int, resamples: int, *, condition: bool = False) -> int:
 def resample(
     count: int, statistics: Mapping[str, Statistic], *, seed: int, resamples: int = RESAMPLES
 ) -> dict[str, np.ndarray]:
-    """Return each statistic's values over resampled images.
-
-    Args:
-        count: images.
-        statistics: see `Statistic`.
-        seed: the same one gives the same resamples.
-        resamples: how many.
-    """
+    """Return each statistic's values over resampled images."""
     parts: dict[str, list[np.ndarray]] = {name: [] for name in statistics}
     for weights in _weights(count, seed=seed, resamples=resamples):
         for name, statistic in statistics.items():
@@ -162,8 +144,6 @@ def estimate(value: float, resampled: np.ndarray, scores: np.ndarray | None = No
     """Return a value with the percentiles of its resampled values.
 
     Args:
-        value: over all images.
-        resampled: what `resample` returned.
         scores: 0 or 1 an image if the value is their mean: where they all agree, resampling can say nothing, and
             Wilson's interval is given.
     """
@@ -197,12 +177,7 @@ def _weights(count: int, *, seed: int, resamples: int) -> Iterator[np.ndarray]:
 
 
 def statistic_of(spec: MetricSpec, columns: Mapping[str, np.ndarray]) -> Statistic:
-    """Return a metric that is no mean over images as a statistic.
-
-    Args:
-        spec: of the metric.
-        columns: records of the images by column, N, ...
-    """
+    """Return a metric that is no mean over images as a statistic."""
     if spec.by_group:
         return group_mean(columns[spec.column], columns[GROUP])
     records = columns[spec.column]

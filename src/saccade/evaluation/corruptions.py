@@ -21,27 +21,16 @@ Change = Callable[[np.ndarray, float, Rng], np.ndarray]  # H, W, C from 0 to 1, 
 
 @dataclass(frozen=True)
 class Corruption:
-    """One way to spoil an image.
+    """One way to spoil an image."""
 
-    Args:
-        name: a word.
-        kind: noise, blur, light or file.
-        unit: what the strength is.
-        small: strengths of severity 1 to 5 at a side of 32 pixels.
-        large: the same at 224 pixels.
-        change: does it.
-        length: the strength is in pixels and grows with sides beyond 224.
-        colour: does nothing to grey images.
-    """
-
-    name: str
-    kind: str
-    unit: str
-    small: tuple[float, ...]
-    large: tuple[float, ...]
-    change: Change
-    length: bool = False
-    colour: bool = False
+    name: str  # a word
+    kind: str  # noise, blur, light or file
+    unit: str  # what the strength is
+    small: tuple[float, ...]  # strengths of severity 1 to 5 at a side of 32 pixels
+    large: tuple[float, ...]  # the same at 224 pixels
+    change: Change  # does it
+    length: bool = False  # the strength is in pixels and grows with sides beyond 224
+    colour: bool = False  # does nothing to grey images
 
     def strength(self, severity: int, side: int) -> float:
         """Return the strength of a severity for an image's side."""
@@ -58,7 +47,6 @@ def corrupt(image: np.ndarray, name: str, severity: int, *, rng_key: int) -> np.
 
     Args:
         image: uint8 H, W, C.
-        name: of a corruption.
         severity: 1 to 5.
         rng_key: what the draws are a function of, with name and severity: stands for the seed and the image.
     """

@@ -24,9 +24,6 @@ CLEAN = "clean"
 class Judge:
     """Measures one model, of any task; a task with more to say derives its own.
 
-    Args:
-        model: the model.
-
     Attributes:
         evenly: how a limited number of samples is chosen, in words.
         attackable: whether there are attacks, which need to know what a wrong answer is.
@@ -92,7 +89,6 @@ class Judge:
 
         Args:
             key: of the condition; `CLEAN` for none.
-            batch: with targets and places.
             images: of the batch under that condition, uint8 B, C, H, W; None where samples have none.
         """
         if key not in self.metrics:

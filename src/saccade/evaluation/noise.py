@@ -14,19 +14,12 @@ Change = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # H, W, C from
 
 @dataclass(frozen=True)
 class Perturbation:
-    """One way to spoil an image a little.
+    """One way to spoil an image a little."""
 
-    Args:
-        name: among the metrics.
-        title: in words.
-        change: does it.
-        drawn: whether it is drawn, so that it is repeated.
-    """
-
-    name: str
-    title: str
-    change: Change
-    drawn: bool = True
+    name: str  # among the metrics
+    title: str  # in words
+    change: Change  # does it
+    drawn: bool = True  # whether it is drawn, so that it is repeated
 
     @property
     def repeats(self) -> int:

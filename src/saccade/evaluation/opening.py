@@ -25,21 +25,13 @@ class EvaluationError(ValueError):
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """A model under evaluation.
+    """A model under evaluation."""
 
-    Args:
-        name: what it is called in the result; no two are the same.
-        target: what it was opened by.
-        loaded: the model.
-        task: around the model, with the options of its run.
-        asked_as: the task with its options, as it is written in settings.
-    """
-
-    name: str
-    target: str
+    name: str  # what it is called in the result; no two are the same
+    target: str  # what it was opened by
     loaded: LoadedModel
-    task: Task
-    asked_as: str
+    task: Task  # around the model, with the options of its run
+    asked_as: str  # the task with its options, as it is written in settings
 
     @property
     def spec(self) -> InputSpec:
@@ -56,12 +48,7 @@ class EvaluatedModel:
         return self._finite(self.task({"image": self.loaded.normalize(images)})["output"].float())
 
     def answer(self, batch: Batch, images: Tensor | None) -> tuple[dict[str, Tensor], Batch]:
-        """Return what the model says to images in the place of a batch's own, and that batch as it was asked.
-
-        Args:
-            batch: as it was read.
-            images: in the place of its own; None for samples that have none.
-        """
+        """Return what the model says to images in the place of a batch's own, and that batch as it was asked."""
         device = self.loaded.device
         asked = {name: part if name == "place" else part.to(device) for name, part in batch.items() if name != "image"}
         if images is not None:
@@ -78,21 +65,13 @@ class EvaluatedModel:
 
 @dataclass(frozen=True)
 class EvaluatedSet:
-    """The samples every model is asked about.
+    """The samples every model is asked about."""
 
-    Args:
-        source: the whole set.
-        name: of the set.
-        fingerprint: of the set.
-        notes: remarks for the reader.
-        places: of those asked about in the set; None for all.
-    """
-
-    source: Source
+    source: Source  # the whole set
     name: str
     fingerprint: str
-    notes: tuple[str, ...]
-    places: np.ndarray | None = None
+    notes: tuple[str, ...]  # remarks for the reader
+    places: np.ndarray | None = None  # of those asked about in the set; None for all
 
     def chosen(self) -> Source:
         """Return the source of the samples asked about."""
@@ -103,8 +82,6 @@ def open_models(targets: Sequence[str | Path], *, device: str, task: str | None 
     """Open models by run folder, weights or timm name; all of one task.
 
     Args:
-        targets: one or more.
-        device: where they go.
         task: the models' task with other options than they were trained with.
     """
     if not targets:
@@ -140,9 +117,7 @@ def open_set(
     """Open the samples: what was given, or the validation set that the runs were trained with.
 
     Args:
-        models: the models.
         data: samples as `saccade train` takes them; their validation part if they have one, else all of them.
-        columns: of a list, which are read as what.
     """
     if columns is not None and data is None:
         raise EvaluationError(f"columns={columns} was given without a list; name it by --data")
@@ -186,14 +161,7 @@ def _own_set(model: EvaluatedModel) -> EvaluatedSet:
 
 
 def choose(source: Source, places: np.ndarray, *, limit: int | None, seed: int) -> np.ndarray:
-    """Return places of at most `limit` samples, as evenly over the targets' strata as they allow, by name and seed.
-
-    Args:
-        source: the samples.
-        places: to choose from.
-        limit: how many; None for all.
-        seed: of the choice.
-    """
+    """Return places of at most `limit` samples, as evenly over the targets' strata as they allow, by name and seed."""
     if limit is None or limit >= len(places):
         return places
     if limit < 1:

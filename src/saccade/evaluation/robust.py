@@ -21,17 +21,11 @@ THREADED = 96  # side from which the work on an image is more than that of handi
 
 @dataclass(frozen=True)
 class Condition:
-    """Something done to images before a model sees them.
+    """Something done to images before a model sees them."""
 
-    Args:
-        key: its name among the metrics.
-        title: in words.
-        change: maps an image, uint8 H, W, C, and `rng_key=` to the changed image.
-    """
-
-    key: str
-    title: str
-    change: Callable[..., np.ndarray]
+    key: str  # its name among the metrics
+    title: str  # in words
+    change: Callable[..., np.ndarray]  # maps an image, uint8 H, W, C, and `rng_key=` to the changed image
 
 
 def occlusions(side: int) -> list[Condition]:
@@ -62,8 +56,6 @@ def apply(condition: Condition, images: Tensor, rng_keys: Sequence[int], *, pool
     """Return changed images, uint8 B, C, H, W; each depends on itself and its key alone.
 
     Args:
-        condition: what is done to them.
-        images: uint8 B, C, H, W.
         rng_keys: one an image, which its draws are functions of.
         pool: threads to change several images at a time, where they are large enough to be worth it.
     """
@@ -79,12 +71,7 @@ def mean_name(metric: str) -> str:
 
 
 def add_means(numbers: dict[str, Resampled], metric: str) -> dict[str, Resampled]:
-    """Return numbers with each corruption's mean over severities, and the mean of these, resample by resample.
-
-    Args:
-        numbers: by name, those of conditions among them.
-        metric: that was measured under the conditions.
-    """
+    """Return numbers with each corruption's mean over severities, and the mean of these, resample by resample."""
     found = dict(numbers)
     means = []
     for name in CORRUPTIONS:
@@ -98,13 +85,7 @@ def add_means(numbers: dict[str, Resampled], metric: str) -> dict[str, Resampled
 
 
 def occlude_centre(image: np.ndarray, share: float, *, rng_key: int = 0) -> np.ndarray:  # noqa: ARG001
-    """Return an image, uint8 H, W, C, with a black rectangle of its proportions in the middle.
-
-    Args:
-        image: left as it is.
-        share: of the area.
-        rng_key: nothing is drawn.
-    """
+    """Return an image, uint8 H, W, C, with a black rectangle of its proportions in the middle, a share of its area."""
     found = image.copy()
     height, width = image.shape[:2]
     h, w = (round(side * math.sqrt(share)) for side in (height, width))
@@ -114,14 +95,9 @@ def occlude_centre(image: np.ndarray, share: float, *, rng_key: int = 0) -> np.n
 
 
 def drop_patches(image: np.ndarray, share: float, *, rng_key: int) -> np.ndarray:
-    """Return an image, uint8 H, W, C, with random patches black.
+    """Return an image, uint8 H, W, C, with a share of its patches black, chosen at random.
 
     The patches are 1/14 of a side, as a transformer of patch 16 sees 224 pixels; 1/7 where the side is below 112.
-
-    Args:
-        image: left as it is.
-        share: of the patches.
-        rng_key: what the draws are a function of.
     """
     height, width = image.shape[:2]
     pieces = min(14 if min(height, width) >= 112 else 7, height, width)
@@ -136,8 +112,6 @@ def shuffle_patches(image: np.ndarray, pieces: int, *, rng_key: int) -> np.ndarr
 
     Args:
         image: left as it is; where its side cannot be divided, the rest at the edges stays in its place.
-        pieces: along a side.
-        rng_key: what the draws are a function of.
     """
     height, width, channels = image.shape
     h, w = height // pieces, width // pieces

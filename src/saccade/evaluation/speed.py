@@ -38,25 +38,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class Timing:
-    """What one model did in one setting.
+    """What one model did in one setting."""
 
-    Attributes:
-        images_per_second: median over rounds.
-        spread: (largest - smallest) / median of the rounds.
-        peak_mib: the most memory tensors took during a step, beyond what was held before it.
-    """
-
-    images_per_second: float
-    spread: float
-    peak_mib: float
+    images_per_second: float  # median over rounds
+    spread: float  # (largest - smallest) / median of the rounds
+    peak_mib: float  # the most memory tensors took during a step, beyond what was held before it
 
 
 def race(names: list[str], setting: Setting) -> dict[str, Timing]:
     """Time several models in the same setting, one round each in turn.
-
-    Args:
-        names: registered model names.
-        setting: what to do with them.
 
     Returns:
         A timing for each name, in the order given.

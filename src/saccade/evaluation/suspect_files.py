@@ -25,7 +25,6 @@ def write_suspects(found: Suspects, out: Path) -> tuple[Path, Path]:
     """Write a page with the images and a table whose column `label` can be corrected.
 
     Args:
-        found: what to write.
         out: a folder; a table that is there is replaced.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -88,7 +87,6 @@ def read_corrections(file: Path, source: Source) -> dict[int, int]:
 
     Args:
         file: as `write_suspects` wrote it, with `label` perhaps changed and rows taken out.
-        source: the samples.
     """
     if not file.is_file():
         raise ConfigError(f"there is no {file}; write it by saccade data check --answers, and correct it")
@@ -111,8 +109,6 @@ def fix_labels(found: Suspects, table: Path, out: Path) -> int:
     """Write a list (.csv), or of images in arrays an archive (.npz), with corrected labels; return how many changed.
 
     Args:
-        found: whose set is corrected.
-        table: of the corrections.
         out: the file to write; nothing that exists is replaced.
     """
     if out.exists():

@@ -26,56 +26,32 @@ SOUND = 0.7  # of labels that answers agree with; below, what is expected of the
 
 @dataclass(frozen=True)
 class Suspect:
-    """A label that is probably wrong.
+    """A label that is probably wrong."""
 
-    Attributes:
-        place: of the sample in its set.
-        name: of the sample.
-        given: the label it has.
-        likely: the class that it is most probably of.
-        wrong: probability that the label is wrong.
-        of_given: share that the models give its label.
-        of_likely: share that they give the likely class.
-    """
-
-    place: int
-    name: str
-    given: str
-    likely: str
-    wrong: float
-    of_given: float
-    of_likely: float
+    place: int  # of the sample in its set
+    name: str  # of the sample
+    given: str  # the label it has
+    likely: str  # the class that it is most probably of
+    wrong: float  # probability that the label is wrong
+    of_given: float  # share that the models give its label
+    of_likely: float  # share that they give the likely class
 
 
 @dataclass(frozen=True)
 class Suspects:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        suspects: labels listed, the most probably wrong first.
-        source: the samples that were asked about.
-        data: that they are of.
-        samples: how many were asked about.
-        noise: estimated share of wrong labels in the set.
-        temperature: that brought the answers to the labels' scale.
-        precision: expected share of listed labels that are wrong.
-        recall: expected share of wrong labels that are listed.
-        agreement: share of labels that the answers give.
-        trainings: answers that were averaged for each sample.
-        answers: the folder they were taken from.
-    """
-
-    suspects: tuple[Suspect, ...]
-    source: Source
-    data: Data
-    samples: int
-    noise: float
-    temperature: float
-    precision: float
-    recall: float
-    agreement: float
-    trainings: int
-    answers: str = "RUN"
+    suspects: tuple[Suspect, ...]  # labels listed, the most probably wrong first
+    source: Source  # the samples that were asked about
+    data: Data  # that they are of
+    samples: int  # how many were asked about
+    noise: float  # estimated share of wrong labels in the set
+    temperature: float  # that brought the answers to the labels' scale
+    precision: float  # expected share of listed labels that are wrong
+    recall: float  # expected share of wrong labels that are listed
+    agreement: float  # share of labels that the answers give
+    trainings: int  # answers that were averaged for each sample
+    answers: str = "RUN"  # the folder they were taken from
 
     @property
     def sentence(self) -> str:

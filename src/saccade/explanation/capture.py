@@ -27,33 +27,21 @@ NO_ATTENTION = {SlotMixer: "the clustering of a map into slots", Nominator: "the
 
 @dataclass(frozen=True)
 class Softmax:
-    """A softmax that is not attention among tokens.
+    """A softmax that is not attention among tokens."""
 
-    Args:
-        name: of the module that called it.
-        shape: of its result.
-        what: what it is instead.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    what: str
+    name: str  # of the module that called it
+    shape: tuple[int, ...]  # of its result
+    what: str  # what it is instead
 
 
 @dataclass
 class Captured:
-    """What was heard in one forward pass.
+    """What was heard in one forward pass."""
 
-    Args:
-        output: what the model returned.
-        attention: in the order they were computed.
-        other: softmaxes that are not attention, and what they are.
-        unheard: modules that are attention by their name and computed no softmax of queries with keys.
-    """
-
-    output: Any = None
-    attention: list[AttentionMap] = field(default_factory=list)
-    other: list[Softmax] = field(default_factory=list)
+    output: Any = None  # what the model returned
+    attention: list[AttentionMap] = field(default_factory=list)  # in the order they were computed
+    other: list[Softmax] = field(default_factory=list)  # softmaxes that are not attention, and what they are
+    # modules that are attention by their name and computed no softmax of queries with keys
     unheard: list[str] = field(default_factory=list)
 
 

@@ -90,8 +90,6 @@ def upsample(values: np.ndarray, height: int, width: int, *, smooth: bool = True
 
     Args:
         values: numbers of any kind; smooth needs a map h, w.
-        height: rows wanted.
-        width: columns wanted.
         smooth: bilinear; False repeats cells and keeps the kind of the numbers.
     """
     if smooth:

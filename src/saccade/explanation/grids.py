@@ -21,35 +21,22 @@ Kind = Literal["tokens", "windows", "slots"]
 
 
 class TokenGrid(NamedTuple):
-    """Where the tokens of a map lie.
+    """Where the tokens of a map lie."""
 
-    Args:
-        kind: whether a map is over all tokens, over those of a window, or over slots, which lie nowhere.
-        block: path of the transformer block it is in; None outside of one.
-        prefix: tokens before those that lie on the grid, of queries and of keys.
-        query_grid: rows and columns of the queries; None where they cannot be told or there are none.
-        key_grid: rows and columns of the keys.
-        trouble: why there is no grid.
-    """
-
-    kind: Kind
-    block: str | None = None
-    prefix: tuple[int, int] = (0, 0)
+    kind: Kind  # whether a map is over all tokens, over those of a window, or over slots, which lie nowhere
+    block: str | None = None  # path of the transformer block it is in; None outside of one
+    prefix: tuple[int, int] = (0, 0)  # tokens before those that lie on the grid, of queries and of keys
+    # rows and columns of the queries; None where they cannot be told or there are none
     query_grid: tuple[int, int] | None = None
-    key_grid: tuple[int, int] | None = None
-    trouble: str | None = None
+    key_grid: tuple[int, int] | None = None  # rows and columns of the keys
+    trouble: str | None = None  # why there is no grid
 
 
 class Axes(NamedTuple):
-    """What the axes of a map before its last two are.
+    """What the axes of a map before its last two are."""
 
-    Args:
-        split: their sizes once those that hold two things are taken apart.
-        order: places of the batch, the windows and the heads among them.
-    """
-
-    split: tuple[int, int, int]
-    order: tuple[int, int, int] = (0, 1, 2)
+    split: tuple[int, int, int]  # their sizes once those that hold two things are taken apart
+    order: tuple[int, int, int] = (0, 1, 2)  # places of the batch, the windows and the heads among them
 
     @property
     def windows(self) -> int:
@@ -73,8 +60,6 @@ def split_axes(shape: Sequence[int], *, batch: int, heads: int | None) -> Axes |
     """Tell which axes of a map ..., N, M are the batch, the windows and the heads; None if that cannot be told.
 
     Args:
-        shape: of the map.
-        batch: how many images there are.
         heads: how many heads the module says it has; None where it does not say.
     """
     lead = tuple(shape[:-2])
@@ -97,23 +82,15 @@ def split_axes(shape: Sequence[int], *, batch: int, heads: int | None) -> Axes |
 
 @dataclass
 class Layers:
-    """What is known of a model while it runs.
+    """What is known of a model while it runs."""
 
-    Args:
-        host: its blocks; None where it has none that are known.
-        batch: how many samples it was given.
-        size: height and width of the images; None for text.
-        reordered: its tokens are not in row-major order.
-        objects: how many of its tokens ask for objects, in a detector; they lie nowhere, though their number may be
-            that of a grid.
-        entered: tokens and channels that a module was given, by its id.
-    """
-
-    host: Host | None
-    batch: int
-    size: tuple[int, int] | None
-    reordered: bool = False
+    host: Host | None  # its blocks; None where it has none that are known
+    batch: int  # how many samples it was given
+    size: tuple[int, int] | None  # height and width of the images; None for text
+    reordered: bool = False  # its tokens are not in row-major order
+    # how many of its tokens ask for objects, in a detector; they lie nowhere, though their number may be that of a grid
     objects: int = 0
+    # tokens and channels that a module was given, by its id
     entered: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod

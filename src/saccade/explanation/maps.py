@@ -17,37 +17,22 @@ KEPT = 1 << 26  # weights of a map that is kept whole
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """What was measured of the attention of one module; B images, W windows of each, H heads, N queries, M keys.
+    """What was measured of the attention of one module; B images, W windows of each, H heads, N queries, M keys."""
 
-    Args:
-        name: path of the module.
-        label: its name, with the number of the call where it ran more than once.
-        depth: how many maps were computed before it.
-        grid: where its tokens lie.
-        fused: it was computed beside a fused kernel; else it is what the model itself computed.
-        scale: factor of the products before the softmax, where it is known.
-        entropy: in nats, B, W, H, N.
-        jacobian: nuclear norm of the softmax's Jacobian, B, W, H, N.
-        attended: distance from each query on the grid to its keys, in sides of the image or the window, B, W, H, n.
-        relative: the same as the Context Broadcasting paper defines it, B, W, H.
-        received: mean weight of each key over all queries, B, W, H, M.
-        first: weights of the first query, B, W, H, M; None where it is a word's.
-        weights: the whole maps of one image, W, H, N, M; None where they are not kept.
-    """
-
-    name: str
-    label: str
-    depth: int
-    grid: TokenGrid
-    fused: bool
-    scale: float | None
-    entropy: Tensor
-    jacobian: Tensor
+    name: str  # path of the module
+    label: str  # its name, with the number of the call where it ran more than once
+    depth: int  # how many maps were computed before it
+    grid: TokenGrid  # where its tokens lie
+    fused: bool  # it was computed beside a fused kernel; else it is what the model itself computed
+    scale: float | None  # factor of the products before the softmax, where it is known
+    entropy: Tensor  # in nats, B, W, H, N
+    jacobian: Tensor  # nuclear norm of the softmax's Jacobian, B, W, H, N
+    # distance from each query on the grid to its keys, in sides of the image or the window, B, W, H, n
     attended: Tensor | None
-    relative: Tensor | None
-    received: Tensor
-    first: Tensor | None
-    weights: Tensor | None
+    relative: Tensor | None  # the same as the Context Broadcasting paper defines it, B, W, H
+    received: Tensor  # mean weight of each key over all queries, B, W, H, M
+    first: Tensor | None  # weights of the first query, B, W, H, M; None where it is a word's
+    weights: Tensor | None  # the whole maps of one image, W, H, N, M; None where they are not kept
 
     @property
     def windows(self) -> int:
@@ -94,8 +79,6 @@ def measure(rows: Callable[[int, int], Tensor], axes: Axes, *, grid: TokenGrid, 
 
     Args:
         rows: returns the weights ..., n, M of queries from a first to before a last one.
-        axes: what the axes before the last two are.
-        grid: where the tokens lie.
         keep: the image whose maps are to be kept; None keeps none.
     """
     first = axes.apply(rows(0, 1))  # B, W, H, 1, M
@@ -157,11 +140,7 @@ def _numbers(weights: Tensor, begin: int, grid: TokenGrid, apart: tuple[Tensor, 
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """Return -Σ a log a over the last axis, in nats: 0 of a one-hot row, log N of a uniform one.
-
-    Args:
-        weights: shares along the last axis.
-    """
+    """Return -Σ a log a over the last axis, in nats: 0 of a one-hot row, log N of a uniform one."""
     weights = upcast(weights)
     return -torch.special.xlogy(weights, weights).sum(-1)
 
@@ -173,7 +152,6 @@ def jacobian_norm(weights: Tensor, *, scale: float = 1.0) -> Tensor:
     λ (1 - 1/N), the most there is, of a uniform one.
 
     Args:
-        weights: shares along the last axis.
         scale: λ, the factor between the products of queries and keys and the softmax; 1 takes the softmax's own input.
     """
     weights = upcast(weights)

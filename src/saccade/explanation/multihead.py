@@ -30,11 +30,6 @@ def listen_to_multihead(model: nn.Module, listener: Listener, stack: ExitStack) 
     Their fast path is left where a hook or a mode is seen, which changes last bits of the output; so they run with
     modes off, and their weights are asked for beside that, in evaluation mode only: dropout would draw numbers.
 
-    Args:
-        model: to listen to.
-        listener: what hears.
-        stack: puts everything back when it closes.
-
     Returns:
         Names of the modules that must not get hooks.
     """

@@ -198,11 +198,7 @@ def open_text_run(target: Any, *, device: str | None) -> LoadedModel | None:
 
 
 class SpecTokenizer:
-    """A run's own tokenizer, with what is asked of those of Hugging Face.
-
-    Args:
-        spec: of the run.
-    """
+    """A run's own tokenizer, with what is asked of those of Hugging Face."""
 
     def __init__(self, spec: InputSpec) -> None:
         self.spec, self.kind = spec, find_task(spec.task)

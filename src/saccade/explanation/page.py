@@ -138,7 +138,6 @@ def _render_view(view: View, scope: str, above: set[tuple[str, str]], *, folded:
     """Return a view's text and figures; those of several layers on a row of buttons.
 
     Args:
-        view: to be shown.
         scope: begins the names of its buttons.
         above: keys and texts of views that stand above it; a text is not said twice.
         folded: hide figures that are charts alone until they are asked for.

@@ -116,12 +116,7 @@ def all_views(reads: str = "images") -> dict[str, ViewKind]:
 
 
 def choose_views(keys: Sequence[str] | None, *, reads: str = "images") -> dict[str, ViewKind]:
-    """Return the views to make, in their order; an unknown one is refused with the nearest.
-
-    Args:
-        keys: what was asked for; all if None.
-        reads: "images" or "texts".
-    """
+    """Return the views to make in their order, all if none is named; an unknown one is refused with the nearest."""
     known = all_views(reads)
     for key in keys or ():
         if key not in known:

@@ -59,25 +59,16 @@ class View:
 
 @dataclass(frozen=True)
 class ExplainedSample:
-    """One image, or one text, with its answer and its views.
+    """One image, or one text, with its answer and its views."""
 
-    Args:
-        name: of the image.
-        pixels: as the model saw it, before it was normalised, H, W, 3 uint8; None for a text.
-        answer: the best classes, or labels, and their shares; empty where the model answers otherwise.
-        views: in order; those that do not apply say why.
-        other: the answer of the model it was compared with.
-        said: the whole answer, of any task; None where the model gives none for the whole image, and of texts.
-        other_said: that of the model it was compared with.
-    """
-
-    name: str
-    pixels: np.ndarray | None
-    answer: Shares
-    views: list[View]
-    other: Shares = field(default_factory=list)
+    name: str  # of the image
+    pixels: np.ndarray | None  # as the model saw it, before it was normalised, H, W, 3 uint8; None for a text
+    answer: Shares  # the best classes, or labels, and their shares; empty where the model answers otherwise
+    views: list[View]  # in order; those that do not apply say why
+    other: Shares = field(default_factory=list)  # the answer of the model it was compared with
+    # the whole answer, of any task; None where the model gives none for the whole image, and of texts
     said: Answer | None = None
-    other_said: Answer | None = None
+    other_said: Answer | None = None  # that of the model it was compared with
 
     @property
     def rows(self) -> Rows:

@@ -34,44 +34,26 @@ class HostError(ValueError):
 
 @dataclass(frozen=True)
 class HookPoint:
-    """A module and the side of it on which a branch's features pass.
+    """A module and the side of it on which a branch's features pass."""
 
-    Attributes:
-        path: the module within its model.
-        side: before or after it.
-        dim: width of the features.
-        channels_first: the features come as B, C, ...; otherwise their channels are last.
-    """
-
-    path: str
-    side: Literal["input", "output"]
-    dim: int
-    channels_first: bool = False
+    path: str  # the module within its model
+    side: Literal["input", "output"]  # before or after it
+    dim: int  # width of the features
+    channels_first: bool = False  # the features come as B, C, ...; otherwise their channels are last
 
 
 @dataclass(frozen=True)
 class Block:
-    """Where the branches of one transformer block can be touched.
+    """Where the branches of one transformer block can be touched."""
 
-    Attributes:
-        path: the block within its model.
-        front: before the MLP's first layer.
-        middle: before the MLP's last layer, after its activation.
-        end: after the MLP, before the residual sum.
-        attention: after the attention branch; None where there is no attention.
-        windowed: the attention branch sees windows, not whole images.
-        prefix_tokens: class, distillation or register tokens before the word tokens in this block.
-        obstacle: why the tokens of one sample do not pass together along axis 1; None where they do.
-    """
-
-    path: str
-    front: HookPoint
-    middle: HookPoint
-    end: HookPoint
-    attention: HookPoint | None
-    windowed: bool
-    prefix_tokens: int = 0
-    obstacle: str | None = None
+    path: str  # the block within its model
+    front: HookPoint  # before the MLP's first layer
+    middle: HookPoint  # before the MLP's last layer, after its activation
+    end: HookPoint  # after the MLP, before the residual sum
+    attention: HookPoint | None  # after the attention branch; None where there is no attention
+    windowed: bool  # the attention branch sees windows, not whole images
+    prefix_tokens: int = 0  # class, distillation or register tokens before the word tokens in this block
+    obstacle: str | None = None  # why the tokens of one sample do not pass together along axis 1; None where they do
 
 
 @dataclass(frozen=True)

@@ -68,33 +68,21 @@ NO_WORDS = ("pos", "wpe", "relative")  # embeddings that are of positions
 
 @dataclass(frozen=True)
 class Host:
-    """A model with its parts found.
+    """A model with its parts found."""
 
-    Attributes:
-        model: the model itself.
-        blocks: its transformer blocks in order; empty for a convolutional network.
-        prefix_tokens: tokens before the word tokens inside the last block.
-        layout: the layout of the final features.
-        text: the model reads words, so there is a padding mask and no grid.
-        feeding: paths of blocks whose output feeds a pyramid; empty where that cannot be told.
-        grid: the token grid if it cannot be told from the image's size.
-        output_prefix: tokens before the word tokens in the final features.
-        causal: a token sees only those before it.
-        joint: the embedding that takes the text's mask and puts text tokens before image tokens; None elsewhere.
-        mask_takers: modules that are told which tokens are padding, outermost first.
-    """
-
-    model: nn.Module
-    blocks: tuple[Block, ...]
-    prefix_tokens: int
-    layout: Layout
-    text: bool
+    model: nn.Module  # the model itself
+    blocks: tuple[Block, ...]  # its transformer blocks in order; empty for a convolutional network
+    prefix_tokens: int  # tokens before the word tokens inside the last block
+    layout: Layout  # the layout of the final features
+    text: bool  # the model reads words, so there is a padding mask and no grid
+    # paths of blocks whose output feeds a pyramid; empty where that cannot be told
     feeding: frozenset[str] = field(default_factory=frozenset)
-    grid: tuple[int, int] | None = None
-    output_prefix: int = 0
-    causal: bool = False
+    grid: tuple[int, int] | None = None  # the token grid if it cannot be told from the image's size
+    output_prefix: int = 0  # tokens before the word tokens in the final features
+    causal: bool = False  # a token sees only those before it
+    # the embedding that takes the text's mask and puts text tokens before image tokens; None elsewhere
     joint: MaskTaker | None = None
-    mask_takers: tuple[MaskTaker, ...] = ()
+    mask_takers: tuple[MaskTaker, ...] = ()  # modules that are told which tokens are padding, outermost first
 
     @property
     def name(self) -> str:
@@ -156,17 +144,11 @@ def require_blocks(host: Host, plugin: str) -> None:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Final features taken apart.
+    """Final features taken apart."""
 
-    Attributes:
-        words: B, N, C in row-major order of the grid.
-        prefix: B, P, C; None if the host has no prefix tokens.
-        grid: height and width; None for text.
-    """
-
-    words: Tensor
-    prefix: Tensor | None
-    grid: tuple[int, int] | None
+    words: Tensor  # B, N, C in row-major order of the grid
+    prefix: Tensor | None  # B, P, C; None if the host has no prefix tokens
+    grid: tuple[int, int] | None  # height and width; None for text
 
     def as_map(self) -> Tensor:
         """Return the words as B, C, H, W."""
@@ -176,12 +158,7 @@ class Tokens:
 
 
 def read_tokens(host: Host, images: Tensor) -> Tokens:
-    """Run a vision host on images and return its final tokens, normalised as its head would get them.
-
-    Args:
-        host: what `find_host` returned.
-        images: B, in_chans, H, W.
-    """
+    """Run a vision host on images and return its final tokens, normalised as its head would get them."""
     model: Any = host.model
     size = (images.shape[2], images.shape[3])
     if host.text:

@@ -18,9 +18,7 @@ def watched(
 
     Args:
         model: with trained weights; its mode and the state of chance are left as they are.
-        text: what the plug-in is called.
         shape: of an image, C, H, W.
-        say: takes the remark.
         classifier: whether the model's classifier is a trained one, too.
     """
     before, known = _features(model, shape), _classifier(model)

@@ -49,9 +49,6 @@ def ticks(low: float, high: float, *, most: int = 6, whole: bool = False) -> lis
     """Return round values within a range, at most so many.
 
     Args:
-        low: the range's lower end.
-        high: its upper end.
-        most: how many at most.
         whole: no fractions, as for epochs.
     """
     step = _step(low, high, most)

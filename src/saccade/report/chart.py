@@ -43,9 +43,6 @@ def line_chart(
 
     Args:
         series: a line's name to its points in order of x; a value that is not finite leaves a gap.
-        title: the figure's caption.
-        x_label: what the x-axis shows.
-        y_label: what the y-axis shows.
         bands: a line's name to (x, low, high), drawn behind it in its colour.
         guide: points of a thin line to compare with, such as a diagonal.
         x_range: ends of the x-axis; those of the points if not given.
@@ -85,9 +82,6 @@ def scatter(
 
     Args:
         groups: a group's name to its points.
-        title: the figure's caption.
-        x_label: what the x-axis shows.
-        y_label: what the y-axis shows.
         guide: points of a thin line to compare with, such as a diagonal.
         percent: values of y are shares.
     """
@@ -114,10 +108,6 @@ def _name(frame: "_Frame", text: str, x: float, y: float, taken: list[tuple[floa
     """Write a name beside its point, or a line above or below where that place is taken.
 
     Args:
-        frame: of the chart.
-        text: the name.
-        x: of the point.
-        y: of the point.
         taken: (left, right, y) of what is drawn; the name's place is added.
     """
     left = x > frame.x.start + 0.7 * (frame.x.end - frame.x.start)

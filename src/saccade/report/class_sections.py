@@ -121,14 +121,7 @@ def image_section(
     read: Callable[[int], np.ndarray | None],
     name: Callable[[int], str],
 ) -> Section:
-    """Return the images with the highest loss.
-
-    Args:
-        answered: the answers.
-        classes: names of the classes.
-        read: gives the image of a place, or None where it cannot.
-        name: gives the name of a place.
-    """
+    """Return the images with the highest loss."""
     items: list[Html] = []
     # NaN counts as the highest loss: the reader should see it first.
     for index in np.argsort(-np.nan_to_num(answered.loss, nan=math.inf), kind="stable"):

@@ -27,19 +27,12 @@ class Code(str):
 
 @dataclass(frozen=True)
 class Span:
-    """A number with what it may be: drawn on a page, written in Markdown.
+    """A number with what it may be: drawn on a page, written in Markdown."""
 
-    Args:
-        low: lower end, in the unit that it is shown in.
-        mean: the number.
-        high: upper end.
-        text: all three as written.
-    """
-
-    low: float
-    mean: float
-    high: float
-    text: str
+    low: float  # lower end, in the unit that it is shown in
+    mean: float  # the number
+    high: float  # upper end
+    text: str  # all three as written
 
 
 Cell = str | Span
@@ -47,21 +40,13 @@ Cell = str | Span
 
 @dataclass(frozen=True)
 class Table:
-    """A table. Where the second column holds spans, a page draws them over one axis.
+    """A table. Where the second column holds spans, a page draws them over one axis."""
 
-    Args:
-        caption: what it shows.
-        columns: their names.
-        rows: their cells; the first names the row.
-        numeric: columns to align right.
-        folded: what a page hides it under; empty for nothing.
-    """
-
-    caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    numeric: tuple[int, ...] = ()
-    folded: str = ""
+    caption: str  # what it shows
+    columns: tuple[str, ...]  # their names
+    rows: tuple[tuple[Cell, ...], ...]  # their cells; the first names the row
+    numeric: tuple[int, ...] = ()  # columns to align right
+    folded: str = ""  # what a page hides it under; empty for nothing
 
     def without_empty(self) -> "Table":
         """Return the table without columns in which no row has anything."""

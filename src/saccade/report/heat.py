@@ -32,9 +32,6 @@ def heat_map(
 
     Args:
         values: from 0 to 1, rows, columns; one that is not finite leaves its cell empty.
-        rows: names of the rows.
-        columns: names of the columns.
-        title: the figure's caption.
         row_label: what a row is.
         column_label: what a column is.
         texts: what to write into cells; nothing if not given.

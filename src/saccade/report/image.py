@@ -18,8 +18,6 @@ def encode_image(pixels: np.ndarray, *, alt: str, largest: int = LARGEST, smalle
     Args:
         pixels: H, W, 3 or H, W, 1 or H, W uint8.
         alt: what it shows, in words.
-        largest: see `png_uri`.
-        smallest: see `png_uri`.
     """
     image = _fit(_open(pixels), largest=largest, smallest=smallest)
     return tag("img", src=_uri(image), alt=alt, width=image.width, height=image.height)

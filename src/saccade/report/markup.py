@@ -42,7 +42,6 @@ def tag(name: str, /, *children: Child, **attributes: str | int | float | bool |
     """Return an element.
 
     Args:
-        name: of the element.
         children: plain text, which is escaped, or Html.
         attributes: `class_` stands for class, `aria_label` for aria-label; True is a bare name, None and False nothing.
     """

@@ -16,13 +16,7 @@ CHART = ' data-x="'  # of what the script of charts reads
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page.
-
-    Args:
-        key: its anchor, a word.
-        title: its heading.
-        body: what it holds.
-    """
+    """A part of a page."""
 
     key: str
     title: str
@@ -33,7 +27,6 @@ def render_page(title: str, sections: Sequence[Section], *, kind: str, lead: Chi
     """Return a whole HTML page.
 
     Args:
-        title: of the page.
         sections: in order; each gets a heading and a place in the contents.
         kind: a word or two above the title, such as "Training report".
         lead: what stands before the first section.
@@ -124,11 +117,7 @@ def facts(pairs: Sequence[tuple[str, Child, Child]]) -> Html:
 
 
 def next_section(commands: Mapping[str, str]) -> Section:
-    """Return what to type next, at the end of a page.
-
-    Args:
-        commands: each with what it is for.
-    """
+    """Return what to type next, each command with what it is for, at the end of a page."""
     lines = [tag("li", tag("code", command), f": {purpose}") for command, purpose in commands.items()]
     return Section("next", "What next", tag("ul", *lines, class_="commands"))
 
@@ -144,13 +133,7 @@ def grid(*children: Child) -> Html:
 
 
 def show_table(title: str, rows: Sequence[Sequence[Child]], *, head: Sequence[Child] = ()) -> Html:
-    """Return a table under a title.
-
-    Args:
-        title: what it is about.
-        rows: of cells; the first of each names it.
-        head: names of the columns.
-    """
+    """Return a table under a title."""
     lines = [tag("tr", *(tag("th", cell) for cell in head))] if head else []
     lines += [tag("tr", tag("th", first), *(tag("td", cell) for cell in rest)) for first, *rest in rows]
     return join(tag("p", tag("strong", title)), tag("table", *lines))

@@ -38,8 +38,6 @@ def interval_chart(
     """Return a table whose rows draw a mean and its interval over one axis.
 
     Args:
-        rows: top to bottom.
-        title: the caption.
         x_label: what is drawn.
         zero: where a line marks "no difference"; None for no line.
         bars: draw a bar from zero to the mean.
@@ -72,8 +70,6 @@ def share_chart(rows: Sequence[Interval], *, title: str, measure: str, **labels:
     """Return bars of shares from 0 to 1, each with its interval.
 
     Args:
-        rows: top to bottom.
-        title: the caption.
         measure: what the shares are, such as "Accuracy".
         labels: `name_label` and `remark_label`, as of `interval_chart`.
     """
@@ -93,9 +89,6 @@ def strip(
     """Return the drawing of one row, as wide as its cell; the numbers belong beside it.
 
     Args:
-        low: lower end of the interval.
-        mean: its middle.
-        high: its upper end.
         x_range: ends of the axis.
         zero: where to draw a line, and a bar from.
         bar: draw a bar from zero, or the axis' lower end, to the mean.

@@ -11,21 +11,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Answered:
-    """What a model said to images, N each.
+    """What a model said to images, N each."""
 
-    Args:
-        places: of the images in their source.
-        labels: the true classes.
-        predictions: the classes answered.
-        confidence: share of the class answered.
-        loss: cross-entropy.
-    """
-
-    places: np.ndarray
-    labels: np.ndarray
-    predictions: np.ndarray
-    confidence: np.ndarray
-    loss: np.ndarray
+    places: np.ndarray  # of the images in their source
+    labels: np.ndarray  # the true classes
+    predictions: np.ndarray  # the classes answered
+    confidence: np.ndarray  # share of the class answered
+    loss: np.ndarray  # cross-entropy
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -120,7 +112,6 @@ def calibration(answered: Answered, *, bins: int = 10) -> tuple[list[Bin], float
     """Return answers by confidence, and the expected calibration error; answers of a diverged model are left out.
 
     Args:
-        answered: the answers.
         bins: of equal width; empty ones are left out.
     """
     number, sound = confidence_bin(answered.confidence, bins), np.isfinite(answered.confidence)

@@ -13,12 +13,7 @@ from .task import TASKS, Task
 
 @dataclass(frozen=True)
 class TaskChoice:
-    """A task with its options.
-
-    Args:
-        kind: the task.
-        options: of its `Options`.
-    """
+    """A task with its options."""
 
     kind: type[Task]
     options: Any
@@ -49,7 +44,6 @@ def open_samples(text: str | None, config: DataConfig) -> tuple[TaskChoice, Data
 
     Args:
         text: the task as it is written in settings; None leaves it to the layout.
-        config: where the samples are.
     """
     if text is not None:
         choice = choose_task(text)

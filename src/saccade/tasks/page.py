@@ -22,31 +22,18 @@ RESAMPLES = 400
 
 @dataclass(frozen=True)
 class Shown:
-    """What a page can show of a run.
+    """What a page can show of a run."""
 
-    Args:
-        model: what was trained, in words.
-        data: name of the samples.
-        summary: what the run ended with; empty for one that has not.
-        records: what was measured, one record an epoch.
-        outputs: names of what the model answers with.
-        metrics: what answers are judged by.
-        primary: name of the one that counts.
-        scores: of each validation sample, by column.
-        predictions: what else was kept of the answers.
-        source: the validation samples; None where they are not at hand.
-    """
-
-    model: Html
-    data: str
-    summary: Mapping[str, Any]
-    records: Sequence[Mapping[str, Any]]
-    outputs: Sequence[str]
-    metrics: Sequence[MetricSpec]
-    primary: str
-    scores: Mapping[str, np.ndarray] = field(default_factory=dict)
-    predictions: Mapping[str, np.ndarray] = field(default_factory=dict)
-    source: Source | None = None
+    model: Html  # what was trained, in words
+    data: str  # name of the samples
+    summary: Mapping[str, Any]  # what the run ended with; empty for one that has not
+    records: Sequence[Mapping[str, Any]]  # what was measured, one record an epoch
+    outputs: Sequence[str]  # names of what the model answers with
+    metrics: Sequence[MetricSpec]  # what answers are judged by
+    primary: str  # name of the one that counts
+    scores: Mapping[str, np.ndarray] = field(default_factory=dict)  # of each validation sample, by column
+    predictions: Mapping[str, np.ndarray] = field(default_factory=dict)  # what else was kept of the answers
+    source: Source | None = None  # the validation samples; None where they are not at hand
 
     def metric(self, name: str) -> MetricSpec | None:
         """Return a metric by its name."""
@@ -158,8 +145,6 @@ def output_section(
         rows: what a row is sorted by, and its cells, the output's name first.
         chart: the interval of every output that has one.
         head: names of the columns; the first says what an output is.
-        title: of the section.
-        caption: of the table.
         measure: what the intervals are of.
         remark: what the chart's remarks tell.
         over: what was resampled.
@@ -182,8 +167,6 @@ def worst_section(shown: Shown, losses: np.ndarray, tell: Callable[[Shown, int],
     """Return the images with the highest loss, with what the task tells of each.
 
     Args:
-        shown: the run.
-        losses: of every sample.
         tell: returns lines on the sample of a number.
     """
     title = "The worst images"

@@ -1,7 +1,7 @@
 """The contract of a task: what it reads, trains for, answers, measures and shows. Everything else knows no task.
 
-From data to a batch: `claims`, `read_table`, `encoder`, `expander`, `own_batches`. Of a model that is none of timm's:
-`find_model`, `complete_model`, `create_model`. In training: `loss`, `draw`, `set_epoch`, `follow`,
+From data to a batch: `claims`, `read_table`, `complete_spec`, `encoder`, `expander`, `own_batches`. Of a model that is
+none of timm's: `find_model`, `create_model`. In training: `loss`, `draw`, `set_epoch`, `follow`,
 `weight_of`, `reweigh`. Of answers: `answer`, `metrics`, `metric_specs`, `primary`. For people: `read_output`,
 `describe`, `page`. A task is a model together with all of that; what needs no model is a class method.
 """
@@ -106,12 +106,8 @@ class Task(nn.Module):
         return (config, []) if mixes else leave_out(config, ("mixup", "cutmix"), f"{cls.name} mixes no targets")
 
     @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data) -> None:
-        """Add to a spec what the training samples tell and answers are read by, such as the scale of numbers."""
-
-    @classmethod
-    def note_options(cls, spec: InputSpec, options: Any) -> None:
-        """Add to a spec what of the task's options is asked of batches, such as the side of crops."""
+    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
+        """Add to a spec what answers are read by and samples, options or the model tell, such as a scale or crops."""
 
     @classmethod
     def find_model(cls, name: str) -> str:
@@ -122,10 +118,6 @@ class Task(nn.Module):
     def builds(cls, name: str) -> bool:
         """Tell whether a model, by its full name, is none of timm's: `create_model` builds it from the spec."""
         return cls.own_models
-
-    @classmethod
-    def complete_model(cls, spec: InputSpec, config: ModelConfig, data: Data) -> None:
-        """Add to a spec what the model that settings name tells and answers are read by, such as its tokenizer."""
 
     @classmethod
     def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module | None:
@@ -228,9 +220,7 @@ class Task(nn.Module):
 
         Args:
             model: answers with a number for each of the spec's outputs.
-            spec: what goes in and comes out.
             options: of the task; the defaults if not given.
-            loss: what is asked of the answers.
             counts: training samples that speak of each output, where they are known.
             total: training samples, where they are known.
         """

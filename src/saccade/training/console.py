@@ -23,11 +23,7 @@ FORWARD = 0.3  # of a step's time: an image that is asked about, not trained on
 
 
 class Console:
-    """A bar over all steps of a run, or a line now and then in a log, and a line an epoch; nothing if `quiet`.
-
-    Args:
-        quiet: say nothing: another process speaks, or nobody wants to hear.
-    """
+    """A bar over all steps of a run, or a line now and then in a log, and a line an epoch; nothing if `quiet`."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.out = rich.console.Console(stderr=True, quiet=quiet)
@@ -54,20 +50,13 @@ class Console:
         self.done = 0
 
     def judge_by(self, metrics: Sequence[MetricSpec], primary: str, running: tuple[str, ...]) -> None:
-        """Call numbers by their words.
-
-        Args:
-            metrics: what answers are judged by.
-            primary: name of the one that counts.
-            running: names of what totals count besides the loss.
-        """
+        """Call numbers by their words."""
         self.metrics, self.primary, self.running = {one.name: one for one in metrics}, primary, running
 
     def expect(self, config: TrainConfig, steps: int, validation: int, *, said: bool) -> None:
         """Know how much there is to do.
 
         Args:
-            config: of the run.
             steps: of an epoch.
             validation: samples to validate on.
             said: whether it was said how long that takes.
@@ -180,7 +169,6 @@ class Board:
     """Curves of a run under `tensorboard/` in its folder.
 
     Args:
-        folder: of the run.
         epoch: that the run is resumed after; curves beyond it are drawn again.
     """
 

@@ -87,14 +87,7 @@ def epochs_for(config: TrainConfig, samples: int | None, batch: int) -> int:
 
 
 def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, samples: int | None) -> list[str]:
-    """Return what a user should know of the settings that were left to the images.
-
-    Args:
-        config: as they were given.
-        resolved: as they were filled in.
-        side: the typical one of the images' files.
-        images: how many are trained on; None if that is not known.
-    """
+    """Return what a user should know of the settings that were left to the images."""
     notes = []
     size = resolved.data.img_size
     random = resolved.model.checkpoint is None and not resolved.model.pretrained

@@ -132,9 +132,7 @@ class DropPath(nn.Module):
     """Leave whole branches out by chance, at a rate that compiled code reads when it runs.
 
     Args:
-        rate: of branches that are left out.
         scale: make up for it in the others.
-        device: of the branches.
     """
 
     keep: Tensor

@@ -10,12 +10,7 @@ from .recipes import family_of
 
 
 def family_notes(config: TrainConfig, options: Mapping[str, Any]) -> list[str]:
-    """Return a line on settings that come from the model's family; nothing where there are none.
-
-    Args:
-        config: of the run.
-        options: that `small_options` gave.
-    """
+    """Return a line on settings that come from the model's family; nothing where there are none."""
     family = family_of(config.recipe, config.model.name)
     if family is None or _resolved(config):
         return []
@@ -27,13 +22,7 @@ def family_notes(config: TrainConfig, options: Mapping[str, Any]) -> list[str]:
 
 
 def small_options(config: TrainConfig, name: str, side: int) -> dict[str, Any]:
-    """Return options that give a model enough patches of small images, unless the user gave options or weights.
-
-    Args:
-        config: of the run.
-        name: the model's full one.
-        side: of the images.
-    """
+    """Return options that give a model enough patches of small images, unless the user gave options or weights."""
     model, family = config.model, family_of(config.recipe, name)
     if family is None or family.patches is None or side > SMALL_SIDE or _resolved(config):
         return {}

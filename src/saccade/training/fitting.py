@@ -25,10 +25,6 @@ def find_rate(config: TrainConfig, given: Mapping[str, Any]) -> tuple[TrainConfi
 
     Five rates are tried on a part of the training samples and judged on another; together they take about a twentieth
     of the run. A rate that the user gave stays, and so does that of a run too short for it.
-
-    Args:
-        config: of the run.
-        given: what the user gave, by dotted name.
     """
     known = not has_families(config.recipe) or family_of(config.recipe, config.model.name) is not None
     if known or "optim.lr" in given or config.model.checkpoint or config.model.pretrained:

@@ -45,16 +45,7 @@ class Interrupted(Exception):  # noqa: N818
 
 
 class Loop(Step):
-    """A run under way.
-
-    Args:
-        config: resolved settings.
-        run: where it is kept.
-        parts: what it works with.
-        world: the processes it runs in.
-        device: of this process.
-        console: what it tells the user.
-    """
+    """A run under way."""
 
     def __init__(
         self, config: TrainConfig, run: Run, parts: Parts, *, world: World, device: torch.device, console: Console

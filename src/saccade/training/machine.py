@@ -32,21 +32,14 @@ DECIDING = ("model.", "schedule.", "optim.", "data.img_size")  # names of settin
 
 @dataclass(frozen=True)
 class Fitting:
-    """What a run is fitted to.
+    """What a run is fitted to."""
 
-    Args:
-        seconds: that it may take; None leaves that to us, where `free`.
-        free: nothing was named that decides how long it takes, so that model and size may be chosen, too.
-        begun: when its time began, by `time.monotonic`.
-        asked: when it was asked for; what went by before, such as imports, tells how long this machine takes to close.
-        say: is told what is being done before the run speaks.
-    """
-
-    seconds: float | None = None
-    free: bool = False
-    begun: float = field(default_factory=lambda: monotonic())
+    seconds: float | None = None  # that it may take; None leaves that to us, where `free`
+    free: bool = False  # nothing was named that decides how long it takes, so that model and size may be chosen, too
+    begun: float = field(default_factory=lambda: monotonic())  # when its time began, by `time.monotonic`
+    # when it was asked for; what went by before, such as imports, tells how long this machine takes to close
     asked: float = field(default_factory=lambda: monotonic())
-    say: Callable[[str], None] = lambda _: None
+    say: Callable[[str], None] = lambda _: None  # is told what is being done before the run speaks
 
     @property
     def deadline(self) -> float | None:
@@ -61,15 +54,7 @@ class Fitting:
     def fit(
         self, config: TrainConfig, choice: TaskChoice, data: Data, world: World, device: torch.device
     ) -> tuple[TrainConfig, list[str]]:
-        """Return the settings that fit, and what there is to say about them; all processes call this.
-
-        Args:
-            config: as it was asked for.
-            choice: the task.
-            data: the samples.
-            world: the processes that train.
-            device: of this one.
-        """
+        """Return the settings that fit, and what there is to say about them; all processes call this."""
         free = self.free and device.type == "cpu" and world.size == 1
         if self.seconds is None and not free:
             return config, []

@@ -26,8 +26,6 @@ def build_optimizer(
 
     Args:
         task: whose model tells which parameters those are, and which layer each belongs to.
-        config: settings.
-        device: of the parameters.
         capturable: whether steps are to be replayed as CUDA graphs.
     """
     _check_name(config.name)
@@ -85,7 +83,6 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float, *, new_only: bool = 
     """Set the learning rate, times each group's own factor.
 
     Args:
-        optimizer: whose groups are set.
         rate: for a factor of one.
         new_only: leave what trained weights filled as it is.
     """
@@ -103,7 +100,6 @@ class Average:
     Of sharded parameters every process averages the pieces it holds.
 
     Args:
-        model: whose weights are averaged.
         decay: weight of the past; less in the first steps, lest the beginning stay in the average.
     """
 

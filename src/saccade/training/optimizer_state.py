@@ -32,7 +32,6 @@ def optimizer_state(
     """Return the tensors an optimizer keeps, by name, and everything else it keeps with their names in their places.
 
     Args:
-        optimizer: that has made steps, or none yet.
         names: of the parameters, by their id.
         begun: `group_settings` before the first step.
     """
@@ -70,10 +69,7 @@ def load_optimizer_state(
     """Give an optimizer what `optimizer_state` returned.
 
     Args:
-        optimizer: to fill.
-        names: of the parameters, by their id.
         tensors: whole, whether or not the parameters are sharded.
-        memory: beside them.
         counts_on: where it wants its counts of steps; None leaves them where they were.
     """
     parameters = {names[id(p)]: p for group in optimizer.param_groups for p in group["params"]}

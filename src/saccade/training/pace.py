@@ -27,25 +27,15 @@ FORWARD = 0.3  # of a sample's time in training: to be asked about
 
 @dataclass(frozen=True)
 class Pace:
-    """How long a run takes, in seconds.
+    """How long a run takes, in seconds."""
 
-    Attributes:
-        startup: before the first step and after the last one.
-        step: of training.
-        validation: all validation samples once.
-        steps: of an epoch.
-        every: epochs between validations.
-        how: where the numbers come from.
-        took: finding them out, where they were timed.
-    """
-
-    startup: float
-    step: float
-    validation: float
-    steps: int
-    every: int = 1
-    how: str = ""
-    took: float = 0.0
+    startup: float  # before the first step and after the last one
+    step: float  # of training
+    validation: float  # all validation samples once
+    steps: int  # of an epoch
+    every: int = 1  # epochs between validations
+    how: str = ""  # where the numbers come from
+    took: float = 0.0  # finding them out, where they were timed
 
     def seconds(self, epochs: int) -> float:
         """Return how long a run takes; it validates once more at its end."""
@@ -65,10 +55,6 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
     """Time a few steps and some validation samples of a run, without keeping anything.
 
     Args:
-        config: of the run.
-        choice: its task.
-        data: its samples.
-        device: that it runs on.
         parts: processes that share a batch; one's part of it is timed.
     """
     begun = time.monotonic()

@@ -49,11 +49,7 @@ class Alone(World):
 
 
 class Together(World):
-    """A run started by torchrun.
-
-    Args:
-        device: of this process, where what is exchanged has to lie.
-    """
+    """A run started by torchrun."""
 
     def __init__(self, device: torch.device) -> None:
         self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
@@ -143,8 +139,6 @@ def copy_over(task: nn.Module, world: World, *, device: torch.device, probe: Cal
 
     Args:
         task: the same in every process.
-        world: those processes.
-        device: of this one.
         probe: runs the task forward and backward once on a few images; looking for parameters without a gradient in
             every step would cost a walk through the graph each time, so it is done only where this finds some.
     """
@@ -171,13 +165,7 @@ def _leaves_unused(task: nn.Module, probe: Callable[[nn.Module], None], device: 
 
 
 def shard(task: nn.Module, device: torch.device, size: int) -> None:
-    """Shard a task's parameters in place, block by block.
-
-    Args:
-        task: changed in place; its parameters become parts of the whole ones.
-        device: of this process.
-        size: number of processes.
-    """
+    """Shard a task's parameters in place, block by block."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 

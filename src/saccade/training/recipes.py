@@ -109,34 +109,19 @@ def grid_of(config: TrainConfig) -> Any:
 
 @dataclass(frozen=True)
 class Family:
-    """Models that are trained alike.
+    """Models that are trained alike."""
 
-    Attributes:
-        name: of the family.
-        settings: laid over a recipe's.
-        measured: what they come from.
-        patches: along a side of small images; None leaves the model's own.
-        strides: steps between patches along a side of small images, of models whose patches overlap.
-        options: of the model's constructor, for small images.
-        only: pattern of the names that patches and options are for.
-    """
-
-    name: str
-    settings: Mapping[str, Any]
-    measured: str
-    patches: int | None = None
-    strides: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    only: str = "*"
+    name: str  # of the family
+    settings: Mapping[str, Any]  # laid over a recipe's
+    measured: str  # what they come from
+    patches: int | None = None  # along a side of small images; None leaves the model's own
+    strides: int | None = None  # steps between patches along a side of small images, of models whose patches overlap
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the model's constructor, for small images
+    only: str = "*"  # pattern of the names that patches and options are for
 
 
 def family_of(recipe: str | None, model: str) -> Family | None:
-    """Return the family of a model that a recipe has settings for; None if it has none.
-
-    Args:
-        recipe: its name or file.
-        model: full name.
-    """
+    """Return the family of a model that a recipe has settings for; None if it has none."""
     for name, about in _families(recipe).items():
         if any(fnmatchcase(model.split(".")[0], pattern) for pattern in about["models"]):
             small = about.get("small_images", {})
@@ -192,7 +177,6 @@ def split_variants(values: Mapping[str, Any], *, source: str) -> tuple[dict[str,
     Variants are patterns of names with settings; families name a file of more, and a grid is what `tune` tries.
 
     Args:
-        values: a recipe as read.
         source: what an error calls it.
     """
     plain = dict(values)

@@ -45,13 +45,7 @@ def write_report(run: Run, data: Data | None = None) -> Path:
 
 
 def render_live(run: Run, state: Html, more: Sequence[Section] = ()) -> str:
-    """Return the page of a run that may still be training: how far it is, its curves and its settings.
-
-    Args:
-        run: begun, finished or stopped.
-        state: how far it is.
-        more: sections after the curves.
-    """
+    """Return the page of a run that may still be training: how far it is, its curves and its settings."""
     config = run.config()
     shown, _ = _shown(run, config, None)
     lead = join(state, facts(_facts(config, shown)))

@@ -89,9 +89,7 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     )
     spec = InputSpec(outputs=data.outputs, in_chans=channels, img_size=size, mean=mean, std=std, task=choice.kind.name)
     spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are taken whole
-    choice.kind.complete_spec(spec, data)
-    choice.kind.note_options(spec, choice.options)
-    choice.kind.complete_model(spec, resolved.model, data)
+    choice.kind.complete_spec(spec, data, choice.options, resolved.model)
     spec.notes += [*left, *family_notes(config, patches), *notes_on(config, resolved, side=side, samples=samples)]
     return resolved, spec
 
@@ -144,13 +142,7 @@ def assemble(
 
 
 def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str, Any]:
-    """Return what tells images apart, as JSON holds it; where they lie does not matter.
-
-    Args:
-        train: the training images.
-        val: the validation images.
-        steps: of an epoch.
-    """
+    """Return what tells images apart, as JSON holds it; where they lie does not matter."""
     return {
         "classes": list(train.outputs),
         "training": [train.length, ""] if isinstance(train, Stream) else [len(train), train.fingerprint()],

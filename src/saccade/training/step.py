@@ -20,14 +20,7 @@ NOISE, DRAWS = 0x4015E, 0xD4A5  # keep the draws of layers and of tasks apart fr
 
 
 class Step:
-    """What a step changes, and how.
-
-    Args:
-        config: resolved settings.
-        parts: what it works with.
-        world: the processes it runs in.
-        device: of this process.
-    """
+    """What a step changes, and how."""
 
     def __init__(self, config: TrainConfig, parts: Parts, *, world: World, device: torch.device) -> None:
         self.config, self.parts, self.world, self.device = config, parts, world, device

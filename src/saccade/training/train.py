@@ -196,11 +196,7 @@ def train_config(
     """Train by complete settings.
 
     Args:
-        config: the settings.
         run: one to resume.
-        out: the folder of a new one.
-        overwrite: replace the run that `out` names.
-        quiet: print nothing.
         notes: to be said first.
         fitting: what a new run is fitted to before it begins; None trains it as it is.
         opened: its task and samples, where they are open already.

@@ -31,36 +31,22 @@ class OutOfTime(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Trial:
-    """How a short training ended.
+    """How a short training ended."""
 
-    Attributes:
-        score: in the metric that counts, on samples held out of the training set; None where it failed.
-        losses: of training, epoch by epoch.
-        scores: epoch and score of every validation.
-        seconds: it took, building and validating included.
-        failed: why there is no score.
-    """
-
-    score: float | None
-    losses: tuple[float, ...] = ()
-    scores: tuple[tuple[int, float], ...] = ()
-    seconds: float = 0.0
-    failed: str = ""
+    score: float | None  # in the metric that counts, on samples held out of the training set; None where it failed
+    losses: tuple[float, ...] = ()  # of training, epoch by epoch
+    scores: tuple[tuple[int, float], ...] = ()  # epoch and score of every validation
+    seconds: float = 0.0  # it took, building and validating included
+    failed: str = ""  # why there is no score
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What trials of one set have in common.
+    """What trials of one set have in common."""
 
-    Attributes:
-        choice: the task.
-        data: parts of the training samples, to train and to judge; the validation samples are not among them.
-        metric: that counts.
-    """
-
-    choice: TaskChoice
-    data: Data
-    metric: MetricSpec
+    choice: TaskChoice  # the task
+    data: Data  # parts of the training samples, to train and to judge; the validation samples are not among them
+    metric: MetricSpec  # that counts
 
 
 def prepare_ground(
@@ -75,10 +61,6 @@ def prepare_ground(
     """Return settings resolved for a whole set, and parts of its training samples to try others on.
 
     Args:
-        config: of the run that settings are sought for.
-        choice: its task.
-        data: its samples.
-        device: that it is meant for.
         limit: samples to train with at most; None for all that are not held out.
         seed: of which samples are held out.
     """
@@ -138,9 +120,7 @@ def run_trial(
 
     Args:
         config: resolved, as `prepare_ground` returned it, with what is tried laid over it.
-        ground: the samples.
         folder: of the trial's own, which holds its state until it ends.
-        device: to train on.
         until: when to stop, on the monotonic clock: raises `OutOfTime`.
     """
     begun = time.monotonic()

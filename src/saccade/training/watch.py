@@ -99,11 +99,7 @@ def make_server(path: Path, *, host: str = "127.0.0.1", port: int = 0, every: fl
 
 
 class Watched:
-    """A run as it is at the moment.
-
-    Args:
-        path: of its folder.
-    """
+    """A run as it is at the moment."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -22,27 +22,15 @@ ALARM = 0.01  # chance that arms which are the same are told apart by their sett
 
 @dataclass(frozen=True)
 class Choice:
-    """The settings of the arms.
+    """The settings of the arms."""
 
-    Attributes:
-        values: of each arm's candidate.
-        own: arms whose settings are their own.
-        noise: how much a trial scatters from arm to arm; None where that is not known.
-    """
-
-    values: Mapping[str, Mapping[str, Any]]
-    own: tuple[str, ...] = ()
-    noise: float | None = None
+    values: Mapping[str, Mapping[str, Any]]  # of each arm's candidate
+    own: tuple[str, ...] = ()  # arms whose settings are their own
+    noise: float | None = None  # how much a trial scatters from arm to arm; None where that is not known
 
 
 def choose(attempts: Sequence[Attempt], arms: Sequence[str], *, larger: bool) -> Choice | None:
-    """Return each arm's settings; None if no candidate came to an end in all arms.
-
-    Args:
-        attempts: all trials.
-        arms: that were tried.
-        larger: whether more is better.
-    """
+    """Return each arm's settings; None if no candidate came to an end in all arms."""
     rounds = sorted({one.rung for one in attempts})
     tables = {rung: _table(attempts, arms, rung, sign=1 if larger else -1) for rung in rounds}
     tables = {rung: table for rung, table in tables.items() if table[0]}

@@ -14,22 +14,16 @@ SHORTEST = 16  # part of the epochs asked for that the first rung trains for, at
 
 @dataclass(frozen=True)
 class Rung:
-    """A round in which candidates are trained for the same length.
+    """A round in which candidates are trained for the same length."""
 
-    Attributes:
-        count: of candidates.
-        epochs: of each.
-    """
-
-    count: int
-    epochs: int
+    count: int  # of candidates
+    epochs: int  # of each
 
 
 def make_rungs(count: int, first: int, most: int) -> list[Rung]:
     """Return the rounds for so many candidates.
 
     Args:
-        count: of candidates.
         first: epochs of the first rung.
         most: epochs of the last one at most.
     """
@@ -54,7 +48,6 @@ def plan_rungs(budget: float, pace: Pace, *, candidates: int, most: int) -> list
 
     Args:
         budget: seconds.
-        pace: of a trial.
         candidates: that there are.
         most: epochs that the run itself has.
     """
@@ -77,8 +70,6 @@ def survivors(scores: Sequence[tuple[int, float | None]], count: int, *, larger:
 
     Args:
         scores: candidate and score; None where it failed. Of equal ones the earlier wins.
-        count: that go on.
-        larger: whether more is better.
     """
     sound = [(number, score) for number, score in scores if score is not None]
     return [number for number, _ in sorted(sound, key=lambda one: -one[1] if larger else one[1])][:count]

@@ -27,16 +27,7 @@ def render_report(
     attempts: Sequence[Attempt],
     best: Attempt,
 ) -> str:
-    """Return the page.
-
-    Args:
-        found: what was found.
-        subject: what settings were sought for.
-        axes: what was tried.
-        rungs: the rounds.
-        attempts: all trials.
-        best: the one that the settings are from.
-    """
+    """Return the page."""
     metric, data = subject.ground.metric, subject.ground.data
     sections: dict[tuple[str, str], list[Block]] = {
         ("settings", "What was found"): [_found(found, axes, best)],

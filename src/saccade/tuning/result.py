@@ -52,15 +52,7 @@ class Tuned:
 
 
 def recipe_text(config: TrainConfig, resolved: TrainConfig, found: Tuned, best: Attempt, metric: MetricSpec) -> str:
-    """Return the YAML that `saccade train --recipe` takes.
-
-    Args:
-        config: the settings that the search began from.
-        resolved: the same, filled in for the set.
-        found: what was found.
-        best: the trial that it was found by.
-        metric: that counts.
-    """
+    """Return the YAML that `saccade train --recipe` takes."""
     fitted: dict[str, Any] = {"optim.batch_size": resolved.optim.batch_size, "optim.least_steps": None}
     if best.values.get("optim.lr") is None:
         fitted["optim.lr"] = resolved.optim.lr

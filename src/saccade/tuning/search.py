@@ -21,19 +21,12 @@ LOOKS = 4  # validations of a trial
 
 @dataclass(frozen=True)
 class Subject:
-    """What settings are sought for.
+    """What settings are sought for."""
 
-    Attributes:
-        name: of the arm.
-        config: resolved for the whole set.
-        ground: parts of the training samples.
-        fixed: settings that are the arm's own, which no candidate changes.
-    """
-
-    name: str
-    config: TrainConfig
-    ground: Ground
-    fixed: tuple[str, ...] = ()
+    name: str  # of the arm
+    config: TrainConfig  # resolved for the whole set
+    ground: Ground  # parts of the training samples
+    fixed: tuple[str, ...] = ()  # settings that are the arm's own, which no candidate changes
 
     def trial_config(self, values: Values, epochs: int) -> TrainConfig:
         """Return the settings of a trial."""
@@ -50,23 +43,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A candidate as it was tried.
+    """A candidate as it was tried."""
 
-    Attributes:
-        arm: that it was tried in.
-        number: of the candidate.
-        values: of the candidate, one an axis.
-        rung: in which round, from 0.
-        epochs: it was trained for.
-        trial: how it ended.
-    """
-
-    arm: str
-    number: int
-    values: dict[str, Any]
-    rung: int
-    epochs: int
-    trial: Trial
+    arm: str  # that it was tried in
+    number: int  # of the candidate
+    values: dict[str, Any]  # of the candidate, one an axis
+    rung: int  # in which round, from 0
+    epochs: int  # it was trained for
+    trial: Trial  # how it ended
 
 
 def run_search(
@@ -84,11 +68,7 @@ def run_search(
     Args:
         subjects: the arms; each is given every trial that another one is given.
         chosen: the candidates, of which the first round takes as many as it has room for.
-        rungs: the rounds.
-        store: keeps trials.
-        device: to train on.
         until: when to stop, on the monotonic clock.
-        say: called with a line for each trial.
     """
     attempts: list[Attempt] = []
     going = list(range(min(len(chosen), rungs[0].count)))

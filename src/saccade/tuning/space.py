@@ -25,17 +25,11 @@ Values = Mapping[str, Any]  # of a candidate, one an axis
 
 @dataclass(frozen=True)
 class Axis:
-    """A setting and the values of it that are tried.
+    """A setting and the values of it that are tried."""
 
-    Attributes:
-        name: dotted, or `augment` for the strength of augmentation, in multiples of the recipe's own.
-        values: in order where they are numbers.
-        own: the recipe's.
-    """
-
-    name: str
-    values: tuple[Any, ...]
-    own: Any
+    name: str  # dotted, or `augment` for the strength of augmentation, in multiples of the recipe's own
+    values: tuple[Any, ...]  # in order where they are numbers
+    own: Any  # the recipe's
 
     @property
     def words(self) -> str:
@@ -58,7 +52,6 @@ def own_space(config: TrainConfig, fixed: Sequence[str] = ()) -> tuple[Axis, ...
     """Return rates, weight decays and strengths of augmentation around those of settings.
 
     Args:
-        config: resolved settings.
         fixed: settings that the user gave, which stay as they are.
     """
     rate, decay = config.optim.lr, config.optim.weight_decay
@@ -74,7 +67,6 @@ def read_grid(grid: Any, config: TrainConfig, *, source: str, fixed: Sequence[st
     """Return the axes of a recipe's `grid`: lists of values by the settings' dotted or short names.
 
     Args:
-        grid: as read.
         config: resolved settings, which every value is checked against.
         source: what an error calls the recipe.
         fixed: settings that the user gave, which stay as they are.
@@ -127,13 +119,7 @@ def settings_of(values: Values, config: TrainConfig) -> dict[str, Any]:
 
 
 def candidates(axes: Sequence[Axis], count: int, *, seed: int = 0) -> list[dict[str, Any]]:
-    """Return combinations to try: the recipe's own, then each rate with all else as the recipe has it, then others.
-
-    Args:
-        axes: what is tried.
-        count: combinations at most.
-        seed: of the choice among the others.
-    """
+    """Return combinations to try: the recipe's own, then each rate with all else as the recipe has it, then others."""
     own = {axis.name: axis.own for axis in axes}
     chosen = [own] if all(axis.own in axis.values for axis in axes) else []
     centre = {axis.name: axis.own if axis.own in axis.values else axis.values[len(axis.values) // 2] for axis in axes}

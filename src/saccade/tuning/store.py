@@ -19,11 +19,7 @@ MACHINE = ("engine.", "keep.every", "keep.states", "keep.tensorboard", "data.wor
 
 
 class Store:
-    """The folder of a search.
-
-    Args:
-        path: of the folder; need not be there yet.
-    """
+    """The folder of a search, which need not be there yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -74,13 +70,7 @@ class Store:
         return self.path / "trials" / key
 
     def add(self, key: str, trial: Trial, about: Mapping[str, Any]) -> None:
-        """Write down how a trial ended, on the disk before this returns; its state goes.
-
-        Args:
-            key: of the trial.
-            trial: how it ended.
-            about: what else the line says: its values, arm and length.
-        """
+        """Write down how a trial ended, on the disk before this returns; its state goes."""
         with explained(self.trials_file), open(self.trials_file, "a", encoding="utf-8") as file:
             file.write(json.dumps({"key": key, **about, **asdict(trial)}, ensure_ascii=False) + "\n")
             file.flush()

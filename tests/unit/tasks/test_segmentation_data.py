@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.config import DataConfig
+from saccade.config import DataConfig, ModelConfig
 from saccade.data.check import check_data
 from saccade.data.framing import Framing, unfit
 from saccade.data.image import BadSample
@@ -112,7 +112,8 @@ def test_class_that_no_mask_has_is_told(tmp_path):
     (root / "classes.txt").write_text("ground\nsquare\nband\nnothing\n")
     data = opened(root)
     spec = _spec(data)
-    choose_task("segment").kind.complete_spec(spec, data)
+    task = choose_task("segment")
+    task.kind.complete_spec(spec, data, task.options, ModelConfig())
     assert any("'nothing'" in note for note in spec.notes)
     report = check_data(str(root))
     assert report.counted == "pixels"
@@ -129,7 +130,8 @@ def test_class_that_is_not_validated_is_told(tmp_path):
         save_mask(file, np.where(mask == 2, 0, mask).astype(np.uint8))
     data = opened(root)
     spec = _spec(data)
-    choose_task("segment").kind.complete_spec(spec, data)
+    task = choose_task("segment")
+    task.kind.complete_spec(spec, data, task.options, ModelConfig())
     assert [note.partition(";")[0] for note in spec.notes] == [
         "no pixel of the training masks is of 'nothing'",
         "no pixel of the validation masks is of 'band'",

@@ -53,17 +53,11 @@ class Attack:
 
 @dataclass
 class Worst:
-    """The worst points found so far for a batch.
+    """The worst points found so far for a batch."""
 
-    Args:
-        images: from 0 to 1, B, C, H, W.
-        wrong: whether the answer there is wrong, B.
-        loss: the cross-entropy there, B.
-    """
-
-    images: Tensor
-    wrong: Tensor
-    loss: Tensor
+    images: Tensor  # from 0 to 1, B, C, H, W
+    wrong: Tensor  # whether the answer there is wrong, B
+    loss: Tensor  # the cross-entropy there, B
 
     def offer(self, places: Tensor, images: Tensor, logits: Tensor, valid: Tensor) -> None:
         """Take points where they are worse; `places` are those of `images` in the batch."""
@@ -99,7 +93,6 @@ def attack_batch(
         ask: the model, which must be differentiable.
         images: uint8 B, C, H, W.
         valid: the right classes, B, K bool.
-        attacks: what to try.
         right: which clean answers are right, B bool; the others stay wrong.
         rng_keys: one an image, which random starts are functions of.
 
@@ -130,7 +123,6 @@ def look(ask: Ask, clean: Tensor, valid: Tensor) -> tuple[Worst, Tensor]:
     """Return the clean images as the worst so far, and the gradient of their loss, which is zero where it is hidden.
 
     Args:
-        ask: the model, which must be differentiable.
         clean: images from 0 to 1, B, C, H, W.
         valid: the right classes, B, K bool; at least one an image.
     """
@@ -142,10 +134,8 @@ def fgsm(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst
     """Move every value by epsilon along the sign of the loss' gradient, once.
 
     Args:
-        ask: the model.
         clean: images from 0 to 1, B, C, H, W.
         valid: the right classes, B, K bool.
-        attack: how.
         begun: the worst so far, as `look` returned it.
         gradient: at the clean images.
     """
@@ -162,10 +152,8 @@ def pgd(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst,
     """Take many small steps along the sign of the gradient from several starts; stop where an answer is wrong.
 
     Args:
-        ask: the model, which must be differentiable.
         clean: images from 0 to 1, B, C, H, W.
         valid: the right classes, B, K bool.
-        attack: how.
         begun: the worst so far, FGSM's point included.
         rng_keys: one an image, which its random starts are functions of.
     """

@@ -42,13 +42,7 @@ class ClassMetric(MetricSpec):
 
 
 class ClassJudge(Judge):
-    """Measures one classifier.
-
-    Args:
-        model: the classifier.
-        truth: the right answers for it.
-        attacks: to try.
-    """
+    """Measures one classifier."""
 
     evenly = "evenly by class"
     attackable = True

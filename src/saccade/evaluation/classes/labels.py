@@ -30,7 +30,6 @@ class LabelFile:
     """What a user's file says about labels: one of the two.
 
     Args:
-        path: of the file.
         lists: the right classes of each ImageNet validation image (ReaL); empty where nobody agreed.
         names: from the name of a class of the images to the name or number of a class of the model.
     """
@@ -42,19 +41,12 @@ class LabelFile:
 
 @dataclass(frozen=True)
 class Truth:
-    """The right answers for one model.
+    """The right answers for one model."""
 
-    Args:
-        classes: names of the classes that can be answered.
-        columns: which of the model's logits they are.
-        valid: the right ones of each image, N, len(classes) bool.
-        notes: how the labels were read, where it is not by name.
-    """
-
-    classes: tuple[str, ...]
-    columns: np.ndarray
-    valid: np.ndarray
-    notes: tuple[str, ...] = ()
+    classes: tuple[str, ...]  # names of the classes that can be answered
+    columns: np.ndarray  # which of the model's logits they are
+    valid: np.ndarray  # the right ones of each image, N, len(classes) bool
+    notes: tuple[str, ...] = ()  # how the labels were read, where it is not by name
 
 
 def read_truth(
@@ -69,12 +61,10 @@ def read_truth(
     """Return which answers are right for images.
 
     Args:
-        source: the whole set.
         classes: of the model, in the order of its logits.
         places: the images asked about; all that `labelled_places` names if not given.
         labels: a user's file, as `read_labels` returned it.
         subset: classes the answer is chosen from, as `read_subset` returned them; all if not given.
-        whose: the model's name, for messages.
     """
     notes: list[str] = []
     places = labelled_places(source, labels) if places is None else places
@@ -110,8 +100,6 @@ def match_classes(
 
     Args:
         names: the model's own names; for a model of ImageNet's classes also WordNet ids or numbers from 0.
-        classes: of the model.
-        whose: the model's name, for messages.
     """
     by_name = {name: index for index, name in enumerate(classes)}
     if all(name in by_name for name in names):

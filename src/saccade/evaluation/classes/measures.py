@@ -13,25 +13,15 @@ ROWS = 4096  # images whose shares are held at a time
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model said to images, N each, in the order of their places.
+    """What a model said to images, N each, in the order of their places."""
 
-    Args:
-        valid: the right classes, N, K bool; several where the labels allow several.
-        prediction: the class answered.
-        confidence: its share.
-        nll: minus the logarithm of the right classes' share.
-        brier: squared distance of the shares from the right answer; nearest one where several are right.
-        top5: whether a right class is among the five with the largest shares.
-        single: each image has one right class.
-    """
-
-    valid: np.ndarray
-    prediction: np.ndarray
-    confidence: np.ndarray
-    nll: np.ndarray
-    brier: np.ndarray
-    top5: np.ndarray
-    single: bool
+    valid: np.ndarray  # the right classes, N, K bool; several where the labels allow several
+    prediction: np.ndarray  # the class answered
+    confidence: np.ndarray  # its share
+    nll: np.ndarray  # minus the logarithm of the right classes' share
+    brier: np.ndarray  # squared distance of the shares from the right answer; nearest one where several are right
+    top5: np.ndarray  # whether a right class is among the five with the largest shares
+    single: bool  # each image has one right class
 
     @property
     def correct(self) -> np.ndarray:

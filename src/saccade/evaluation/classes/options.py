@@ -10,17 +10,11 @@ from .labels import LabelFile, read_labels, read_subset
 
 @dataclass(frozen=True)
 class ClassOptions:
-    """Labels, classes and attacks.
+    """Labels, classes and attacks."""
 
-    Args:
-        labels: what a user's file says about labels.
-        subset: classes the answer is chosen from.
-        attacks: to try on the images.
-    """
-
-    labels: LabelFile | None = None
-    subset: Sequence[str] | None = None
-    attacks: tuple[Attack, ...] = ()
+    labels: LabelFile | None = None  # what a user's file says about labels
+    subset: Sequence[str] | None = None  # classes the answer is chosen from
+    attacks: tuple[Attack, ...] = ()  # to try on the images
 
 
 def read_options(

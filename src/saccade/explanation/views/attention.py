@@ -31,12 +31,7 @@ MAPS = (
 
 
 def density_view(captured: Captured, count: int) -> list[View]:
-    """Return for every image the entropy, the distance and the Jacobian's norm of every layer's attention.
-
-    Args:
-        captured: what `capture` recorded.
-        count: how many images there are.
-    """
+    """Return for every image the entropy, the distance and the Jacobian's norm of every layer's attention."""
     title = "How dense attention is"
     if not captured.attention:
         return [View("density", title, DENSITY, absent=_no_attention(captured)) for _ in range(count)]
@@ -54,12 +49,7 @@ def density_view(captured: Captured, count: int) -> list[View]:
 
 
 def describe(layer: AttentionMap, index: int) -> dict[str, Any]:
-    """Return the numbers of one layer's attention for one image, as JSON can hold them.
-
-    Args:
-        layer: what was measured.
-        index: of the image.
-    """
+    """Return the numbers of one layer's attention for one image, as JSON can hold them."""
     mean, (low, high) = spread(layer.entropy[index])
     norm, (norm_low, _) = spread(layer.jacobian[index])
     scale = layer.scale
@@ -94,7 +84,6 @@ def attention_view(captured: Captured, pixels: Sequence[np.ndarray], *, heads: H
     """Return for every image the thresholded attention map of every layer whose tokens lie on a grid.
 
     Args:
-        captured: what `capture` recorded.
         pixels: the images, each H, W, 3 uint8.
         heads: "mean" averages over the heads of a layer; "all" draws each beside it, numbers from 0 those alone.
     """
@@ -127,7 +116,6 @@ def threshold(weights: np.ndarray, share: float = KEPT) -> tuple[np.ndarray, flo
 
     Args:
         weights: h, w, none negative.
-        share: of the weight to keep.
 
     Returns:
         The map, 0 where a place is left out, and the share of places that were kept.

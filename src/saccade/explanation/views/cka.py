@@ -30,25 +30,16 @@ ADVISED = 32
 
 @dataclass(frozen=True)
 class Similarity:
-    """CKA between all pairs of layers.
+    """CKA between all pairs of layers."""
 
-    Args:
-        rows: names of one model's layers, in order.
-        columns: names of the other's, or of the same one's.
-        values: rows, columns; an unbiased estimate, which may pass 0 and 1 by its error, or the biased one.
-        errors: standard errors of the values by the jackknife over batches; None where there is one batch.
-        images: how many were used.
-        batches: in how many batches.
-        left_out: layers whose features do not belong to one image each.
-    """
-
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: np.ndarray
+    rows: tuple[str, ...]  # names of one model's layers, in order
+    columns: tuple[str, ...]  # names of the other's, or of the same one's
+    values: np.ndarray  # rows, columns; an unbiased estimate, which may pass 0 and 1 by its error, or the biased one
+    # standard errors of the values by the jackknife over batches; None where there is one batch
     errors: np.ndarray | None
-    images: int
-    batches: int
-    left_out: tuple[str, ...] = ()
+    images: int  # how many were used
+    batches: int  # in how many batches
+    left_out: tuple[str, ...] = ()  # layers whose features do not belong to one image each
 
 
 @torch.no_grad()
@@ -206,14 +197,10 @@ def cka_view(
     """Return the similarity of all pairs of layers, the same for every image.
 
     Args:
-        model: any.
         samples: images to compare layers by, as the model takes them, N, C, H, W.
         count: how many images the page is about.
         other: a second model, whose layers are compared with those of the first.
         other_samples: the same images as the second model takes them, if otherwise.
-        names: of both models.
-        layers: see `cka`.
-        estimator: see `cka`.
     """
     if len(samples) < FEWEST:
         absent = (

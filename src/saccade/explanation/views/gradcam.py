@@ -34,19 +34,12 @@ TRIED = 8  # maps that are looked at, from the last one on
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """A map of features inside a model, while its graph is there.
+    """A map of features inside a model, while its graph is there."""
 
-    Attributes:
-        layer: where it was read.
-        tensor: what passed.
-        prefix: tokens before the words.
-        channels_last: of a map with four axes.
-    """
-
-    layer: str
-    tensor: Tensor
-    prefix: int = 0
-    channels_last: bool = False
+    layer: str  # where it was read
+    tensor: Tensor  # what passed
+    prefix: int = 0  # tokens before the words
+    channels_last: bool = False  # of a map with four axes
 
     def as_map(self, values: Tensor, host: Host, size: tuple[int, int]) -> Tensor:
         """Bring the features or their gradient to B, C, H, W; refuse a map that has not the image's proportions."""
@@ -62,20 +55,13 @@ class FeatureMap:
 
 @dataclass(frozen=True)
 class Cams:
-    """Grad-CAM of a batch.
+    """Grad-CAM of a batch."""
 
-    Attributes:
-        layer: where the features were read.
-        targets: B; the class of each image.
-        heat: by part of the answer ("both", "class", "words"), each B, H, W, from 0 to 1.
-        logits: by part of the answer, each B; what it gives the class.
-        peak: by part, each B; the greatest value before it was made 1, 0 where nothing speaks for the class.
-    """
-
-    layer: str
-    targets: np.ndarray
-    heat: dict[str, np.ndarray]
-    logits: dict[str, np.ndarray]
+    layer: str  # where the features were read
+    targets: np.ndarray  # B; the class of each image
+    heat: dict[str, np.ndarray]  # by part of the answer ("both", "class", "words"), each B, H, W, from 0 to 1
+    logits: dict[str, np.ndarray]  # by part of the answer, each B; what it gives the class
+    # by part, each B; the greatest value before it was made 1, 0 where nothing speaks for the class
     peak: dict[str, np.ndarray]
 
 
@@ -111,11 +97,6 @@ def compute_gradcam(model: nn.Module, images: Tensor, *, targets: int | Sequence
 
     What only the class token is read of has no gradient at the words of its last block: there, the input of that
     block's attention is used. Raises HostError with the reason where there is no such map.
-
-    Args:
-        model: any classifier of images.
-        images: B, C, H, W.
-        targets: as in `gradcam_view`.
     """
     host = find_host(model)
     if host.text:

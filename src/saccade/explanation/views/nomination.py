@@ -28,21 +28,13 @@ WORDS = {"cnn": "convolution", "window": "window", "global": "compressed global"
 
 @dataclass(frozen=True)
 class Nomination:
-    """What one layer nominates.
+    """What one layer nominates."""
 
-    Attributes:
-        layer: path of the nominator.
-        names: the candidates, in the order of the shares.
-        hard: B, H, W, count; a single 1 at every place.
-        soft: B, H, W, count; sums to 1 at every place.
-        used: "hard" or "soft", as the network itself nominates.
-    """
-
-    layer: str
-    names: tuple[str, ...]
-    hard: np.ndarray
-    soft: np.ndarray
-    used: str
+    layer: str  # path of the nominator
+    names: tuple[str, ...]  # the candidates, in the order of the shares
+    hard: np.ndarray  # B, H, W, count; a single 1 at every place
+    soft: np.ndarray  # B, H, W, count; sums to 1 at every place
+    used: str  # "hard" or "soft", as the network itself nominates
 
 
 def nomination_view(
@@ -52,8 +44,6 @@ def nomination_view(
 
     Args:
         model: any; only one with nominators has something to show.
-        images: B, C, H, W as the model takes them.
-        pixels: the images, each H, W, 3 uint8.
         recorded: what passed the `nomination_taps` for these images; the model is run if not given.
     """
     layers = read_nominations(model, images, recorded=recorded)

@@ -22,21 +22,13 @@ SCALING = (
 
 
 class Scaling(NamedTuple):
-    """What the scaling weights of one CB_S look like.
+    """What the scaling weights of one CB_S look like."""
 
-    Args:
-        name: of the module.
-        mean: of the weights.
-        low: the 10 % quantile of their sizes.
-        high: the 90 % quantile of their sizes.
-        ratio: low over high, 1 where all channels get equally much of the mean; NaN where all weights are zero.
-    """
-
-    name: str
-    mean: float
-    low: float
-    high: float
-    ratio: float
+    name: str  # of the module
+    mean: float  # of the weights
+    low: float  # the 10 % quantile of their sizes
+    high: float  # the 90 % quantile of their sizes
+    ratio: float  # low over high, 1 where all channels get equally much of the mean; NaN where all weights are zero
 
 
 def scaling_view(model: nn.Module, count: int) -> list[View]:
@@ -44,7 +36,6 @@ def scaling_view(model: nn.Module, count: int) -> list[View]:
 
     Args:
         model: any; only one with ContextBroadcast(scale=True) has something to show.
-        count: how many images there are.
     """
     title = "How much of the mean each layer takes"
     found = scaling_weights(model)

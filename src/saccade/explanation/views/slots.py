@@ -34,17 +34,11 @@ SHOWN = 4  # representative slots
 
 @dataclass(frozen=True)
 class Slots:
-    """What the slots of one block stand for.
+    """What the slots of one block stand for."""
 
-    Attributes:
-        layer: path of the block's slot mixer.
-        weights: B, M, H, W; how much each place counts in each slot, a sum of 1 over places (GLMix eq. 3).
-        labels: B, H, W; the slot each place is closest to.
-    """
-
-    layer: str
-    weights: np.ndarray
-    labels: np.ndarray
+    layer: str  # path of the block's slot mixer
+    weights: np.ndarray  # B, M, H, W; how much each place counts in each slot, a sum of 1 over places (GLMix eq. 3).
+    labels: np.ndarray  # B, H, W; the slot each place is closest to
 
 
 def slots_view(
@@ -54,8 +48,6 @@ def slots_view(
 
     Args:
         model: any; only one with slots has something to show.
-        images: B, C, H, W as the model takes them.
-        pixels: the images, each H, W, 3 uint8.
         recorded: what passed the `slot_taps` for these images; the model is run if not given.
     """
     blocks = read_slots(model, images, recorded=recorded)
@@ -81,8 +73,6 @@ def slots_over_checkpoints(
 
     Args:
         models: a name such as "step 100" and the model with the weights it had then, oldest first.
-        images: B, C, H, W as the models take them.
-        pixels: the images, each H, W, 3 uint8.
         layer: number of the block with slots, from 1, or the path of it or of its slot mixer; the middle one of the
             network if not given, GLNet-STL's fifth.
         note: what to say of the checkpoints, such as that a run kept no more.
@@ -119,8 +109,6 @@ def read_slots(
     """Return what a model's slots stand for in images, block by block; empty if it has none.
 
     Args:
-        model: any.
-        images: B, C, H, W.
         layer: only the block with this number, from 1, or with this path.
         middle: only the middle block.
         recorded: what passed the `slot_taps` for these images; the model is run if not given.

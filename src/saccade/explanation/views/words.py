@@ -41,19 +41,12 @@ STARTS = ("Ġ", "▁")  # how vocabularies mark the piece that begins a word
 
 @dataclass(frozen=True)
 class Influence:
-    """The influence of the tokens of one text.
+    """The influence of the tokens of one text."""
 
-    Attributes:
-        target: the class.
-        scores: by part of the answer ("both", "class", "words"), each N; zero for padding.
-        logits: by part of the answer, what it gives the class.
-        counts: N; false for padding.
-    """
-
-    target: int
-    scores: dict[str, np.ndarray]
-    logits: dict[str, float]
-    counts: np.ndarray
+    target: int  # the class
+    scores: dict[str, np.ndarray]  # by part of the answer ("both", "class", "words"), each N; zero for padding
+    logits: dict[str, float]  # by part of the answer, what it gives the class
+    counts: np.ndarray  # N; false for padding
 
 
 def words_view(
@@ -105,10 +98,7 @@ def compute_influence(
     """Return the influence of the tokens of one text, summed over channels.
 
     Args:
-        model: any classifier of texts with an embedding of tokens.
         inputs: as in `words_view`, but no text.
-        target: the class to ask about.
-        method: "gradient" times input, or "integrated" gradients.
         steps: of integrated gradients, at the middle of equal parts of the way.
     """
     ids = inputs if isinstance(inputs, Tensor) else inputs["input_ids"]

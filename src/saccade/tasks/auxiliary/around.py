@@ -14,11 +14,7 @@ from ..task import Task
 
 
 class Around(Task):
-    """Hands everything but the loss to the task inside.
-
-    Args:
-        base: the task inside.
-    """
+    """Hands everything but the loss to the task inside."""
 
     def __init__(self, base: Task) -> None:
         super().__init__()

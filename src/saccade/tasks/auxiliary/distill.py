@@ -77,9 +77,7 @@ class Distillation(Taught):
         Args:
             batch: `image`, B, C, H, W, and `target`, class indices, B, or shares of classes, B, num_classes; without
                 targets the model learns from the teacher alone.
-            generator: not needed here.
             distill: whether to ask the teacher, if not just in training.
-            draws: nothing here.
 
         Returns:
             "output", the logits (of two heads, their mean), and what there is of "loss", "classification" and

@@ -162,7 +162,6 @@ class RelativeLocalization(Around):
             generator: what pairs are drawn from, on the images' device; its default generator if None.
             pairs: indices of first and second cells, grids, B, M, 2, taken modulo the number of cells; see `draw`.
             localize: whether to localize, if not just in training.
-            draws: for the underlying task.
 
         Returns:
             What the underlying task does, with "loss" grown by the weighted "localization".

@@ -17,19 +17,12 @@ MERGES_FIRST = ("SwinTransformer", "SwinTransformerV2")  # timm's stages begin w
 
 @dataclass(frozen=True)
 class Source:
-    """Where a grid passes.
+    """Where a grid passes."""
 
-    Attributes:
-        path: the module it passes.
-        before: it is the module's input, else its output.
-        dim: its width.
-        stride: pixels from cell to cell, if known.
-    """
-
-    path: str
-    before: bool
-    dim: int
-    stride: int | None
+    path: str  # the module it passes
+    before: bool  # it is the module's input, else its output
+    dim: int  # its width
+    stride: int | None  # pixels from cell to cell, if known
 
 
 @dataclass(frozen=True)

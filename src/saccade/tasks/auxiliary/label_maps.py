@@ -25,11 +25,7 @@ MANIFEST_BYTES, MOST_CLASSES = 2**26, 2**20
 
 
 class LabelMaps:
-    """Reads what `save_label_maps` wrote, an image at a time, without loading the rest.
-
-    Args:
-        path: the folder.
-    """
+    """Reads what `save_label_maps` wrote, an image at a time, without loading the rest."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -111,11 +107,8 @@ class LabelMaps:
         """Return the labels of images, or of crops of them, by RoI-align.
 
         Args:
-            names: of the images.
-            grid: rows and columns of the tokens.
             crops: top, left, height and width of what was cut out of each, as shares of the image, B, 4.
             flips: which were mirrored from left to right after, B.
-            device: where to.
         """
         boxes = _boxes(crops, len(names))
         if flips is not None and tuple(flips.shape) != (len(names),):
@@ -269,12 +262,10 @@ def make_label_maps(
     """Write a teacher's label maps of images, and return what reads them.
 
     Args:
-        path: folder to make.
         teacher: its `values` says what is saved.
         images: name and image, C, H, W, of each; neighbours of one size share a batch.
         batch_size: most images at once.
         top: classes to keep of each place.
-        classes: names of the classes.
     """
 
     def label() -> Iterator[tuple[str, Tensor]]:

@@ -141,7 +141,6 @@ class TokenLabelling(Taught):
             flips: which images were mirrored after, B.
             labels: distributions over classes, made beforehand, in place of the teacher's.
             label_tokens: whether to train on tokens, if not just in training; else the loss is plain cross-entropy.
-            draws: nothing here.
 
         Returns:
             "output", the logits, and with targets "loss", "classification" and, in training, "tokens", the two terms.
@@ -179,7 +178,6 @@ class TokenLabelling(Taught):
         """Run the model on mixed images and return its logits, its tokens' logits and their grid.
 
         Args:
-            images: B, C, H, W.
             place: where the box goes; None mixes nothing.
         """
         size = (images.shape[-2], images.shape[-1])
@@ -320,12 +318,7 @@ def _require_classes(model: nn.Module, given: int | None) -> int:
 
 @dataclass(frozen=True)
 class LabelEncoder:
-    """Adds to a sample the best classes of its image's places, and which part of the image its image shows.
-
-    Args:
-        encode: makes tensors of samples, by a frame.
-        maps: of the samples, by their names.
-    """
+    """Adds to a sample the best classes of its image's places, and which part of the image its image shows."""
 
     encode: Encoder
     maps: LabelMaps

@@ -16,15 +16,10 @@ def shares_of(labels: Tensor, mix: Mix | None) -> Tensor:  # noqa: ARG001
 
 @dataclass(frozen=True)
 class ClassShares:
-    """Labels as shares of classes, smoothed, and mixed as the images were.
-
-    Args:
-        classes: how many there are.
-        smoothing: share of a label spread evenly over all of them.
-    """
+    """Labels as shares of classes, smoothed, and mixed as the images were."""
 
     classes: int
-    smoothing: float
+    smoothing: float  # share of a label spread evenly over all of them
 
     def __call__(self, labels: Tensor, mix: Mix | None) -> Tensor:
         """Return shares, B, classes, of labels, B."""

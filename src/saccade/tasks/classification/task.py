@@ -108,8 +108,6 @@ class Classify(OneOf):
 
         Args:
             batch: `image`, B, C, H, W, and `target`, class indices, B, or shares of classes, B, num_classes.
-            generator: not needed here.
-            draws: nothing here.
 
         Returns:
             "output", the logits, and with targets "loss" and "classification".

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...config import ConfigError, ModelConfig
 from ...data.spec import InputSpec
-from ..text.hosts import build_host, describe_host, read_config
+from ..hosts import build_host, describe_host, read_config
 from .boxes import clip, take
 from .objects import Objects
 from .sparse import in_sides

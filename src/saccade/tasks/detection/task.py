@@ -117,28 +117,20 @@ class Detect(Task):
         return hosted.is_hosted(name)
 
     @classmethod
-    def complete_model(cls, spec: InputSpec, config: ModelConfig, data: Data) -> None:  # noqa: ARG003
-        """Keep the configuration of a model of Hugging Face."""
-        if cls.builds(config.name):
-            hosted.describe(spec, config)
-
-    @classmethod
     def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module | None:
         """Build a model of Hugging Face; None leaves it to timm."""
         return hosted.build(config, spec) if cls.builds(config.name) else None
 
     @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data) -> None:
-        """Show images as a whole, and keep whether objects have masks."""
+    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
+        """Show images as a whole; keep whether objects have masks, the scale of crops and which answers stand."""
         spec.extra["fit"], spec.shorter = True, None
         targets = None if isinstance(data.train, Stream) else data.train.targets
         spec.extra["masks"] = isinstance(targets, BoxTargets) and targets.regions is not None
-
-    @classmethod
-    def note_options(cls, spec: InputSpec, options: Any) -> None:
-        """Keep the scale of crops and which answers stand."""
         spec.extra |= {"scale": list(options.scale), "least": options.least, "kept": options.kept}
         spec.extra |= {} if options.overlap is None else {"overlap": options.overlap}
+        if cls.builds(model.name):
+            hosted.describe(spec, model)
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:

@@ -119,13 +119,9 @@ def _from_names(found: list[list[str]], table: Table) -> LabelTargets:
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """What labels become where images are mixed.
+    """What labels become where images are mixed."""
 
-    Args:
-        smoothing: share by which a label is drawn towards a half.
-    """
-
-    smoothing: float = 0.0
+    smoothing: float = 0.0  # share by which a label is drawn towards a half
 
     def __call__(self, labels: Tensor, mix: Mix | None) -> Tensor:
         """Return labels as numbers from 0 to 1, B, labels."""

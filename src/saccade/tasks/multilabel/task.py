@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, ConfigError, LossConfig
+from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig
 from ...data.augment import Follow
 from ...data.feed import Batch
 from ...data.open import Data
@@ -84,7 +84,7 @@ class Multilabel(Task):
         return read_labels(table, options.columns)
 
     @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data) -> None:
+    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:  # noqa: ARG003
         """Keep how often labels are there, which is what chance would reach."""
         if not isinstance(data.train, Stream):
             spec.extra["prevalence"] = round(float(np.mean(data.train.counts() / max(len(data.train), 1))), 6)

@@ -64,7 +64,6 @@ def read_numbers(table: Table, columns: Sequence[str] | None) -> NumberTargets:
     """Return the numbers of a table's rows.
 
     Args:
-        table: with columns of numbers.
         columns: which; all that are numbers in every row if not given.
     """
     notes: tuple[str, ...] = ()

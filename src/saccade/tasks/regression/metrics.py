@@ -27,7 +27,6 @@ class RegressionMetrics(Metrics):
     """Collects answers and truth.
 
     Args:
-        specs: the metrics.
         std: deviation of each column in training, by which several columns are brought to one scale.
     """
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, ConfigError, LossConfig, TrainConfig, leave_out
+from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig, TrainConfig, leave_out
 from ...data.augment import Follow
 from ...data.feed import Batch
 from ...data.open import Data
@@ -94,7 +94,7 @@ class Regress(Task):
         return leave_out(config, ("mixup", "cutmix"), "numbers are no classes")
 
     @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data) -> None:
+    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:  # noqa: ARG003
         """Keep mean and deviation of the training numbers, by which answers are read."""
         if isinstance(data.train, Stream):
             raise ConfigError("the task regress needs samples that can be listed; give a CSV or Parquet list")

@@ -25,23 +25,17 @@ THREADS = 4
 
 @dataclass(frozen=True)
 class MaskTargets(Targets):
-    """A mask a sample: rows are places in `files`, N int64; outputs the names of the classes.
-
-    Args:
-        root: folder that the files' names are relative to.
-        files: of all masks.
-        classes: what their values mean.
-        segments: of panoptic masks, the class of each segment by its number, for each file; None for others.
-    """
+    """A mask a sample: rows are places in `files`, N int64; outputs the names of the classes."""
 
     task = "segment"
     noun = "classes"
     counted = "pixels"
     in_rows = False
 
-    root: Path = field(default_factory=Path)
-    files: Names = field(default_factory=lambda: Names([]))
-    classes: ClassMap | None = None
+    root: Path = field(default_factory=Path)  # folder that the files' names are relative to
+    files: Names = field(default_factory=lambda: Names([]))  # of all masks
+    classes: ClassMap | None = None  # what their values mean
+    # of panoptic masks, the class of each segment by its number, for each file; None for others
     segments: "Sequence[dict[int, int]] | None" = None
 
     def require(self, where: str) -> None:

@@ -20,23 +20,14 @@ register_head = HEADS.register
 
 @dataclass(frozen=True)
 class Head:
-    """What a segmenter's head is made of.
+    """What a segmenter's head is made of."""
 
-    Args:
-        decoder: four maps, finest first, to one, B, width, H, W.
-        width: of that map.
-        kernel: of the classifier on it.
-        dropout: before the classifier.
-        aux: width of the FCN on the third map that is trained besides; 0 for none.
-        cells: that the sides of the coarsest map are multiples of.
-    """
-
-    decoder: nn.Module
-    width: int
-    kernel: int = 1
-    dropout: float = 0.0
-    aux: int = 0
-    cells: int = 1
+    decoder: nn.Module  # four maps, finest first, to one, B, width, H, W
+    width: int  # of that map
+    kernel: int = 1  # of the classifier on it
+    dropout: float = 0.0  # before the classifier
+    aux: int = 0  # width of the FCN on the third map that is trained besides; 0 for none
+    cells: int = 1  # that the sides of the coarsest map are multiples of
 
 
 class Answers(NamedTuple):

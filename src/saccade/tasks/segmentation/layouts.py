@@ -22,19 +22,12 @@ Pairs = dict[str, list[tuple[str, str]]]  # of each part, names of images and of
 
 @dataclass(frozen=True)
 class Layout:
-    """How one kind of folder is laid out.
+    """How one kind of folder is laid out."""
 
-    Args:
-        name: for people.
-        matches: tells whether a folder is one.
-        pairs: finds its images and masks.
-        classes: what its masks' values mean, if the layout says.
-    """
-
-    name: str
-    matches: Callable[[Path], bool]
-    pairs: Callable[[Path], Pairs]
-    classes: Callable[[Path], ClassMap | None] = lambda _: None
+    name: str  # for people
+    matches: Callable[[Path], bool]  # tells whether a folder is one
+    pairs: Callable[[Path], Pairs]  # finds its images and masks
+    classes: Callable[[Path], ClassMap | None] = lambda _: None  # what its masks' values mean, if the layout says
 
 
 @register_reader("masks")
@@ -65,7 +58,6 @@ def open_masks(
     """List a folder of images and masks; masks are looked at where nothing says what their values mean.
 
     Args:
-        path: the folder.
         bad_limit: share of the images that may lack a mask; they are named and left out.
         given: a file of classes, or names of the values from 0 on.
         ignore: the value that counts nowhere; None for none.

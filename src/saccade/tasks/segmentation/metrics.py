@@ -36,12 +36,7 @@ def metric_specs(outputs: Sequence[str]) -> tuple[MetricSpec, ...]:
 
 
 class SegmentationMetrics(Metrics):
-    """Collects, of every sample, the pixels of each class that are right, true and answered.
-
-    Args:
-        specs: the metrics.
-        classes: how many there are.
-    """
+    """Collects, of every sample, the pixels of each class that are right, true and answered."""
 
     def __init__(self, specs: Sequence[MetricSpec], classes: int) -> None:
         super().__init__(specs)

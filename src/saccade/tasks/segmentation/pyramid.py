@@ -103,12 +103,7 @@ def any_size_options(name: str) -> dict[str, Any]:
 
 
 def fixed_side(name: str, side: int) -> int | None:
-    """Return the one side that a model of timm takes when it is built for images of another; None if it takes any.
-
-    Args:
-        name: of the model.
-        side: of the images.
-    """
+    """Return the one side that a model of timm takes when it is built for images of another; None if it takes any."""
     config = timm.get_pretrained_cfg(name, allow_unregistered=True)
     if config is None or not config.fixed_input_size or any_size_options(name):
         return None

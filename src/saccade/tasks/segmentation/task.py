@@ -134,9 +134,10 @@ class Segment(Task):
         return leave_out(config, ("mixup", "cutmix", "erase"), "every pixel has a class of its own")
 
     @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data) -> None:
-        """Show images as a whole, and keep how frequent each class is in training masks."""
-        spec.extra["fit"], spec.shorter = True, None
+    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:  # noqa: ARG003
+        """Show images as a whole; keep side and scale of crops, and how frequent each class is in training masks."""
+        spec.extra |= {"fit": True, "crop": options.crop, "scale": list(options.scale)}
+        spec.shorter = None
         if isinstance(data.train, Stream) or not isinstance(data.train.targets, MaskTargets):
             return
         pixels = data.train.targets.pixels()
@@ -145,11 +146,6 @@ class Segment(Task):
         if isinstance(data.val.targets, MaskTargets):
             found = np.where(pixels > 0, data.val.targets.pixels(), 1)
             _note_absent(spec, found, "validation", len(data.val), "it counts in no mean unless it is answered")
-
-    @classmethod
-    def note_options(cls, spec: InputSpec, options: Any) -> None:
-        """Keep the side and the scale of crops."""
-        spec.extra |= {"crop": options.crop, "scale": list(options.scale)}
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
@@ -202,8 +198,6 @@ class Segment(Task):
 
         Args:
             batch: `image`, B, C, H, W, and `mask`, B, H, W, -1 where nothing counts.
-            generator: not needed here.
-            draws: nothing here.
 
         Returns:
             "output", the logits, and with masks "loss", "segmentation" and, with an auxiliary head, "auxiliary".

@@ -15,13 +15,7 @@ def answer_whole(ask: Ask, images: Tensor) -> Tensor:
 
 
 def answer_sliding(ask: Ask, images: Tensor, *, window: int) -> Tensor:
-    """Return logits averaged over windows of one side that overlap by a third; the last ones end at the edge.
-
-    Args:
-        ask: the model.
-        images: B, C, H, W.
-        window: side of a window.
-    """
+    """Return logits averaged over windows of one side that overlap by a third; the last ones end at the edge."""
     height, width = images.shape[-2:]
     stride = max(round(window * 2 / 3), 1)
     total, count = None, images.new_zeros(1, 1, height, width)
@@ -42,9 +36,7 @@ def answer_scales(answer: Ask, images: Tensor, *, scales: Sequence[float], flip:
 
     Args:
         answer: whole or sliding.
-        images: B, C, H, W.
         scales: by which images are enlarged before they are asked about.
-        flip: ask about mirrored images as well.
     """
     size = images.shape[-2:]
     total: Tensor | int = 0

@@ -68,19 +68,12 @@ FORMS = (
 
 @dataclass(frozen=True)
 class ClassMap:
-    """Which values of a mask stand for which class.
+    """Which values of a mask stand for which class."""
 
-    Args:
-        names: of the classes.
-        codes: the value of each; a colour r, g, b as r * 65536 + g * 256 + b.
-        colours: whether codes are colours.
-        ignore: codes of pixels that count nowhere.
-    """
-
-    names: tuple[str, ...]
-    codes: tuple[int, ...]
-    colours: bool = False
-    ignore: tuple[int, ...] = (IGNORED,)
+    names: tuple[str, ...]  # of the classes
+    codes: tuple[int, ...]  # the value of each; a colour r, g, b as r * 65536 + g * 256 + b
+    colours: bool = False  # whether codes are colours
+    ignore: tuple[int, ...] = (IGNORED,)  # codes of pixels that count nowhere
     sorted_codes: np.ndarray = field(init=False, repr=False, compare=False)
     sorted_classes: np.ndarray = field(init=False, repr=False, compare=False)
 
@@ -108,7 +101,6 @@ class ClassMap:
 
         Args:
             values: of a file: H, W of numbers or H, W, 3 of colours.
-            name: what an error calls the mask.
         """
         codes = self._codes(values, name)
         place = np.searchsorted(self.sorted_codes, codes).clip(max=len(self.sorted_codes) - 1)
@@ -189,7 +181,6 @@ def guess_map(found: Iterable[int], *, ignore: int | None = IGNORED) -> tuple[Cl
     Masks of 0 and 255 alone are of two classes; otherwise 255 is ignored.
 
     Args:
-        found: the values.
         ignore: the value that counts nowhere; None for none.
     """
     values = sorted(set(found))

@@ -41,8 +41,6 @@ class TextSource(Source):
     """Texts in memory.
 
     Args:
-        texts: of each sample one, or two.
-        targets: their classes.
         prefix: the first part of the samples' names; the second is the row.
     """
 

@@ -20,12 +20,9 @@ class LengthOrder(Order):
     """The batches of every epoch: texts of one width together, batches in random order.
 
     Which texts an epoch leaves out, which of one width share a batch, and when a batch comes are drawn anew each epoch.
-
-    Args:
-        widths: that each text is padded to, N.
     """
 
-    widths: Tensor = field(compare=False)
+    widths: Tensor = field(compare=False)  # that each text is padded to, N
 
     def epoch(self, epoch: int) -> tuple[Tensor, Tensor]:
         """Return which text stands at each place of an epoch; there are no copies."""
@@ -40,16 +37,7 @@ class LengthOrder(Order):
 
 
 class TokenFeed(Feed):
-    """Texts that lie on the device as tokens.
-
-    Args:
-        tokens: of all texts.
-        targets: their classes, N.
-        order: of the batches.
-        reading: how rows are filled.
-        expand: makes of a batch what is trained on.
-        device: where the tokens lie.
-    """
+    """Texts that lie on the device as tokens."""
 
     def __init__(
         self,
@@ -78,17 +66,7 @@ class TokenFeed(Feed):
 
 
 class TokenValidation(Validation):
-    """Validation texts, the short ones first, each once over all processes.
-
-    Args:
-        source: the texts.
-        tokens: of them.
-        reading: how rows are filled.
-        batch_size: of the batches.
-        device: where they go.
-        rank: of this process, which takes every world-th text.
-        world: how many processes there are.
-    """
+    """Validation texts, the short ones first, each once over all processes."""
 
     def __init__(
         self,

@@ -2,15 +2,27 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import nn
 
 from ...config import AugmentConfig, ConfigError, ModelConfig, TrainConfig
 from ...data.spec import InputSpec
+from ...plugins.pretrained import import_transformers
+from ..hosts import build_host, describe_host, explained, quietly, read_config, safe
 from ..task import Task
-from .hosts import build_host, describe_host, describe_tokenizer, read_config
-from .tokens import Reading
+from .tokens import Reading, open_tokenizer
+
+VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+LONGEST = 1_000_000  # tokens; a tokenizer that says more says nothing
 
 
 class OnHuggingFace(Task):
@@ -67,3 +79,46 @@ class OnHuggingFace(Task):
         """Refuse a spec that no text can be read by."""
         Reading.of(spec)
         read_config(spec, kind=cls.host_kind)
+
+
+def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
+    """Return what a model's tokenizer is: its description, the token for padding, and how long a text may be.
+
+    Args:
+        host: what `describe_host` returned; its configuration is told the token for padding.
+    """
+    transformers = import_transformers()
+    folder = Path(name).expanduser()
+    if folder.is_dir() and not any((folder / file).is_file() for file in VOCABULARIES):
+        raise ConfigError(f"the tokenizer of {name!r} is not there: no {' or '.join(VOCABULARIES[:3])}; put it beside")
+    with explained(name, what="tokenizer"), quietly():
+        made = transformers.AutoTokenizer.from_pretrained(name, **safe(name))
+    backend = getattr(made, "backend_tokenizer", None)
+    if backend is None:
+        raise ConfigError(f"the tokenizer of {name} is none of the library `tokenizers`; save one with tokenizer.json")
+    text = backend.to_str()
+    config, tokens = host["config"], open_tokenizer(text)
+    rows = config.get("vocab_size")
+    if isinstance(rows, int) and tokens.get_vocab_size(with_added_tokens=True) > rows:
+        raise ConfigError(
+            f"the tokenizer of {name} knows {tokens.get_vocab_size(with_added_tokens=True)} tokens and the model has "
+            f"embeddings for {rows}: they do not belong together. Put the model's own tokenizer into its folder"
+        )
+    own = made.pad_token_id
+    pad = next((n for n in (own, made.eos_token_id, made.bos_token_id, made.unk_token_id) if n is not None), None)
+    if pad is None:
+        raise ConfigError(f"the tokenizer of {name} has no token that could fill rows; give it a pad token")
+    config["pad_token_id"] = pad
+    return {"tokenizer": text, "pad": int(pad), "own_pad": own is not None, "limit": _limit(made, config)}
+
+
+def _limit(tokenizer: Any, config: dict[str, Any]) -> int:
+    """Return how many tokens of a text a model takes."""
+    places = config.get("max_position_embeddings") or config.get("n_positions") or LONGEST
+    if config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "longformer", "mpnet", "xlm-roberta-xl"):
+        places -= int(config.get("pad_token_id") or 0) + 1  # places are counted from the padding's number on
+    known = tokenizer.model_max_length
+    if type(places) is not int or not isinstance(known, int | float) or not min(places, known) >= 2:
+        given = f"the model says it takes {str(places)[:60]} tokens, its tokenizer {str(known)[:60]}"
+        raise ConfigError(f"{given}; both are whole numbers")
+    return int(min(places, known if known < LONGEST else places))

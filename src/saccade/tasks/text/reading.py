@@ -66,12 +66,7 @@ class TextOptions:
 
 
 def open_texts(config: DataConfig, options: TextOptions) -> Data:
-    """Open the texts that settings name, with the same ones held out as in an earlier run.
-
-    Args:
-        config: where they are.
-        options: which columns.
-    """
+    """Open the texts that settings name, with the same ones held out as in an earlier run."""
     if not config.path:
         raise ValueError("no texts were given; name a folder with train.tsv and dev.tsv, or a .csv, .tsv, .jsonl file")
     train, val, notes = _parts(config.path, options)

@@ -71,19 +71,16 @@ class ClassifyText(OnHuggingFace, Classify):
         return cls.adapt_host(config, compile=bool(config.engine.compile)), []
 
     @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data) -> None:
-        """Keep what the set is judged by, and which columns its texts were in."""
-        assert isinstance(data.val, TextSource)
-        spec.extra["metric"] = _targets(data).metric
-        spec.extra["columns"] = list(_targets(data).how["columns"])
-
-    @classmethod
-    def complete_model(cls, spec: InputSpec, config: ModelConfig, data: Data) -> None:
-        """Keep the model's configuration and its tokenizer."""
-        limit = cls.describe_model(spec, config, _targets(data).how, pair=len(spec.extra["columns"]) == 2)
-        most = _targets(data).how["max_length"]
+    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:  # noqa: ARG003
+        """Keep what the set is judged by, which columns its texts were in, the model's configuration and tokenizer."""
+        assert isinstance(data.train, TextSource)
+        targets = data.train.targets
+        assert isinstance(targets, TextTargets)
+        columns, most = list(targets.how["columns"]), targets.how["max_length"]
+        spec.extra |= {"metric": targets.metric, "columns": columns}
+        limit = cls.describe_model(spec, model, targets.how, pair=len(columns) == 2)
         if most and most > limit:
-            raise ConfigError(f"max_length = {most} was given; {config.name} takes texts of at most {limit} tokens")
+            raise ConfigError(f"max_length = {most} was given; {model.name} takes texts of at most {limit} tokens")
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
@@ -201,9 +198,3 @@ class ClassifyText(OnHuggingFace, Classify):
         """Return what collects logits and classes."""
         assert self.spec is not None
         return TextMetrics(metric_specs(len(self.spec.outputs)))
-
-
-def _targets(data: Data) -> TextTargets:
-    assert isinstance(data.train, TextSource)
-    assert isinstance(data.train.targets, TextTargets)
-    return data.train.targets

@@ -33,21 +33,13 @@ class TextError(ValueError):
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of many texts, one after another.
+    """The tokens of many texts, one after another."""
 
-    Args:
-        ids: of all texts, int32.
-        kinds: 0 for the first text of a pair and 1 for the second, uint8, as many.
-        starts: where each text begins, N int64.
-        lengths: tokens of each, N int64.
-        cut: how many texts were longer and were cut.
-    """
-
-    ids: Tensor
-    kinds: Tensor
-    starts: Tensor
-    lengths: Tensor
-    cut: int = 0
+    ids: Tensor  # of all texts, int32
+    kinds: Tensor  # 0 for the first text of a pair and 1 for the second, uint8, as many
+    starts: Tensor  # where each text begins, N int64
+    lengths: Tensor  # tokens of each, N int64
+    cut: int = 0  # how many texts were longer and were cut
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -69,25 +61,15 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a model's texts become tokens; kept in its spec.
+    """How a model's texts become tokens; kept in its spec."""
 
-    Args:
-        tokenizer: as the library `tokenizers` writes one.
-        pad: number of the token that fills rows.
-        own_pad: whether that token has no other meaning.
-        limit: tokens of a text at most.
-        kinds: whether the model is told which text of a pair a token is of.
-        truncate: cut longer texts; else they are refused.
-        pair: whether a sample is two texts.
-    """
-
-    tokenizer: str
-    pad: int
-    own_pad: bool
-    limit: int
-    kinds: bool
-    truncate: bool
-    pair: bool
+    tokenizer: str  # as the library `tokenizers` writes one
+    pad: int  # number of the token that fills rows
+    own_pad: bool  # whether that token has no other meaning
+    limit: int  # tokens of a text at most
+    kinds: bool  # whether the model is told which text of a pair a token is of
+    truncate: bool  # cut longer texts; else they are refused
+    pair: bool  # whether a sample is two texts
 
     @classmethod
     def of(cls, spec: InputSpec) -> "Reading":
@@ -180,11 +162,7 @@ def _require_letters(name: str, texts: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """Makes tensors of single samples, for those who read one at a time: evaluate, predict, serve.
-
-    Args:
-        reading: how texts become tokens.
-    """
+    """Makes tensors of single samples, for those who read one at a time: evaluate, predict, serve."""
 
     reading: Reading
 

@@ -47,16 +47,12 @@ class VqaOptions:
 
 @dataclass(frozen=True)
 class AnswerTargets(Targets):
-    """How right each answer is: rows are N, answers, float32 from 0 to 1.
-
-    Args:
-        how: what the task's options say of questions.
-    """
+    """How right each answer is: rows are N, answers, float32 from 0 to 1."""
 
     task = "vqa"
     noun = "answers"
 
-    how: tuple[tuple[str, object], ...] = ()
+    how: tuple[tuple[str, object], ...] = ()  # what the task's options say of questions
 
     def require(self, where: str) -> None:
         """Refuse fewer than two answers."""
@@ -107,7 +103,6 @@ def open_questions(config: DataConfig, options: VqaOptions) -> Data:
 
     Args:
         config: where the table is; paths of images are relative to it.
-        options: how many answers can be given.
     """
     if not config.path:
         raise ValueError("no questions were given; name a .csv, .tsv, .jsonl or .parquet file: image, question, answer")

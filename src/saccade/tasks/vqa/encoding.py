@@ -18,12 +18,7 @@ from ..text.tokens import INPUTS, Reading
 
 @dataclass(frozen=True)
 class QuestionEncoder:
-    """Makes tensors of an image and a question: the whole image made square, the question in a row of fixed width.
-
-    Args:
-        framing: of the images.
-        reading: how questions become tokens.
-    """
+    """Makes tensors of an image and a question: the whole image made square, the question in a row of fixed width."""
 
     framing: Framing
     reading: Reading
@@ -93,7 +88,6 @@ def embed_whole(embeddings: Any, images: Tensor) -> Tensor | None:
     compiled. None where its configuration asks for some of the patches only, which is left to it.
 
     Args:
-        embeddings: of a ViLT.
         images: normalised, all of one size, B, 3, H, W.
     """
     patches: Tensor = embeddings.patch_embeddings(images)  # B, C, h, w

@@ -54,11 +54,11 @@ class AnswerQuestions(OnHuggingFace, OneOf):
         return cls.adapt_host(config, compile=False, graphs=False), []
 
     @classmethod
-    def complete_model(cls, spec: InputSpec, config: ModelConfig, data: Data) -> None:
+    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:  # noqa: ARG003
         """Keep the model's configuration and its tokenizer."""
         targets = data.val.targets
         assert isinstance(targets, AnswerTargets)
-        cls.describe_model(spec, config, dict(targets.how), pair=False)
+        cls.describe_model(spec, model, dict(targets.how), pair=False)
         spec.mean, spec.std = [0.5] * 3, [0.5] * 3  # as ViLT's own image processor has it
 
     @classmethod

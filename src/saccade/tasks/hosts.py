@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...config import ConfigError
-from ...data.spec import InputSpec
-from ...plugins.pretrained import import_transformers
-from .tokens import open_tokenizer
+from ..config import ConfigError
+from ..data.spec import InputSpec
+from ..plugins.pretrained import import_transformers
 
 # What a configuration may say that opens files or networks, or belongs to one machine.
 DROPPED = (
@@ -21,15 +20,6 @@ DROPPED = (
     "_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "use_pretrained_backbone",
     "backbone", "saccade_plugins",
 )  # fmt: skip
-VOCABULARIES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
-LONGEST = 1_000_000  # tokens; a tokenizer that says more says nothing
 
 
 def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str, Any]:
@@ -37,12 +27,11 @@ def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str
 
     Args:
         name: a folder with `config.json`, or a name on Hugging Face.
-        outputs: the classes.
         kind: of the mapping of transformers that has to know it, such as "SEQUENCE_CLASSIFICATION".
     """
     transformers = import_transformers()
-    with _explained(name), _quietly():
-        config = transformers.AutoConfig.from_pretrained(name, **_safe(name))
+    with explained(name), quietly():
+        config = transformers.AutoConfig.from_pretrained(name, **safe(name))
     if config.model_type not in known_kinds(kind):
         allowed = f"; it takes {', '.join(sorted(known_kinds(kind)))}" if len(known_kinds(kind)) < 9 else ""
         raise ConfigError(
@@ -65,17 +54,17 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
     transformers = import_transformers()
     config = read_config(spec, kind=kind)
     made = getattr(transformers, f"AutoModelFor{AUTO[kind]}")
-    with _quietly():
+    with quietly():
         if weights is None:
-            with _explained(config.model_type):
+            with explained(config.model_type):
                 return made.from_config(config)
         _refuse_pickles(Path(weights).expanduser())
-        with _explained(weights):
+        with explained(weights):
             model, info = made.from_pretrained(
                 weights,
                 config=config,
                 use_safetensors=True,
-                **_safe(weights),
+                **safe(weights),
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
                 **{"dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype": torch.float32},
@@ -148,51 +137,7 @@ def read_config(spec: InputSpec, *, kind: str) -> Any:
     return found
 
 
-def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
-    """Return what a model's tokenizer is: its description, the token for padding, and how long a text may be.
-
-    Args:
-        name: the model's folder or name.
-        host: what `describe_host` returned; its configuration is told the token for padding.
-    """
-    transformers = import_transformers()
-    folder = Path(name).expanduser()
-    if folder.is_dir() and not any((folder / file).is_file() for file in VOCABULARIES):
-        raise ConfigError(f"the tokenizer of {name!r} is not there: no {' or '.join(VOCABULARIES[:3])}; put it beside")
-    with _explained(name, what="tokenizer"), _quietly():
-        made = transformers.AutoTokenizer.from_pretrained(name, **_safe(name))
-    backend = getattr(made, "backend_tokenizer", None)
-    if backend is None:
-        raise ConfigError(f"the tokenizer of {name} is none of the library `tokenizers`; save one with tokenizer.json")
-    text = backend.to_str()
-    config, tokens = host["config"], open_tokenizer(text)
-    rows = config.get("vocab_size")
-    if isinstance(rows, int) and tokens.get_vocab_size(with_added_tokens=True) > rows:
-        raise ConfigError(
-            f"the tokenizer of {name} knows {tokens.get_vocab_size(with_added_tokens=True)} tokens and the model has "
-            f"embeddings for {rows}: they do not belong together. Put the model's own tokenizer into its folder"
-        )
-    own = made.pad_token_id
-    pad = next((n for n in (own, made.eos_token_id, made.bos_token_id, made.unk_token_id) if n is not None), None)
-    if pad is None:
-        raise ConfigError(f"the tokenizer of {name} has no token that could fill rows; give it a pad token")
-    config["pad_token_id"] = pad
-    return {"tokenizer": text, "pad": int(pad), "own_pad": own is not None, "limit": _limit(made, config)}
-
-
-def _limit(tokenizer: Any, config: dict[str, Any]) -> int:
-    """Return how many tokens of a text a model takes."""
-    places = config.get("max_position_embeddings") or config.get("n_positions") or LONGEST
-    if config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "longformer", "mpnet", "xlm-roberta-xl"):
-        places -= int(config.get("pad_token_id") or 0) + 1  # places are counted from the padding's number on
-    known = tokenizer.model_max_length
-    if type(places) is not int or not isinstance(known, int | float) or not min(places, known) >= 2:
-        given = f"the model says it takes {str(places)[:60]} tokens, its tokenizer {str(known)[:60]}"
-        raise ConfigError(f"{given}; both are whole numbers")
-    return int(min(places, known if known < LONGEST else places))
-
-
-def _safe(name: str) -> dict[str, bool]:
+def safe(name: str) -> dict[str, bool]:
     """Return what keeps a folder to its own files, and anyone's code from being run, or asked about."""
     return {"local_files_only": Path(name).expanduser().is_dir(), "trust_remote_code": False}
 
@@ -206,7 +151,8 @@ def _refuse_pickles(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _explained(name: str, what: str = "model") -> Iterator[None]:
+def explained(name: str, what: str = "model") -> Iterator[None]:
+    """Say of what goes wrong inside which folder or name it is about, and what to give."""
     try:
         yield
     except Exception as error:  # of transformers, safetensors and tokenizers, each with kinds of its own
@@ -220,7 +166,7 @@ def _explained(name: str, what: str = "model") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Keep transformers' remarks on new classifiers to itself; what matters is told as notes."""
     from transformers.utils import logging as own
 
