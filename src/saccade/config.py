@@ -183,11 +183,7 @@ class TrainConfig:
 
 
 def leave_out(config: TrainConfig, names: Sequence[str], reason: str) -> tuple[TrainConfig, list[str]]:
-    """Return settings without some augmentation and without smoothing of labels, and a remark on what was asked of it.
-
-    Args:
-        names: of augmentation that is a share or a strength, such as "mixup".
-    """
+    """Return settings without some augmentation and smoothing of labels, and a remark on what was asked of it."""
     left = [name for name in names if getattr(config.augment, name)] + ["smoothing"] * bool(config.loss.smoothing)
     nothing: dict[str, Any] = dict.fromkeys(names, 0.0)
     augment = replace(config.augment, **nothing)

@@ -74,11 +74,7 @@ def read_described(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def check_inputs(about: Mapping[str, Any]) -> None:
-    """Refuse outputs, channels, sizes and normalisation that no model has; a ValueError says which.
-
-    Args:
-        about: `outputs`, `in_chans`, `img_size`, `mean`, `std` and perhaps `shorter`.
-    """
+    """Refuse outputs, channels, sizes and normalisation that no model has; a ValueError says which."""
     outputs, channels, side = about["outputs"], about["in_chans"], about["img_size"]
     if type(outputs) not in (list, tuple) or not 0 < len(outputs) <= CLASSES:
         raise ValueError(f"outputs = {_short(outputs)}; they are a list of names")

@@ -94,11 +94,7 @@ class Predictor(ABC):
 
 
 class TorchPredictor(Predictor):
-    """A module that answers.
-
-    Args:
-        loaded: the model, on the device where it is to run.
-    """
+    """A module that answers."""
 
     def __init__(self, loaded: LoadedModel) -> None:
         bundle = Bundle.of(loaded.model, loaded.spec, name=loaded.name, plugins=plugin_names(loaded.model))

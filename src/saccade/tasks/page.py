@@ -164,11 +164,7 @@ def output_section(
 
 
 def worst_section(shown: Shown, losses: np.ndarray, tell: Callable[[Shown, int], list[Html]]) -> Section:
-    """Return the images with the highest loss, with what the task tells of each.
-
-    Args:
-        tell: returns lines on the sample of a number.
-    """
+    """Return the images with the highest loss, with the lines that the task tells of each."""
     title = "The worst images"
     if shown.source is None or not shown.same_samples:
         return no_images(shown, title)

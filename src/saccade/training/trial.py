@@ -77,11 +77,7 @@ def prepare_ground(
 
 
 class Deadline(Console):
-    """A silent console that ends a trial when its time is over.
-
-    Args:
-        until: on the monotonic clock; None for never.
-    """
+    """A silent console that ends a trial when its time, on the monotonic clock, is over."""
 
     def __init__(self, until: float | None) -> None:
         super().__init__(quiet=True)

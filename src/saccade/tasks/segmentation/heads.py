@@ -177,11 +177,7 @@ class FromFinest(nn.Module):
 
 
 class AveragePool(nn.Module):
-    """Adaptive average pooling as two products with matrices: any size in an exported graph too.
-
-    Args:
-        size: cells a side.
-    """
+    """Adaptive average pooling as two products with matrices: any size in an exported graph too."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -82,13 +82,10 @@ def unpack(packed: Tensor, spec: InputSpec) -> Batch:
 
 
 def embed_whole(embeddings: Any, images: Tensor) -> Tensor | None:
-    """Return ViLT's embeddings of whole images, B, 1 + N, C, in the order of rows and columns.
+    """Return ViLT's embeddings of whole normalised images of one size: B, 1 + N, C, in the order of rows and columns.
 
     ViLT itself draws the order of patches anew each time, which changes no answer and can be neither traced nor
     compiled. None where its configuration asks for some of the patches only, which is left to it.
-
-    Args:
-        images: normalised, all of one size, B, 3, H, W.
     """
     patches: Tensor = embeddings.patch_embeddings(images)  # B, C, h, w
     height, width = patches.shape[2:]
