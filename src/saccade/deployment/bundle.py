@@ -73,11 +73,6 @@ class Bundle:
         )
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """The outputs, of a task whose samples have one class each."""
-        return self.outputs
-
-    @property
     def kind(self) -> type[Task]:
         """The task that it answers."""
         return find_task(self.task)

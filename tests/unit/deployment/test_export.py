@@ -123,7 +123,7 @@ def test_accuracy_is_that_of_the_named_images(run, images, exported):
     assert exported.samples == len(right) == 21
     assert exported.accuracy == pytest.approx(np.mean(right))
     plain = exported.files[0]
-    assert (plain.accuracy, plain.loss.value) == (exported.accuracy, 0)
+    assert (plain.score, plain.loss.value) == (exported.score, 0)
     assert plain.loss.low < 0 < plain.loss.high
 
 
