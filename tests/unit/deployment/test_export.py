@@ -57,7 +57,7 @@ def test_float32_versions_answer_as_the_run_does(run, exported):
     for name in ("model.onnx", "model.pt2"):
         opened = open_predictor(run / "export" / name, trust=True)
         np.testing.assert_allclose(opened.outputs(x), eager.outputs(x), atol=1e-5)
-        assert opened.classes == eager.classes
+        assert opened.spec.outputs == eager.spec.outputs
         assert opened.framing == eager.framing
         assert opened.about()["parameters"] == eager.about()["parameters"]
 
