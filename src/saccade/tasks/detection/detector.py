@@ -40,8 +40,6 @@ class Detector(nn.Module):
     Args:
         backbone: of timm's contract.
         head: as `--set model.head` names it: "retinanet", "mask_rcnn:width=128", ...
-        num_classes: that objects are told apart into.
-        masks: whether objects have masks.
     """
 
     def __init__(self, backbone: nn.Module, head: str, *, num_classes: int, masks: bool) -> None:
@@ -92,13 +90,7 @@ class Detector(nn.Module):
         return self.neck(self.backbone, padded), (padded.shape[-2], padded.shape[-1])
 
     def losses(self, x: Tensor, objects: Objects, seeds: Tensor) -> dict[str, Tensor]:
-        """Return the losses by name.
-
-        Args:
-            x: images, B, C, H, W.
-            objects: what is in them.
-            seeds: of what is drawn by lot, a number for each image.
-        """
+        """Return the losses by name."""
         maps, size = self.maps(x)
         return self.head.losses(maps, objects, size, seeds)
 
@@ -128,14 +120,7 @@ def waits_for_device(head: str) -> bool:
 
 
 def read_answers(output: Tensor, *, overlap: float, least: float, kept: int) -> Found:
-    """Return the answers that stand, best first: of those of one class that overlap much the best.
-
-    Args:
-        output: of a detector.
-        overlap: with a better one at which an answer is dropped.
-        least: score of an answer.
-        kept: answers of an image.
-    """
+    """Return the answers that stand, best first: of those of one class that overlap much the best."""
     boxes, score, label = output[..., :4], output[..., SCORE], output[..., LABEL].round().long()
     keep, filled = best_boxes(
         boxes, score, label, (score > least) & (label >= 0), overlap=overlap, count=min(kept, output.shape[1])
