@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...config import ConfigError
 from ...registry import Registry, parse_options
-from ..segmentation.pyramid import FeaturePyramid, pad_to
+from ..segmentation.pyramid import FeaturePyramid, OnPyramid, pad_to
 from .boxes import best_boxes, take
 from .dense import ATSS, RetinaNet
 from .keep_triton import has_triton
@@ -34,7 +34,7 @@ register_detector("mask_rcnn")(MaskRCNN)
 register_detector("cascade")(Cascade)
 
 
-class Detector(nn.Module):
+class Detector(OnPyramid):
     """A backbone, a pyramid of its maps and a head; images of any size.
 
     Args:
@@ -66,15 +66,6 @@ class Detector(nn.Module):
         self.multiple = self.neck.multiple
 
     @property
-    def feature_info(self) -> list[dict[str, Any]]:
-        """The backbone's maps, as plug-ins ask for them."""
-        strides = [max(round(stride), 1) for stride in self.neck.strides[: len(self.neck.feature_info)]]
-        return [
-            {**entry, "module": f"backbone.{entry['module']}", "reduction": stride}
-            for entry, stride in zip(self.neck.feature_info, strides, strict=True)
-        ]
-
-    @property
     def no_graph(self) -> str | None:
         """Why it cannot be written as a graph: ONNX has no operator that looks at boxes, or at points, as these do."""
         if isinstance(self.head, RetinaNet | ATSS):
@@ -98,12 +89,6 @@ class Detector(nn.Module):
         """Return answers, B, M, 6 or more: box, score, class (-1 for none) and the cells of a mask."""
         maps, size = self.maps(x)
         return self.head.answers(maps, size)
-
-    def no_weight_decay(self) -> set[str]:
-        """Return names of parameters that weight decay would harm."""
-        backbone: Any = self.backbone
-        spare = backbone.no_weight_decay() if hasattr(backbone, "no_weight_decay") else set()
-        return {f"backbone.{name}" for name in spare}
 
     def get_classifier(self) -> nn.Module:
         """Return the head."""
