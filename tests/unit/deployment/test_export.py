@@ -121,7 +121,7 @@ def test_accuracy_is_that_of_the_named_images(run, images, exported):
     answers = list(predict(run, images / "val"))  # the folders are the classes, in another order than the logits
     right = [p.answers[0][0] in p.name for p in answers]
     assert exported.samples == len(right) == 21
-    assert exported.accuracy == pytest.approx(np.mean(right))
+    assert exported.score == pytest.approx(np.mean(right))
     plain = exported.files[0]
     assert (plain.score, plain.loss.value) == (exported.score, 0)
     assert plain.loss.low < 0 < plain.loss.high
