@@ -183,11 +183,7 @@ class TrainConfig:
 
 
 def leave_out(config: TrainConfig, names: Sequence[str], reason: str) -> tuple[TrainConfig, list[str]]:
-    """Return settings without some augmentation and without smoothing of labels, and a remark on what was asked of it.
-
-    Args:
-        names: of augmentation that is a share or a strength, such as "mixup".
-    """
+    """Return settings without some augmentation and smoothing of labels, and a remark on what was asked of it."""
     left = [name for name in names if getattr(config.augment, name)] + ["smoothing"] * bool(config.loss.smoothing)
     nothing: dict[str, Any] = dict.fromkeys(names, 0.0)
     augment = replace(config.augment, **nothing)
@@ -224,7 +220,7 @@ def parse_settings(texts: list[str]) -> dict[str, Any]:
 
 def read_value(text: str) -> Any:
     """Read a value as YAML does, with 1e-3 as a number too."""
-    value = _load(text, f"the value {_short(text)!r} cannot be read")
+    value = _load(text, f"the value {short(text)!r} cannot be read")
     if isinstance(value, str):
         try:
             return float(value)
@@ -296,7 +292,8 @@ def _other_words(config: Any, name: str) -> list[str]:
     return [say_hint(arg) for arg in args if arg not in (int, float) and get_origin(arg) is not list]
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """Return a text cut to what a message has room for."""
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -304,14 +301,14 @@ def _nested(values: Mapping[str, Any], source: str) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name, value in values.items():
         if not isinstance(name, str):
-            raise ConfigError(f"{source} has the name {_short(repr(name))}; names are words")
+            raise ConfigError(f"{source} has the name {short(repr(name))}; names are words")
         *groups, last = name.split(".")
         place = tree
         for group in groups:
             place = place.setdefault(group, {})
             if not isinstance(place, dict):
                 raise ConfigError(
-                    f"{source}: {_short(name)} and {_short(group)} = {_short(repr(place))} were given; {_short(group)} "
+                    f"{source}: {short(name)} and {short(group)} = {short(repr(place))} were given; {short(group)} "
                     "is a group of settings"
                 )
         if isinstance(value, Mapping) and isinstance(place.get(last), dict):
@@ -327,12 +324,12 @@ def _overlay(config: Any, values: Mapping[str, Any], source: str, prefix: str) -
     for name, value in values.items():
         full = f"{prefix}{name}"
         if name not in hints:
-            near = _nearest(config, _short(full), prefix, hints)
-            raise ConfigError(f"{source}: there is no setting {_short(full)!r}{near}")
+            near = _nearest(config, short(full), prefix, hints)
+            raise ConfigError(f"{source}: there is no setting {short(full)!r}{near}")
         current = getattr(config, name)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
-                given = _short(repr(value))
+                given = short(repr(value))
                 raise ConfigError(f"{source}: {full} is a group of settings, {given} was given; name one inside it")
             changes[name] = _overlay(current, value, source, f"{full}.")
         else:
@@ -362,6 +359,6 @@ def fit_value(value: Any, hint: Any, name: str, *, source: str) -> Any:
     """
     fitted = try_value(value, hint)
     if fitted is NO:
-        given = f"{_short(repr(value))} ({type(value).__name__})"
+        given = f"{short(repr(value))} ({type(value).__name__})"
         raise ConfigError(f"{source}: {name} = {given} was given; it takes {say_hint(hint)}")
     return fitted

@@ -76,11 +76,7 @@ def physical_memory() -> int:
 
 @contextmanager
 def whole_file(path: Path, *, then: str = "do the same again") -> Iterator[Path]:
-    """Yield a name beside a file's place; what is written there comes to the disk and takes the place, or is removed.
-
-    Args:
-        then: what to do after making room.
-    """
+    """Yield a name beside a file's place; what is written there takes it, or is removed; a full disk says `then`."""
     draft = path.with_name(f".{path.name}.part")
     try:
         with explained(path, then=then):

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .config import ModelConfig, overlay
+from .config import ModelConfig, overlay, short
 from .models import CheckpointError
 
 KEY = "saccade"
@@ -74,31 +74,27 @@ def read_described(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def check_inputs(about: Mapping[str, Any]) -> None:
-    """Refuse outputs, channels, sizes and normalisation that no model has; a ValueError says which.
-
-    Args:
-        about: `outputs`, `in_chans`, `img_size`, `mean`, `std` and perhaps `shorter`.
-    """
+    """Refuse outputs, channels, sizes and normalisation that no model has; a ValueError says which."""
     outputs, channels, side = about["outputs"], about["in_chans"], about["img_size"]
     if type(outputs) not in (list, tuple) or not 0 < len(outputs) <= CLASSES:
-        raise ValueError(f"outputs = {_short(outputs)}; they are a list of names")
+        raise ValueError(f"outputs = {short(repr(outputs))}; they are a list of names")
     if not all(isinstance(name, str) for name in outputs):
         raise ValueError("outputs holds what is no text; they are a list of names")
     if not isinstance(about.get("task", ""), str) or not isinstance(about.get("extra", {}), dict):
         raise ValueError("task is a name and extra names with values")
     if type(channels) is not int or channels not in (1, 3):
-        raise ValueError(f"in_chans = {_short(channels)}; it is 1 or 3")
+        raise ValueError(f"in_chans = {short(repr(channels))}; it is 1 or 3")
     if type(side) is not int or not 1 <= side <= SIDE:
-        raise ValueError(f"img_size = {_short(side)}; it is a whole number from 1 to {SIDE}")
+        raise ValueError(f"img_size = {short(repr(side))}; it is a whole number from 1 to {SIDE}")
     for name in ("mean", "std"):
         values = about[name]
         if type(values) not in (list, tuple) or len(values) != channels or not all(map(_is_number, values)):
-            raise ValueError(f"{name} = {_short(values)}; it is a list of numbers, one a channel")
+            raise ValueError(f"{name} = {short(repr(values))}; it is a list of numbers, one a channel")
     if not all(value > 0 for value in about["std"]):
-        raise ValueError(f"std = {_short(about['std'])}; each is more than 0")
+        raise ValueError(f"std = {short(repr(about['std']))}; each is more than 0")
     shorter = about.get("shorter")
     if shorter is not None and (type(shorter) is not int or not side <= shorter <= SHORTER):
-        raise ValueError(f"shorter = {_short(shorter)}; it is null, or a whole number from {side} to {SHORTER}")
+        raise ValueError(f"shorter = {short(repr(shorter))}; it is null, or a whole number from {side} to {SHORTER}")
 
 
 def check_model(values: Any, *, resolve: Callable[[str], str] | None) -> ModelConfig:
@@ -109,20 +105,20 @@ def check_model(values: Any, *, resolve: Callable[[str], str] | None) -> ModelCo
             the rest of the description, which takes no options.
     """
     if not isinstance(values, dict):
-        raise ValueError(f"model = {_short(values)}; it is names with values")
+        raise ValueError(f"model = {short(repr(values))}; it is names with values")
     config = overlay(ModelConfig(), values, source="its description")
     name = config.name if resolve is None else resolve(config.name)
     for opened in ("pretrained", "checkpoint"):
-        if getattr(config, opened):
-            raise ValueError(f"model.{opened} = {_short(getattr(config, opened))}; a file of weights names no others")
+        if value := getattr(config, opened):
+            raise ValueError(f"model.{opened} = {short(repr(value))}; a file of weights names no others")
     if len(config.plugins) > PLUGINS or any(len(text) > TEXT for text in config.plugins):
         raise ValueError(f"{len(config.plugins)} plug-ins; there are at most {PLUGINS}, each of {TEXT} characters")
     allowed = {} if resolve is None else constructor_options(name)
     for option, value in config.options.items():
         if option not in allowed:
-            raise ValueError(f"model.options has {_short(option)}, which is no argument of {name}'s constructor")
+            raise ValueError(f"model.options has {short(repr(option))}, which is no argument of {name}'s constructor")
         if not _is_plain(value) or not _fits(value, allowed[option]):
-            raise ValueError(f"model.options.{option} = {_short(value)}, which {name} does not take")
+            raise ValueError(f"model.options.{option} = {short(repr(value))}, which {name} does not take")
     return config
 
 
@@ -220,8 +216,3 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint in (int, float):
         return _is_number(value)  # annotations do not tell them apart
     return type(value) is hint
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -109,11 +109,7 @@ def class_words(name: str, count: int) -> list[list[str]]:
 
 
 def find_pretrained(name: str) -> Path:
-    """Return the file of timm's trained weights of a model, to start from; nothing is read yet.
-
-    Args:
-        name: of the model, with or without the weights' tag.
-    """
+    """Return the file of timm's trained weights of a model, to start from; nothing is read yet."""
     name = resolve_name(name)
     cfg = timm.get_pretrained_cfg(name)
     if cfg is None or not cfg.has_weights:

@@ -86,11 +86,7 @@ class Known:
 
 
 def known_of(config: ModelConfig, cfg: Mapping[str, Any]) -> Known | None:
-    """Return what the weights that a model starts from were trained with; None for random weights.
-
-    Args:
-        config: of the model; its weights may be a run's, which says this of itself.
-    """
+    """Return what the weights that a model starts from, perhaps a run's, were trained with; None for random weights."""
     file = weights_file(config)
     if file is None:
         return None

@@ -154,11 +154,7 @@ def load_state(folder: Path) -> State:
 
 
 def read_state(place: Path, *, only: tuple[str, ...] = ("",)) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors of a state, and its record, or raise StateError if a file of it is not what was written.
-
-    Args:
-        only: how the names of the tensors that are wanted begin.
-    """
+    """Return tensors of a state, by how names begin, and its record; StateError if a file is not what was written."""
     try:
         outer = json.loads(read_small(place / "state.json", most=RECORD_BYTES))
         text = outer["body"]

@@ -29,11 +29,7 @@ def save_model(
     *,
     unfinished: Mapping[str, int] | None = None,
 ) -> None:
-    """Write weights with what is needed to build their model and to feed it.
-
-    Args:
-        unfinished: step, epoch and epochs of a training that has not come to its end.
-    """
+    """Write weights with what builds and feeds their model, and of unfinished training step, epoch and epochs."""
     own = find_task(spec.task).builds(config.name)
     # Others, such as where weights came from, build nothing.
     allowed = {} if own else constructor_options(resolve_name(config.name))

@@ -38,11 +38,7 @@ class Arm:
     recipe: str | None = None  # begun from instead of the common one
 
     def configure(self, recipe: str | None, shared: Mapping[str, Any]) -> TrainConfig:
-        """Return all settings of the arm.
-
-        Args:
-            shared: what all arms have set, by dotted name; laid over the recipe, and under the arm's own settings.
-        """
+        """Return all settings of the arm: the recipe's, over them what all arms share, over that its own."""
         try:
             config = configure(self.recipe or recipe or default_recipe(shared), {**shared, **self.settings})
             return overlay(config, {"model.plugins": [*config.model.plugins, *self.plugins]})

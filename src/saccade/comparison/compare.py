@@ -77,11 +77,7 @@ def compare(
         folds: cut the training samples into so many parts and validate on each in turn, where they are too few for one
             held-out part; the set's own validation samples are left alone.
         repeats: how many ways to cut them.
-        recipe: likewise.
-        epochs: likewise.
-        batch_size: likewise.
-        lr: likewise.
-        img_size: likewise.
+        recipe, epochs, batch_size, lr, img_size: likewise.
         out: the comparison's folder; one under `runs` named by what is asked if not given.
         settings: of all arms, by dotted name.
         metric: one that the task measures, or any number that runs end with; the one that runs are judged by if not

@@ -304,11 +304,7 @@ class Judgement:
 
 
 def spent(look: int) -> float:
-    """Return the share of the chance of a false alarm that a look may spend; all looks together spend it once.
-
-    Args:
-        look: counted from 1; 0 for an experiment that is looked at once and never again.
-    """
+    """Return the share of the chance of a false alarm that a look, from 1 on, may spend; 0 is the only look ever."""
     return 1.0 if look == 0 else FIRST_LOOK if look == 1 else (1 - FIRST_LOOK) / (look * (look - 1))
 
 

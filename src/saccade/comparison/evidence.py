@@ -78,11 +78,7 @@ class Evidence:
         return sum(record["seconds"] for record in counted) / steps if steps else None
 
     def curve(self, metric: str, seed: int, *, chance: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return seconds of training and a metric after each epoch that was validated.
-
-        Args:
-            chance: what it is before training; None if that is not known.
-        """
+        """Return seconds of training and a metric after each epoch that was validated; `chance` is its value before."""
         seconds, found = 0.0, [] if chance is None else [(0.0, chance)]
         for record in self.records[seed]:
             seconds += record["seconds"]

@@ -112,11 +112,7 @@ class Worker:
 
 
 class Crew:
-    """The processes of a comparison; when it is left, they end.
-
-    Args:
-        slots: a place for each; none where runs are trained in this process.
-    """
+    """The processes of a comparison, one a slot; none where runs are trained in this one. When it is left, they end."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self.workers = [Worker(slot) for slot in slots]

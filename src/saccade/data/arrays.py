@@ -84,12 +84,7 @@ class ArrayReader:
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
         """Open it."""
-        return open_known_arrays(path)
-
-
-def open_known_arrays(folder: Path) -> Splits:
-    """Open a folder that holds MNIST's or CIFAR's files."""
-    return (_find_layout(folder) or _refuse_pickles)(folder)
+        return (_find_layout(path) or _refuse_pickles)(path)
 
 
 def _find_layout(folder: Path) -> Callable[[Path], Splits] | None:

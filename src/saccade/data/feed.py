@@ -67,11 +67,7 @@ class Feed(ABC):
 
 
 class ResidentFeed(Feed):
-    """A set that lies on the device as a whole; a batch costs the host a few numbers.
-
-    Args:
-        columns: parts of all samples by name, N, ..., on the device.
-    """
+    """A set that lies on the device as a whole, N, ... by name; a batch costs the host a few numbers."""
 
     order: Order
 

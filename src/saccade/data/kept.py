@@ -100,12 +100,9 @@ class KeptFeed(ResidentFeed):
 
 
 class Kept(Source):
-    """A source of files that decodes each image once, when it is made ready.
+    """A source of files that decodes each image once, when it is made ready, as many as `limit` bytes hold.
 
     What does not fit and what cannot be read is read again whenever it is asked for.
-
-    Args:
-        limit: bytes they may take.
     """
 
     def __init__(self, source: Source, *, limit: float, threads: int) -> None:

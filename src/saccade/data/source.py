@@ -274,9 +274,6 @@ class Names:
 class Stream(Samples):
     """Samples one after another, for sets too large to hold or to list.
 
-    Args:
-        outputs: names of what a model answers with.
-
     Attributes:
         length: how many samples an epoch has over all readers; None if that is not known.
         lost: what was found to be missing, if the set was listed.

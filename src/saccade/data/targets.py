@@ -132,11 +132,7 @@ class ClassTargets(Targets):
 
     @classmethod
     def of(cls, labels: np.ndarray, classes: Sequence[str], *, count: int, where: str) -> "ClassTargets":
-        """Return labels as targets, or say what is wrong with them.
-
-        Args:
-            where: what an error calls the set.
-        """
+        """Return labels as targets, or say what is wrong with them; `where` is what an error calls the set."""
         return cls(check_labels(labels, count=count, classes=classes, where=where), tuple(classes))
 
     def read(self, index: int) -> int:
@@ -204,11 +200,7 @@ def numbered_classes(highest: int, *, where: str) -> tuple[str, ...]:
 
 
 def renumber(own: Sequence[str], outputs: Sequence[str], *, used: np.ndarray) -> np.ndarray:
-    """Return the places of classes in another list of them, which has all that are used; -1 for one it has not.
-
-    Args:
-        used: places of the classes that samples have.
-    """
+    """Return the places of classes in another list, which has all that samples use; -1 for one it has not."""
     new = {name: place for place, name in enumerate(outputs)}
     unknown = [own[place] for place in used if own[place] not in new]
     if unknown:

@@ -174,11 +174,7 @@ def create_app(
     settings: Settings | None = None,
     runs: RunIndex | None = None,
 ) -> FastAPI:
-    """Return the application; `app.state.server` is what its handlers share.
-
-    Args:
-        predictors: the models, with what explains each, or None.
-    """
+    """Return the application that serves models and what explains each; `app.state.server` is what handlers share."""
     state = ServerState(predictors, settings=settings or Settings(), runs=runs or RunIndex())
 
     @asynccontextmanager

@@ -73,11 +73,6 @@ class Bundle:
         )
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """The outputs, of a task whose samples have one class each."""
-        return self.outputs
-
-    @property
     def kind(self) -> type[Task]:
         """The task that it answers."""
         return find_task(self.task)
@@ -172,10 +167,7 @@ def require_onnxruntime() -> ModuleType:
 
 
 def safe_onnx_bytes(path: Path, *, framed: bool = False) -> tuple[bytes, Bundle]:
-    """Return a file's bytes and what it says of itself, after refusing what saccade did not write.
-
-    Args:
-        framed: leave the graph's own framing out, for images that come framed.
+    """Return a file's bytes, without its framing if `framed`, and what it says of itself; refuse what is not saccade's.
 
     A graph may name other files to take weights from; none written here does, and one that does is refused, so that
     no file besides the one given is ever read. A graph may hold loops, which need not end, and functions, which may

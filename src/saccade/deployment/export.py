@@ -134,11 +134,7 @@ class _Export:
         self._write("onnx", "model.half.onnx", replace(self.bundle, precision="float16"))
 
     def int8(self, training: Tensor | None) -> None:
-        """Write the version with 8-bit weights, made of the float32 file.
-
-        Args:
-            training: framed training images to find the ranges of activations by; None where there are none to be had.
-        """
+        """Write the version with 8-bit weights, of the float32 file; framed training images, if any, tell ranges."""
         bundle = replace(self.bundle, precision="int8")
         if training is None:
             training = self.judge.evidence.samples[:CALIBRATION]

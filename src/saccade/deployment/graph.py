@@ -98,11 +98,7 @@ def wrap(model: nn.Module, spec: InputSpec) -> WithPreprocessing:
 
 
 def trace(wrapped: WithPreprocessing) -> ExportedProgram:
-    """Return a module's graph, for any number of images of any one size, or of texts of any length.
-
-    Args:
-        wrapped: in evaluation mode, on the CPU.
-    """
+    """Return the graph of a module in evaluation mode on the CPU, for any number of images of a size, or of texts."""
     dynamic: Any = torch.export.Dim.DYNAMIC
     open_sides = {0: dynamic, 2: dynamic, 3: dynamic}
     if wrapped.spec.in_chans == 1:

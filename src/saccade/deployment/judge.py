@@ -41,21 +41,12 @@ class Loss:
     high: float | None = None
 
 
-def primary_metric(spec: InputSpec) -> MetricSpec:
-    """Return the metric that the task of a model is judged by."""
-    kind = find_task(spec.task)
-    metric = kind.metric(kind.primary_of(spec), spec)
-    if metric is None:
-        raise ValueError(f"the task {kind.name} is judged by {kind.primary_of(spec)!r}, which is none of its metrics")
-    return metric
-
-
 def measure(raw: Raw, evidence: Evidence, spec: InputSpec) -> Score | None:
     """Return what raw answers reach; None where the images' targets are not known, or the result is no number."""
     if evidence.targets is None:
         return None
-    metric, task = primary_metric(spec), find_task(spec.task).build(nn.Identity(), spec)
-    metrics = task.metrics()
+    task = find_task(spec.task).build(nn.Identity(), spec)
+    metric, metrics = task.primary_metric(spec), task.metrics()
     for places in torch.arange(len(evidence.samples)).split(AT_ONCE):
         output = torch.from_numpy(raw(evidence.samples[places]))
         batch = {name: part[places] for name, part in evidence.targets.items()} | {PLACE: places}
@@ -129,11 +120,6 @@ class ExportedFile:
     seconds: float
     eager_seconds: float
 
-    @property
-    def accuracy(self) -> float | None:
-        """The score, of a task that is judged by accuracy."""
-        return self.score
-
 
 @dataclass(frozen=True)
 class Exported:
@@ -162,11 +148,6 @@ class Exported:
     def __repr__(self) -> str:
         return f"<Exported {self.folder}: {', '.join(f'{file.path.name} {file.mib:.1f} MiB' for file in self.files)}>"
 
-    @property
-    def accuracy(self) -> float | None:
-        """The score, of a task that is judged by accuracy."""
-        return self.score
-
     def to_dict(self) -> dict[str, Any]:
         """Return it ready for JSON, files by their names, scores by the words of their metric: `accuracy`."""
         record = self._named(asdict(self)) | {"bundle": self.bundle.to_dict(), "metric": self.metric.to_dict()}
@@ -191,7 +172,7 @@ class Judge:
 
     def __init__(self, eager: Raw, evidence: Evidence, spec: InputSpec, *, tolerance: float) -> None:
         self.eager, self.evidence, self.spec, self.tolerance = eager, evidence, spec, tolerance
-        self.metric = primary_metric(spec)
+        self.metric = find_task(spec.task).primary_metric(spec)
         self.measured = measure(eager, evidence, spec)
 
     @property

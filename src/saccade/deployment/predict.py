@@ -53,11 +53,6 @@ class Predictions(Iterator[Prediction]):
     def __init__(self, stream: Generator[Prediction, None, None], task: type[Task], spec: InputSpec) -> None:
         self.stream, self.task, self.spec = stream, task, spec
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The outputs, of a task whose samples have one class each."""
-        return self.spec.outputs
-
     def __next__(self) -> Prediction:
         """Return the next one."""
         return next(self.stream)

@@ -45,11 +45,6 @@ class Predictor(ABC):
         self.task: type[Task] = bundle.kind
         self.img_size, self.channels, self.framing = bundle.img_size, bundle.channels, self.spec.framing
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The outputs, of a task whose samples have one class each."""
-        return self.spec.outputs
-
     @abstractmethod
     def outputs(self, images: Tensor) -> np.ndarray:
         """Return the raw answers, B, ... float32, to framed images, uint8 B, C, H, W; from any thread."""
@@ -94,11 +89,7 @@ class Predictor(ABC):
 
 
 class TorchPredictor(Predictor):
-    """A module that answers.
-
-    Args:
-        loaded: the model, on the device where it is to run.
-    """
+    """A module that answers."""
 
     def __init__(self, loaded: LoadedModel) -> None:
         bundle = Bundle.of(loaded.model, loaded.spec, name=loaded.name, plugins=plugin_names(loaded.model))

@@ -17,14 +17,11 @@ LITTLE = 0.9  # of the float32 file's size: an 8-bit one that is not smaller doe
 
 
 def write_int8(source: Path, path: Path, bundle: Bundle, calibration: Tensor) -> None:
-    """Write an ONNX file anew with weights as 8-bit integers.
+    """Write an ONNX file anew with 8-bit weights; ranges are seen on framed training images, uint8 N, C, S, S.
 
     Activations of matrix products are scaled to 8 bits image by image as the graph runs. onnxruntime has no fast
     convolution of that kind, so those of convolutions have fixed ranges, seen on training images; weights get 7 bits
     there, since processors without 8-bit dot products add pairs of products in 16.
-
-    Args:
-        calibration: training images, framed, uint8 N, C, S, S.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic

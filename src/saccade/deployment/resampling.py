@@ -16,11 +16,7 @@ LUMA = (19595.0, 38470.0, 7471.0)  # Pillow's grey of RGB, in parts of 65536
 
 
 def frame(image: Tensor, spec: InputSpec) -> Tensor:
-    """Return images of any one size, uint8 B, C, H, W, as a model is asked: uint8 B, in_chans, img_size, img_size.
-
-    Args:
-        image: RGB; or grey, of a model that takes grey.
-    """
+    """Return RGB or grey images of one size, uint8 B, C, H, W, as a model is asked: B, in_chans, img_size, img_size."""
     size = spec.img_size
     height, width = (torch.scalar_tensor(side, dtype=torch.float64) for side in image.shape[-2:])
     across, inside_x = _weights(image.shape[-1], width, *_part(width, height, spec), size)

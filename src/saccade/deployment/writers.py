@@ -82,12 +82,9 @@ class JsonWriter:
 
 
 class CocoWriter:
-    """One JSON document as COCO has it: images, categories and objects with their scores; bad files as `problems`.
+    """One JSON document as COCO has it: images, categories (ids from 1), objects with scores; bad files as `problems`.
 
     Objects are written as they come, and `finish` adds the rest.
-
-    Args:
-        outputs: names of the classes; their ids count from 1.
     """
 
     def __init__(self, file: TextIO, outputs: Sequence[str]) -> None:
@@ -137,11 +134,7 @@ class _PngFolder:
 
 
 class DrawWriter(_PngFolder):
-    """A PNG an image, named after it and its number, with the answer's parts and their probabilities drawn below it.
-
-    Args:
-        folder: to write to; made if it is not there.
-    """
+    """A PNG an image, named after it and its number, with the answer's parts and their probabilities drawn below it."""
 
     def __init__(self, folder: str | Path, task: type[Task]) -> None:
         super().__init__(folder, "--draw")

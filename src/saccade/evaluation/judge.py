@@ -108,10 +108,7 @@ class Judge:
     @property
     def primary(self) -> MetricSpec:
         """The metric that is measured under every condition."""
-        task, spec = self.model.loaded.task, self.model.spec
-        found = task.metric(task.primary_of(spec), spec)
-        assert found is not None
-        return found
+        return self.model.loaded.task.primary_metric(self.model.spec)
 
     def specs(self) -> dict[str, MetricSpec]:
         """Return the numbers that come first, in their order, with their meanings."""

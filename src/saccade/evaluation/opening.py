@@ -79,11 +79,7 @@ class EvaluatedSet:
 
 
 def open_models(targets: Sequence[str | Path], *, device: str, task: str | None = None) -> list[EvaluatedModel]:
-    """Open models by run folder, weights or timm name; all of one task.
-
-    Args:
-        task: the models' task with other options than they were trained with.
-    """
+    """Open models by run folder, weights or timm name; all of one task, perhaps with other options than in training."""
     if not targets:
         raise EvaluationError("nothing was given to evaluate; give a run's folder, its weights or a timm model's name")
     known = [find_target(target) for target in targets]  # all of them before the first is opened

@@ -109,11 +109,7 @@ class Evaluation(Findings):
         return path / FILES[1]
 
 
-def _holds_evaluation(folder: Path) -> bool:
-    return {entry.name for entry in folder.iterdir()} <= set(FILES)
-
-
-FOLDER = OwnFolder("evaluation", _holds_evaluation)
+FOLDER = OwnFolder("evaluation", lambda folder: {entry.name for entry in folder.iterdir()} <= set(FILES))
 
 
 def _meaning(spec: MetricSpec) -> dict[str, Any]:

@@ -22,11 +22,7 @@ COLUMNS = ("place", "name", "given", "label", "probability_wrong", "probability_
 
 
 def write_suspects(found: Suspects, out: Path) -> tuple[Path, Path]:
-    """Write a page with the images and a table whose column `label` can be corrected.
-
-    Args:
-        out: a folder; a table that is there is replaced.
-    """
+    """Write a page with the images and a table whose column `label` can be corrected; one that is there is replaced."""
     out.mkdir(parents=True, exist_ok=True)
     table, page = out / "suspects.csv", out / "suspects.html"
     with whole_file(table) as draft, draft.open("w", newline="", encoding="utf-8") as file:
@@ -83,11 +79,7 @@ def _figure(one: Suspect, source: Source) -> Html:
 
 
 def read_corrections(file: Path, source: Source) -> dict[int, int]:
-    """Return the classes that a table of suspects gives to samples, by their places.
-
-    Args:
-        file: as `write_suspects` wrote it, with `label` perhaps changed and rows taken out.
-    """
+    """Return the classes that a table of suspects, perhaps changed and shortened, gives to samples, by their places."""
     if not file.is_file():
         raise ConfigError(f"there is no {file}; write it by saccade data check --answers, and correct it")
     known = {name: place for place, name in enumerate(source.outputs)}
@@ -106,11 +98,7 @@ def read_corrections(file: Path, source: Source) -> dict[int, int]:
 
 
 def fix_labels(found: Suspects, table: Path, out: Path) -> int:
-    """Write a list (.csv), or of images in arrays an archive (.npz), with corrected labels; return how many changed.
-
-    Args:
-        out: the file to write; nothing that exists is replaced.
-    """
+    """Write a new list (.csv), or of arrays an archive (.npz), with corrected labels; return how many changed."""
     if out.exists():
         raise ConfigError(f"{out} is there already; name another file")
     corrections = read_corrections(table, found.source)

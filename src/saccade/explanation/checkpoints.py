@@ -59,11 +59,7 @@ def list_checkpoints(run: str | Path) -> list[tuple[int, Path]]:
 
 
 def read_weights(place: Path) -> dict[str, Tensor]:
-    """Return a model's weights from a state: the running average where one was kept, as in the final weights.
-
-    Args:
-        place: the state's folder, which holds `state.json` and one file of tensors for each process.
-    """
+    """Return a model's weights from a state's folder: the running average if one was kept, as in the final weights."""
     try:
         tensors, _ = read_state(place, only=(WEIGHTS, AVERAGE))
     except StateError as error:

@@ -57,11 +57,7 @@ class MapShape(NamedTuple):
 
 
 def split_axes(shape: Sequence[int], *, batch: int, heads: int | None) -> Axes | None:
-    """Tell which axes of a map ..., N, M are the batch, the windows and the heads; None if that cannot be told.
-
-    Args:
-        heads: how many heads the module says it has; None where it does not say.
-    """
+    """Tell which axes of a map ..., N, M are batch, windows and heads, of a known number or not; None if nobody can."""
     lead = tuple(shape[:-2])
     if not lead or not batch or math.prod(lead) % batch:
         return None

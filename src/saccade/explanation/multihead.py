@@ -52,16 +52,12 @@ def _forward(
             result = original(*args, **kwargs)
             if isinstance(module, nn.MultiheadAttention):
                 _note(module, listener, original, *args, **kwargs)
-            elif isinstance(module, nn.TransformerEncoderLayer) and _took_fast_path(module):
+            elif isinstance(module, nn.TransformerEncoderLayer) and not module.self_attn.__dict__.pop("_heard", False):
+                # It took its fast path, which does not call its attention module.
                 _note_layer(module, name, listener, *args, **kwargs)
             return result
     finally:
         listener.leave()
-
-
-def _took_fast_path(layer: nn.TransformerEncoderLayer) -> bool:
-    """Whether the layer did not call its attention module just now."""
-    return not layer.self_attn.__dict__.pop("_heard", False)
 
 
 def _note_layer(

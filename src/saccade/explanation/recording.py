@@ -39,6 +39,13 @@ def record(modules: Iterable[nn.Module]) -> Iterator[Recorded]:
             hook.remove()
 
 
+def heard(model: nn.Module, images: Tensor, taps: Iterable[nn.Module]) -> Recorded:
+    """Run a model on images in evaluation mode, and return what passed its taps."""
+    with eval_mode(model), record(taps) as recorded:
+        model(images)
+    return recorded
+
+
 PARTS = {
     "both": "the whole answer",
     "class": "the class token alone",

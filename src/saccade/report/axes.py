@@ -46,11 +46,7 @@ def widen(low: float, high: float, *, most: int = 6) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float, *, most: int = 6, whole: bool = False) -> list[float]:
-    """Return round values within a range, at most so many.
-
-    Args:
-        whole: no fractions, as for epochs.
-    """
+    """Return round values within a range, at most so many; whole ones without fractions, as for epochs."""
     step = _step(low, high, most)
     step = max(round(step), 1) if whole else step
     first, last = math.ceil(low / step - TINY), math.floor(high / step + TINY)

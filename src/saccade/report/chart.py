@@ -105,11 +105,7 @@ def scatter(
 
 
 def _name(frame: "_Frame", text: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> Html:
-    """Write a name beside its point, or a line above or below where that place is taken.
-
-    Args:
-        taken: (left, right, y) of what is drawn; the name's place is added.
-    """
+    """Write a name beside its point, or a line above or below where that place, (left, right, y), is taken."""
     left = x > frame.x.start + 0.7 * (frame.x.end - frame.x.start)
     width = 7.4 * len(text)
     begin, end = (x - 9 - width, x - 9) if left else (x + 9, x + 9 + width)

@@ -1,14 +1,12 @@
-"""Sections on a classifier's answers: by class, confusions, calibration, the worst images."""
+"""Sections on a classifier's answers: by class, confusions, calibration."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from .chart import line_chart
 from .heat import heat_map
-from .image import encode_image
-from .markup import Html, join, shorten, tag
+from .markup import Html, join, shorten
 from .page import Section, fold, grid, paragraph, table
 from .rows import Interval, share_chart
 from .tally import Answered, Bin, Score, calibration, class_scores, confused_pairs, confusion, wilson
@@ -18,7 +16,6 @@ WORST, BEST = 20, 5
 LISTED = 2000  # classes listed at all
 MAPPED = 30  # classes up to which confusions are a map
 BESIDE = 12  # classes up to which a map leaves room for a table beside it
-IMAGES = 24
 NAME = 120  # characters of a class' or a file's name
 
 
@@ -112,46 +109,6 @@ def reliability_table(bins: Sequence[Bin], *, caption: str) -> Html:
     """Return answers in bins of confidence, and how many are right."""
     rows = [[f"{one.confidence:.1%}", f"{one.correct / one.samples:.1%}", f"{one.samples:,}"] for one in bins]
     return table(["Mean confidence", "Right", "Images"], rows, caption=caption, numeric=(0, 1, 2))
-
-
-def image_section(
-    answered: Answered,
-    classes: Sequence[str],
-    *,
-    read: Callable[[int], np.ndarray | None],
-    name: Callable[[int], str],
-) -> Section:
-    """Return the images with the highest loss."""
-    items: list[Html] = []
-    # NaN counts as the highest loss: the reader should see it first.
-    for index in np.argsort(-np.nan_to_num(answered.loss, nan=math.inf), kind="stable"):
-        if len(items) == IMAGES:
-            break
-        place = int(answered.places[index])
-        pixels = read(place)
-        if pixels is not None:
-            items.append(_image(answered, int(index), classes, pixels, shorten(name(place), NAME)))
-    about = (
-        "The validation images with the highest loss: first those that were answered wrongly with confidence. Wrong "
-        "labels and damaged images gather here, so look at the labels before blaming the model."
-    )
-    shown = tag("ol", *items, class_="pictures") if items else paragraph("No image could be read.", class_="note")
-    return Section("pictures", "The worst images", join(paragraph(about), shown))
-
-
-def _image(answered: Answered, index: int, classes: Sequence[str], pixels: np.ndarray, name: str) -> Html:
-    true = shorten(classes[answered.labels[index]], NAME)
-    answer = shorten(classes[answered.predictions[index]], NAME)
-    right = " (right)" if answered.correct[index] else ""
-    said = f"{right}, {answered.confidence[index]:.0%} sure"
-    image = encode_image(pixels, alt=f"{name}: {true}, answered {answer}")
-    return tag(
-        "li",
-        tag("div", image, class_="frame"),
-        paragraph("true: ", tag("strong", true)),
-        paragraph("answered: ", tag("strong", answer), said),
-        paragraph(name, class_="name"),
-    )
 
 
 def _about_classes(seen: Sequence[Score]) -> str:

@@ -109,11 +109,7 @@ def confused_pairs(answered: Answered, *, most: int) -> list[Pair]:
 
 
 def calibration(answered: Answered, *, bins: int = 10) -> tuple[list[Bin], float]:
-    """Return answers by confidence, and the expected calibration error; answers of a diverged model are left out.
-
-    Args:
-        bins: of equal width; empty ones are left out.
-    """
+    """Return answers in bins of confidence, empty ones left out, and the calibration error, of finite answers alone."""
     number, sound = confidence_bin(answered.confidence, bins), np.isfinite(answered.confidence)
     found, error = [], 0.0
     for index in range(bins):

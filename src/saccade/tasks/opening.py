@@ -40,11 +40,7 @@ def find_task(name: str) -> type[Task]:
 
 
 def open_samples(text: str | None, config: DataConfig) -> tuple[TaskChoice, Data]:
-    """Open the samples that settings name, for the task they name or the one that the samples' layout speaks of.
-
-    Args:
-        text: the task as it is written in settings; None leaves it to the layout.
-    """
+    """Open the samples that settings name, for the task they name, else the one that their layout speaks of."""
     if text is not None:
         choice = choose_task(text)
         if config.columns and choice.kind.reads != "image":

@@ -18,6 +18,10 @@ NAME = 120  # characters of a name
 IMAGES = 24
 CHARTED = 60  # outputs in a chart
 RESAMPLES = 400
+FARTHEST_OFF = (
+    "The validation images that are farthest off. Wrong targets and damaged images gather here, so look at the targets "
+    "before blaming the model."
+)
 
 
 @dataclass(frozen=True)
@@ -163,12 +167,15 @@ def output_section(
     return Section(key, title, join(about, drawn if chart else None, numbers))
 
 
-def worst_section(shown: Shown, losses: np.ndarray, tell: Callable[[Shown, int], list[Html]]) -> Section:
-    """Return the images with the highest loss, with what the task tells of each.
-
-    Args:
-        tell: returns lines on the sample of a number.
-    """
+def worst_section(
+    shown: Shown,
+    losses: np.ndarray,
+    tell: Callable[[Shown, int], list[Html]],
+    *,
+    about: str = FARTHEST_OFF,
+    alt: Callable[[int], str] = lambda _: "",
+) -> Section:
+    """Return the images with the highest loss, with the lines that the task tells of each; `alt` ends their names."""
     title = "The worst images"
     if shown.source is None or not shown.same_samples:
         return no_images(shown, title)
@@ -182,12 +189,8 @@ def worst_section(shown: Shown, losses: np.ndarray, tell: Callable[[Shown, int],
         pixels = shown.read(place)
         if pixels is not None:
             name = shorten(shown.source.name(place), NAME)
-            image = tag("div", encode_image(pixels, alt=name), class_="frame")
+            image = tag("div", encode_image(pixels, alt=f"{name}{alt(int(index))}"), class_="frame")
             items.append(tag("li", image, *tell(shown, int(index)), paragraph(name, class_="name")))
-    about = (
-        "The validation images that are farthest off. Wrong targets and damaged images gather here, so look at the "
-        "targets before blaming the model."
-    )
     body = tag("ol", *items, class_="pictures") if items else paragraph("No image could be read.", class_="note")
     return Section("pictures", title, join(paragraph(about), body))
 

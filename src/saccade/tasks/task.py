@@ -302,6 +302,14 @@ class Task(nn.Module):
         """Return one of these by its name; None if there is none."""
         return next((one for one in cls.metric_specs(spec) if one.name == name), None)
 
+    @classmethod
+    def primary_metric(cls, spec: InputSpec) -> MetricSpec:
+        """Return the one that a run on such samples is judged by."""
+        found = cls.metric(cls.primary_of(spec), spec)
+        if found is None:
+            raise ValueError(f"the task {cls.name} is judged by {cls.primary_of(spec)!r}, which is none of its metrics")
+        return found
+
     def answer(self, batch: Batch) -> dict[str, Tensor]:
         """Return what the model says to each sample of a batch, "output" among it, in float32."""
         inputs = {name: value for name, value in batch.items() if name not in ("target", "place")}

@@ -166,11 +166,7 @@ def _speed(rate: float) -> str:
 
 
 class Board:
-    """Curves of a run under `tensorboard/` in its folder.
-
-    Args:
-        epoch: that the run is resumed after; curves beyond it are drawn again.
-    """
+    """Curves of a run under `tensorboard/` in its folder; those beyond the epoch it is resumed after are drawn anew."""
 
     def __init__(self, folder: Path, *, epoch: int = 0) -> None:
         try:

@@ -129,11 +129,7 @@ def uncompiled() -> AbstractContextManager[Any]:
 
 
 class DropPath(nn.Module):
-    """Leave whole branches out by chance, at a rate that compiled code reads when it runs.
-
-    Args:
-        scale: make up for it in the others.
-    """
+    """Leave whole branches out by chance, at a rate that compiled code reads when it runs; `scale` makes up for it."""
 
     keep: Tensor
 

@@ -64,7 +64,8 @@ class Fitting:
         candidates = list(_smaller(config, choice, data)) if free else [config]
         while candidates:
             candidate = candidates.pop(0)
-            pace = _widened(world.gather(measure_pace(candidate, choice, data, device, parts=world.size))[0])
+            pace = world.gather(measure_pace(candidate, choice, data, device, parts=world.size))[0]
+            pace = replace(pace, step=MARGIN * pace.step, validation=MARGIN * pace.validation)
             spent = monotonic() - self.begun if self.seconds is not None else 0.0
             steps = candidate.schedule.steps
             most = candidate.schedule.epochs if steps is None else -(-steps // pace.steps)
@@ -85,11 +86,6 @@ class Fitting:
         config = overlay(config, {"schedule.epochs": epochs, "schedule.steps": None})
         to = f"{say_duration(seconds)}: " if self.seconds is not None else _machine(config, data)
         return config, [_said(asked, config, pace, most, to=to)]
-
-
-def _widened(pace: Pace) -> Pace:
-    """Return a pace with a margin."""
-    return replace(pace, step=MARGIN * pace.step, validation=MARGIN * pace.validation)
 
 
 def _smaller(config: TrainConfig, choice: TaskChoice, data: Data) -> Iterator[TrainConfig]:

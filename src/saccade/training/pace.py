@@ -52,11 +52,7 @@ class Pace:
 
 
 def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device, *, parts: int = 1) -> Pace:
-    """Time a few steps and some validation samples of a run, without keeping anything.
-
-    Args:
-        parts: processes that share a batch; one's part of it is timed.
-    """
+    """Time a few steps of one of `parts` processes and some validation samples of a run, without keeping anything."""
     begun = time.monotonic()
     config, spec = resolve(config, choice, data, device)
     config = overlay(config, {"optim.batch_size": max(config.optim.batch_size // parts, 1)})

@@ -175,9 +175,6 @@ def split_variants(values: Mapping[str, Any], *, source: str) -> tuple[dict[str,
     """Return a recipe's settings without its variants, families and grid, and the variants.
 
     Variants are patterns of names with settings; families name a file of more, and a grid is what `tune` tries.
-
-    Args:
-        source: what an error calls it.
     """
     plain = dict(values)
     variants = plain.pop("variants", None) or {}

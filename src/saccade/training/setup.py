@@ -136,9 +136,8 @@ def assemble(
         made = _feed(train, config, choice.kind, spec, task, world=world, device=device), validation
     feed, validation = made
     identity = identity_of(train, data.val, steps=feed.steps)
-    metrics = choice.kind.metric_specs(spec)
-    primary = next(one for one in metrics if one.name == choice.kind.primary_of(spec))
-    return Parts(data, spec, feed, validation, task, metrics, primary, identity)
+    metrics = choice.kind.metric_specs(spec), choice.kind.primary_metric(spec)
+    return Parts(data, spec, feed, validation, task, *metrics, identity)
 
 
 def identity_of(train: Source | Stream, val: Source, *, steps: int) -> dict[str, Any]:

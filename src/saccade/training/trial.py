@@ -70,18 +70,12 @@ def prepare_ground(
     if limit is not None:
         kept = limit_samples(kept, limit)
         held = limit_samples(held, max(limit // 4, 1))  # type: ignore[assignment]
-    primary = choice.kind.primary_of(spec)
-    metric = next(one for one in choice.kind.metric_specs(spec) if one.name == primary)
     part = replace(data, train=kept, val=held, notes=())
-    return overlay(resolved, {"data.train_limit": None}), Ground(choice, part, metric)
+    return overlay(resolved, {"data.train_limit": None}), Ground(choice, part, choice.kind.primary_metric(spec))
 
 
 class Deadline(Console):
-    """A silent console that ends a trial when its time is over.
-
-    Args:
-        until: on the monotonic clock; None for never.
-    """
+    """A silent console that ends a trial when its time, on the monotonic clock, is over."""
 
     def __init__(self, until: float | None) -> None:
         super().__init__(quiet=True)

@@ -66,10 +66,6 @@ def plan_rungs(budget: float, pace: Pace, *, candidates: int, most: int) -> list
 
 
 def survivors(scores: Sequence[tuple[int, float | None]], count: int, *, larger: bool) -> list[int]:
-    """Return the best candidates of a round, best first; those that failed never go on.
-
-    Args:
-        scores: candidate and score; None where it failed. Of equal ones the earlier wins.
-    """
+    """Return the best candidates of a round, best first, of equal ones the earlier; those that failed never go on."""
     sound = [(number, score) for number, score in scores if score is not None]
     return [number for number, _ in sorted(sound, key=lambda one: -one[1] if larger else one[1])][:count]

@@ -49,11 +49,7 @@ class Axis:
 
 
 def own_space(config: TrainConfig, fixed: Sequence[str] = ()) -> tuple[Axis, ...]:
-    """Return rates, weight decays and strengths of augmentation around those of settings.
-
-    Args:
-        fixed: settings that the user gave, which stay as they are.
-    """
+    """Return rates, weight decays and strengths of augmentation around those of settings, but for what is fixed."""
     rate, decay = config.optim.lr, config.optim.weight_decay
     axes = [Axis(RATE, tuple(_round(rate * factor) for factor in RATES), rate)]
     decays = tuple(_round(decay * factor) for factor in DECAYS) if decay else DECAYS_FROM_NONE

@@ -57,7 +57,7 @@ def test_float32_versions_answer_as_the_run_does(run, exported):
     for name in ("model.onnx", "model.pt2"):
         opened = open_predictor(run / "export" / name, trust=True)
         np.testing.assert_allclose(opened.outputs(x), eager.outputs(x), atol=1e-5)
-        assert opened.classes == eager.classes
+        assert opened.spec.outputs == eager.spec.outputs
         assert opened.framing == eager.framing
         assert opened.about()["parameters"] == eager.about()["parameters"]
 
@@ -121,9 +121,9 @@ def test_accuracy_is_that_of_the_named_images(run, images, exported):
     answers = list(predict(run, images / "val"))  # the folders are the classes, in another order than the logits
     right = [p.answers[0][0] in p.name for p in answers]
     assert exported.samples == len(right) == 21
-    assert exported.accuracy == pytest.approx(np.mean(right))
+    assert exported.score == pytest.approx(np.mean(right))
     plain = exported.files[0]
-    assert (plain.accuracy, plain.loss.value) == (exported.accuracy, 0)
+    assert (plain.score, plain.loss.value) == (exported.score, 0)
     assert plain.loss.low < 0 < plain.loss.high
 
 

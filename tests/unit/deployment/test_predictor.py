@@ -42,7 +42,7 @@ def test_an_export_of_an_earlier_version_answers_as_its_run_does(before):
     exported, eager = open_predictor(before / "export" / "model.onnx"), open_predictor(before)
     told = json.loads((before / "export" / "export.json").read_text())
     assert exported.task is eager.task is Classify
-    assert list(exported.classes) == list(eager.classes) == told["bundle"]["classes"]
+    assert list(exported.spec.outputs) == list(eager.spec.outputs) == told["bundle"]["classes"]
     x = torch.randint(0, 256, (5, 1, 16, 16), dtype=torch.uint8)
     np.testing.assert_allclose(exported.outputs(x), eager.outputs(x), atol=1e-6)
     np.testing.assert_allclose(exported.rows(x).sum(1), 1, atol=1e-6)
@@ -107,7 +107,7 @@ def test_an_onnx_file_answers_with_its_own_classes(tmp_path):
     x = torch.zeros(3, 3, 8, 8, dtype=torch.uint8)
     x[0, 0] = x[1, 1] = x[2, 2] = 200
     shares = predictor.rows(x)
-    assert [predictor.classes[k] for k in shares.argmax(1)] == list(CLASSES)
+    assert [predictor.spec.outputs[k] for k in shares.argmax(1)] == list(CLASSES)
     np.testing.assert_allclose(shares.sum(1), 1, atol=1e-6)
     assert predictor.about()["kind"] == "onnx"
     assert predictor.model is None
@@ -329,4 +329,4 @@ def test_a_timm_model_is_opened_by_name(monkeypatch, tmp_path):
     predictor = open_predictor("test_vit")
     assert predictor.kind == "timm"
     assert predictor.name == "test_vit"
-    assert predictor.rows(images(1, predictor.img_size)).shape == (1, len(predictor.classes))
+    assert predictor.rows(images(1, predictor.img_size)).shape == (1, len(predictor.spec.outputs))

@@ -3,14 +3,14 @@ import pytest
 
 from saccade.report.class_sections import (
     BEST,
-    IMAGES,
     WORST,
     calibration_section,
     class_section,
     confusion_section,
-    image_section,
 )
 from saccade.report.tally import Answered, wilson
+from saccade.tasks.classification.page import image_section
+from saccade.tasks.page import IMAGES, Shown
 from support.markup import parse
 
 
@@ -23,6 +23,23 @@ def make(num_classes, *, each=4, seed=0):
     return Answered(
         places, labels, predictions, random.uniform(0.2, 1, len(labels)), random.exponential(size=len(labels))
     )
+
+
+class Images:
+    """Validation images as a page reads them."""
+
+    def __init__(self, count, read, name=str):
+        self.count, self.read, self.name = count, read, name
+
+    def __len__(self):
+        return self.count
+
+
+def worst(given, count, read, name=str):
+    source = Images(len(given), read, name)
+    kept = {"place": given.places}
+    shown = Shown("a model", "a set", {}, (), names(count), (), "top1", predictions=kept, source=source)
+    return image_section(shown, given, names(count)).body
 
 
 def names(count):
@@ -95,7 +112,7 @@ def test_worst_images_come_by_loss_and_unreadable_ones_are_skipped():
         asked.append(place)
         return None if place in order[:2] else np.full((8, 8, 3), place, np.uint8)
 
-    body = image_section(given, names(10), read=read, name=lambda place: f"<{place}>.png").body
+    body = worst(given, 10, read, lambda place: f"<{place}>.png")
     document = parse(body)
     items = document.all("li")
     assert len(items) == IMAGES
@@ -108,7 +125,7 @@ def test_worst_images_come_by_loss_and_unreadable_ones_are_skipped():
 
 
 def test_no_readable_image_is_said():
-    body = image_section(make(2), names(2), read=lambda _: None, name=str).body
+    body = worst(make(2), 2, lambda _: None)
     assert "No image could be read" in body
 
 
@@ -126,5 +143,5 @@ def test_a_diverged_model_is_told_as_such():
     nan = np.full(len(given), np.nan)
     lost = Answered(given.places, given.labels, given.predictions, nan, nan)
     assert "training diverged" in calibration_section(lost).body
-    images = image_section(lost, names(2), read=lambda _: np.zeros((4, 4), np.uint8), name=str)
-    assert len(parse(images.body).all("li")) == len(given)
+    images = worst(lost, 2, lambda _: np.zeros((4, 4), np.uint8))
+    assert len(parse(images).all("li")) == len(given)

@@ -11,7 +11,7 @@ from ...layers.nominate import CANDIDATES, Nominator, Synergy
 from ...layers.numerics import upcast
 from ...report import Html, grid, line_chart
 from ..draw import enlarge, montage, overlay, share_colours, to_grey, upsample
-from ..recording import Recorded, eval_mode, record
+from ..recording import Recorded, heard
 from ..request import ViewRequest, register_view
 from ..view import Figure, View
 
@@ -67,9 +67,7 @@ def read_nominations(model: nn.Module, images: Tensor, *, recorded: Recorded | N
     found = [(path, module) for path, module in model.named_modules() if isinstance(module, Nominator)]
     if not found:
         return []
-    if recorded is None:
-        with eval_mode(model), record(nomination_taps(model)) as recorded:
-            model(images)
+    recorded = heard(model, images, nomination_taps(model)) if recorded is None else recorded
     return [_read(model, path, module, recorded[module.scores]) for path, module in found if module.scores in recorded]
 
 

@@ -32,11 +32,7 @@ class Scaling(NamedTuple):
 
 
 def scaling_view(model: nn.Module, count: int) -> list[View]:
-    """Return the scaling weights of CB_S by depth, the same for every image.
-
-    Args:
-        model: any; only one with ContextBroadcast(scale=True) has something to show.
-    """
+    """Return the scaling weights of CB_S by depth, the same for every image; only a model with CB_S has some."""
     title = "How much of the mean each layer takes"
     found = scaling_weights(model)
     if not found:

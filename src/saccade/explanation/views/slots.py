@@ -14,7 +14,7 @@ from ...layers.slots import SlotMixer
 from ..checkpoints import open_checkpoints
 from ..draw import SMALLEST, enlarge, heat_colours, heat_overlay, label_overlay, montage, upsample
 from ..medoids import assign, choose_medoids
-from ..recording import Recorded, eval_mode, record
+from ..recording import Recorded, heard
 from ..request import ViewRequest, register_view
 from ..view import Figure, View
 
@@ -120,9 +120,7 @@ def read_slots(
         found = [found[(len(found) - 1) // 2]]
     if not found:
         return []
-    if recorded is None:
-        with eval_mode(model), record(slot_taps(model)) as recorded:
-            model(images)
+    recorded = heard(model, images, slot_taps(model)) if recorded is None else recorded
     return [_read(path, mixer, recorded[mixer.slots], recorded[mixer.features]) for path, mixer in found]
 
 

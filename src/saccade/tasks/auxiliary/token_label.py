@@ -175,11 +175,7 @@ class TokenLabelling(Taught):
         }
 
     def run(self, images: Tensor, place: Tensor | None) -> tuple[TokenLabelOutput, tuple[int, int]]:
-        """Run the model on mixed images and return its logits, its tokens' logits and their grid.
-
-        Args:
-            place: where the box goes; None mixes nothing.
-        """
+        """Run the model on images mixed by a box, if any, and return its logits, its tokens' logits and their grid."""
         size = (images.shape[-2], images.shape[-1])
         if self.reader is None:
             model: Any = self.model

@@ -31,11 +31,7 @@ def metric_specs(classes: int) -> tuple[MetricSpec, ...]:
 
 
 class ClassificationMetrics(Metrics):
-    """Collects logits and labels.
-
-    Args:
-        classes: how many there are; None takes as many as there are logits.
-    """
+    """Collects logits and labels; of as many classes as there are logits if nothing is said."""
 
     def __init__(self, classes: int | None = None) -> None:
         super().__init__(metric_specs(classes or 0))

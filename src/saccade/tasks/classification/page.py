@@ -6,15 +6,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...report.axes import number
-from ...report.class_sections import calibration_section, class_section, confusion_section, image_section
+from ...report.class_sections import NAME, calibration_section, class_section, confusion_section
 from ...report.markup import Html, join, shorten, tag
-from ...report.page import Section
+from ...report.page import Section, paragraph
 from ...report.tally import Answered, wilson
-from ..page import Page, Shown, no_images
+from ..page import Page, Shown, no_images, worst_section
 
 ABOUT_INTERVAL = (
     "The interval (Wilson) says how far accuracy could be off because these validation images were taken and not "
     "others of the same kind. It says nothing about another seed, nor about images of another kind."
+)
+ABOUT_IMAGES = (
+    "The validation images with the highest loss: first those that were answered wrongly with confidence. Wrong labels "
+    "and damaged images gather here, so look at the labels before blaming the model."
 )
 
 
@@ -73,7 +77,25 @@ class ClassificationPage(Page):
             or not np.array_equal(source.labels[answered.places], answered.labels)
         ):
             return [*found, no_images(shown, "The worst images")]
-        return [*found, image_section(answered, classes, read=shown.read, name=source.name)]
+        return [*found, image_section(shown, answered, classes)]
+
+
+def image_section(shown: Shown, answered: Answered, classes: Sequence[str]) -> Section:
+    """Return the images with the highest loss, their classes and the answers."""
+
+    def names(index: int) -> list[str]:
+        return [shorten(classes[of[index]], NAME) for of in (answered.labels, answered.predictions)]
+
+    def tell(_: Shown, index: int) -> list[Html]:
+        true, answer = names(index)
+        said = f"{' (right)' if answered.correct[index] else ''}, {answered.confidence[index]:.0%} sure"
+        return [paragraph("true: ", tag("strong", true)), paragraph("answered: ", tag("strong", answer), said)]
+
+    def alt(index: int) -> str:
+        true, answer = names(index)
+        return f": {true}, answered {answer}"
+
+    return worst_section(shown, answered.loss, tell, about=ABOUT_IMAGES, alt=alt)
 
 
 def _answered(shown: Shown) -> Answered | None:

@@ -27,7 +27,6 @@ class Anchors(nn.Module):
         Args:
             shapes: height and width of each level's map.
             size: height and width of the images.
-            device: on which they are to be.
         """
         if torch.compiler.is_compiling() or torch.compiler.is_exporting():
             return self._make(shapes, size, device)
@@ -49,12 +48,7 @@ class Anchors(nn.Module):
 
 
 def cell_anchors(sizes: Sequence[float], ratios: Sequence[float]) -> Tensor:
-    """Return boxes around the origin, one for each ratio of height to width and each size, to whole pixels.
-
-    Args:
-        sizes: the root of each area.
-        ratios: of height to width.
-    """
+    """Return boxes around the origin, one for each ratio of height to width and each size, to whole pixels."""
     tall = torch.tensor(ratios, dtype=torch.float32).sqrt()[:, None]
     side = torch.tensor(sizes, dtype=torch.float32)[None]
     half_width, half_height = (side / tall).flatten() / 2, (side * tall).flatten() / 2

@@ -14,7 +14,6 @@ def answers_apart(first: np.ndarray, second: np.ndarray, *, least: float) -> flo
 
     Args:
         first: raw answers, B, M, columns.
-        second: likewise.
         least: score from which answers count.
     """
     if not (np.isfinite(first).all() and np.isfinite(second).all()):

@@ -99,8 +99,6 @@ def best_boxes(
     """Return which boxes of each image are kept, best first, B, count, and which of these places are filled.
 
     Args:
-        boxes: B, N, 4.
-        scores: B, N.
         groups: boxes of different groups do not compete, B, N.
         allowed: which may be kept at all, B, N.
         overlap: of a box with a better one at which it is dropped.

@@ -83,8 +83,8 @@ def _read_list(root: Path, file: Path, part: str) -> Listed:
         image, category = _known(one.get("image_id"), names), _known(one.get("category_id"), categories)
         if image is None or category is None:
             key = "image_id" if image is None else "category_id"
-            told = f"it has the {key} {one.get(key)!r}, which the list lacks"
-            listed.lost.append(BadSample(f"annotation {one.get('id', place + 1)} of {file.name}", told, "unknown"))
+            reason = f"it has the {key} {one.get(key)!r}, which the list lacks"
+            listed.lost.append(BadSample(f"annotation {one.get('id', place + 1)} of {file.name}", reason, "unknown"))
             listed.objects += 1
         elif (name := names[image]) is None:
             gone[image] += 1

@@ -29,9 +29,7 @@ class CornerPool(nn.Module):
     """Lets a cell know of what lies to the right of it and below, or to the left and above (CornerNet).
 
     Args:
-        width: of the maps.
         first: whether for first corners or for last ones.
-        groups: of group normalisation.
     """
 
     def __init__(self, width: int, *, first: bool, groups: int) -> None:
@@ -50,13 +48,7 @@ class CornerPool(nn.Module):
 
 
 class Verification(nn.Module):
-    """Says of every cell whether it is a corner, where within the cell, and what object it lies in.
-
-    Args:
-        width: of the maps.
-        num_classes: that objects are told apart into.
-        groups: of group normalisation.
-    """
+    """Says of every cell whether it is a corner, where within the cell, and what object it lies in."""
 
     def __init__(self, width: int, num_classes: int, *, groups: int) -> None:
         super().__init__()
@@ -74,11 +66,7 @@ class Verification(nn.Module):
             assume_rare(layer)
 
     def forward(self, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Return answers, B, ..., H, W, and what is added to the features of boxes and of classes.
-
-        Args:
-            x: features, B, C, H, W.
-        """
+        """Return answers, B, ..., H, W, and what is added to the features of boxes and of classes."""
         shared = self.shared(x)
         within = self.within(shared)
         seen = [pool(shared + within) for pool in self.pools]
@@ -113,8 +101,6 @@ def heat_targets(boxes: Tensor, real: Tensor, shape: tuple[int, int], stride: tu
     """Return how near cells are to first and last corners, B, 2, H, W: 1 in the corner's cell, less around it.
 
     Args:
-        boxes: B, N, 4.
-        real: which there are, B, N.
         shape: height and width of the map.
         stride: pixels from cell to cell, down and across.
     """
@@ -162,11 +148,7 @@ def within_targets(
     """Return the classes of cells within boxes, B, A, K, and what each counts, B, A: less in a large object.
 
     Args:
-        boxes: B, N, 4.
-        labels: B, N.
-        real: which objects there are, B, N.
         points: centres of the map's cells, A, 2.
-        num_classes: K.
     """
     inside = (points > boxes[:, :, None, :2]).all(-1) & (points < boxes[:, :, None, 2:]).all(-1) & real[..., None]
     sides = boxes[..., 2:] - boxes[..., :2]
@@ -186,10 +168,7 @@ def verification_losses(
     """Return the losses of corners, of their places within cells, and of what lies within boxes.
 
     Args:
-        answers: of each level.
         objects: what is there; all are sought on every level.
-        points: centres of each level's cells.
-        strides: of each level, down and across.
     """
     boxes, real = objects.boxes, objects.real
     heat, offset = boxes.new_zeros(()), boxes.new_zeros(())

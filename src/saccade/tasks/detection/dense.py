@@ -53,8 +53,6 @@ class DenseDetector(Head):
     """A head that says of every anchor what it is and where.
 
     Args:
-        channels: of the backbone's maps, finest first.
-        num_classes: that objects are told apart into.
         width: of the pyramid and the head.
         depth: convolutions before each answer.
         more: see `FPN`.
@@ -104,12 +102,7 @@ class DenseDetector(Head):
         return answers.reshape(batch, -1, size)
 
     def anchors(self, size: tuple[int, int], maps: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
-        """Return the anchors of all levels, A, 4, and how many are of each.
-
-        Args:
-            size: height and width of the images.
-            maps: the backbone's.
-        """
+        """Return the anchors of all levels, A, 4, and how many are of each."""
         found = self.grid(pyramid_shapes(maps[-3:], self.fpn.levels), size, maps[0].device)
         return torch.cat(found), [len(one) for one in found]
 
@@ -265,7 +258,6 @@ def best_of_levels(scores: Tensor, counts: Sequence[int], candidates: int) -> tu
     """Return score, place and class of each level's best answers, B, M each.
 
     Args:
-        scores: of every class of every place, B, A, K.
         counts: places of each level.
         candidates: that are taken of each level, at most.
     """

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ...config import ConfigError
 from ...registry import Registry, parse_options
-from ..segmentation.pyramid import FeaturePyramid, pad_to
+from ..segmentation.pyramid import FeaturePyramid, OnPyramid, pad_to
 from .boxes import best_boxes, take
 from .dense import ATSS, RetinaNet
 from .keep_triton import has_triton
@@ -34,14 +34,12 @@ register_detector("mask_rcnn")(MaskRCNN)
 register_detector("cascade")(Cascade)
 
 
-class Detector(nn.Module):
+class Detector(OnPyramid):
     """A backbone, a pyramid of its maps and a head; images of any size.
 
     Args:
         backbone: of timm's contract.
         head: as `--set model.head` names it: "retinanet", "mask_rcnn:width=128", ...
-        num_classes: that objects are told apart into.
-        masks: whether objects have masks.
     """
 
     def __init__(self, backbone: nn.Module, head: str, *, num_classes: int, masks: bool) -> None:
@@ -68,15 +66,6 @@ class Detector(nn.Module):
         self.multiple = self.neck.multiple
 
     @property
-    def feature_info(self) -> list[dict[str, Any]]:
-        """The backbone's maps, as plug-ins ask for them."""
-        strides = [max(round(stride), 1) for stride in self.neck.strides[: len(self.neck.feature_info)]]
-        return [
-            {**entry, "module": f"backbone.{entry['module']}", "reduction": stride}
-            for entry, stride in zip(self.neck.feature_info, strides, strict=True)
-        ]
-
-    @property
     def no_graph(self) -> str | None:
         """Why it cannot be written as a graph: ONNX has no operator that looks at boxes, or at points, as these do."""
         if isinstance(self.head, RetinaNet | ATSS):
@@ -92,13 +81,7 @@ class Detector(nn.Module):
         return self.neck(self.backbone, padded), (padded.shape[-2], padded.shape[-1])
 
     def losses(self, x: Tensor, objects: Objects, seeds: Tensor) -> dict[str, Tensor]:
-        """Return the losses by name.
-
-        Args:
-            x: images, B, C, H, W.
-            objects: what is in them.
-            seeds: of what is drawn by lot, a number for each image.
-        """
+        """Return the losses by name."""
         maps, size = self.maps(x)
         return self.head.losses(maps, objects, size, seeds)
 
@@ -106,12 +89,6 @@ class Detector(nn.Module):
         """Return answers, B, M, 6 or more: box, score, class (-1 for none) and the cells of a mask."""
         maps, size = self.maps(x)
         return self.head.answers(maps, size)
-
-    def no_weight_decay(self) -> set[str]:
-        """Return names of parameters that weight decay would harm."""
-        backbone: Any = self.backbone
-        spare = backbone.no_weight_decay() if hasattr(backbone, "no_weight_decay") else set()
-        return {f"backbone.{name}" for name in spare}
 
     def get_classifier(self) -> nn.Module:
         """Return the head."""
@@ -128,14 +105,7 @@ def waits_for_device(head: str) -> bool:
 
 
 def read_answers(output: Tensor, *, overlap: float, least: float, kept: int) -> Found:
-    """Return the answers that stand, best first: of those of one class that overlap much the best.
-
-    Args:
-        output: of a detector.
-        overlap: with a better one at which an answer is dropped.
-        least: score of an answer.
-        kept: answers of an image.
-    """
+    """Return the answers that stand, best first: of those of one class that overlap much the best."""
     boxes, score, label = output[..., :4], output[..., SCORE], output[..., LABEL].round().long()
     keep, filled = best_boxes(
         boxes, score, label, (score > least) & (label >= 0), overlap=overlap, count=min(kept, output.shape[1])

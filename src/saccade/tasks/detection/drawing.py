@@ -37,13 +37,7 @@ def paste_masks(masks: Tensor, boxes: Tensor, size: int | tuple[int, int]) -> Te
 
 
 def to_runs(cells: np.ndarray, box: np.ndarray, size: tuple[int, int]) -> str:
-    """Return which pixels of an image are an object's, as COCO's letters.
-
-    Args:
-        cells: chances within the box, side, side.
-        box: in pixels, 4.
-        size: height and width of the image.
-    """
+    """Return which pixels of an image are an object's, as COCO's letters."""
     left, top = (max(int(side), 0) for side in np.floor(box[:2]))
     right, bottom = (int(side) for side in np.minimum(np.ceil(box[2:]), size[::-1]))
     if right <= left or bottom <= top:

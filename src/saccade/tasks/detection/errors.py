@@ -27,12 +27,7 @@ FOUND, AREA = (
 
 
 class ShownMetrics(DetectionMetrics):
-    """Collects what errors there are and what a page shows, beside what metrics are made of.
-
-    Args:
-        specs: the metrics.
-        masks: whether masks are compared too.
-    """
+    """Collects what errors there are and what a page shows, beside what metrics are made of."""
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the records, `answers` (B, K, 7), `objects` (B, N, 3) and the surest answers' `masks`."""
@@ -45,8 +40,8 @@ class ShownMetrics(DetectionMetrics):
             )
             kinds.append(kind)
             scores.append(score)
-        told = [answers["boxes"], answers["scores"][..., None], answers["labels"][..., None]]
-        found["answers"] = torch.cat([*(one.float().cpu() for one in told), torch.stack(kinds)[..., None].float()], -1)
+        parts = [answers["boxes"], answers["scores"][..., None], answers["labels"][..., None]]
+        found["answers"] = torch.cat([*(one.float().cpu() for one in parts), torch.stack(kinds)[..., None].float()], -1)
         labels = torch.where(batch["crowd"].bool(), -1, batch["labels"]).float().cpu()
         scale = self.side(batch) / batch["size"].amax(1).float()
         area = (areas(batch["boxes"].float()) / scale[:, None] ** 2).cpu()

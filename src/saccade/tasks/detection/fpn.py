@@ -14,8 +14,6 @@ class FPN(nn.Module):
     """Maps of one width at every scale, coarse ones added to finer ones (Lin et al., 2017).
 
     Args:
-        channels: of the backbone's maps, finest first.
-        width: of the maps it gives.
         more: coarser maps besides: "pool" (one, every second cell of the coarsest), "coarsest" or "input" (two, by
             strided convolutions of its own coarsest map or the backbone's), "none".
     """
@@ -51,17 +49,11 @@ class FPN(nn.Module):
 
 
 class Packed(NamedTuple):
-    """Maps of several scales side by side in one.
+    """Maps of several scales side by side in one."""
 
-    Attributes:
-        map: B, C, H, W.
-        left: column at which each begins.
-        stride: pixels from cell to cell of each.
-    """
-
-    map: Tensor
-    left: tuple[float, ...]
-    stride: tuple[float, ...]
+    map: Tensor  # B, C, H, W
+    left: tuple[float, ...]  # column at which each begins
+    stride: tuple[float, ...]  # pixels from cell to cell of each
 
 
 def pack(maps: Sequence[Tensor], strides: Sequence[float]) -> Packed:
@@ -85,8 +77,6 @@ def level_of(boxes: Tensor, levels: int, *, finest: float, canonical: float = 22
     """Return the scale each box is looked at on, ..., N: where it has about as many cells as any other.
 
     Args:
-        boxes: ..., N, 4.
-        levels: of the pyramid.
         finest: pixels from cell to cell of the finest.
         canonical: side of a box that belongs to the map of 16 pixels a cell.
     """
@@ -102,7 +92,6 @@ def look_at(packed: Packed, boxes: Tensor, side: int, *, sampling: int = 2, alig
     Args:
         packed: maps of several scales.
         boxes: B, N, 4, within the image.
-        side: cells a side.
         sampling: points a cell and side.
         aligned: shift by half a cell, as later code does.
     """

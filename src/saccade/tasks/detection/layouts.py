@@ -59,7 +59,6 @@ def open_objects(path: Path, *, bad_limit: float = 0.05) -> Splits:
     """List a folder of images and objects.
 
     Args:
-        path: the folder.
         bad_limit: share of a part's images, and of its objects, that may be lost; they are named.
     """
     name, read = next((name, read) for name, matches, read in LAYOUTS if matches(path))
@@ -86,9 +85,9 @@ def _require_most(path: Path, part: str, listed: Listed, bad_limit: float) -> No
         lost = [bad for bad in listed.lost if (bad.kind == "unknown") is (kinds is not None)]
         total = there if kinds else there + len(lost)
         if lost and len(lost) > max(bad_limit * total, 1):
-            told = abbreviate([str(bad) for bad in lost])
+            named = abbreviate([str(bad) for bad in lost])
             raise ValueError(
-                f"{path}: {len(lost)} of {total} {noun} of the part {part} cannot be used: {told}; {advice}"
+                f"{path}: {len(lost)} of {total} {noun} of the part {part} cannot be used: {named}; {advice}"
             )
     if not listed.images:
         raise ValueError(f"{path}: the part {part} lists no image that is there; see docs/detection.md")

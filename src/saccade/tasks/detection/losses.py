@@ -11,8 +11,6 @@ def focal(logits: Tensor, targets: Tensor, *, alpha: float = 0.25, gamma: float 
     """Return the focal loss of each logit (Lin et al., 2017): what is easy counts little.
 
     Args:
-        logits: of any shape.
-        targets: 0 or 1, of that shape.
         alpha: weight of what is 1; 1 - alpha is that of 0.
         gamma: how quickly the easy ones lose weight.
     """

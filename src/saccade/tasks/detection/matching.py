@@ -42,8 +42,6 @@ def match_by_atss(boxes: Tensor, real: Tensor, anchors: Tensor, counts: Sequence
     anchor takes the one it overlaps most.
 
     Args:
-        boxes: objects, B, N, 4.
-        real: which of them there are, B, N.
         anchors: of all levels, A, 4 or B, A, 4.
         counts: anchors of each level.
         nearest: candidates of a level.
@@ -73,7 +71,6 @@ def level_by_size(boxes: Tensor, strides: Sequence[float], *, cells: float) -> T
     """Return the level whose cells are nearest below a part of each object's side, B, N.
 
     Args:
-        boxes: objects, B, N, 4.
         strides: of the levels, finest first, each about twice the one before.
         cells: of a side on its level, at least.
     """
@@ -86,9 +83,6 @@ def match_by_point(boxes: Tensor, real: Tensor, points: Tensor, levels: Tensor, 
     """Return the number of each point's object, B, A, or `NOTHING`: an object has the nearest point of its level.
 
     Args:
-        boxes: objects, B, N, 4.
-        real: which of them there are, B, N.
-        points: of all levels, A, 2.
         levels: of the objects, B, N.
         counts: points of each level.
     """
@@ -108,12 +102,7 @@ def match_by_point(boxes: Tensor, real: Tensor, points: Tensor, levels: Tensor, 
 
 
 def leave_out(matched: Tensor, hidden: Tensor) -> Tensor:
-    """Return matches in which what is background and lies in a region that nothing is said of is left out.
-
-    Args:
-        matched: B, A.
-        hidden: which lie there, B, A.
-    """
+    """Return matches in which what is background and lies in a region that nothing is said of is left out."""
     return torch.where((matched == NOTHING) & hidden, UNUSED, matched)
 
 
@@ -139,12 +128,7 @@ def draw_samples(matched: Tensor, lots: Tensor, *, count: int, positive: float) 
 
 
 def lots(seeds: Tensor, count: int) -> Tensor:
-    """Return numbers from 0 to 1, B, count, that seem drawn by lot: the same for the same seeds, on any device.
-
-    Args:
-        seeds: a whole number for each image, B.
-        count: numbers for each.
-    """
+    """Return numbers from 0 to 1, B, count, that seem drawn by lot: the same for the same seeds, on any device."""
     mixed = seeds[:, None] * 0x9E3779B1 + torch.arange(count, device=seeds.device) * 0x85EBCA6B
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
         mixed = mixed & 0xFFFFFFFF

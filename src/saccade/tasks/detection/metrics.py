@@ -64,8 +64,6 @@ class DetectionMetrics(Metrics):
     """Collects, of every sample, which answers hit which objects.
 
     Args:
-        specs: the metrics.
-        masks: whether masks are compared too.
         side: of the images' square, for batches without images.
     """
 
@@ -138,8 +136,6 @@ def _record(
         own: pixels of the answers, K.
         theirs: pixels of the objects, N.
         labels: of the answers, -1 for none.
-        scores: of the answers.
-        truth: classes of the objects.
         crowd: which objects are regions that nothing is said of.
         rows: that objects have in every sample.
         scale: pixels of the frame for a pixel of the image.
@@ -176,7 +172,6 @@ def match_image(
     Args:
         shared: overlap of answers, best first, with objects, K, N.
         labels: of the answers, K; -1 for none.
-        truth: classes of the objects, N.
         crowd: which objects are crowds, N.
         outside: which objects do not count for another reason, in each of R cases, R, N.
     """

@@ -7,19 +7,12 @@ from torch import Tensor, nn
 
 
 class Objects(NamedTuple):
-    """What is in the images of a batch.
+    """What is in the images of a batch."""
 
-    Attributes:
-        boxes: corners in pixels, B, N, 4.
-        labels: classes, B, N; -1 where the row fills up the batch.
-        crowd: regions in which nothing is said of single objects, B, N.
-        masks: 0 or 1, B, N, H, W, of the images' size or a whole part of it; None without.
-    """
-
-    boxes: Tensor
-    labels: Tensor
-    crowd: Tensor
-    masks: Tensor | None = None
+    boxes: Tensor  # corners in pixels, B, N, 4
+    labels: Tensor  # classes, B, N; -1 where the row fills up the batch
+    crowd: Tensor  # regions in which nothing is said of single objects, B, N
+    masks: Tensor | None = None  # 0 or 1, B, N, H, W, of the images' size or a whole part of it; None without
 
     @property
     def real(self) -> Tensor:
@@ -28,19 +21,12 @@ class Objects(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a detector answers, best first.
+    """What a detector answers, best first."""
 
-    Attributes:
-        boxes: corners in pixels, B, K, 4.
-        scores: B, K.
-        labels: classes, B, K; -1 where nothing more was found.
-        masks: chances within each box, B, K, side, side; None without.
-    """
-
-    boxes: Tensor
-    scores: Tensor
-    labels: Tensor
-    masks: Tensor | None = None
+    boxes: Tensor  # corners in pixels, B, K, 4
+    scores: Tensor  # B, K
+    labels: Tensor  # classes, B, K; -1 where nothing more was found
+    masks: Tensor | None = None  # chances within each box, B, K, side, side; None without
 
 
 class Head(nn.Module):
@@ -68,17 +54,10 @@ class Head(nn.Module):
 
         Args:
             maps: the backbone's, finest first.
-            objects: what is there.
-            size: height and width of the images.
             seeds: of what is drawn by lot, a number for each image.
         """
         raise NotImplementedError
 
     def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
-        """Return answers, B, M, 6 or more: box, score, class (-1 for none) and the cells of a mask.
-
-        Args:
-            maps: the backbone's, finest first.
-            size: height and width of the images.
-        """
+        """Return answers, B, M, 6 or more: box, score, class (-1 for none) and the cells of a mask."""
         raise NotImplementedError

@@ -35,12 +35,7 @@ def tidy_region(region: Any) -> tuple[Any, str | None]:
 
 
 def to_mask(region: Any, size: tuple[int, int]) -> np.ndarray:
-    """Return which pixels are an object's, H, W bool, or raise ValueError.
-
-    Args:
-        region: as `tidy_region` leaves it.
-        size: height and width of the image.
-    """
+    """Return which pixels are an object's, H, W bool, or raise ValueError."""
     if not isinstance(region, Mapping):
         return _fill(region, size)
     given, counts = region.get("size"), region.get("counts")
@@ -69,9 +64,6 @@ def paint_objects(regions: Sequence[Any], boxes: np.ndarray, size: tuple[int, in
 
     Args:
         regions: of the objects; the box of one that has none, or none of whose pixels is there, stands for it.
-        boxes: of the objects, in pixels, K, 4.
-        size: height and width of the image.
-        name: of the image.
     """
     if len(regions) > MOST:
         raise BadSample(name, f"it has {len(regions)} objects; at most {MOST} can be told apart", "box")

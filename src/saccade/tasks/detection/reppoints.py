@@ -26,13 +26,7 @@ REACH = 4.0  # cells from a cell to the corners it starts with
 
 
 class PointConv(nn.Module):
-    """A convolution that looks at points instead of a square of cells.
-
-    Args:
-        inputs: of the maps.
-        width: of what is seen.
-        outputs: of each cell.
-    """
+    """A convolution that looks at points instead of a square of cells."""
 
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
@@ -68,8 +62,6 @@ class RepPointsV2(Head):
     """A head of points; see the module.
 
     Args:
-        channels: of the backbone's maps, finest first.
-        num_classes: that objects are told apart into.
         width: of the pyramid and the head.
         depth: convolutions before each answer.
         groups: of group normalisation.

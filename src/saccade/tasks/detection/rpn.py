@@ -27,8 +27,6 @@ class RPN(nn.Module):
     """Three anchors a cell, each something or nothing (Ren et al., 2015).
 
     Args:
-        width: of the pyramid's maps.
-        sampled: anchors of each image that the loss is over.
         positive: part of them that may be matched.
         proposals: how many are given on, in training and in use.
         candidates: of each level, in training and in use.
@@ -73,14 +71,7 @@ class RPN(nn.Module):
     def propose(
         self, logits: Sequence[Tensor], codes: Sequence[Tensor], anchors: Sequence[Tensor], size: tuple[int, int]
     ) -> Proposals:
-        """Return the best boxes of all levels.
-
-        Args:
-            logits: of each level.
-            codes: of each level.
-            anchors: of each level.
-            size: height and width of the images.
-        """
+        """Return the best boxes of all levels."""
         mode = 0 if self.training else 1
         values, boxes, levels = [], [], []
         for number, (logit, code, anchor) in enumerate(zip(logits, codes, anchors, strict=True)):
@@ -106,15 +97,7 @@ class RPN(nn.Module):
         objects: Objects,
         seeds: Tensor,
     ) -> dict[str, Tensor]:
-        """Return the losses of something or nothing and of where, over anchors drawn by lot.
-
-        Args:
-            logits: of each level.
-            codes: of each level.
-            anchors: of each level.
-            objects: what is there.
-            seeds: of the draw, a number for each image.
-        """
+        """Return the losses of something or nothing and of where, over anchors drawn by lot."""
         logit, code, anchor = torch.cat(list(logits), 1), torch.cat(list(codes), 1), torch.cat(list(anchors))
         shared = overlaps(objects.boxes, anchor.expand(len(objects.boxes), -1, -1))
         matched = match_by_overlap(shared, objects.real, high=0.7, low=0.3, every_object=True)

@@ -19,12 +19,7 @@ CLASS, CORNERS, OVERLAP = 2.0, 5.0, 2.0  # weights of costs and losses
 
 
 class DynamicConv(nn.Module):
-    """Looks at a box by two products whose weights the box's own feature makes.
-
-    Args:
-        width: of features.
-        inner: width between the products.
-    """
+    """Looks at a box by two products whose weights the box's own feature makes."""
 
     def __init__(self, width: int, inner: int = 64) -> None:
         super().__init__()
@@ -43,14 +38,7 @@ class DynamicConv(nn.Module):
 
 
 class Look(nn.Module):
-    """One refinement: boxes speak with each other, look, and answer.
-
-    Args:
-        width: of features.
-        num_classes: that objects are told apart into.
-        heads: of attention.
-        hidden: width of the feed-forward layer.
-    """
+    """One refinement: boxes speak with each other, look, and answer."""
 
     def __init__(self, width: int, num_classes: int, *, heads: int = 8, hidden: int = 2048) -> None:
         super().__init__()
@@ -87,8 +75,6 @@ class SparseRCNN(Head):
     """Learned boxes and features, six looks, no anchors and nothing to be suppressed.
 
     Args:
-        channels: of the backbone's maps, finest first.
-        num_classes: that objects are told apart into.
         width: of the pyramid and the features.
         proposals: learned boxes.
         looks: refinements.
@@ -156,14 +142,7 @@ class SparseRCNN(Head):
 
 @torch.no_grad()
 def match_one_to_one(logits: Tensor, boxes: Tensor, objects: Objects, size: tuple[int, int]) -> Tensor:
-    """Return the number of each answer's object, B, N, -1 for none: the cheapest pairing of answers and objects.
-
-    Args:
-        logits: B, N, K.
-        boxes: B, N, 4.
-        objects: what is there.
-        size: height and width of the images.
-    """
+    """Return the number of each answer's object, B, N, -1 for none: the cheapest pairing of answers and objects."""
     result = torch.full(logits.shape[:2], -1, dtype=torch.int64)
     gain = focal(logits, torch.ones_like(logits)) - focal(logits, torch.zeros_like(logits))
     wanted = objects.labels.clamp(min=0)[:, None].expand(-1, logits.shape[1], -1)

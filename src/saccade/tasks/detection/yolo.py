@@ -64,9 +64,9 @@ def _read_part(root: Path, images: Path, labels: Path) -> Listed:
         if file.suffix.lower() not in EXTENSIONS or not file.is_file():
             continue
         name = file.relative_to(root).as_posix()
-        told = (labels / file.relative_to(images)).with_suffix(".txt")
-        read.add(told)
-        lines = read_text(told).splitlines() if told.is_file() else []
+        listing = (labels / file.relative_to(images)).with_suffix(".txt")
+        read.add(listing)
+        lines = read_text(listing).splitlines() if listing.is_file() else []
         if not any(line.strip() for line in lines):
             listed.images[name] = []
             continue
@@ -77,13 +77,13 @@ def _read_part(root: Path, images: Path, labels: Path) -> Listed:
             continue
         size = (about.height, about.width)
         listed.images[name], listed.sizes[name] = [], size[::-1] if about.orientation >= 5 else size  # as it is shown
-        for number, box, polygon in _lines(told, lines, listed.sizes[name]):
+        for number, box, polygon in _lines(listing, lines, listed.sizes[name]):
             used.add(str(number))
             listed.add(name, Thing(str(number), box, region=polygon))
-    for told in sorted(labels.rglob("*.txt")):
-        if told not in read and told.name != "classes.txt":
+    for listing in sorted(labels.rglob("*.txt")):
+        if listing not in read and listing.name != "classes.txt":
             listed.lost.append(
-                BadSample(told.relative_to(root).as_posix(), "there is no image of this name", "missing")
+                BadSample(listing.relative_to(root).as_posix(), "there is no image of this name", "missing")
             )
     listed.classes = tuple(used)
     return listed

@@ -61,11 +61,7 @@ def claims(table: Table) -> bool:
 
 
 def read_numbers(table: Table, columns: Sequence[str] | None) -> NumberTargets:
-    """Return the numbers of a table's rows.
-
-    Args:
-        columns: which; all that are numbers in every row if not given.
-    """
+    """Return the numbers of a table's rows: of these columns, or of all that are numbers in every row."""
     notes: tuple[str, ...] = ()
     missing = [name for name in columns or () if name not in table.columns]
     if missing:

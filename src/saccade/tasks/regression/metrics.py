@@ -24,11 +24,7 @@ def metric_specs(columns: int) -> tuple[MetricSpec, ...]:
 
 
 class RegressionMetrics(Metrics):
-    """Collects answers and truth.
-
-    Args:
-        std: deviation of each column in training, by which several columns are brought to one scale.
-    """
+    """Collects answers and truth; several columns are brought to one scale by their deviations in training."""
 
     def __init__(self, specs: Sequence[MetricSpec], std: Sequence[float]) -> None:
         super().__init__(specs)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...config import ConfigError
 from ...registry import Registry, parse_options
-from .pyramid import FeaturePyramid, pad_to
+from .pyramid import FeaturePyramid, OnPyramid, pad_to
 
 EXTRA = "segmentation-models-pytorch: pip install 'saccade[dense]'"
 HEADS: Registry[Callable[..., "Head"]] = Registry("head", group="saccade.heads", home="saccade.tasks.segmentation")
@@ -37,7 +37,7 @@ class Answers(NamedTuple):
     aux: Tensor
 
 
-class Segmenter(nn.Module):
+class Segmenter(OnPyramid):
     """A backbone, a pyramid of its maps and a head; images of any size.
 
     Args:
@@ -73,17 +73,6 @@ class Segmenter(nn.Module):
                 weight: Any = last[-1].weight
                 nn.init.normal_(weight, std=0.01)  # no opinion to begin with
 
-    @property
-    def feature_info(self) -> list[dict[str, Any]]:
-        """The backbone's maps, as plug-ins ask for them: which modules feed the pyramid, and how wide they are."""
-        return [
-            {**entry, "module": f"backbone.{entry['module']}", "reduction": stride}
-            for entry, stride in zip(self.neck.feature_info, self._strides(), strict=True)
-        ]
-
-    def _strides(self) -> list[int]:
-        return [max(round(stride), 1) for stride in self.neck.strides[: len(self.neck.feature_info)]]
-
     def forward(self, x: Tensor) -> Tensor | Answers:
         """Return logits, B, num_classes, H, W, of images B, C, H, W; in training with those of the FCN, if any."""
         maps = self.maps(x)
@@ -104,12 +93,6 @@ class Segmenter(nn.Module):
             return F.interpolate(logits, (height, width), mode="bilinear", align_corners=False)
         whole = [(side + self.multiple - 1) // self.multiple * self.multiple for side in (height, width)]
         return F.interpolate(logits, whole, mode="bilinear", align_corners=False)[..., :height, :width]
-
-    def no_weight_decay(self) -> set[str]:
-        """Return names of parameters that weight decay would harm."""
-        backbone: Any = self.backbone
-        spare = backbone.no_weight_decay() if hasattr(backbone, "no_weight_decay") else set()
-        return {f"backbone.{name}" for name in spare}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return timm's map from parameter names to layers; the head is the last of them."""
@@ -177,11 +160,7 @@ class FromFinest(nn.Module):
 
 
 class AveragePool(nn.Module):
-    """Adaptive average pooling as two products with matrices: any size in an exported graph too.
-
-    Args:
-        size: cells a side.
-    """
+    """Adaptive average pooling as two products with matrices: any size in an exported graph too."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -72,6 +72,27 @@ class FeaturePyramid(nn.Module):
         return [norm(one) for norm, one in zip(self.norms, maps, strict=True)]
 
 
+class OnPyramid(nn.Module):
+    """What reads a backbone's maps by a pyramid, such as a segmenter or a detector: what timm's ways ask of it."""
+
+    backbone: nn.Module
+    neck: FeaturePyramid
+
+    @property
+    def feature_info(self) -> list[dict[str, Any]]:
+        """The backbone's maps, as plug-ins ask for them: which modules feed the pyramid, and how wide they are."""
+        return [
+            {**entry, "module": f"backbone.{entry['module']}", "reduction": max(round(stride), 1)}
+            for entry, stride in zip(self.neck.feature_info, self.neck.strides, strict=False)
+        ]
+
+    def no_weight_decay(self) -> set[str]:
+        """Return names of parameters that weight decay would harm."""
+        backbone: Any = self.backbone
+        spare = backbone.no_weight_decay() if hasattr(backbone, "no_weight_decay") else set()
+        return {f"backbone.{name}" for name in spare}
+
+
 class EvenConv2dSame(Conv2dSame):
     """TensorFlow's "same" padding of a convolution whose stride divides the sides: a number, not a function of them.
 

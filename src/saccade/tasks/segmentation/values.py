@@ -97,11 +97,7 @@ class ClassMap:
         return f"({code >> 16}, {code >> 8 & 255}, {code & 255})" if self.colours else str(code)
 
     def read(self, values: np.ndarray, *, name: str) -> np.ndarray:
-        """Return classes, H, W int16, -1 where nothing counts, or raise BadSample.
-
-        Args:
-            values: of a file: H, W of numbers or H, W, 3 of colours.
-        """
+        """Return classes of numbers, H, W, or colours, H, W, 3: H, W int16, -1 where nothing counts; or BadSample."""
         codes = self._codes(values, name)
         place = np.searchsorted(self.sorted_codes, codes).clip(max=len(self.sorted_codes) - 1)
         found = np.where(self.sorted_codes[place] == codes, self.sorted_classes[place], UNKNOWN).astype(np.int16)
@@ -179,9 +175,6 @@ def guess_map(found: Iterable[int], *, ignore: int | None = IGNORED) -> tuple[Cl
     """Return classes for the values that masks were seen to have, and remarks.
 
     Masks of 0 and 255 alone are of two classes; otherwise 255 is ignored.
-
-    Args:
-        ignore: the value that counts nowhere; None for none.
     """
     values = sorted(set(found))
     if values == [0, 255] and ignore == IGNORED:

@@ -38,11 +38,7 @@ class TextTargets(ClassTargets):
 
 
 class TextSource(Source):
-    """Texts in memory.
-
-    Args:
-        prefix: the first part of the samples' names; the second is the row.
-    """
+    """Texts in memory; their names are a prefix and the row."""
 
     def __init__(self, texts: Sequence[tuple[str, ...]], targets: TextTargets, *, prefix: str) -> None:
         self.texts, self.targets, self.prefix = list(texts), targets, prefix

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -103,12 +104,13 @@ class KeepTexts:
 
     def __call__(self, batch: Batch, *, strong: bool = True) -> Batch:  # noqa: ARG002
         """Return the batch with its target as the truth too."""
-        return {**{name: part for name, part in batch.items() if name != "key"}, "truth": batch["target"]}
+        plain = self.plain({name: part for name, part in batch.items() if name != "key"})
+        return {**plain, "truth": batch["target"]}
 
     def plain(self, batch: Batch) -> Batch:
         """Return the batch as it is."""
         return batch
 
-    def after_framing(self) -> "KeepTexts":
+    def after_framing(self) -> Self:
         """Return the same."""
         return self

@@ -82,11 +82,7 @@ class OnHuggingFace(Task):
 
 
 def describe_tokenizer(name: str, host: dict[str, Any]) -> dict[str, Any]:
-    """Return what a model's tokenizer is: its description, the token for padding, and how long a text may be.
-
-    Args:
-        host: what `describe_host` returned; its configuration is told the token for padding.
-    """
+    """Return a model's tokenizer, the token for padding, which `host` is told, and how long a text may be."""
     transformers = import_transformers()
     folder = Path(name).expanduser()
     if folder.is_dir() and not any((folder / file).is_file() for file in VOCABULARIES):

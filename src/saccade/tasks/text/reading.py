@@ -81,7 +81,8 @@ def open_texts(config: DataConfig, options: TextOptions) -> Data:
         return Data(kept, held_out, _name(config.path), tuple(notes))
     validation = _source(val, options, where=config.val or config.path, prefix="dev")
     if any(len(text) != len(source.text(0)) for text in validation.texts):
-        raise ValueError(f"{config.path}: the training texts come as {_kinds(source)}, the validation texts as others")
+        kinds = "pairs" if len(source.text(0)) == 2 else "single texts"
+        raise ValueError(f"{config.path}: the training texts come as {kinds}, the validation texts as others")
     held_texts = validation.aligned(source.outputs)
     both = len(set(source.texts) & set(held_texts.texts))
     notes += [f"{both} texts are among those of training and of validation"] if both else []
@@ -209,10 +210,6 @@ def _refuse_numbers(classes: tuple[str, ...], count: int, where: str) -> None:
             f"{where} has {len(classes)} different numbers for labels of {count} texts; they are no classes. Texts are "
             "sorted into classes here; numbers are not predicted from texts"
         )
-
-
-def _kinds(source: TextSource) -> str:
-    return "pairs" if len(source.text(0)) == 2 else "single texts"
 
 
 def _name(spec: str) -> str:

@@ -99,11 +99,7 @@ class QuestionSource(FileSource):
 
 
 def open_questions(config: DataConfig, options: VqaOptions) -> Data:
-    """Open questions about images: a table with the columns image, question, answer and perhaps split.
-
-    Args:
-        config: where the table is; paths of images are relative to it.
-    """
+    """Open questions about images: a table with image (relative to it), question, answer and perhaps split."""
     if not config.path:
         raise ValueError("no questions were given; name a .csv, .tsv, .jsonl or .parquet file: image, question, answer")
     path = Path(config.path).expanduser()

@@ -12,8 +12,8 @@ from ...data.augment import Normalize
 from ...data.feed import Batch
 from ...data.framing import Encoded, Framing
 from ...data.source import Sample
-from ...data.spec import InputSpec
-from ..text.tokens import INPUTS, Reading
+from ..text.feed import KeepTexts
+from ..text.tokens import Reading
 
 
 @dataclass(frozen=True)
@@ -41,54 +41,21 @@ class QuestionEncoder:
 
 
 @dataclass(frozen=True)
-class NormalizeImages:
+class NormalizeImages(KeepTexts):
     """Makes training batches of bytes and tokens: nothing is left to chance."""
 
     normalize: Normalize
-
-    def __call__(self, batch: Batch, *, strong: bool = True) -> Batch:  # noqa: ARG002
-        """Return the batch that is trained on."""
-        kept = {name: part for name, part in batch.items() if name != "key"}
-        return {**kept, "image": self.normalize(batch["image"]), "truth": batch["target"]}
 
     def plain(self, batch: Batch) -> Batch:
         """Return the batch as a model is asked about it."""
         return {**batch, "image": self.normalize(batch["image"])}
 
-    def after_framing(self) -> "NormalizeImages":
-        """Return the same."""
-        return self
-
-
-def input_names(reading: Reading) -> tuple[str, ...]:
-    """Return what a model is asked with: tokens, which of them count, perhaps their kinds, and the image."""
-    return (*(INPUTS if reading.kinds else INPUTS[:2]), "image")
-
-
-def pack(batch: Batch, spec: InputSpec) -> Tensor:
-    """Take questions and images out of a batch, as one tensor of whole numbers, B, 1, all of them."""
-    parts = [batch.pop(name) for name in input_names(Reading.of(spec))]
-    return torch.cat([part.flatten(1).int() for part in parts], dim=1)[:, None]
-
-
-def unpack(packed: Tensor, spec: InputSpec) -> Batch:
-    """Return what `pack` took, by name: rows of tokens, B, N, and images, uint8 B, C, S, S."""
-    reading = Reading.of(spec)
-    *names, image = input_names(reading)
-    side, width = spec.img_size, reading.limit
-    *rows, pixels = packed[:, 0].split([width] * len(names) + [spec.in_chans * side * side], dim=1)
-    found = {name: row.long() for name, row in zip(names, rows, strict=True)}
-    return {**found, image: pixels.to(torch.uint8).unflatten(1, (spec.in_chans, side, side))}
-
 
 def embed_whole(embeddings: Any, images: Tensor) -> Tensor | None:
-    """Return ViLT's embeddings of whole images, B, 1 + N, C, in the order of rows and columns.
+    """Return ViLT's embeddings of whole normalised images of one size: B, 1 + N, C, in the order of rows and columns.
 
     ViLT itself draws the order of patches anew each time, which changes no answer and can be neither traced nor
     compiled. None where its configuration asks for some of the patches only, which is left to it.
-
-    Args:
-        images: normalised, all of one size, B, 3, H, W.
     """
     patches: Tensor = embeddings.patch_embeddings(images)  # B, C, h, w
     height, width = patches.shape[2:]

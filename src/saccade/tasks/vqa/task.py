@@ -21,7 +21,7 @@ from ..task import register_task
 from ..text.hosted import OnHuggingFace
 from ..text.tokens import INPUTS, Reading
 from .data import AnswerTargets, VqaOptions, open_questions
-from .encoding import NormalizeImages, QuestionEncoder, embed_whole, input_names, pack, unpack
+from .encoding import NormalizeImages, QuestionEncoder, embed_whole
 
 
 @register_task("vqa")
@@ -74,17 +74,22 @@ class AnswerQuestions(OnHuggingFace, OneOf):
     @classmethod
     def graph_inputs(cls, spec: InputSpec) -> tuple[str, ...]:
         """Return tokens, which of them count, perhaps their kinds, and the image."""
-        return input_names(Reading.of(spec))
+        return (*(INPUTS if Reading.of(spec).kinds else INPUTS[:2]), "image")
 
     @classmethod
     def pack(cls, batch: Batch, spec: InputSpec) -> Tensor:
-        """Take questions and images out of a batch, B, 1, all of them."""
-        return pack(batch, spec)
+        """Take questions and images out of a batch, as one tensor of whole numbers, B, 1, all of them."""
+        parts = [batch.pop(name) for name in cls.graph_inputs(spec)]
+        return torch.cat([part.flatten(1).int() for part in parts], dim=1)[:, None]
 
     @classmethod
     def unpack(cls, packed: Tensor, spec: InputSpec) -> Batch:
-        """Return questions and images by name."""
-        return unpack(packed, spec)
+        """Return rows of tokens, B, N, and images, uint8 B, C, S, S, by name."""
+        *names, image = cls.graph_inputs(spec)
+        side, width = spec.img_size, Reading.of(spec).limit
+        *rows, pixels = packed[:, 0].split([width] * len(names) + [spec.in_chans * side * side], dim=1)
+        found = {name: row.long() for name, row in zip(names, rows, strict=True)}
+        return {**found, image: pixels.to(torch.uint8).unflatten(1, (spec.in_chans, side, side))}
 
     @classmethod
     def pack_sample(cls, sample: Sample, spec: InputSpec) -> Tensor:
