@@ -80,9 +80,6 @@ class LabelMaps:
         """Return the labels of parts of images, by RoI-align.
 
         Args:
-            index: the best classes of the images' places, B, k, H, W.
-            value: their values, B, k, H, W.
-            grid: rows and columns of the tokens.
             boxes: left, top, right and bottom of the parts, as shares of the images, B, 4.
             flips: which were mirrored from left to right after, B bool.
         """
@@ -257,8 +254,6 @@ def make_label_maps(
     Args:
         teacher: its `values` says what is saved.
         images: name and image, C, H, W, of each; neighbours of one size share a batch.
-        batch_size: most images at once.
-        top: classes to keep of each place.
     """
 
     def label() -> Iterator[tuple[str, Tensor]]:

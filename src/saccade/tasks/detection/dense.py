@@ -228,12 +228,7 @@ def pyramid_shapes(maps: Sequence[Tensor], levels: int) -> list[tuple[int, int]]
 
 
 def best_of_levels(scores: Tensor, counts: Sequence[int], candidates: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return score, place and class of each level's best answers, B, M each.
-
-    Args:
-        counts: places of each level.
-        candidates: that are taken of each level, at most.
-    """
+    """Return score, place and class of each level's best answers, B, M each."""
     classes, start = scores.shape[-1], 0
     picked = []
     for count in counts:
