@@ -3,9 +3,9 @@
     PYTHONPATH=OTHER/src python benchmarks/screenshots.py PETS make WORK && mv WORK BEFORE
     python benchmarks/screenshots.py PETS make WORK && python benchmarks/pages.py BEFORE WORK
 
-Both are made in the same place, since pages show paths. Images are compared by their bytes. What a clock decides is
-left out: seconds, speeds, their charts, searches within a time. Files that tell of costs may differ in numbers, which
-is told apart from other words. The exit status is 1 if anything else differs.
+Both are made in the same place, since pages show paths. Images and weights are compared by their bytes. What a clock
+decides is left out: seconds, speeds, their charts, searches within a time. Files that tell of costs may differ in
+numbers, which is told apart from other words. The exit status is 1 if anything else differs.
 """
 
 import argparse
@@ -16,12 +16,13 @@ import re
 import sys
 from pathlib import Path
 
-ENDINGS = (".html", ".md", ".csv", ".json", ".jsonl", ".yaml", ".png", ".txt")
+TEXTS, BYTES = (".html", ".md", ".csv", ".json", ".jsonl", ".yaml", ".txt"), (".png", ".safetensors")
 UNITS = "ms|s|min|minutes?|seconds?|hours?|h|KiB|MiB|GiB"
 WITHIN = "(?:(?!</figure>).)"
 TIMED = (
     (r"data:image/\w+;base64,[\w+/=]+", lambda found: hashlib.sha256(found[0].encode()).hexdigest()),
     (rf"<figure{WITHIN}*?(?:a second|seconds of training|seconds a step){WITHIN}*</figure>", "<figure>~</figure>"),
+    (r'<section aria-labelledby="costs">.*?</section>', "<section>~</section>"),
     (r"<dt>[^<]*(?:second|time|took)[^<]*</dt>\s*<dd>[^<]*</dd>", "~"),
     (r'"(images_per_second|seconds|eager_seconds|took|spent|peak_memory)": [^,}\n]+', r'"\1": ~'),
     (rf"\d[\d.,]*(?: |&nbsp;)(?:{UNITS})\b", "~"),
@@ -32,7 +33,7 @@ BY_TIME = re.compile(r"(^|/)(tuned|state|tensorboard)/|cost\.json$")  # how much
 
 def read(file: Path) -> list[str]:
     """Return a file's lines, everything of one moment blotted out."""
-    if file.suffix == ".png":
+    if file.suffix in BYTES:
         return [hashlib.sha256(file.read_bytes()).hexdigest()]
     if file.name == "metrics.csv":
         rows = list(csv.DictReader(file.open(encoding="utf-8")))
@@ -45,8 +46,9 @@ def read(file: Path) -> list[str]:
 
 def find(root: Path) -> dict[str, Path]:
     """Return the files that are compared, by their names below a folder."""
-    files = {file.relative_to(root).as_posix(): file for file in sorted(root.rglob("*")) if file.suffix in ENDINGS}
-    return {name: file for name, file in files.items() if not BY_TIME.search(name)}
+    files = (file for file in sorted(root.rglob("*")) if file.suffix in TEXTS + BYTES)
+    named = {file.relative_to(root).as_posix(): file for file in files}
+    return {name: file for name, file in named.items() if not BY_TIME.search(name)}
 
 
 def words(lines: list[str]) -> list[str]:

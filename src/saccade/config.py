@@ -351,12 +351,7 @@ def _nearest(config: Any, full: str, prefix: str, hints: Mapping[str, Any]) -> s
 
 
 def fit_value(value: Any, hint: Any, name: str, *, source: str) -> Any:
-    """Return a value as a type hint wants it.
-
-    Args:
-        name: what an error calls the value.
-        source: what an error calls the place it comes from.
-    """
+    """Return a value as a type hint wants it; an error calls it by `name`, and where it is from by `source`."""
     fitted = try_value(value, hint)
     if fitted is NO:
         given = f"{short(repr(value))} ({type(value).__name__})"

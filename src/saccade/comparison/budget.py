@@ -46,9 +46,7 @@ def fit_budget(
     """Choose seeds and epochs that fit into the time, by the rule of this file.
 
     Args:
-        budget: seconds.
         epochs: asked, of each arm; all are reduced in proportion.
-        slots: runs side by side.
         spent: seconds of the budget that go by before the first training and after the last.
     """
     longest = max(epochs.values())

@@ -212,8 +212,6 @@ def estimate(
         records: of every sample out of fold, one array a seed.
         statistic: of records; None for their mean.
         labels: classes whose means are averaged, P; None for the mean of all.
-        share: whether the number is a share of one.
-        groups: of samples, that a statistic is computed without in turn.
     """
     if statistic is not None:
         group, folds = folds.grouped(groups, len(records[0]), np.random.default_rng(0))

@@ -300,12 +300,7 @@ def right_or_wrong(*arms: np.ndarray) -> bool:
 
 
 def read_scores(a: Any, b: Any, *, one_seed: bool = False, same_seeds: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Return both arms' scores as float64, S, P, after checking them.
-
-    Args:
-        one_seed: whether a single seed is enough.
-        same_seeds: whether both need the same number of seeds.
-    """
+    """Return both arms' scores as float64, S, P, after checking them and how many seeds they have."""
     first, second = _numbers(a, "a"), _numbers(b, "b")
     for name, values in (("a", first), ("b", second)):
         if values.ndim != 2:

@@ -176,8 +176,6 @@ def estimate_detectable(
 
     Args:
         metric: that runs are judged by; only of a share of right answers this can be said before any run.
-        samples: to validate on.
-        arms: compared with the reference.
         look: at results with these seeds; see `spent`.
         scores: of finished runs of the reference, if there are any.
     """

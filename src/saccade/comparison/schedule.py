@@ -130,13 +130,7 @@ class Watch:
 
 
 class Clock:
-    """Tells whether there is time for another seed, from how long runs took.
-
-    Args:
-        jobs: all of them, seed by seed.
-        until: when the time is over, on the monotonic clock; None for never.
-        slots: runs side by side.
-    """
+    """Tells whether there is time for another seed, until a moment of the monotonic clock, from how long runs took."""
 
     def __init__(self, jobs: Sequence[Job], until: float | None, slots: int) -> None:
         self.until, self.slots = until, max(slots, 1)
@@ -158,13 +152,7 @@ class Clock:
 def run_jobs(
     jobs: Sequence[Job], crew: Crew, watch: Watch, *, until: float | None = None
 ) -> dict[tuple[str, int], Outcome]:
-    """Run all jobs and say how each ended; seeds for which there is no time are not begun.
-
-    Args:
-        jobs: in the order in which they are begun.
-        crew: who runs them; nobody is this process.
-        until: when the time is over, on the monotonic clock; None for never.
-    """
+    """Run jobs in their order, by a crew or in this process, as long as there is time; say how each ended."""
     clock = Clock(jobs, until, len(crew.workers))
     with watch:
         return run_side_by_side(jobs, crew, watch, clock) if crew.workers else run_here(jobs, watch, clock)

@@ -68,12 +68,7 @@ def warn_of_chance(scores: Mapping[str, float | None], metric: MetricSpec | None
 
 
 class Probes:
-    """Short trainings beside a comparison, on training samples alone, which tell what its arms could have been.
-
-    Args:
-        folder: of the comparison; probes that ended are kept there.
-        until: when to stop, on the monotonic clock; None for never.
-    """
+    """Short trainings on training samples alone, kept beside a comparison, which tell what its arms could have been."""
 
     def __init__(self, folder: Path, cache: DataCache, until: float | None = None) -> None:
         self.store, self.cache, self.until = Store(folder / "probes"), cache, until

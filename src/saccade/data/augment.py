@@ -42,16 +42,7 @@ def keep_targets(targets: Tensor, mix: Mix | None) -> Tensor:
 
 
 class Augment:
-    """Turn bytes into training images, and move with them what a sample has besides.
-
-    Args:
-        config: what to do.
-        mean: of each channel, from 0 to 1.
-        std: of each channel.
-        img_size: side of the images.
-        targets: what targets become, given how samples were mixed; a task's own.
-        device: where the batches are.
-    """
+    """Turn bytes into training images, and move with them what a sample has besides; `targets` follow what is mixed."""
 
     def __init__(
         self,

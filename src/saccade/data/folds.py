@@ -13,11 +13,6 @@ def choose_folds(source: Source, groups: Sequence[str] | None, *, folds: int, se
 
     What belongs together (a group; without groups, entries of one name) is dealt out whole, the largest first, each to
     the fold that has least of its classes so far.
-
-    Args:
-        source: the samples; their strata are spread evenly.
-        groups: of each sample, such as patients.
-        seed: of what is dealt out first.
     """
     names = groups if groups is not None else [source.held_by(index) for index in range(len(source))]
     keys = np.array([identity(name, seed) for name in names], dtype=np.int64)

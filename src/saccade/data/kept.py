@@ -26,7 +26,6 @@ class KeptFeed(ResidentFeed):
     A batch is the same as if its files were read for it, those instead of unreadable ones included.
 
     Args:
-        expand: makes of a batch what is trained on.
         encode: makes of a sample what is kept, always of one shape.
         size: bytes of all that, for the note.
         bad_limit: share of the set at which unreadable samples stop training.

@@ -140,7 +140,6 @@ class ShardSource(Source):
 
     Args:
         places: shard, offset and size of each, N, 3 int64.
-        labels: class indices, N.
     """
 
     def __init__(

@@ -44,11 +44,6 @@ def choose_held_out(keys: np.ndarray, labels: np.ndarray, *, share: float) -> np
 
     It depends on which images there are, not on their order. A class of two or more gives at least one and keeps at
     least one; a class of one keeps it. Of an image that is there several times, all stay in training if one does.
-
-    Args:
-        keys: the images' identities under the seed, N int64.
-        labels: class indices, N.
-        share: how much of each class to hold out.
     """
     if not 0 < share < 1:
         raise ValueError(f"val_share={share} was given; it is a share above 0 and below 1, such as 0.1")
@@ -68,12 +63,7 @@ def choose_held_out(keys: np.ndarray, labels: np.ndarray, *, share: float) -> np
 
 
 def held_out_notes(held: np.ndarray, alone: Sequence[str], *, share: float, seed: int) -> tuple[str, ...]:
-    """Return what the log should say about the choice.
-
-    Args:
-        held: which samples are held out, N bool.
-        alone: outputs of which there is one sample.
-    """
+    """Return what the log should say about the choice."""
     note = f"{held.sum()} of {len(held)} samples are held out for validation (share {share:g}, seed {seed})"
     return (note, *([f"classes with one sample, which stays in training: {abbreviate(alone)}"] if alone else []))
 

@@ -57,12 +57,7 @@ class Settings:
 
 
 class Served:
-    """A model with its queue.
-
-    Args:
-        name: to call it by; no other has it.
-        explainer: explains; None where the model cannot be.
-    """
+    """A model with its queue under a name of its own, and what explains it, if it can be."""
 
     def __init__(
         self, name: str, predictor: Predictor, *, settings: Settings, metrics: Metrics, explainer: Explainer | None

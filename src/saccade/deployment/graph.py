@@ -26,12 +26,7 @@ NOISY = ("torch.onnx", "onnxscript", "onnx_ir", "torch.export", "torch._export",
 
 
 class WithPreprocessing(nn.Module):
-    """A model and its task, with framing and normalisation inside.
-
-    Args:
-        model: maps normalised images to what its task reads.
-        dtype: the model's precision.
-    """
+    """A model and its task, with framing and normalisation inside."""
 
     mean: Tensor
     std: Tensor

@@ -164,9 +164,6 @@ class Judge:
     """Holds the original and the images that files are judged by.
 
     Args:
-        eager: answers as the original does.
-        evidence: real images.
-        spec: of the original, whose task reads the answers.
         tolerance: the largest difference of an output that is allowed, times the largest output if that is over one.
     """
 

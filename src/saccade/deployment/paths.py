@@ -72,12 +72,7 @@ def _entries(folder: str) -> Iterator[tuple[str, bool]]:
 
 
 def read_names(file: BinaryIO, *, null: bool = False) -> Iterator[Path]:
-    """Yield the names a list holds; empty ones are passed over.
-
-    Args:
-        file: the list, in bytes, as names of files are.
-        null: they end with a zero byte, not with a line.
-    """
+    """Yield the names that a list holds, in bytes, ended by a line or a zero byte; empty ones are passed over."""
     end = b"\0" if null else b"\n"
     rest = b""
     while block := file.read1(LONGEST) if hasattr(file, "read1") else file.read(LONGEST):

@@ -62,12 +62,7 @@ class Bars:
 
 
 class FramedImages:
-    """Samples in one framing, batch by batch, with the rng_keys that their draws are functions of.
-
-    Args:
-        model: one of those that see them so.
-        batch_size: of the batches; no draw depends on it.
-    """
+    """Samples in one framing, batch by batch, with the rng_keys that their draws are functions of."""
 
     def __init__(self, source: Source, model: EvaluatedModel, *, batch_size: int, workers: int, seed: int) -> None:
         self.source, self.seed, self.length = source, seed, len(source)
@@ -111,10 +106,6 @@ def ask_all(
     bars: Bars,
 ) -> tuple[np.ndarray, dict[str, Fault]]:
     """Ask every model about every sample under every condition, and let its judge take the answers.
-
-    Args:
-        robust: occlude and corrupt the images as well.
-        attacked: and attack them.
 
     Returns:
         The places of the samples that could be read, and why others could not.

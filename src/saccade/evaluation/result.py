@@ -96,12 +96,7 @@ class Evaluation(Findings):
         return "\n".join([*lines, *(f"\nnote: {note}" for note in self.notes)])
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
-        """Write evaluation.json and evaluation.html, both or none; return the page.
-
-        Args:
-            folder: made if it is not there.
-            overwrite: replace an evaluation that is there.
-        """
+        """Write evaluation.json and evaluation.html, both or none, over others if asked; return the page."""
         path = FOLDER.require(folder, overwrite=overwrite)
         with whole_folder(path) as draft:
             write_text(draft / FILES[0], self.to_json() + "\n")

@@ -171,7 +171,6 @@ def read_samples(model: LoadedModel, data: str, count: int) -> list[np.ndarray]:
     Args:
         model: whose own validation images "run" stands for.
         data: as for training; "run" for what the model's run was validated on.
-        count: how many.
     """
     if data == "run":
         if model.folder is None:

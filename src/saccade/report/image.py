@@ -13,12 +13,7 @@ SMALLEST = 96
 
 
 def encode_image(pixels: np.ndarray, *, alt: str, largest: int = LARGEST, smallest: int = SMALLEST) -> Html:
-    """Return an image element that holds its image.
-
-    Args:
-        pixels: H, W, 3 or H, W, 1 or H, W uint8.
-        alt: what it shows, in words.
-    """
+    """Return an image element that holds its image, H, W, 3 or H, W, 1 or H, W uint8; `alt` says what it shows."""
     image = _fit(_open(pixels), largest=largest, smallest=smallest)
     return tag("img", src=_uri(image), alt=alt, width=image.width, height=image.height)
 

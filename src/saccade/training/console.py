@@ -57,8 +57,6 @@ class Console:
         """Know how much there is to do.
 
         Args:
-            steps: of an epoch.
-            validation: samples to validate on.
             said: whether it was said how long that takes.
         """
         self.epochs, self.steps, self.said = config.schedule.epochs, steps, said or self.quiet

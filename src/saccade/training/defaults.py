@@ -32,10 +32,6 @@ def cores() -> int:
 def side_for(side: int | None, usual: int) -> int:
     """Return the side that images in files are trained at if none is asked for.
 
-    Args:
-        side: their typical one; None if it is not known.
-        usual: the model's own.
-
     Returns:
         The usual side of a model for large images; for one that is made for small ones, that of the images
         themselves, in steps of 32 pixels and at most 96.

@@ -25,7 +25,6 @@ def build_optimizer(
     """Return an optimizer over what is to be trained, without weight decay where it would harm.
 
     Args:
-        task: whose model tells which parameters those are, and which layer each belongs to.
         capturable: whether steps are to be replayed as CUDA graphs.
     """
     _check_name(config.name)

@@ -21,12 +21,7 @@ class Rung:
 
 
 def make_rungs(count: int, first: int, most: int) -> list[Rung]:
-    """Return the rounds for so many candidates.
-
-    Args:
-        first: epochs of the first rung.
-        most: epochs of the last one at most.
-    """
+    """Return the rounds for so many candidates."""
     rungs, epochs = [], first
     while True:
         rungs.append(Rung(count, min(epochs, most)))
@@ -47,8 +42,6 @@ def plan_rungs(budget: float, pace: Pace, *, candidates: int, most: int) -> list
     then shorter ones. What is left makes all rounds longer.
 
     Args:
-        budget: seconds.
-        candidates: that there are.
         most: epochs that the run itself has.
     """
     counts = list(range(min(candidates, MOST), 1, -1))

@@ -103,12 +103,7 @@ def cka(
 
 
 def hsic(one: Tensor, other: Tensor) -> Tensor:
-    """Return the unbiased estimate of HSIC of two kernels (Song et al. 2012, eq. 5).
-
-    Args:
-        one: kernel matrices ..., n, n; their diagonals do not count.
-        other: of the same images.
-    """
+    """Return the unbiased estimate of HSIC of kernels ..., n, n, without their diagonals (Song et al. 2012, eq. 5)."""
     n = one.shape[-1]
     one, other = (x.masked_fill(torch.eye(n, dtype=torch.bool, device=x.device), 0) for x in (one, other))
     trace = (one * other).sum((-2, -1))
@@ -118,12 +113,7 @@ def hsic(one: Tensor, other: Tensor) -> Tensor:
 
 
 def biased_hsic(one: Tensor, other: Tensor) -> Tensor:
-    """Return the biased estimate of HSIC of two kernels: the product of both, centred, over (n - 1)².
-
-    Args:
-        one: kernel matrices ..., n, n.
-        other: of the same images.
-    """
+    """Return the biased estimate of HSIC of kernels ..., n, n: the product of both, centred, over (n - 1)²."""
     n = one.shape[-1]
     centre = torch.eye(n, dtype=one.dtype, device=one.device) - 1 / n
     return ((centre @ one @ centre) * (centre @ other @ centre)).sum((-2, -1)) / (n - 1) ** 2

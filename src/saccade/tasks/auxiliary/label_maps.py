@@ -80,9 +80,6 @@ class LabelMaps:
         """Return the labels of parts of images, by RoI-align.
 
         Args:
-            index: the best classes of the images' places, B, k, H, W.
-            value: their values, B, k, H, W.
-            grid: rows and columns of the tokens.
             boxes: left, top, right and bottom of the parts, as shares of the images, B, 4.
             flips: which were mirrored from left to right after, B bool.
         """
@@ -90,9 +87,7 @@ class LabelMaps:
         cells = boxes.to(full) * full.new_tensor([full.shape[3], full.shape[2]] * 2)
         labels = SoftLabels(resample(full, (1, 1), cells)[:, :, 0, 0], resample(full, grid, cells))
         dense = torch.where(flips[:, None, None, None], labels.dense.flip(3), labels.dense)
-        return self._shares(labels._replace(dense=dense))
-
-    def _shares(self, labels: SoftLabels) -> SoftLabels:
+        labels = labels._replace(dense=dense)
         return SoftLabels(*(part.softmax(1) for part in labels)) if self.values == "logits" else labels
 
     def read(
@@ -117,18 +112,13 @@ class LabelMaps:
         sizes: dict[torch.Size, list[int]] = {}  # maps of one size are read together
         for number, (index, _) in enumerate(best):
             sizes.setdefault(index.shape, []).append(number)
+        mirrored = torch.zeros(len(names), dtype=torch.bool) if flips is None else flips.bool().cpu()
         parts = []
         for numbers in sizes.values():
             index, value = (torch.stack([best[n][part] for n in numbers]).to(device) for part in (0, 1))
-            full = self._fill(index, value)
-            cells = boxes[numbers].to(full) * torch.tensor([full.shape[3], full.shape[2]] * 2).to(full)
-            parts.append((resample(full, (1, 1), cells)[:, :, 0, 0], resample(full, grid, cells)))
+            parts.append(self.align(index, value, grid, boxes=boxes[numbers], flips=mirrored[numbers].to(value.device)))
         order = torch.tensor([n for numbers in sizes.values() for n in numbers]).argsort()
-        labels = SoftLabels(*(torch.cat(part)[order] for part in zip(*parts, strict=True)))
-        if flips is not None:
-            mirrored = flips.to(labels.dense.device, torch.bool)[:, None, None, None]
-            labels = labels._replace(dense=torch.where(mirrored, labels.dense.flip(3), labels.dense))
-        return self._shares(labels)
+        return SoftLabels(*(torch.cat(part)[order] for part in zip(*parts, strict=True)))
 
     def best(self, name: str) -> tuple[Tensor, Tensor]:
         """Return the best classes of an image's places and their values, k, H, W."""
@@ -264,8 +254,6 @@ def make_label_maps(
     Args:
         teacher: its `values` says what is saved.
         images: name and image, C, H, W, of each; neighbours of one size share a batch.
-        batch_size: most images at once.
-        top: classes to keep of each place.
     """
 
     def label() -> Iterator[tuple[str, Tensor]]:

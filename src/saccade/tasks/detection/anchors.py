@@ -22,12 +22,7 @@ class Anchors(nn.Module):
     def forward(
         self, shapes: Sequence[tuple[int, int]], size: tuple[int, int], device: torch.device | str
     ) -> list[Tensor]:
-        """Return each level's anchors, A, 4.
-
-        Args:
-            shapes: height and width of each level's map.
-            size: height and width of the images.
-        """
+        """Return each level's anchors, A, 4, by height and width of its map and of the images."""
         if torch.compiler.is_compiling() or torch.compiler.is_exporting():
             return self._make(shapes, size, device)
         key = (tuple(shapes), tuple(size), str(device))

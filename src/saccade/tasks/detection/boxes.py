@@ -60,8 +60,6 @@ def encode(boxes: Tensor, anchors: Tensor, weights: tuple[float, float] = (1.0, 
 
     Args:
         boxes: to be coded; those without area are coded as if they had a little.
-        anchors: one for each box, with area.
-        weights: that shifts and logarithms are multiplied by.
     """
     sides, own = anchors[..., 2:] - anchors[..., :2], (boxes[..., 2:] - boxes[..., :2]).clamp(min=SMALLEST)
     shift = (centres(boxes) - centres(anchors)) / sides

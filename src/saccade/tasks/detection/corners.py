@@ -201,7 +201,6 @@ def verify_corners(corners: Tensor, heat: Tensor, offset: Tensor, stride: tuple[
     """Return corners, B, N, 2, each moved to where the hottest of the four cells around it has its corner.
 
     Args:
-        corners: in pixels.
         heat: chances, B, 1, H, W.
         offset: place of a corner within a cell, B, 2, H, W.
         stride: pixels from cell to cell, down and across.

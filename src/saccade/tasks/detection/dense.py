@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -56,13 +57,20 @@ class DenseDetector(Head):
         width: of the pyramid and the head.
         depth: convolutions before each answer.
         more: see `FPN`.
-        groups: of group normalisation; 0 for none.
-        sizes: of the anchors of a cell, in cells.
-        ratios: of height to width.
+        groups: of group normalisation, 0 for none; the kind's own if not given.
+        anchor: side of a cell's smallest anchor, in cells; likewise.
+
+    Attributes:
+        octave: sizes of anchors from one side to twice that.
+        ratios: of the anchors' height to width.
     """
 
     codes = (1.0, 1.0)
     kept, candidates = 300, 1000
+    octave: ClassVar[int] = 1
+    ratios: ClassVar[tuple[float, ...]] = (1.0,)
+    own_groups: ClassVar[int] = 0
+    own_anchor: ClassVar[float] = 4.0
 
     def __init__(
         self,
@@ -72,13 +80,13 @@ class DenseDetector(Head):
         width: int = 256,
         depth: int = 4,
         more: str = "coarsest",
-        groups: int = 0,
-        sizes: Sequence[float],
-        ratios: Sequence[float],
+        groups: int | None = None,
+        anchor: float | None = None,
     ) -> None:
         super().__init__()
-        self.num_classes, self.per_cell = num_classes, len(sizes) * len(ratios)
-        self.grid = Anchors(sizes, ratios)
+        groups, anchor = self.own_groups if groups is None else groups, self.own_anchor if anchor is None else anchor
+        self.num_classes, self.per_cell = num_classes, self.octave * len(self.ratios)
+        self.grid = Anchors([anchor * 2 ** (part / self.octave) for part in range(self.octave)], self.ratios)
         self.fpn = FPN(channels[-3:], width, more=more)
         self.class_tower, self.box_tower = tower(width, depth, groups=groups), tower(width, depth, groups=groups)
         self.classes = nn.Conv2d(width, self.per_cell * num_classes, 3, padding=1)
@@ -86,6 +94,10 @@ class DenseDetector(Head):
         for part in (self.class_tower, self.box_tower, self.classes, self.boxes):
             start_small(part)
         assume_rare(self.classes)
+        self.add_parts(width)
+
+    def add_parts(self, width: int) -> None:
+        """Make what a kind has besides."""
 
     def forward(self, maps: Sequence[Tensor]) -> dict[str, Tensor]:
         """Return the raw answers to all anchors: "logits" B, A, K, "codes" B, A, 4, and what a kind adds."""
@@ -139,28 +151,7 @@ class DenseDetector(Head):
 class RetinaNet(DenseDetector):
     """Focal loss over anchors of three sizes and three ratios (Lin et al., 2017)."""
 
-    def __init__(
-        self,
-        *,
-        channels: Sequence[int],
-        num_classes: int,
-        width: int = 256,
-        depth: int = 4,
-        more: str = "coarsest",
-        groups: int = 0,
-        anchor: float = 4.0,
-    ) -> None:
-        sizes = [anchor * 2 ** (part / 3) for part in range(3)]
-        super().__init__(
-            channels=channels,
-            num_classes=num_classes,
-            width=width,
-            depth=depth,
-            more=more,
-            groups=groups,
-            sizes=sizes,
-            ratios=RATIOS,
-        )
+    octave, ratios = 3, RATIOS
 
     def loss(
         self,
@@ -188,28 +179,10 @@ class ATSS(DenseDetector):
 
     codes = (10.0, 5.0)
     overlap, kept = 0.6, 100
+    own_groups, own_anchor = 32, 8.0
 
-    def __init__(
-        self,
-        *,
-        channels: Sequence[int],
-        num_classes: int,
-        width: int = 256,
-        depth: int = 4,
-        more: str = "coarsest",
-        groups: int = 32,
-        anchor: float = 8.0,
-    ) -> None:
-        super().__init__(
-            channels=channels,
-            num_classes=num_classes,
-            width=width,
-            depth=depth,
-            more=more,
-            groups=groups,
-            sizes=(anchor,),
-            ratios=(1.0,),
-        )
+    def add_parts(self, width: int) -> None:
+        """Make what tells how near a centre lies, and a scale for each level's boxes."""
         self.centredness = nn.Conv2d(width, 1, 3, padding=1)
         self.scales = nn.Parameter(torch.ones(self.fpn.levels))
         start_small(self.centredness)
@@ -255,12 +228,7 @@ def pyramid_shapes(maps: Sequence[Tensor], levels: int) -> list[tuple[int, int]]
 
 
 def best_of_levels(scores: Tensor, counts: Sequence[int], candidates: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return score, place and class of each level's best answers, B, M each.
-
-    Args:
-        counts: places of each level.
-        candidates: that are taken of each level, at most.
-    """
+    """Return score, place and class of each level's best answers, B, M each."""
     classes, start = scores.shape[-1], 0
     picked = []
     for count in counts:

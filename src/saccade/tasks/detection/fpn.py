@@ -90,8 +90,6 @@ def look_at(packed: Packed, boxes: Tensor, side: int, *, sampling: int = 2, alig
     """Return what lies in boxes, B * N, C, side, side, each from the scale that fits its size.
 
     Args:
-        packed: maps of several scales.
-        boxes: B, N, 4, within the image.
         sampling: points a cell and side.
         aligned: shift by half a cell, as later code does.
     """

@@ -42,10 +42,8 @@ def scaled_crops(
     """Return matrices from a crop's square, -1 to 1, to the sample's, B, 3, 3.
 
     Args:
-        draws: of the samples.
         scale: range of the factor by which samples are enlarged.
         ratio: range of width over height, by which samples are stretched.
-        flip: share that is flipped from left to right.
         part: side of a crop in sides of a sample, before it is enlarged.
     """
     low, high = (math.log(side) for side in scale)

@@ -213,11 +213,8 @@ def fpn(
     """Semantic FPN: a pyramid from top to bottom, every scale brought to the finest and added.
 
     Args:
-        channels: of the four maps, finest first.
-        width: of the pyramid.
         inner: of the maps that are added.
         smooth: whether a 3 x 3 convolution follows each sum of the pyramid, as the papers' has it.
-        dropout: before the classifier.
         aux: width of the FCN on the third map; 0 for none.
     """
     if inner % 32:

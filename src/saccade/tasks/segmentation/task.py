@@ -136,16 +136,15 @@ class Segment(Task):
     @classmethod
     def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:  # noqa: ARG003
         """Show images as a whole; keep side and scale of crops, and how frequent each class is in training masks."""
-        spec.extra |= {"fit": True, "crop": options.crop, "scale": list(options.scale)}
-        spec.shorter = None
-        if isinstance(data.train, Stream) or not isinstance(data.train.targets, MaskTargets):
-            return
-        pixels = data.train.targets.pixels()
-        spec.extra["pixels"] = [int(count) for count in pixels]
-        _note_absent(spec, pixels, "training", len(data.train), "nothing is learned of it")
-        if isinstance(data.val.targets, MaskTargets):
-            found = np.where(pixels > 0, data.val.targets.pixels(), 1)
-            _note_absent(spec, found, "validation", len(data.val), "it counts in no mean unless it is answered")
+        spec.extra["fit"], spec.shorter = True, None
+        if not isinstance(data.train, Stream) and isinstance(data.train.targets, MaskTargets):
+            pixels = data.train.targets.pixels()
+            spec.extra["pixels"] = [int(count) for count in pixels]
+            _note_absent(spec, pixels, "training", len(data.train), "nothing is learned of it")
+            if isinstance(data.val.targets, MaskTargets):
+                found = np.where(pixels > 0, data.val.targets.pixels(), 1)
+                _note_absent(spec, found, "validation", len(data.val), "it counts in no mean unless it is answered")
+        spec.extra |= {"crop": options.crop, "scale": list(options.scale)}
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
