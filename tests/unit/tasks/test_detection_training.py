@@ -193,9 +193,9 @@ def test_trained_weights_are_tuned_by_a_recipe_of_their_own():
     assert config.optim.new_scale > 1
 
 
-@pytest.mark.parametrize(("side", "asked", "used"), [(160, None, 160), (700, None, 512), (160, 64, 64)])
+@pytest.mark.parametrize(("side", "asked", "used"), [(160, None, 160), (560, None, 512), (160, 64, 64)])
 def test_objects_are_sought_at_the_images_own_size_up_to_a_limit(tmp_path, side, asked, used):
-    given = {"task": "detect", "data.path": str(make_objects(tmp_path, side=side)), "model.name": "glnet_nano"}
+    given = {"task": "detect", "data.path": str(make_objects(tmp_path, side=side, train=2, val=1)), "model.name": "glnet_nano"}
     config = configure(None, given | ({} if asked is None else {"data.img_size": asked}))
     choice, data = open_samples(config.task, config.data)
     assert resolve(config, choice, data, torch.device("cpu"))[1].img_size == used
@@ -208,10 +208,10 @@ def test_a_cpu_looks_for_masks_only_where_there_are_objects(monkeypatch, head):
         part.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
     task.model.eval()  # nothing is drawn by lot
     few = {name: value.item() for name, value in task.model.losses(*_asked(task)).items()}
-    assert max(seen) < 2 * 16
+    assert max(seen) < 2 * 11
     monkeypatch.setattr("saccade.tasks.detection.roi.rows_needed", lambda _, most: most)
     all_rows = {name: value.item() for name, value in task.model.losses(*_asked(task)).items()}
-    assert max(seen) == 2 * 16  # a quarter of those that are drawn
+    assert max(seen) == 2 * 11  # all that were proposed, and the object
     assert few == pytest.approx(all_rows, rel=1e-5)
 
 
