@@ -195,7 +195,11 @@ def test_trained_weights_are_tuned_by_a_recipe_of_their_own():
 
 @pytest.mark.parametrize(("side", "asked", "used"), [(160, None, 160), (560, None, 512), (160, 64, 64)])
 def test_objects_are_sought_at_the_images_own_size_up_to_a_limit(tmp_path, side, asked, used):
-    given = {"task": "detect", "data.path": str(make_objects(tmp_path, side=side, train=2, val=1)), "model.name": "glnet_nano"}
+    given = {
+        "task": "detect",
+        "data.path": str(make_objects(tmp_path, side=side, train=2, val=1)),
+        "model.name": "glnet_nano",
+    }
     config = configure(None, given | ({} if asked is None else {"data.img_size": asked}))
     choice, data = open_samples(config.task, config.data)
     assert resolve(config, choice, data, torch.device("cpu"))[1].img_size == used

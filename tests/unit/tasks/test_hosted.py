@@ -120,7 +120,8 @@ def test_every_kind_of_detector_learns_and_answers(tmp_path, kind) -> None:
     answers = model.eval()(torch.randn(2, 3, 64, 64))
     assert answers.shape[::2] == (2, 6)
     assert answers.isfinite().all()
-    assert answers[..., :4].ge(0).all() and answers[..., :4].le(64).all()
+    assert answers[..., :4].ge(0).all()
+    assert answers[..., :4].le(64).all()
 
 
 class Querying(nn.Module):
@@ -160,5 +161,6 @@ def test_every_kind_of_segmenter_learns_and_answers(tmp_path, kind) -> None:
     mask[0, :32], mask[1] = 1, -1  # nothing of the second image counts
     loss, logits = model.train().losses(torch.randn(2, 3, 64, 64), mask)
     loss.backward()
-    assert loss.isfinite() and logits.isfinite().all()
+    assert loss.isfinite()
+    assert logits.isfinite().all()
     assert model.eval()(torch.randn(1, 3, 96, 64)).shape == (1, 2, 96, 64)

@@ -11,6 +11,7 @@ from .sparse import in_sides
 
 KEPT = 100
 
+
 class HostedDetector(nn.Module):
     """A model of transformers that answers like this package's detectors.
 
