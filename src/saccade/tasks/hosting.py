@@ -11,8 +11,8 @@ from torch import nn
 from ..config import ConfigError, ModelConfig, TrainConfig
 from ..data.open import Data
 from ..data.spec import InputSpec
-from .task import Task
 from .hosts import build_host, describe_host, read_config
+from .task import Task
 
 PREFIX = "hf:"  # before the folder or name of a model, in settings and files
 
