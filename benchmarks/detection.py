@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from one_process import NotConcludedError, share_process, share_processes, train_alone
+from one_process import NotConcludedError, leave_out_probes, share_process, share_processes, train_alone
 from PIL import Image
 from steps import Ours, Side, ended_with, time_in_turns
 from torch import Tensor, nn
@@ -36,19 +36,20 @@ LITE = "model=tf_efficientnet_lite0"
 RANDOM = f"{LITE}+lr=1e-3"
 SWIN = "swin_tiny_patch4_window7_224"
 BACKBONES = {"swin_tiny": f"model={SWIN}", "glnet_stl": "model=glnet_stl", "nommer_tiny": "model=nommer_tiny"}
-REGIONS = "mask_rcnn:width=128,hidden=512,sampled=256,proposals=500"
+# Anchors begin at the smallest objects: platelets of some 20 pixels, nuclei of some 15.
+REGIONS = "mask_rcnn:width=128,hidden=512,sampled=256,proposals=500,anchor=4"
 DENSE = "width=128"
 DETECTORS = {
-    "RetinaNet": f"retinanet:{DENSE},groups=32",
-    "ATSS": f"atss:{DENSE}",
+    "RetinaNet": f"retinanet:{DENSE},groups=32,anchor=2",
+    "ATSS": f"atss:{DENSE},anchor=4",
     "RepPoints V2": f"reppoints_v2:{DENSE}",
     "Mask R-CNN": REGIONS,
     "Cascade Mask R-CNN": REGIONS.replace("mask_rcnn", "cascade"),
     "Sparse R-CNN": f"sparse_rcnn:{DENSE},proposals=100",
 }
-CELLS, NUCLEI = f"atss:{DENSE}", "mask_rcnn:width=128,hidden=512,sampled=512,proposals=500,anchor=4"
+CELLS, NUCLEI = DETECTORS["ATSS"], REGIONS.replace("sampled=256", "sampled=512")
 # Objects of an image that are told of: nuclei are many.
-TASKS = {"bccd": "detect:scale=[0.6,1.6]", "nuclei": "detect:scale=[0.6,1.6],kept=200"}
+TASKS = {"bccd": "detect", "nuclei": "detect:kept=200"}
 
 
 def main() -> None:
@@ -64,9 +65,10 @@ def main() -> None:
     parser.add_argument("--here", action="store_true", help="all runs one after another in this process")
     parser.add_argument("--staying", type=int, default=None, help="processes that stay, instead of one a run")
     parser.add_argument("--train", action="store_true", help="conclude nothing: call again without it for that")
+    parser.add_argument("--unprobed", action="store_true", help="conclude without trainings at other learning rates")
     parser.add_argument("--epochs", type=int, default=None, help="instead of each stage's own")
     parser.add_argument("--side", type=int, default=None, help="of the images, instead of each stage's own")
-    parser.add_argument("--only", action="append", help="names of arms, instead of all of a stage")
+    parser.add_argument("--only", action="append", help="names of arms, or of backbones for size, instead of all")
     parser.add_argument("--set", action="append", default=[], help="NAME=VALUE, a setting of every run")
     parser.add_argument("--gate", type=Path, help="speed: warm up, then wait for this file before timing")
     args = parser.parse_args()
@@ -75,6 +77,8 @@ def main() -> None:
         share_process()
     if args.staying:
         share_processes(args.staying)
+    if args.unprobed:
+        leave_out_probes()
     if args.train:
         train_alone()
     for stage in args.stage or [name for name in STAGES if name != "tune"]:
@@ -94,8 +98,8 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
     real = _real(args)
     cells = {
         "real": real,
-        "real, statistics learned": real.replace("keep_statistics=true", "keep_statistics=false"),
-        "real, one rate": f"{LITE}+model.checkpoint={args.weights}+model.keep_statistics=true+lr=5e-4",
+        "real, statistics learned": f"{real}+model.keep_statistics=false",
+        "real, one rate": f"{real}+lr=5e-4+optim.new_scale=1",
         "random": RANDOM,
         "random, slower": f"{LITE}+lr=5e-4",
     }
@@ -107,12 +111,12 @@ def tune(args: argparse.Namespace) -> dict[str, Any]:
 
 def cells(args: argparse.Namespace) -> dict[str, Any]:
     """EfficientNet-Lite0 from real and from random weights, blood cells."""
-    return _compared(args, "cells", "bccd", _weights(args), head=CELLS, seeds=args.seeds, epochs=120, side=416)
+    return _compared(args, "cells", "bccd", _weights(args), head=CELLS, seeds=args.seeds, epochs=90, side=416)
 
 
 def nuclei(args: argparse.Namespace) -> dict[str, Any]:
     """EfficientNet-Lite0 from real and from random weights, nuclei."""
-    return _compared(args, "nuclei", "nuclei", _weights(args), head=NUCLEI, seeds=args.seeds, epochs=50, side=384)
+    return _compared(args, "nuclei", "nuclei", _weights(args), head=NUCLEI, seeds=args.seeds, epochs=36, side=384)
 
 
 def _weights(args: argparse.Namespace) -> dict[str, str]:
@@ -120,21 +124,19 @@ def _weights(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _real(args: argparse.Namespace) -> str:
-    """Return the arm of the real weights: their own means and a low rate, a high one for what is new."""
-    return f"{LITE}+model.checkpoint={args.weights}+model.keep_statistics=true+lr=2e-4+optim.new_scale=5"
+    """Return the arm of the real weights: the recipe for such."""
+    return f"recipe=detect_finetune+{LITE}+checkpoint={args.weights}"
 
 
 def backbones(args: argparse.Namespace) -> dict[str, Any]:
     """Backbones from random weights in Mask R-CNN under one schedule."""
-    return _compared(
-        args, "backbones", "nuclei", BACKBONES, head=NUCLEI, seeds=args.seeds, epochs=30, side=320, lr=3e-4
-    )
+    return _compared(args, "backbones", "nuclei", BACKBONES, head=NUCLEI, seeds=args.seeds, epochs=24, side=320)
 
 
 def detectors(args: argparse.Namespace) -> dict[str, Any]:
     """Six detectors on one backbone with its real weights."""
     arms = {name: f"{_real(args)}+model.head='{head}'" for name, head in DETECTORS.items()}
-    return _compared(args, "detectors", "bccd", arms, head=CELLS, seeds=args.seeds, epochs=60, side=320)
+    return _compared(args, "detectors", "bccd", arms, head=CELLS, seeds=args.seeds, epochs=40, side=320)
 
 
 def _compared(
@@ -147,17 +149,13 @@ def _compared(
     seeds: int,
     epochs: int,
     side: int,
-    lr: float = 5e-4,
 ) -> dict[str, Any]:
+    """Compare arms by the recipes of the task, `detect` and `detect_finetune`."""
     epochs = args.epochs or epochs
     settings: dict[str, Any] = {
         "model.head": head,
-        "optim.batch_size": 8,
-        "optim.lr": lr,
         "keep.evaluate_every": epochs,  # nothing is chosen by what is judged
         "keep.every_seconds": 1e9,
-        "keep.ema": 0.995,
-        "augment.jitter": 0.4,
         "engine.compile": False,  # minutes of compiling for runs of seconds
         "data.workers": 4,
     }
@@ -307,15 +305,24 @@ class Pyramid(nn.Module):
 
 
 def size(args: argparse.Namespace) -> dict[str, Any]:
-    """Parameters, and multiplications and additions in thousands of millions, of whole detectors of 80 classes."""
+    """Parameters, and multiplications and additions in thousands of millions, of whole detectors of 80 classes.
+
+    Nothing is computed: tensors have shapes alone, and every place of proposals and answers counts as filled.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
 
     from saccade.building import build_model
     from saccade.config import ModelConfig
     from saccade.data.spec import InputSpec
+    from saccade.tasks.detection import roi, rpn
 
+    roi.best_boxes = rpn.best_boxes = _all_filled
+    roi.rows_needed = lambda _, most: most
     table = []
     for name, head in SIZES:
+        if args.only and name not in args.only:
+            continue
         spec = InputSpec(tuple(map(str, range(80))), 3, 224, [0.5] * 3, [0.5] * 3, task="detect")
         spec.extra["masks"] = True
         model: Any = build_model(ModelConfig(name=name, head=head), spec, seed=0).eval()
@@ -324,9 +331,9 @@ def size(args: argparse.Namespace) -> dict[str, Any]:
             "head": head,
             "parameters_m": round(sum(p.numel() for p in model.parameters()) / 1e6, 1),
         }
-        model.to(args.device)
-        with FlopCounterMode(display=False) as counted, torch.no_grad():
-            model(torch.zeros(1, 3, 800, 1280, device=args.device))
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with fake, FlopCounterMode(display=False) as counted, torch.no_grad():
+            model(torch.zeros(1, 3, 800, 1280))
         row["gflops_800x1280"] = round(counted.get_total_flops() / 2e9, 1)
         products = sum(value for name, value in counted.get_flop_counts()["Global"].items() if _multiplies(str(name)))
         row["of_attention"] = round(products / 2e9, 1)
@@ -336,15 +343,21 @@ def size(args: argparse.Namespace) -> dict[str, Any]:
     return {"table": table}
 
 
+def _all_filled(boxes: Tensor, *_: Any, count: int, **__: Any) -> tuple[Tensor, Tensor]:
+    """Return places and which are filled, as `best_boxes` does, whatever the boxes are."""
+    return torch.zeros(len(boxes), count, dtype=torch.int64), torch.ones(len(boxes), count, dtype=torch.bool)
+
+
 def _multiplies(name: str) -> bool:
     """Say whether an operation multiplies answers with answers, as attention does, and not with weights."""
     return "bmm" in name or "scaled_dot_product" in name
 
 
 # The papers' settings where they tell them, or where parameters and multiplications do: two coarser maps made of the
-# backbone's last one, and box heads of four convolutions and one layer in the cascade.
+# backbone's last one, box heads of four convolutions and one layer in the cascade, three hundred learned boxes.
 RETINA, CONVS = "retinanet:more=input", "cascade:convs=4"
-HEADS = (CONVS, "atss", "reppoints_v2", "sparse_rcnn")
+SPARSE = "sparse_rcnn:proposals=300"
+HEADS = (CONVS, "atss", "reppoints_v2", SPARSE)
 SIZES = [
     *((name, head) for name in ("glnet_4g", SWIN) for head in ("mask_rcnn", RETINA)),
     *((name, head) for name in ("nommer_tiny", SWIN) for head in HEADS),
@@ -360,11 +373,11 @@ PAPERS: dict[tuple[str, str], tuple[float, float]] = {
     (SWIN, CONVS): (86, 745),
     (SWIN, "atss"): (36, 212),
     (SWIN, "reppoints_v2"): (44, 437),
-    (SWIN, "sparse_rcnn"): (110, 172),
+    (SWIN, SPARSE): (110, 172),
     ("nommer_tiny", CONVS): (80, 755),
     ("nommer_tiny", "atss"): (30, 237),
     ("nommer_tiny", "reppoints_v2"): (41, 486),
-    ("nommer_tiny", "sparse_rcnn"): (104, 195),
+    ("nommer_tiny", SPARSE): (104, 195),
 }
 STAGES = {
     "tune": tune,

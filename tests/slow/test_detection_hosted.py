@@ -1,4 +1,4 @@
-"""Detectors of Hugging Face as arms of a comparison, and killed and resumed."""
+"""Models of Hugging Face as arms of a comparison, and killed and resumed."""
 
 import json
 import shutil
@@ -9,7 +9,8 @@ import torch
 import saccade
 from saccade.building import load_model
 from saccade.comparison.folder import is_finished
-from support.hosted import save_detector
+from support.hosted import save_detector, save_segmenter
+from support.masks import make_masks
 from support.objects import make_objects
 from support.trainings import assert_same_end, kill_plan, settings, train_with_kills
 
@@ -35,7 +36,8 @@ def test_a_folder_of_a_configuration_trains_and_its_run_needs_the_folder_no_more
 def test_hosted_detectors_stand_beside_this_packages_own(tmp_path):
     data = make_objects(tmp_path / "set", train=8, val=4, side=48)
     arms = ["base"]
-    for kind in ("rt_detr", "d_fine", "rf_detr"):
+    kinds = ("rt_detr", "d_fine", "rf_detr", "lw_detr", "deformable_detr")
+    for kind in kinds:
         arms.append(f"{kind}:=model={save_detector(tmp_path / kind, kind, weights=kind == 'd_fine')}")
     result = saccade.compare(
         str(data), arms=arms, seeds=2, task="detect", model="glnet_nano", epochs=1, batch_size=4, img_size=64,
@@ -43,10 +45,25 @@ def test_hosted_detectors_stand_beside_this_packages_own(tmp_path):
         quiet=True,
     )  # fmt: skip
     runs = [path.parent for path in (tmp_path / "compared" / "runs").rglob("summary.json")]
-    assert len(runs) == 8
+    assert len(runs) == 2 * len(arms)
     assert all(is_finished(path) for path in runs)
-    assert {arm.name for arm in result.arms} == {"base", "rt_detr", "d_fine", "rf_detr"}
+    assert {arm.name for arm in result.arms} == {"base", *kinds}
     assert all(arm.mean is not None for arm in result.arms)
+
+
+def test_mask2former_stands_beside_this_packages_own_segmenters(tmp_path):
+    data = make_masks(tmp_path / "set", train=8, val=4)
+    arms = ["base", f"mask2former:=model={save_segmenter(tmp_path / 'host', 'mask2former')}"]
+    result = saccade.compare(
+        str(data), arms=arms, seeds=2, task="segment", model="glnet_nano", epochs=1, batch_size=4, img_size=64,
+        out=tmp_path / "compared", device="cpu", settings={"model.head": "fpn:width=8", "data.workers": 0}, quiet=True,
+    )  # fmt: skip
+    assert all(arm.mean is not None for arm in result.arms)
+    run = next(path.parent for path in (tmp_path / "compared" / "runs").rglob("summary.json") if "mask2" in str(path))
+    shutil.rmtree(tmp_path / "host")
+    model, spec = load_model(run)
+    assert spec.extra["host"]["model_type"] == "mask2former"
+    assert model(torch.zeros(1, 3, 64, 64)).shape == (1, len(spec.outputs), 64, 64)
 
 
 def test_kills_leave_no_trace_in_a_hosted_detector(tmp_path):

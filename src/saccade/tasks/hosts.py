@@ -91,18 +91,21 @@ CLASSES = {
         "model.decoder.class_embed",
         "model.enc_score_head",
         "model.denoising_class_embed",
-    )
+    ),
+    "UNIVERSAL_SEGMENTATION": ("class_predictor", "criterion"),
 }
 AUTO = {
     "SEQUENCE_CLASSIFICATION": "SequenceClassification",
     "VISUAL_QUESTION_ANSWERING": "VisualQuestionAnswering",
     "OBJECT_DETECTION": "ObjectDetection",
+    "UNIVERSAL_SEGMENTATION": "UniversalSegmentation",
 }
 # Those that transformers has and whose answers are read here: one model of questions about images, the others write
-# their answers word by word; detectors that score every class by itself.
+# their answers word by word; detectors that score every class by itself; segmenters whose queries have a class each.
 READ = {
     "VISUAL_QUESTION_ANSWERING": {"vilt"},
     "OBJECT_DETECTION": {"rt_detr", "rt_detr_v2", "d_fine", "rf_detr", "lw_detr", "deformable_detr"},
+    "UNIVERSAL_SEGMENTATION": {"mask2former", "maskformer"},
 }
 
 

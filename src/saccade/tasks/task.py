@@ -52,7 +52,8 @@ class Task(nn.Module):
         outputs_key: what programs know the names of its outputs by, beside "outputs", such as "classes".
         Options: its options, a dataclass; given as `--task NAME:option=value`.
         page: what it adds to reports.
-        recipe: what it is trained by if no recipe is named.
+        recipe, finetuning: what it is trained by if no recipe is named, and from trained weights; None: as from random.
+        largest: side up to which images are trained at their own size if none is asked for; None: at the model's.
         masks, boxes: whether its answers are masks, or objects with boxes.
         reads: what a sample is: "image" or "text".
         own_models: whether its models are none of timm's: `create_model` builds them from the spec.
@@ -67,6 +68,8 @@ class Task(nn.Module):
     Options: ClassVar[type] = NoOptions
     page: ClassVar[type[Page]] = Page
     recipe: ClassVar[str] = "small"
+    finetuning: ClassVar[str | None] = None
+    largest: ClassVar[int | None] = None
     masks, boxes = False, False
     reads: ClassVar[str] = "image"
     own_models: ClassVar[bool] = False
@@ -322,12 +325,8 @@ class Task(nn.Module):
     @classmethod
     def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:
         """Return which of two raw answers, B, ..., people would take for the same, B bool."""
-        return np.array(
-            [
-                cls.describe(a, spec).text == cls.describe(b, spec).text
-                for a, b in zip(cls.read_output(first, spec), cls.read_output(second, spec), strict=True)
-            ]
-        )
+        pairs = zip(cls.read_output(first, spec), cls.read_output(second, spec), strict=True)
+        return np.array([cls.describe(a, spec).text == cls.describe(b, spec).text for a, b in pairs])
 
     @classmethod
     def gap(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> float:

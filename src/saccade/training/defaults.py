@@ -29,13 +29,20 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def side_for(side: int | None, usual: int) -> int:
+def side_for(side: int | None, usual: int, *, largest: int | None = None) -> int:
     """Return the side that images in files are trained at if none is asked for.
+
+    Args:
+        side: their typical one; None if it is not known.
+        usual: the model's own.
+        largest: of a task for whose answers details matter: what larger images are brought to.
 
     Returns:
         The usual side of a model for large images; for one that is made for small ones, that of the images
-        themselves, in steps of 32 pixels and at most 96.
+        themselves, in steps of 32 pixels and at most 96. With `largest` the images' own, whatever the model's.
     """
+    if side is not None and largest is not None:
+        return min(max(side // 32 * 32, 32), largest)
     return usual if side is None or usual > SMALL_SIDE else min(max(side // 32 * 32, usual), MIDDLE)
 
 

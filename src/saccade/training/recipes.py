@@ -87,8 +87,9 @@ def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
 def default_recipe(given: Mapping[str, Any]) -> str:
     """Return the recipe of settings that name none: the task's own, or that of trained weights where they are given."""
     kind = choose_task(given["task"]).kind if given.get("task") else Task
-    trained = given.get("model.checkpoint") or given.get("model.pretrained")
-    return FINETUNE if trained and kind.recipe == Task.recipe else kind.recipe
+    if not (given.get("model.checkpoint") or given.get("model.pretrained")):
+        return kind.recipe
+    return kind.finetuning or (FINETUNE if kind.recipe == Task.recipe else kind.recipe)
 
 
 def grid_of(config: TrainConfig) -> Any:

@@ -54,10 +54,10 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     side = None if choice.kind.builds(name) else typical_side(data.train)
     size = config.data.img_size or (
         known.img_size
-        if known is not None
+        if known is not None and choice.kind.largest is None
         else array.shape[1]
         if array is not None
-        else side_for(side, model_cfg["input_size"][-1])
+        else side_for(side, model_cfg["input_size"][-1], largest=choice.kind.largest)
     )
     grey = array is not None and array.shape[3] == 1
     channels = (1 if grey else 3) if known is None else known.in_chans

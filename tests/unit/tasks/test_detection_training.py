@@ -9,9 +9,11 @@ from saccade.data.spec import InputSpec
 from saccade.tasks import Detect
 from saccade.tasks.detection import keep_triton
 from saccade.tasks.detection.detector import waits_for_device
-from saccade.tasks.opening import choose_task
+from saccade.tasks.opening import choose_task, open_samples
 from saccade.training.optim import rate_at
-from saccade.training.recipes import configure, list_recipes
+from saccade.training.recipes import configure, default_recipe, list_recipes
+from saccade.training.setup import resolve
+from support.objects import make_objects
 
 HEAD = "mask_rcnn:width=8,hidden=8,sampled=8,proposals=10"
 HEADS = [
@@ -112,7 +114,7 @@ def test_objects_of_which_a_crop_shows_little_are_left_out():
     batch["boxes"][0, 0] = torch.tensor([-95.0, 8, 5, 40])  # a twentieth of it is seen
     batch["boxes"][1, 0] = torch.tensor([-30.0, 8, 30, 40])
     found = task.objects(batch)
-    assert found.labels.tolist() == [[-1, -1, -1], [1, -1, -1]]
+    assert found.labels.tolist() == [[-1], [1]]
     assert found.boxes[1, 0].tolist() == [0.0, 8.0, 30.0, 40.0]
 
 
@@ -176,5 +178,57 @@ def test_recipes_of_papers_name_detectors_that_exist():
     for name in papers:
         config = configure(name, {})
         assert choose_task(config.task).kind is Detect
-        assert config.schedule.epochs in (12, 36, 100)
+        assert config.schedule.epochs in (12, 36, 60, 100)
     assert choose_task(configure("detect_lsj", {}).task).options.scale == [0.1, 2.0]
+
+
+def test_trained_weights_are_tuned_by_a_recipe_of_their_own():
+    assert default_recipe({"task": "detect"}) == "detect"
+    assert default_recipe({"task": "detect:least=0.1", "model.checkpoint": "weights"}) == "detect_finetune"
+    assert default_recipe({"task": "segment", "model.pretrained": True}) == "segment"
+    assert default_recipe({"model.pretrained": True}) == "finetune"
+    config = configure(None, {"task": "detect", "model.checkpoint": "w", "model.name": "tf_efficientnet_lite0"})
+    assert config.model.keep_statistics
+    assert config.requires_checkpoint
+    assert config.optim.new_scale > 1
+
+
+@pytest.mark.parametrize(("side", "asked", "used"), [(160, None, 160), (560, None, 512), (160, 64, 64)])
+def test_objects_are_sought_at_the_images_own_size_up_to_a_limit(tmp_path, side, asked, used):
+    given = {
+        "task": "detect",
+        "data.path": str(make_objects(tmp_path, side=side, train=2, val=1)),
+        "model.name": "glnet_nano",
+    }
+    config = configure(None, given | ({} if asked is None else {"data.img_size": asked}))
+    choice, data = open_samples(config.task, config.data)
+    assert resolve(config, choice, data, torch.device("cpu"))[1].img_size == used
+
+
+@pytest.mark.parametrize("head", [HEAD, HEAD.replace("mask_rcnn", "cascade")])
+def test_a_cpu_looks_for_masks_only_where_there_are_objects(monkeypatch, head):
+    task, seen = make_task("resnet10t", head.replace("sampled=8", "sampled=64")), []
+    for part in task.model.head.mask_heads:
+        part.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    task.model.eval()  # nothing is drawn by lot
+    few = {name: value.item() for name, value in task.model.losses(*_asked(task)).items()}
+    assert max(seen) < 2 * 11
+    monkeypatch.setattr("saccade.tasks.detection.roi.rows_needed", lambda _, most: most)
+    all_rows = {name: value.item() for name, value in task.model.losses(*_asked(task)).items()}
+    assert max(seen) == 2 * 11  # all that were proposed, and the object
+    assert few == pytest.approx(all_rows, rel=1e-5)
+
+
+def _asked(task):
+    batch = make_batch()
+    return batch["image"], task.objects(batch), torch.tensor([1, 2])
+
+
+def test_a_cpu_keeps_as_many_rows_of_objects_as_a_batch_has():
+    task = make_task("resnet10t", HEAD)
+    found = task.objects(make_batch())
+    assert found.masks is not None
+    assert found.boxes.shape == (2, 1, 4)
+    assert found.masks.shape == (2, 1, 64, 64)
+    none = make_batch() | {"labels": torch.full((2, 3), -1)}
+    assert task.objects(none).labels.tolist() == [[-1], [-1]]

@@ -1,78 +1,15 @@
 """Detectors of Hugging Face behind this task: DETR's successors, which give as many boxes as they have queries."""
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ...config import ConfigError, ModelConfig
-from ...data.spec import InputSpec
-from ..hosts import build_host, describe_host, read_config
 from .boxes import clip, take
 from .objects import Objects
 from .sparse import in_sides
 
-PREFIX = "hf:"  # before the folder or name of a model, in settings and files
-KIND = "OBJECT_DETECTION"
 KEPT = 100
-
-
-def hosted_name(name: str) -> str | None:
-    """Return how settings name a model of Hugging Face, given its folder or `hf:` and its name; None for others."""
-    if name.startswith(PREFIX):
-        return name
-    return f"{PREFIX}{name}" if (Path(name).expanduser() / "config.json").is_file() else None
-
-
-def is_hosted(name: str) -> bool:
-    """Tell whether settings name a model of Hugging Face."""
-    return name.startswith(PREFIX)
-
-
-def describe(spec: InputSpec, config: ModelConfig) -> None:
-    """Keep in a spec what builds a model again."""
-    spec.extra["host"] = describe_host(config.name.removeprefix(PREFIX), spec.outputs, kind=KIND)
-
-
-def has_weights(name: str) -> bool:
-    """Tell whether there are weights to begin with: a folder may hold a configuration alone."""
-    folder = Path(name.removeprefix(PREFIX)).expanduser()
-    return not folder.is_dir() or any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
-
-
-def normalisation(name: str) -> tuple[list[float], list[float]] | None:
-    """Return mean and deviation that a folder's `preprocessor_config.json` tells; None where it tells none."""
-    file = Path(name.removeprefix(PREFIX)).expanduser() / "preprocessor_config.json"
-    try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(told, Mapping):
-        return None
-    if told.get("do_normalize") is False:
-        return [0.0] * 3, [1.0] * 3
-    values = [told.get(key) for key in ("image_mean", "image_std")]
-    if all(isinstance(one, list) and len(one) == 3 and all(isinstance(v, int | float) for v in one) for one in values):
-        mean, std = ([float(value) for value in one] for one in values if one is not None)
-        return mean, std
-    return None
-
-
-def check(spec: InputSpec) -> None:
-    """Refuse, by ValueError, a spec whose detector cannot be built."""
-    if "host" in spec.extra:
-        read_config(spec, kind=KIND)
-
-
-def build(config: ModelConfig, spec: InputSpec) -> "HostedDetector":
-    """Build a model from a spec; in training, with the weights that settings name, if there are some."""
-    if "host" not in spec.extra:
-        raise ConfigError(f"model.name = {config.name!r} was given; its configuration is not in the spec")
-    weights = config.name.removeprefix(PREFIX) if config.pretrained else None
-    return HostedDetector(build_host(spec, kind=KIND, weights=weights), len(spec.outputs))
 
 
 class HostedDetector(nn.Module):

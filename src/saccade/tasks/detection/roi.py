@@ -215,7 +215,7 @@ class MaskRCNN(Head):
     ) -> Tensor:
         """Return how far the masks of matched boxes are from those of their objects."""
         assert objects.masks is not None
-        count = min(int(self.sampled * self.positive), boxes.shape[1])
+        count = rows_needed(positive, min(int(self.sampled * self.positive), boxes.shape[1]))
         place = positive.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]
         boxes, matched, positive = take(boxes, place), take(matched, place), take(positive, place)
         label, _ = of_matched(objects, matched)
@@ -265,16 +265,29 @@ class MaskRCNN(Head):
         allowed = (score > self.least) & has_area(every)
         keep, filled = best_boxes(every, score, label, allowed, overlap=self.overlap, count=self.kept)
         boxes, label = take(every, keep) * filled[..., None], torch.where(filled, take(label, keep), -1)
-        masks = self._masks(packed, boxes, label) if self.mask_heads else None
+        masks = self._masks(packed, boxes, label, rows_needed(filled, self.kept)) if self.mask_heads else None
         return Found(boxes, take(score, keep) * filled, label, masks)
 
-    def _masks(self, packed: Packed, boxes: Tensor, labels: Tensor) -> Tensor:
-        looked = look_at(packed, boxes, MASK_SIDE)
-        parts = [head(looked, labels.flatten()).sigmoid() for head in self.mask_heads]
-        return torch.stack(parts).mean(0).view(*labels.shape, *parts[0].shape[-2:])
+    def _masks(self, packed: Packed, boxes: Tensor, labels: Tensor, count: int) -> Tensor:
+        looked = look_at(packed, boxes[:, :count], MASK_SIDE)
+        parts = [head(looked, labels[:, :count].flatten()).sigmoid() for head in self.mask_heads]
+        masks = torch.stack(parts).mean(0).view(len(labels), count, *parts[0].shape[-2:])
+        return F.pad(masks, (0, 0, 0, 0, 0, labels.shape[1] - count))
 
 
 class Cascade(MaskRCNN):
     """Three looks, each from where the one before has moved a box to (Cai and Vasconcelos, 2018)."""
 
     stages = 3
+
+
+def rows_needed(filled: Tensor, most: int) -> int:
+    """Return of how many rows an image at most has to be looked at: on a GPU always so many, which waits for nothing.
+
+    A CPU has no use for shapes that stay the same, and masks of empty rows would take it most of its time and memory.
+
+    Args:
+        filled: which rows there are, B, N.
+        most: that are looked at.
+    """
+    return most if filled.is_cuda else min(max(int(filled.sum(1).max()), 1), most)

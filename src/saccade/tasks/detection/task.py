@@ -16,18 +16,19 @@ from ...data.open import Data
 from ...data.source import Stream
 from ...data.spec import InputSpec
 from ..answer import Answer
+from ..hosting import HostingTask, host_settings
 from ..metric import Metrics, MetricSpec
 from ..segmentation.augment import CropAugment
 from ..segmentation.drawing import palette
 from ..segmentation.pyramid import any_size_options
-from ..task import Task, register_task
-from . import hosted
+from ..task import register_task
 from .apart import answers_apart
 from .boxes import areas, clip
 from .data import BoxTargets, ObjectEncoder
 from .detector import CELLS, LABEL, SCORE, Detector, read_answers, waits_for_device
 from .drawing import draw_objects, to_runs
 from .errors import ShownMetrics
+from .hosted import HostedDetector
 from .layouts import require_layout
 from .metrics import metric_specs
 from .objects import Objects
@@ -50,7 +51,7 @@ class DetectOptions:
         kept: answers of an image.
     """
 
-    scale: list[float] = field(default_factory=lambda: [0.5, 2.0])
+    scale: list[float] = field(default_factory=lambda: [0.6, 1.6])
     least: float = 0.05
     overlap: float | None = None
     kept: int = 100
@@ -68,7 +69,7 @@ class DetectOptions:
 
 
 @register_task("detect")
-class Detect(Task):
+class Detect(HostingTask):
     """A model that finds objects.
 
     Args:
@@ -81,9 +82,10 @@ class Detect(Task):
     output = "objects"
     outputs_key = "classes"
     Options = DetectOptions
-    recipe = "detect"
+    recipe, finetuning, largest = "detect", "detect_finetune", 512
     page = DetectionPage
     boxes = True
+    host_kind, host = "OBJECT_DETECTION", HostedDetector
 
     # From data to a batch
 
@@ -98,28 +100,10 @@ class Detect(Task):
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         """Leave out what is made for one class an image; crops are the task's own."""
         config = replace(config, augment=replace(config.augment, crop="none"))
-        if (name := hosted.hosted_name(config.model.name)) is not None:
-            config = _host(config, name)
-        else:
-            config = replace(config, model=replace(config.model, head=config.model.head or DEFAULT_HEAD))
-        if config.model.head is None or waits_for_device(config.model.head):
-            config = replace(config, engine=replace(config.engine, graphs=False))
+        head = config.model.head or DEFAULT_HEAD
+        waits = {"engine": replace(config.engine, graphs=False)} if waits_for_device(head) else {}
+        config = host_settings(config) or replace(config, model=replace(config.model, head=head), **waits)
         return leave_out(config, ("mixup", "cutmix", "erase"), "every object has a class of its own")
-
-    @classmethod
-    def find_model(cls, name: str) -> str:
-        """Return the full name of one of timm's models, or `hf:` and the folder or name of one of Hugging Face's."""
-        return hosted.hosted_name(name) or super().find_model(name)
-
-    @classmethod
-    def builds(cls, name: str) -> bool:
-        """Tell whether a model is one of Hugging Face's."""
-        return hosted.is_hosted(name)
-
-    @classmethod
-    def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module | None:
-        """Build a model of Hugging Face; None leaves it to timm."""
-        return hosted.build(config, spec) if cls.builds(config.name) else None
 
     @classmethod
     def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
@@ -129,13 +113,12 @@ class Detect(Task):
         spec.extra["masks"] = isinstance(targets, BoxTargets) and targets.regions is not None
         spec.extra |= {"scale": list(options.scale), "least": options.least, "kept": options.kept}
         spec.extra |= {} if options.overlap is None else {"overlap": options.overlap}
-        if cls.builds(model.name):
-            hosted.describe(spec, model)
+        super().complete_spec(spec, data, options, model)
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
         """Refuse numbers by which no answers stand, and a model that cannot be built."""
-        hosted.check(spec)
+        super().check_spec(spec)
         for name, low, high in (("overlap", 0.0, 1.0), ("least", 0.0, 1.0), ("kept", 1, 10_000)):
             value = spec.extra.get(name)
             if value is not None and not (type(value) in (int, float) and low <= value <= high):
@@ -167,7 +150,7 @@ class Detect(Task):
     @classmethod
     def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
         """Return a detector of a backbone; a model of Hugging Face is one already."""
-        if isinstance(model, hosted.HostedDetector):
+        if isinstance(model, HostedDetector):
             spec.extra.setdefault("overlap", model.overlap)
             spec.extra["masks"] = False
             return model
@@ -214,6 +197,9 @@ class Detect(Task):
     def objects(self, batch: Batch) -> Objects:
         """Return what is in a batch's images, as far as they show it."""
         size = (batch["image"].shape[-2], batch["image"].shape[-1])
+        if batch["labels"].device.type == "cpu":  # as many rows as the fullest image of the batch: each may be a mask
+            most = max(int((batch["labels"] >= 0).sum(1).max()), 1)
+            batch = batch | {name: batch[name][:, :most] for name in ("boxes", "labels", "crowd")}
         whole = batch["boxes"].float()
         boxes = clip(whole, size)
         seen = areas(boxes) >= VISIBLE * areas(whole).clamp(min=1e-6)
@@ -359,13 +345,3 @@ def standing(spec: InputSpec) -> dict[str, Any]:
         "least": float(extra.get("least", 0.05)),
         "kept": int(extra.get("kept", 100)),
     }
-
-
-def _host(config: TrainConfig, name: str) -> TrainConfig:
-    """Return the settings of a model of Hugging Face, without what is made for timm's."""
-    if config.model.checkpoint is not None:
-        raise ConfigError("model.checkpoint was given; the model begins with the weights in its own folder")
-    model = replace(config.model, head=None, options={}, drop_path=None, pretrained=hosted.has_weights(name))
-    told = hosted.normalisation(name) or (config.data.mean, config.data.std)
-    data = config.data if config.data.mean is not None else replace(config.data, mean=told[0], std=told[1])
-    return replace(config, model=model, data=data, engine=replace(config.engine, compile=False))

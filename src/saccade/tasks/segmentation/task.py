@@ -21,13 +21,15 @@ from ...data.split import abbreviate
 from ...data.table import Table
 from ...data.targets import Counts, Targets
 from ..answer import Answer
+from ..hosting import HostingTask, host_settings
 from ..metric import Metrics, MetricSpec
-from ..task import Task, register_task
+from ..task import register_task
 from . import layouts  # noqa: F401, it registers its reader
 from .augment import CropAugment
 from .data import LOOKED, MaskEncoder, MaskTargets, claims, read_masks
 from .drawing import encode_places, overlay, palette, resize_mask
 from .heads import Answers, Segmenter
+from .hosted import HostedSegmenter
 from .losses import Loss, mask_loss, pixel_losses, pixel_weights
 from .metrics import SegmentationMetrics, metric_specs, small_masks
 from .page import SegmentationPage
@@ -80,7 +82,7 @@ class SegmentOptions:
 
 
 @register_task("segment")
-class Segment(Task):
+class Segment(HostingTask):
     """A model that tells the class of every pixel.
 
     Args:
@@ -98,6 +100,7 @@ class Segment(Task):
     page = SegmentationPage
     recipe = "segment"
     masks = True
+    host_kind, host = "UNIVERSAL_SEGMENTATION", HostedSegmenter
 
     class_weights: Tensor | None
 
@@ -130,25 +133,29 @@ class Segment(Task):
     def adapt(cls, config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         """Leave out what is made for one class an image; crops are the task's own."""
         model = replace(config.model, head=config.model.head or DEFAULT_HEAD)
-        config = replace(config, augment=replace(config.augment, crop="none"), model=model)
+        config = replace(config, augment=replace(config.augment, crop="none"))
+        config = host_settings(config) or replace(config, model=model)
         return leave_out(config, ("mixup", "cutmix", "erase"), "every pixel has a class of its own")
 
     @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:  # noqa: ARG003
+    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
         """Show images as a whole; keep side and scale of crops, and how frequent each class is in training masks."""
-        spec.extra["fit"], spec.shorter = True, None
-        if not isinstance(data.train, Stream) and isinstance(data.train.targets, MaskTargets):
-            pixels = data.train.targets.pixels()
-            spec.extra["pixels"] = [int(count) for count in pixels]
-            _note_absent(spec, pixels, "training", len(data.train), "nothing is learned of it")
-            if isinstance(data.val.targets, MaskTargets):
-                found = np.where(pixels > 0, data.val.targets.pixels(), 1)
-                _note_absent(spec, found, "validation", len(data.val), "it counts in no mean unless it is answered")
-        spec.extra |= {"crop": options.crop, "scale": list(options.scale)}
+        spec.extra |= {"fit": True, "crop": options.crop, "scale": list(options.scale)}
+        spec.shorter = None
+        super().complete_spec(spec, data, options, model)
+        if isinstance(data.train, Stream) or not isinstance(data.train.targets, MaskTargets):
+            return
+        pixels = data.train.targets.pixels()
+        spec.extra["pixels"] = [int(count) for count in pixels]
+        _note_absent(spec, pixels, "training", len(data.train), "nothing is learned of it")
+        if isinstance(data.val.targets, MaskTargets):
+            found = np.where(pixels > 0, data.val.targets.pixels(), 1)
+            _note_absent(spec, found, "validation", len(data.val), "it counts in no mean unless it is answered")
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
         """Refuse counts of pixels that are none."""
+        super().check_spec(spec)
         if "pixels" in spec.extra and not are_numbers(spec.extra["pixels"], len(spec.outputs)):
             raise ValueError("extra.pixels is a list of numbers, one a class")
 
@@ -173,7 +180,9 @@ class Segment(Task):
 
     @classmethod
     def add_head(cls, model: nn.Module, config: ModelConfig, spec: InputSpec) -> nn.Module:
-        """Return a segmenter of a backbone."""
+        """Return a segmenter of a backbone; a model of Hugging Face is one already."""
+        if isinstance(model, HostedSegmenter):
+            return model
         if config.probe:
             raise ConfigError(
                 "model.probe was asked for; it is for classifiers: a segmenter's head is trained as a whole"
@@ -204,6 +213,9 @@ class Segment(Task):
         self.refuse_draws(draws)
         if "mask" not in batch:
             return {"output": self.tell(batch)}
+        if isinstance(self.model, HostedSegmenter):
+            own, logits = self.model.losses(batch["image"], batch["mask"].long())
+            return {"output": logits, "segmentation": own.detach(), "loss": own, "own": own}
         answer = self.ask(batch)
         logits = _logits(answer)
         mask = batch["mask"].long()  # read as int16

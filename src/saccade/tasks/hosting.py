@@ -1,0 +1,105 @@
+"""Tasks whose models may be Hugging Face's too, given as a folder with their configuration, and perhaps weights."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import nn
+
+from ..config import ConfigError, ModelConfig, TrainConfig
+from ..data.open import Data
+from ..data.spec import InputSpec
+from .hosts import build_host, describe_host, read_config
+from .task import Task
+
+PREFIX = "hf:"  # before the folder or name of a model, in settings and files
+
+
+class HostingTask(Task):
+    """A task for models of timm's and for some of Hugging Face's.
+
+    Attributes:
+        host_kind: of the mapping of transformers that has to know these.
+        host: what makes one of them answer as the task's own do, given it and the number of classes.
+    """
+
+    host_kind: ClassVar[str] = ""
+    host: ClassVar[type[nn.Module]]
+
+    @classmethod
+    def find_model(cls, name: str) -> str:
+        """Return the full name of one of timm's models, or `hf:` and the folder or name of one of Hugging Face's."""
+        return hosted_name(name) or super().find_model(name)
+
+    @classmethod
+    def builds(cls, name: str) -> bool:
+        """Tell whether a model is one of Hugging Face's."""
+        return name.startswith(PREFIX)
+
+    @classmethod
+    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:  # noqa: ARG003
+        """Keep the configuration of a model of Hugging Face."""
+        if cls.builds(model.name):
+            spec.extra["host"] = describe_host(model.name.removeprefix(PREFIX), spec.outputs, kind=cls.host_kind)
+
+    @classmethod
+    def check_spec(cls, spec: InputSpec) -> None:
+        """Refuse a model of Hugging Face that cannot be built."""
+        if "host" in spec.extra:
+            read_config(spec, kind=cls.host_kind)
+
+    @classmethod
+    def create_model(cls, config: ModelConfig, spec: InputSpec) -> nn.Module | None:
+        """Build a model of Hugging Face, in training with the weights of its folder; None leaves it to timm."""
+        if not cls.builds(config.name):
+            return None
+        if "host" not in spec.extra:
+            raise ConfigError(f"model.name = {config.name!r} was given; its configuration is not in the spec")
+        weights = config.name.removeprefix(PREFIX) if config.pretrained else None
+        return cls.host(build_host(spec, kind=cls.host_kind, weights=weights), len(spec.outputs))
+
+
+def hosted_name(name: str) -> str | None:
+    """Return how settings name a model of Hugging Face, given its folder or `hf:` and its name; None for others."""
+    if name.startswith(PREFIX):
+        return name
+    return f"{PREFIX}{name}" if (Path(name).expanduser() / "config.json").is_file() else None
+
+
+def host_settings(config: TrainConfig) -> TrainConfig | None:
+    """Return the settings of a model of Hugging Face, without what is made for timm's; None for a model of these."""
+    name = hosted_name(config.model.name)
+    if name is None:
+        return None
+    if config.model.checkpoint is not None:
+        raise ConfigError("model.checkpoint was given; the model begins with the weights in its own folder")
+    model = replace(config.model, head=None, options={}, drop_path=None, pretrained=has_weights(name))
+    told = normalisation(name) or (config.data.mean, config.data.std)
+    data = config.data if config.data.mean is not None else replace(config.data, mean=told[0], std=told[1])
+    return replace(config, model=model, data=data, engine=replace(config.engine, compile=False, graphs=False))
+
+
+def has_weights(name: str) -> bool:
+    """Tell whether there are weights to begin with: a folder may hold a configuration alone."""
+    folder = Path(name.removeprefix(PREFIX)).expanduser()
+    return not folder.is_dir() or any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
+
+
+def normalisation(name: str) -> tuple[list[float], list[float]] | None:
+    """Return mean and deviation that a folder's `preprocessor_config.json` tells; None where it tells none."""
+    file = Path(name.removeprefix(PREFIX)).expanduser() / "preprocessor_config.json"
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(told, Mapping):
+        return None
+    if told.get("do_normalize") is False:
+        return [0.0] * 3, [1.0] * 3
+    values: list[Any] = [told.get(key) for key in ("image_mean", "image_std")]
+    if all(isinstance(one, list) and len(one) == 3 and all(isinstance(v, int | float) for v in one) for one in values):
+        mean, std = ([float(value) for value in one] for one in values)
+        return mean, std
+    return None
