@@ -101,7 +101,7 @@ def table(
         style = "num" if column in right else None
         if column == 0:
             return tag("th", breakable(child), scope="row", class_=style)
-        return tag("td", child, class_=style)
+        return tag("td", child if style else breakable(child), class_=style)
 
     # A column without a name has no header cell: an empty one would be read out.
     head = [
