@@ -104,9 +104,9 @@ def test_drloc_acts_in_a_run_of_one_epoch(images, tmp_path):
 def test_an_arm_that_trained_exactly_like_the_reference_is_called_never_applied(images, typed, tmp_path):
     arms = ["--arm", "base", "--arm", "same:=keep.evaluate_every=5"]
     status, told = typed("compare", images, *arms, "--seeds", "2", *RESNET, "--out", "found")
-    assert status == 0
+    assert status == 0, told
     assert json.loads((tmp_path / "found" / "result.json").read_text())["verdicts"]["same"]["kind"] == "never applied"
-    assert "same was never applied" in told
+    assert "same: never applied" in told
 
 
 def test_an_image_of_the_asked_size_is_seen_to_its_border(images, typed, tmp_path):
@@ -188,6 +188,19 @@ def test_a_file_that_a_list_names_in_full_is_told_in_full(images, typed, tmp_pat
     assert status == 1
     assert str(bad) in told
     assert ".." not in told
+
+
+@pytest.mark.parametrize(("moment", "written"), [("train.assemble", False), ("train._finish", True)])
+def test_ctrl_c_names_a_run_to_resume_where_there_is_one(images, typed, tmp_path, monkeypatch, moment, written):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"saccade.training.{moment}", stop)
+    status, told = typed("train", images, *RESNET)
+    (run,) = [run.relative_to(tmp_path) for run in tmp_path.glob("runs/*")] or [None]
+    assert status == 130
+    assert (run is not None) == written
+    assert told.endswith(f"saccade train --resume {run}" if written else "had not begun, and nothing was written")
 
 
 @pytest.mark.parametrize("flags", [[], ["--time", "60s", "--model", "test_resnet", "--img-size", "32"]])

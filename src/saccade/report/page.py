@@ -129,8 +129,14 @@ def next_section(commands: Mapping[str, str]) -> Section:
     Args:
         commands: each with what it is for.
     """
-    lines = [tag("li", tag("code", command), f": {purpose}") for command, purpose in commands.items()]
+    lines = [tag("li", typed(command), f": {purpose}") for command, purpose in commands.items()]
     return Section("next", "What next", tag("ul", *lines, class_="commands"))
+
+
+def typed(command: str) -> Html:
+    """Return a command as it is typed; a narrow page breaks it before a flag, not within."""
+    words = (tag("span", word, class_="flag") if word.startswith("-") else word for word in command.split(" "))
+    return tag("code", join(*words, by=" "))
 
 
 def fold(summary: str, *children: Child) -> Html:

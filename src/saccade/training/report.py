@@ -18,7 +18,7 @@ from ..files import write_text
 from ..report.axes import number
 from ..report.chart import line_chart
 from ..report.markup import Html, breakable, join, shorten, tag
-from ..report.page import Section, facts, fold, grid, next_section, paragraph, render_page, table
+from ..report.page import Section, facts, fold, grid, next_section, paragraph, render_page, table, typed
 from ..runs import Run, RunError
 from ..tasks import Task
 from ..tasks.opening import choose_task, open_samples
@@ -254,7 +254,7 @@ def _settings(run: Run, config: TrainConfig) -> Section:
         else paragraph(f"All settings are those of the {name}."),
         fold("All settings (config.yaml)", tag("pre", tag("code", whole))),
         tag("h3", "To repeat it"),
-        tag("pre", tag("code", again)),
+        tag("pre", typed(again)),
         paragraph(
             f"From the folder it was started in; the seed ({config.seed}) is in the settings. To build the model: ",
             tag("code", f"saccade.load_model({str(run.path)!r})"),
