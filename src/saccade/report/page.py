@@ -74,8 +74,8 @@ def _file(name: str) -> str:
 
 
 def paragraph(*children: Child, class_: str | None = None) -> Html:
-    """Return a paragraph."""
-    return tag("p", *children, class_=class_)
+    """Return a paragraph; one of the class `name` is a file's."""
+    return tag("p", *(breakable(child) if class_ == "name" else child for child in children), class_=class_)
 
 
 def table(
