@@ -123,17 +123,16 @@ def find_pretrained(name: str) -> Path:
 
 def _fetch(name: str, cfg: Any, instead: str | None = None) -> Path:
     """Return the file of a model's weights, from the hub's cache or from the hub; soon, where there is no network."""
-    from huggingface_hub import constants, hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError
 
     instead = instead or f"give a file of them by {PREFIX}{name}@FILE.safetensors"
     file = (cfg.hf_hub_filename or "model.safetensors").replace("pytorch_model.bin", "model.safetensors")
     if not cfg.hf_hub_id:
         raise CheckpointError(f"timm's hub has no weights of {name}; {instead}")
-    try:
-        return Path(hf_hub_download(cfg.hf_hub_id, file, local_files_only=True))
-    except LocalEntryNotFoundError:
-        pass
+    kept = try_to_load_from_cache(cfg.hf_hub_id, file)
+    if isinstance(kept, str):
+        return Path(kept)
     try:
         if not urllib.request.getproxies():  # the hub's own client tries for most of a minute
             host = urlsplit(constants.ENDPOINT)

@@ -26,7 +26,7 @@ from .models._published import rename_foreign
 from .pretrained import find_pretrained
 from .weights import find_weights, unfinished_note
 
-SEARCH = 8.0  # seconds to look for the model that a file fits better
+SEARCH = 8.0  # seconds of this process to look for the model that a file fits better
 FILLING = ("normal_", "uniform_", "zero_", "fill_", "mul_", "add_", "sub_", "div_", "erfinv_", "clamp_")
 COUNTER = "num_batches_tracked"  # that some files lack; nothing is computed from it
 
@@ -163,9 +163,7 @@ def load_rest(model: nn.Module, started: Started, spec: InputSpec) -> None:
     started.parameters |= {id(value) for key, value in model.named_parameters() if key in placed}
     surplus = [key for key in started.rest if key not in placed and not key.endswith(COUNTER)]
     if surplus:
-        spec.notes.append(
-            f"{len(surplus)} tensors of {started.file.name} have no place in the model: {abbreviate(surplus)}"
-        )
+        spec.notes.append(f"left out of {started.file.name}, without a place in the model: {abbreviate(surplus)}")
 
 
 def _fit(model: nn.Module, weights: dict[str, Tensor]) -> Fit:
@@ -245,10 +243,10 @@ def _search(model: nn.Module, weights: Mapping[str, Tensor], misfits: int, *, na
     module = timm.model_entrypoint(base).__module__.rsplit(".", 1)[-1]
     names = [other for other in timm.list_models(module=module) if other != base]
     names.sort(key=lambda other: -difflib.SequenceMatcher(None, base, other).ratio())
-    best, until = None, time.monotonic() + SEARCH
+    best, until = None, time.process_time() + SEARCH
     misfits = min(misfits, len(weights) // 10)
     for other in names:
-        if time.monotonic() > until or misfits == 0:
+        if time.process_time() > until or misfits == 0:
             break
         try:
             with torch.device("meta"), _Unfilled():

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress, TaskID
-from rich.table import Table
 
 from ..wording import count_of
 from . import Args
@@ -139,7 +138,7 @@ def _check(args: Args) -> int:
     if args.json:
         print(json.dumps(report.to_dict(), indent=2))
         return 0 if report.ok or args.fix is not None else 1
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     total = " + ".join(f"{count} {split}" for split, count in report.images.items())
     console.print(f"{report.name}: {total} images, {len(report.classes)} {report.noun}", markup=False)
     if report.imbalance > 1:
@@ -151,11 +150,10 @@ def _check(args: Args) -> int:
     traits = ", ".join(f"{count} {name}" for name, count in report.traits.items() if count)
     console.print(f"  {traits or 'all images are plain 8-bit RGB'}")
     if report.findings:
-        table = Table("found", "image", "what", title=", ".join(f"{n} {kind}" for kind, n in report.counts().items()))
+        console.print(f"found: {', '.join(f'{n} {kind}' for kind, n in report.counts().items())}")
         for finding in report.findings[:50]:
             kind = f"[red]{finding.kind}[/]" if finding.serious else finding.kind
-            table.add_row(kind, escape(finding.name), escape(finding.reason))
-        console.print(table)
+            console.print(f"  {kind}: {escape(finding.name)}: {escape(finding.reason)}")
         if len(report.findings) > 50:
             console.print(f"and {len(report.findings) - 50} more: --json prints all")
     console.print("nothing serious was found" if report.ok else "[red]something serious was found[/]")

@@ -48,7 +48,7 @@ def run(args: Args) -> None:
     home = Path(args.run).expanduser()
     named = args.out or (home if home.is_dir() else Path()) / "explanation"
     out = FOLDER.choose(named, overwrite=args.overwrite)
-    console = Console(stderr=True)
+    console = Console(stderr=True, soft_wrap=True)
     with console.status("explaining") as line:
         explanation = make(
             args.run,

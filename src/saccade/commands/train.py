@@ -93,11 +93,11 @@ def run(args: Args) -> int:
             f"the weights so far can be used: saccade evaluate {escape(str(stop.run))}"
         )
         return 128 + stop.number
-    except KeyboardInterrupt:
-        run = args.resume or args.out or "RUN"
-        Console(stderr=True).print(
-            f"stopped at once; resume from the last state with: saccade train --resume {escape(str(run))}",
-            soft_wrap=True,
+    except KeyboardInterrupt as stop:
+        begun = stop.args[0] if stop.args else args.resume
+        then = f"resume from the last state with: saccade train --resume {begun}"
+        Console(stderr=True, soft_wrap=True).print(
+            f"stopped at once; {then if begun else 'the run had not begun, and nothing was written'}", markup=False
         )
         return 128 + signal.SIGINT
     return 0

@@ -16,7 +16,7 @@ from ..report.chart import Point, line_chart, scatter
 from ..report.document import Block, Text, to_html
 from ..report.image import encode_image
 from ..report.markup import Html, join, shorten, tag
-from ..report.page import Section, fold, grid, next_section, paragraph, render_page
+from ..report.page import Section, fold, grid, next_section, paragraph, render_page, typed
 from ..runs import Run
 from .cut import mean_records, runs_of_pass
 from .findings import Disagreement
@@ -244,7 +244,7 @@ def repeat(result: Comparison, request: Mapping[str, Any] | None) -> list[Block]
     blocks: list[Block] = []
     if request is not None:
         blocks += [Text("From the folder it was started in, into a new folder:")]
-        blocks += [tag("pre", tag("code", repeat_command(result, request)))]
+        blocks += [tag("pre", typed(repeat_command(result, request)))]
         if only := _only_python(result, request):
             blocks += [
                 Text(f"The command cannot say {', '.join(only)}: from Python give that to saccade.compare.", "note")

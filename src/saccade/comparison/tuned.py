@@ -19,6 +19,7 @@ from ..tuning.halving import MOST, Rung, plan_rungs
 from ..tuning.search import Attempt, Subject, edges_of, require_rungs, run_search
 from ..tuning.space import Axis, candidates, own_space, read_grid, settings_of
 from ..tuning.store import Store
+from ..wording import count_of
 from .plan import Note
 from .snapshot import DataCache
 
@@ -82,7 +83,7 @@ def tune_arms(
     else:
         rungs = _plan(base, axes, seconds, len(subjects), until, device)
         store.decide(request, rungs=[[rung.count, rung.epochs] for rung in rungs])
-    rounds = ", ".join(f"{rung.count} for {rung.epochs} epochs" for rung in rungs)
+    rounds = ", ".join(f"{rung.count} for {count_of(rung.epochs, 'epoch')}" for rung in rungs)
     say(f"tuning {len(subjects)} arms, {say_duration(seconds)} each, on training samples alone: {rounds}")
     chosen = candidates(axes, rungs[0].count)
     attempts = run_search(subjects, chosen, rungs, store, device=device, until=until, say=say)

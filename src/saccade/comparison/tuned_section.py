@@ -6,6 +6,7 @@ from ..report.document import Block, Name, Table, Text
 from ..report.page import grid
 from ..tuning.report import axis_label, best_by_value, place
 from ..tuning.space import say_value
+from ..wording import count_of
 from .tuned import TunedArms, promise
 
 
@@ -28,7 +29,7 @@ def tuning(tuned: TunedArms | None) -> list[Block]:
         for name, values in tuned.values.items()
     )
     table = Table("What the arms got", ("Arm", *(axis.words for axis in tuned.axes), "Chosen as"), rows)
-    charts = []
+    charts, trained = [], count_of(tuned.rungs[0].epochs, "epoch")
     for axis in tuned.axes:
         lines = {}
         for name in tuned.values:
@@ -40,7 +41,7 @@ def tuning(tuned: TunedArms | None) -> list[Block]:
             charts.append(
                 line_chart(
                     lines,
-                    title=f"{tuned.metric.words.capitalize()} against {axis.words}, {tuned.rungs[0].epochs} epochs",
+                    title=f"{tuned.metric.words.capitalize()} against {axis.words}, {trained}",
                     x_label=axis_label(axis),
                     y_label=tuned.metric.words,
                     percent=tuned.metric.share,

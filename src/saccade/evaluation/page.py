@@ -68,12 +68,12 @@ def _next(result: Findings) -> Section:
         "image": {f"saccade explain {place} IMAGE.jpg": "where it looked in an image"},
         "text": {f'saccade explain {place} "A text."': "which words counted"},
     }
-    commands = explained.get(reads, {}) | {
-        f"saccade evaluate {place} OTHER_RUN": "side by side with another run",
-        f"saccade serve {place}": "a page to ask it",
-    }
+    all_of_them = " ".join(shlex.quote(run.target) for run in result.runs.values())
+    others = {} if len(result.runs) > 1 else {f"saccade evaluate {place} OTHER_RUN": "side by side with another run"}
+    served = {f"saccade serve {all_of_them}": "a page to ask them" if len(result.runs) > 1 else "a page to ask it"}
+    commands = explained.get(reads, {}) | others | served
     if reads == "image" and not result.settings["robust"]:
-        commands = {f"saccade evaluate {place} --robust": "noise, occlusion and attacks as well"} | commands
+        commands = {f"saccade evaluate {all_of_them} --robust": "noise, occlusion and attacks as well"} | commands
     return next_section(commands)
 
 

@@ -47,8 +47,8 @@ def number_cell(value: str, ends: str, *, share: float | None = None) -> Html:
 def change(value: float, spec: MetricSpec) -> str:
     """Return a difference, of shares in percentage points."""
     if spec.share:
-        return f"{100 * value:+.1f} points"
-    return f"{value:+.4g}{f' {spec.unit}' if spec.unit else ''}"
+        return f"{100 * value:+.1f} points".replace("-", "\u2212")
+    return f"{value:+.4g}".replace("-", "\u2212") + (f" {spec.unit}" if spec.unit else "")
 
 
 def change_ends(found: Difference, spec: MetricSpec) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .markup import Child, Html, join, shorten, tag
+from .markup import Child, Html, breakable, join, shorten, tag
 from .page import fold, paragraph, table
 from .rows import Interval, interval_chart
 
@@ -123,7 +123,7 @@ def _cell(cell: Cell) -> Child:
     if isinstance(cell, Span):
         return cell.text
     short = shorten(cell, NAME if isinstance(cell, Name) else 2 * TEXT)
-    return tag("code", short) if isinstance(cell, Code) else short
+    return tag("code", breakable(short)) if isinstance(cell, Code) else short
 
 
 def _markdown(block: Table | Text) -> str:

@@ -32,10 +32,11 @@ def join(*children: Child, by: str = "") -> Html:
 
 
 def breakable(text: Child) -> Html:
-    """Return a name that may be broken after what joins its words, so that a narrow column breaks it nowhere else."""
+    """Return text whose names may be broken after what joins their words, or where they are very long."""
     if isinstance(text, Html):
         return text
-    return Html(re.sub(r"(?<=\w)([_:=./+])(?=\w)", r"\1<wbr>", escape("" if text is None else text)))
+    joined = re.sub(r"(?<=\w)([_:=/+]|\.(?!\d))(?=\w)", r"\1<wbr>", escape("" if text is None else text))
+    return Html(re.sub(r"\w{20}(?=\w{4})", r"\g<0><wbr>", joined))
 
 
 def tag(name: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Html:

@@ -67,8 +67,8 @@ def _file(name: str) -> str:
 
 
 def paragraph(*children: Child, class_: str | None = None) -> Html:
-    """Return a paragraph."""
-    return tag("p", *children, class_=class_)
+    """Return a paragraph; one of the class `name` is a file's."""
+    return tag("p", *(breakable(child) if class_ == "name" else child for child in children), class_=class_)
 
 
 def table(
@@ -94,7 +94,7 @@ def table(
         style = "num" if column in right else None
         if column == 0:
             return tag("th", breakable(child), scope="row", class_=style)
-        return tag("td", child, class_=style)
+        return tag("td", child if style else breakable(child), class_=style)
 
     # A column without a name has no header cell: an empty one would be read out.
     head = [
@@ -118,8 +118,14 @@ def facts(pairs: Sequence[tuple[str, Child, Child]]) -> Html:
 
 def next_section(commands: Mapping[str, str]) -> Section:
     """Return what to type next, each command with what it is for, at the end of a page."""
-    lines = [tag("li", tag("code", command), f": {purpose}") for command, purpose in commands.items()]
+    lines = [tag("li", typed(command), f": {purpose}") for command, purpose in commands.items()]
     return Section("next", "What next", tag("ul", *lines, class_="commands"))
+
+
+def typed(command: str) -> Html:
+    """Return a command as it is typed; a narrow page breaks it before a flag, not within."""
+    words = (tag("span", word, class_="flag") if word.startswith("-") else word for word in command.split(" "))
+    return tag("code", join(*words, by=" "))
 
 
 def fold(summary: str, *children: Child) -> Html:

@@ -17,12 +17,13 @@ from ..data.spec import InputSpec
 from ..files import write_text
 from ..report.axes import number
 from ..report.chart import line_chart
-from ..report.markup import Html, join, shorten, tag
-from ..report.page import Section, facts, fold, grid, next_section, paragraph, render_page, table
+from ..report.markup import Html, breakable, join, shorten, tag
+from ..report.page import Section, facts, fold, grid, next_section, paragraph, render_page, table, typed
 from ..runs import Run, RunError
 from ..tasks import Task
 from ..tasks.opening import choose_task, open_samples
 from ..tasks.page import Page, Shown
+from ..wording import count_of
 from .recipes import configure
 
 # Filled in from the data and the device where they are not given.
@@ -164,7 +165,7 @@ def _facts(config: TrainConfig, shown: Shown) -> list[tuple[str, str, str]]:
         found.append(("Parameters", _count(summary["parameters"]), f"{summary['parameters']:,}"))
     if records:
         seconds = sum(record.get("seconds", 0) for record in records)
-        steps = f"{records[-1].get('step', 0):,} steps in {_duration(seconds)}"
+        steps = f"{count_of(records[-1].get('step', 0), 'step')} in {_duration(seconds)}"
         found.append(("Epochs", f"{records[-1]['epoch']} of {config.schedule.epochs}", steps))
         speeds = [record["images_per_second"] for record in records if record.get("images_per_second")]
         if speeds:
@@ -234,7 +235,7 @@ def _settings(run: Run, config: TrainConfig) -> Section:
     base, name = _base(config)
     here, there = flatten(config), flatten(base)
     rows = [
-        [tag("code", key), _setting(value), _setting(there[key], automatic=key in AUTOMATIC)]
+        [tag("code", breakable(key)), _setting(value), _setting(there[key], automatic=key in AUTOMATIC)]
         for key, value in here.items()
         if key != "recipe" and value != there[key]
     ]
@@ -247,7 +248,7 @@ def _settings(run: Run, config: TrainConfig) -> Section:
         else paragraph(f"All settings are those of the {name}."),
         fold("All settings (config.yaml)", tag("pre", tag("code", whole))),
         tag("h3", "To repeat it"),
-        tag("pre", tag("code", again)),
+        tag("pre", typed(again)),
         paragraph(
             f"From the folder it was started in; the seed ({config.seed}) is in the settings. To build the model: ",
             tag("code", f"saccade.load_model({str(run.path)!r})"),

@@ -229,9 +229,12 @@ def train_config(
             elif fitting is not None:
                 loop.deadline = fitting.deadline
             begun = monotonic()
-            with console:
-                record = _fit(loop)
-            return _finish(loop, run, parts, record, seconds=monotonic() - begun)
+            try:
+                with console:
+                    record = _fit(loop)
+                return _finish(loop, run, parts, record, seconds=monotonic() - begun)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(run.path) from None  # there is something to resume
 
 
 def _fit(loop: Loop) -> dict[str, Any]:

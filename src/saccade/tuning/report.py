@@ -11,6 +11,7 @@ from ..report.document import Block, Table, Text, to_html
 from ..report.markup import Html
 from ..report.page import Section, grid, next_section, render_page
 from ..tasks.metric import MetricSpec
+from ..wording import count_of
 from .halving import Rung
 from .result import Tuned
 from .search import Attempt, Subject
@@ -36,16 +37,17 @@ def render_report(
         ("trials", "Every trial"): [_trials(axes, attempts, metric)],
     }
     own = "" if found.own_score is None else f" The settings it began from: {metric.show(found.own_score)}."
+    rounds = ", ".join(f"{rung.count} for {count_of(rung.epochs, 'epoch')}" for rung in rungs)
     lead = [
         Text(
-            f"{metric.words.capitalize()} {metric.show(found.score)} after {best.epochs} epochs on samples held out of "
-            f"the training set.{own}",
+            f"{metric.words.capitalize()} {metric.show(found.score)} after {count_of(best.epochs, 'epoch')} on samples "
+            f"held out of the training set.{own}",
             "lead",
         ),
         *(Text(f"{text}.", "note") for text in edges(axes, best, found.edges)),
         Text(
-            f"{found.trials} trials by successive halving in {say_duration(found.seconds)}: "
-            f"{', '.join(f'{rung.count} for {rung.epochs} epochs' for rung in rungs)}. The validation samples were "
+            f"{count_of(found.trials, 'trial')} by successive halving in {say_duration(found.seconds)}: "
+            f"{rounds}. The validation samples were "
             "not looked at. Each trial is one training with one seed: neighbours that differ by little are not told "
             "apart, and the best score of many flatters itself; a run by the recipe tells what it is worth."
         ),
@@ -98,7 +100,7 @@ def _against(axes: Sequence[Axis], attempts: Sequence[Attempt], metric: MetricSp
                 ended = [one for one in attempts if one.rung == rung and one.trial.score is not None]
                 points = best_by_value(axis, ended, larger=metric.larger_is_better)
                 if points and ended:
-                    lines[f"{ended[0].epochs} epochs"] = [(place(axis, value), score) for value, score in points]
+                    lines[count_of(ended[0].epochs, "epoch")] = [(place(axis, value), score) for value, score in points]
             charts.append(
                 line_chart(
                     lines,
@@ -141,7 +143,9 @@ def _learning(attempts: Sequence[Attempt], metric: MetricSpec) -> Html:
     sign = -1 if metric.larger_is_better else 1
     furthest = sorted(scored, key=lambda one: (-one.rung, sign * (one.trial.score or 0.0)))[:CURVES]
     lines = {
-        f"{_values(one)} ({one.epochs} epochs)": [(float(epoch), score) for epoch, score in one.trial.scores]
+        f"{_values(one)} ({count_of(one.epochs, 'epoch')})": [
+            (float(epoch), score) for epoch, score in one.trial.scores
+        ]
         for one in furthest
     }
     title = f"{metric.words.capitalize()} of the trials that went furthest"

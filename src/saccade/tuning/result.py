@@ -10,6 +10,7 @@ import yaml
 from ..config import TrainConfig, overlay
 from ..report.page import show_facts
 from ..tasks.metric import MetricSpec
+from ..wording import count_of
 from .search import Attempt
 
 LEFT_OUT = ("seed", "recipe", "data", "engine")  # of whoever trains by it
@@ -43,7 +44,7 @@ class Tuned:
 
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value:g}" for name, value in self.settings.items() if isinstance(value, float))
-        return f"<Tuned {self.path}: {self.metric} {self.score:.4g} with {values} after {self.trials} trials>"
+        return f"<Tuned {self.path}: {self.metric} {self.score:.4g} with {values} of {count_of(self.trials, 'trial')}>"
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
@@ -65,7 +66,7 @@ def recipe_text(config: TrainConfig, resolved: TrainConfig, found: Tuned, best: 
         "",
         "command:  saccade train DATA --recipe THIS_FILE",
         f"found:    {', '.join(f'{name} = {value}' for name, value in found.settings.items())}",
-        f"judged:   {metric.words} {metric.show(found.score)} after {best.epochs} epochs on a part of the training set"
-        f"{own}; {found.trials} trials, one seed each",
+        f"judged:   {metric.words} {metric.show(found.score)} after {count_of(best.epochs, 'epoch')} on a part of the "
+        f"training set{own}; {count_of(found.trials, 'trial')}, one seed each",
     ]
     return "".join(f"# {line}".rstrip() + "\n" for line in head) + yaml.safe_dump(values, sort_keys=False)

@@ -12,6 +12,7 @@ from ..durations import BudgetError, say_duration
 from ..tasks.metric import MetricSpec
 from ..training.pace import Pace
 from ..training.trial import SEED, Ground, OutOfTime, Trial, run_trial
+from ..wording import count_of
 from .halving import Rung, survivors
 from .space import Axis, Values, settings_of
 from .store import Store, key_of
@@ -139,7 +140,7 @@ def _line(attempt: Attempt, metric: MetricSpec, *, of: int) -> str:
     )
     shown = f"failed: {attempt.trial.failed}" if attempt.trial.score is None else metric.show(attempt.trial.score)
     arm = f"{attempt.arm}: " if of > 1 else ""
-    return f"round {attempt.rung + 1}, {attempt.epochs} epochs, {arm}{values}: {shown}"
+    return f"round {attempt.rung + 1}, {count_of(attempt.epochs, 'epoch')}, {arm}{values}: {shown}"
 
 
 def require_rungs(rungs: Sequence[Rung], budget: float, pace: Pace, subjects: int) -> None:

@@ -25,6 +25,7 @@ from ..training.pace import Pace, measure_pace
 from ..training.parallel import local_device
 from ..training.recipes import configure, gather_settings, grid_of
 from ..training.trial import prepare_ground
+from ..wording import count_of
 from .halving import MOST, Rung, plan_rungs
 from .report import render_report
 from .result import Tuned, recipe_text
@@ -209,7 +210,7 @@ class _Search:
     def _say_plan(self, rungs: Sequence[Rung], axes: Sequence[Axis], subject: Subject) -> None:
         train, held = subject.ground.data.train, subject.ground.data.val
         count = "a stream of" if isinstance(train, Stream) else f"{len(train):,}"
-        rounds = ", ".join(f"{rung.count} for {rung.epochs} epochs" for rung in rungs)
+        rounds = ", ".join(f"{rung.count} for {count_of(rung.epochs, 'epoch')}" for rung in rungs)
         self.console.print(
             f"{subject.name}: {', '.join(axis.words for axis in axes)} on {count} training samples, judged on "
             f"{len(held):,} others of them; the validation samples are not looked at. Candidates: {rounds}.",
@@ -253,8 +254,8 @@ class _Search:
         values = ", ".join(f"{axis.words} {say_value(best.values[axis.name])}" for axis in axes)
         own = "" if tuned.own_score is None else f", the recipe's own settings {metric.show(tuned.own_score)}"
         lines = [
-            f"best of {tuned.trials} trials: {values}; {metric.words} {metric.show(tuned.score)} after {best.epochs} "
-            f"epochs{own}"
+            f"best of {count_of(tuned.trials, 'trial')}: {values}; {metric.words} {metric.show(tuned.score)} after "
+            f"{count_of(best.epochs, 'epoch')}{own}"
         ]
         lines += [edge_text(axis, best.values[axis.name], tuned) for axis in axes if axis.name in tuned.edges]
         lines += [

@@ -11,6 +11,7 @@ from ...report.image import encode_image
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph, table
 from ...report.rows import Interval, share_chart
+from ...wording import count_of
 from ..metric import MetricSpec
 from ..page import NAME, Page, Shown, no_images
 from ..segmentation.drawing import palette
@@ -248,7 +249,7 @@ def _class_section(shown: Shown) -> Section:
         text = f"{value:.1%} ({low:.1%} to {high:.1%})" if intervals and np.isfinite(low) else f"{value:.1%}"
         found = f"{float((own & (objects[..., FOUND] >= best)).sum()) / count:.1%}"
         rows.append((value, [shorten(name, 80), f"{count:,}", text, f"{half:.1%}", found]))
-        chart.append(Interval(name, low, value, high, f"{count:,} objects"))
+        chart.append(Interval(name, low, value, high, count_of(count, "object")))
     chart.sort(key=lambda row: row.mean)
     drawn = share_chart(
         chart[:MANY], title="Average precision by class, worst first", name_label="Class", remark_label="Objects",

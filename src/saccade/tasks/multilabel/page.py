@@ -3,6 +3,7 @@
 from ...report.markup import Html, shorten, tag
 from ...report.page import Section, paragraph
 from ...report.rows import Interval
+from ...wording import count_of
 from ..page import Page, Shown, bootstrap, output_section, worst_section
 from .metrics import average_precision
 
@@ -48,7 +49,7 @@ def _label_section(shown: Shown) -> Section:
         ]
         right = f"{hits / said.sum():.1%}" if said.any() else "none"
         rows.append((precision, [*cells, right, f"{hits / positives:.1%}"]))
-        chart.append(Interval(name, low, precision, high, f"{positives:,} samples"))
+        chart.append(Interval(name, low, precision, high, count_of(positives, "sample")))
     return output_section(
         rows,
         chart,
