@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..layers.depthwise import DepthwiseConv
 from ..layers.downsample import PatchConv
+from ..layers.linear import Linear
 from ..plugins.attach import HOOKS
 
 Undo = Callable[[], None]
@@ -24,6 +25,7 @@ Change = Callable[[], Undo]
 # types: a subclass may do something to its weight that undoes a scaling.
 LAYERS: dict[type[nn.Module], int] = {
     nn.Linear: -1,
+    Linear: -1,
     nn.Conv1d: -2,
     nn.Conv2d: -3,
     nn.Conv3d: -4,
@@ -57,7 +59,7 @@ def _reads_plainly(layer: nn.Module) -> bool:
     """Whether a layer's output is linear in its input at every place: a map padded with zeros is not the norm's."""
     padding: Any = getattr(layer, "padding", 0)
     unpadded = padding in (0, "valid") or (isinstance(padding, tuple) and not any(padding))
-    return type(layer) in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d) and unpadded
+    return type(layer) in (nn.Linear, Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d) and unpadded
 
 
 @dataclass(frozen=True)

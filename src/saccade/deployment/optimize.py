@@ -10,6 +10,7 @@ import torch
 from timm.layers import DropBlock2d, DropPath, to_2tuple
 from torch import Tensor, nn
 
+from ..layers.linear import Linear
 from .folding import Change, Undo, folds, hooked, replacement, run, tensors_of, wide
 from .graph import shortened
 
@@ -91,7 +92,7 @@ def _layouts(model: nn.Module) -> list[Change]:
         weight = getattr(module, "weight", None)
         if isinstance(module, nn.Conv2d) and isinstance(weight, Tensor):
             changes.append(_laid(weight, lambda w: w.contiguous(memory_format=torch.channels_last)))
-        elif type(module) is nn.Linear and _prefers_transposed(module):
+        elif type(module) in (nn.Linear, Linear) and _prefers_transposed(module):
             changes.append(_laid(module.weight, lambda w: w.t().contiguous().t()))
     return changes
 

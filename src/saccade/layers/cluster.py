@@ -12,9 +12,11 @@ from torch import Tensor
 
 from .numerics import in_half_precision, unit
 from .product import matmul
+from .reuse import eager_inference
 
 Dispatch = Callable[[Tensor], Tensor]
 SMALL_MAP = 1024  # positions below which the logits are too few to be worth avoiding
+STEEP = 30.0  # factor of the cosine up to which exponentials need no common factor taken out
 
 
 def soft_cluster(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
@@ -28,7 +30,7 @@ def soft_cluster(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor
     Returns:
         Clustered slots, B, M, C, and the dispatch from B, M, C to B, N, C.
     """
-    bridge = _soft_fused if fusable(features) else _soft_direct
+    bridge = _soft_fused if fusable(features) else _soft_shared if _sharable(features, scale) else _soft_direct
     return bridge(slots, features, scale)
 
 
@@ -47,6 +49,21 @@ def _soft_direct(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor
         return matmul(logits.softmax(dim=1).mT, features), lambda slots: matmul(logits.softmax(dim=2), slots)
     logits = correspondence(slots, features, scale).to(features.dtype)
     return matmul(logits.softmax(dim=2), features), lambda slots: matmul(logits.softmax(dim=1).mT, slots)
+
+
+def _soft_shared(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
+    """One exponential for both softmaxes, whose sums divide what is smaller than the logits."""
+    logits = matmul(features, (scale * unit(slots)).mT)
+    weights = logits.mul_(_inverse_length(features)).exp_()  # B, N, M
+    clustered = matmul(weights.mT, features).div_(weights.sum(1)[..., None])
+    return clustered, lambda slots: matmul(weights.div_(weights.sum(2, keepdim=True)), slots)
+
+
+def _sharable(features: Tensor, scale: Tensor) -> bool:
+    """Tell whether plain inference on the CPU is going on with logits that cannot overflow: a cosine is at most one."""
+    if not eager_inference(features) or features.device.type != "cpu" or in_half_precision(features):
+        return False
+    return features.dtype == scale.dtype and abs(float(scale)) <= STEEP
 
 
 def _soft_fused(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:

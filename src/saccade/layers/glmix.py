@@ -13,6 +13,8 @@ from ..ranges import require_choice
 from .activation import Gelu
 from .depthwise import DepthwiseConv
 from .init import init_linear
+from .linear import Linear
+from .reuse import spare
 from .slots import SlotMixer, self_attention
 from .window import WindowAttention
 
@@ -64,7 +66,9 @@ class GLMix(nn.Module):
             source: map that pooled slots are averaged from, the block's input, B, H, W, C.
         """
         if self.mixer == "parallel":
-            return self.global_branch(x, source) + self.local_branch(x)
+            mixed = self.global_branch(x, source)
+            local = self.local_branch(x)
+            return mixed.add_(local) if spare(mixed, x, self.global_branch) else mixed + local
         if self.mixer == "global_local":
             return self.local_branch(self.global_branch(x, source))
         if self.mixer == "local_global":
@@ -128,8 +132,12 @@ class Block(nn.Module):
         source = x
         if self.pos_conv is not None:
             x = x + self.pos_conv(x)
-        x = x + self.drop_path(self.ls1(self.mixer(self.norm1(x), source)))
-        return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
+        x = self.joined(x, self.drop_path(self.ls1(self.mixer(self.norm1(x), source))), self.mixer, self.ls1)
+        return self.joined(x, self.drop_path(self.ls2(self.mlp(self.norm2(x)))), self.mlp, self.ls2)
+
+    def joined(self, x: Tensor, branch: Tensor, *makers: nn.Module) -> Tensor:
+        """Return the sum of a map and a branch that the modules made of it."""
+        return branch.add_(x) if spare(branch, x, *makers, self.drop_path) else x + branch
 
 
 class ConvMlp(nn.Module):
@@ -137,26 +145,29 @@ class ConvMlp(nn.Module):
 
     def __init__(self, dim: int, hidden: int, *, conv: bool) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(dim, hidden)
+        self.fc1 = Linear(dim, hidden)
         self.depthwise = DepthwiseConv(hidden, 3) if conv else None
         self.act = Gelu()
-        self.fc2 = nn.Linear(hidden, dim)
+        self.fc2 = Linear(hidden, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a map of the same shape, B, H, W, C."""
-        x = self.fc1(x)
+        hidden = self.fc1(x)
         if self.depthwise is not None:
-            x = x + self.depthwise(x)
-        return self.fc2(self.act(x))
+            near = self.depthwise(hidden)
+            hidden = near.add_(hidden) if spare(near, hidden, self.depthwise) else hidden + near
+        if isinstance(self.act, Gelu) and spare(hidden, x, self.fc1, self.act):
+            return self.fc2(self.act(hidden, over=True))
+        return self.fc2(self.act(hidden))
 
 
 def local_conv(dim: int, kernel_size: int) -> nn.Sequential:
     """Build a depthwise convolution between two pointwise layers, without norm or activation."""
     return nn.Sequential(
         OrderedDict(
-            pointwise1=nn.Linear(dim, dim),
+            pointwise1=Linear(dim, dim),
             depthwise=DepthwiseConv(dim, kernel_size),
-            pointwise2=nn.Linear(dim, dim),
+            pointwise2=Linear(dim, dim),
         )
     )
 

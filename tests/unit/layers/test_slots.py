@@ -382,3 +382,15 @@ def test_half_precision_stays_close_where_squares_overflow(form: str, dtype: tor
         results.append(dispatch(clustered))
     assert results[1].dtype == dtype
     assert relative_error(results[1], results[0]) < tolerance
+
+
+@pytest.mark.parametrize("scale", [0.1, -3.0, 25.0, 300.0])
+def test_inference_clusters_as_training_does(scale):
+    slots, features, after = torch.randn(2, 4, 8), torch.randn(2, 30, 8), torch.randn(2, 4, 8)
+    factor = torch.tensor(scale)
+    want, dispatch = cluster.soft_cluster(slots, features, factor)
+    dispatched = dispatch(after)
+    with torch.inference_mode():
+        got, dispatch = cluster.soft_cluster(slots, features, factor)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(dispatch(after), dispatched, rtol=1e-4, atol=1e-5)
