@@ -1,7 +1,7 @@
 """GLMix: convolution on a map beside attention on its slots, what it was compared with, and the block around it.
 
-Maps come as B, H, W, C here: norms, linear layers and tokens then read them as they lie, and convolutions as
-channels-last images.
+Maps come as tokens B, N, C with their grid here, as they lie in a channels-last image. A compiler takes whatever has
+four axes beside a convolution for an image with channels second, and would lay B, H, W, C out as B, W, C, H.
 """
 
 from collections import OrderedDict
@@ -13,6 +13,7 @@ from ..ranges import require_choice
 from .activation import Gelu
 from .depthwise import DepthwiseConv
 from .init import init_linear
+from .numerics import as_products_read
 from .slots import SlotMixer, self_attention
 from .window import WindowAttention
 
@@ -56,21 +57,25 @@ class GLMix(nn.Module):
         if mixer != "local":
             self.global_branch = SlotMixer(dim, num_heads=num_heads, **slot_options)  # type: ignore[arg-type]
 
-    def forward(self, x: Tensor, source: Tensor) -> Tensor:
+    def forward(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> Tensor:
         """Mix a map.
 
         Args:
-            x: normalised map, B, H, W, C.
-            source: map that pooled slots are averaged from, the block's input, B, H, W, C.
+            x: normalised map, B, H * W, C.
+            source: map that pooled slots are averaged from, the block's input, B, H * W, C.
+            grid: H, W.
         """
         if self.mixer == "parallel":
-            return self.global_branch(x, source) + self.local_branch(x)
+            return self.global_branch(x, source, grid) + self._mix_locally(x, grid)
         if self.mixer == "global_local":
-            return self.local_branch(self.global_branch(x, source))
+            return self._mix_locally(self.global_branch(x, source, grid), grid)
         if self.mixer == "local_global":
-            x = self.local_branch(x)
-            return self.global_branch(x, x)
-        return self.local_branch(x) if self.mixer == "local" else self.global_branch(x, source)
+            x = self._mix_locally(x, grid)
+            return self.global_branch(x, x, grid)
+        return self._mix_locally(x, grid) if self.mixer == "local" else self.global_branch(x, source, grid)
+
+    def _mix_locally(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        return self.local_branch(x.unflatten(1, grid)).flatten(1, 2)
 
 
 class MapAttention(nn.Module):
@@ -80,13 +85,13 @@ class MapAttention(nn.Module):
         super().__init__()
         self.attn = self_attention(dim, num_heads)
 
-    def forward(self, x: Tensor, source: Tensor) -> Tensor:  # noqa: ARG002
-        """Return a map of the same shape, B, H, W, C; `source` is there to be called like `GLMix`."""
-        return self.attn(x.flatten(1, 2)).unflatten(1, x.shape[1:3])
+    def forward(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> Tensor:  # noqa: ARG002
+        """Return a map of the same shape, B, N, C; the other arguments are there to be called like `GLMix`."""
+        return self.attn(x)
 
 
 class Block(nn.Module):
-    """Position encoding, a spatial mixer and a feed-forward part, all residual, on B, H, W, C.
+    """Position encoding, a spatial mixer and a feed-forward part, all residual, on B, H * W, C.
 
     Args:
         dim: channels.
@@ -123,13 +128,13 @@ class Block(nn.Module):
             init_linear(self.mlp.fc1)
             init_linear(self.mlp.fc2)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return a map of the same shape."""
         source = x
         if self.pos_conv is not None:
-            x = x + self.pos_conv(x)
-        x = x + self.drop_path(self.ls1(self.mixer(self.norm1(x), source)))
-        return x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
+            x = x + self.pos_conv(x.unflatten(1, grid)).flatten(1, 2)
+        x = x + self.drop_path(self.ls1(self.mixer(as_products_read(self.norm1(x)), source, grid)))
+        return x + self.drop_path(self.ls2(self.mlp(self.norm2(x), grid)))
 
 
 class ConvMlp(nn.Module):
@@ -142,11 +147,11 @@ class ConvMlp(nn.Module):
         self.act = Gelu()
         self.fc2 = nn.Linear(hidden, dim)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return a map of the same shape, B, H, W, C."""
+    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Return a map of the same shape, B, H * W, C."""
         x = self.fc1(x)
         if self.depthwise is not None:
-            x = x + self.depthwise(x)
+            x = x + self.depthwise(x.unflatten(1, grid)).flatten(1, 2)
         return self.fc2(self.act(x))
 
 
