@@ -207,6 +207,7 @@ def _convolve(
 ) -> None:
     """Go down the rows of a strip of columns; `a0` is the output row whose last input row is being read."""
     edge: tl.constexpr = size // 2
+    last: tl.constexpr = (size - 1) * size
     strips = (width + columns - 1) // columns
     parts = (height + rows - 1) // rows
     program = tl.program_id(0)
@@ -230,7 +231,6 @@ def _convolve(
             value = tl.load(x + (row * width + at)[:, None] * channels + channel[None, :], mask=mask, other=0.0)
             value = value.to(tl.float32)
             cell = cells + j * channels + channel
-            last: tl.constexpr = (size - 1) * size
             a0 += value * tl.load(cell + last * channels, mask=inside, other=0.0)[None, :]
             a1 += value * tl.load(cell + (last - size) * channels, mask=inside, other=0.0)[None, :]
             a2 += value * tl.load(cell + (last - 2 * size) * channels, mask=inside, other=0.0)[None, :]
@@ -261,7 +261,7 @@ def _sum_products(
     rows: tl.constexpr,
     wide: tl.constexpr,
 ) -> None:
-    """Go along rows of the gradient; `v0` to `v4` are columns of the map around the place, each of `size` rows."""
+    """Go along rows of the gradient; `v0` to `v3` and `new` are columns around the place, of `size` rows each."""
     edge: tl.constexpr = size // 2
     part = tl.program_id(0)
     channel = tl.program_id(1) * wide + tl.arange(0, wide)
@@ -278,7 +278,7 @@ def _sum_products(
         start = x + ((row - row % height + at).to(tl.int64) * width * channels)[:, None] + channel[None, :]
         slope = grad + row.to(tl.int64) * width * channels + channel
         # before the first place: nothing to the left of it, then the columns that are there
-        v0, v1, v2, v3, v4 = zero, zero, zero, zero, zero
+        v0, v1, v2, v3 = zero, zero, zero, zero
         if size == 5:
             v2 = tl.load(start, mask=mask, other=0.0).to(tl.float32)
             v3 = tl.load(start + channels, mask=mask & (1 + 0 * i < width)[:, None], other=0.0).to(tl.float32)

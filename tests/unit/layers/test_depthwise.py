@@ -66,7 +66,7 @@ def test_kernels_equal_the_convolution_in_double(size, shape, dtype, monkeypatch
         wide.permute(0, 3, 1, 2), kernel, bias, padding=size // 2, groups=shape[-1]
     ).permute(0, 2, 3, 1)
     gradients = torch.autograd.grad((want * weight.detach().double()).sum(), [wide, kernel, bias])
-    assert out.dtype == dtype and got[0].dtype == dtype and got[1].dtype == torch.float32
+    assert [t.dtype for t in (out, *got)] == [dtype, dtype, torch.float32, torch.float32]
     tolerance = 1e-6 if dtype == torch.float32 else 5e-3
     for ours, theirs in zip((out, *got), (want, *gradients), strict=True):
         assert (ours.double() - theirs).norm() <= tolerance * theirs.norm()
@@ -100,7 +100,7 @@ def test_the_operator_knows_shapes_and_gradients_without_running():
         x = torch.empty(2, 7, 9, 24, dtype=torch.bfloat16, requires_grad=True)
         weight, bias = (torch.empty(s, requires_grad=True) for s in ((24, 1, 5, 5), (24,)))
         out = depthwise_triton.depthwise(x, weight, bias, False)
-        assert out.shape == x.shape and out.dtype == x.dtype
+        assert (out.shape, out.dtype) == (x.shape, x.dtype)
         got = torch.autograd.grad(out.float().sum(), [x, weight, bias])
         assert [g.shape for g in got] == [x.shape, weight.shape, bias.shape]
 
