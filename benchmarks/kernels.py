@@ -5,8 +5,8 @@
 
 Depthwise convolutions (forward, gradient of the map, gradient of the kernel) by cuDNN and by our kernels with several
 tiles; pooling to slots with its gradient; GELU behind a product; attention with one wide head by every backend. Every
-kernel of ours is compared with the plain form in float32 first: an error over 1e-2 of the norm is not timed. A figure is
-the median of many calls; inputs are random and larger than the cache, but for the smallest maps. Other processes
+kernel of ours is compared with the plain form in float32 first: an error over 1e-2 of the norm is not timed. A figure
+is the median of many calls; inputs are random and larger than the cache, but for the smallest maps. Other processes
 compile all tiles side by side before, so that the time goes into timing.
 """
 

@@ -5,9 +5,9 @@
     python benchmarks/table.py --out results --chosen chosen.json  # depthwise kernels that benchmarks/kernels.py chose
     DEV=cpu python benchmarks/table.py --out results --batch-size 2 --size 64 --no-compile --limit 120    # a trial
 
-All processes compile side by side; when the last one is ready, or the limit has passed, they are timed in turns, so that
-nothing else runs on the GPU meanwhile. Half precision by autocast, channels-last images, AdamW. Ratios are against
-`swin_tiny` compiled in the same run. Results are written as one JSON file a row, all of them to table.json, and printed.
+All processes compile side by side; when the last one is ready, or the limit has passed, they are timed in turns, so
+that nothing else runs on the GPU meanwhile. Half precision by autocast, channels-last images, AdamW. Ratios are against
+`swin_tiny` compiled in the same run. Results are written as a JSON file for each row and as table.json, and printed.
 """
 
 import argparse
@@ -142,12 +142,14 @@ def with_room(step: Callable[[], Any], tries: int = 8) -> None:
     """Run a step; where other processes hold the memory at that moment, wait and try again."""
     for left in reversed(range(tries)):
         try:
-            return step()
+            step()
         except torch.OutOfMemoryError:
             if not left:
                 raise
             torch.cuda.empty_cache()
             time.sleep(5)
+        else:
+            return
 
 
 def timed(step: Callable[[], Any], images: int, args: argparse.Namespace) -> dict[str, Any]:
