@@ -92,7 +92,7 @@ def _layouts(model: nn.Module) -> list[Change]:
         weight = getattr(module, "weight", None)
         if isinstance(module, nn.Conv2d) and isinstance(weight, Tensor):
             changes.append(_laid(weight, lambda w: w.contiguous(memory_format=torch.channels_last)))
-        elif type(module) in (nn.Linear, Linear) and _prefers_transposed(module):
+        elif isinstance(module, nn.Linear) and type(module) in (nn.Linear, Linear) and _prefers_transposed(module):
             changes.append(_laid(module.weight, lambda w: w.t().contiguous().t()))
     return changes
 

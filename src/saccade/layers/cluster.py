@@ -139,30 +139,42 @@ def _members(index: Tensor, count: int) -> Tensor:
     return index[:, None] == torch.arange(count, device=index.device)[:, None]
 
 
-def pool_slots(x: Tensor, side: int) -> Tensor:
+def pool_slots(x: Tensor, grid: tuple[int, int], side: int) -> Tensor:
     """Average a map over a grid of side x side cells (GLMix eq. 1).
 
     Args:
-        x: map, B, H, W, C; cells overlap where a side does not divide, and repeat where it is smaller than `side`.
+        x: map, B, H * W, C; cells overlap where a side does not divide, and repeat where it is smaller than `side`.
+        grid: H, W.
         side: cells per axis.
 
     Returns:
         Initial slots in row-major order, B, side * side, C.
     """
-    height, width = x.shape[1:3]
+    height, width = grid
     known = isinstance(height, int) and isinstance(width, int)
-    if x.is_cuda and known and height % side == width % side == 0:
-        return average_cells(x, side)  # the gradient of adaptive pooling adds up atomically there
-    x = x.permute(0, 3, 1, 2)
+    if x.is_cuda and known:  # the gradient of adaptive pooling adds up atomically there
+        return average_cells(x, grid, side) if height % side == width % side == 0 else average_by_product(x, grid, side)
+    x = x.unflatten(1, grid).permute(0, 3, 1, 2)
     if known:
         return F.adaptive_avg_pool2d(x, side).flatten(2).mT
     x = _cells(height, side, x) @ x @ _cells(width, side, x).mT  # one graph for all sizes, of operators exporters know
     return x.flatten(2).mT
 
 
-def average_cells(x: Tensor, side: int) -> Tensor:
-    """Average a map B, H, W, C over side x side cells that divide it, to B, side * side, C."""
-    return x.unflatten(2, (side, -1)).unflatten(1, (side, -1)).mean((2, 4)).flatten(1, 2)
+def average_cells(x: Tensor, grid: tuple[int, int], side: int) -> Tensor:
+    """Average a map B, H * W, C over side x side cells that divide it, to B, side * side, C."""
+    return x.unflatten(1, (side, grid[0] // side, side, grid[1] // side)).mean((2, 4)).flatten(1, 2)
+
+
+def average_by_product(x: Tensor, grid: tuple[int, int], side: int) -> Tensor:
+    """Average a map B, H * W, C over side x side cells that may overlap, to B, side * side, C.
+
+    The weights of a cell are all equal: rounded to half precision they change a slot's length, which nothing reads,
+    and not its direction.
+    """
+    rows, columns = (_cells(length, side, x) for length in grid)
+    weights = (rows.mT[:, None, :, None] * columns.mT[None, :, None, :]).reshape(1, -1, side * side).contiguous()
+    return matmul(weights.mT.expand(len(x), -1, -1), x)  # their rows are positions, so that they lie aligned on any map
 
 
 def _cells(length: int, count: int, like: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """GLMix: convolution on a map beside attention on its slots, what it was compared with, and the block around it.
 
-Maps come as B, H, W, C here: norms, linear layers and tokens then read them as they lie, and convolutions as
-channels-last images.
+Maps come as tokens B, N, C with their grid here, as they lie in a channels-last image. A compiler takes whatever has
+four axes beside a convolution for an image with channels second, and would lay B, H, W, C out as B, W, C, H.
 """
 
 from collections import OrderedDict
@@ -14,6 +14,7 @@ from .activation import Gelu
 from .depthwise import DepthwiseConv
 from .init import init_linear
 from .linear import Linear
+from .numerics import as_products_read
 from .reuse import spare
 from .slots import SlotMixer, self_attention
 from .window import WindowAttention
@@ -58,23 +59,27 @@ class GLMix(nn.Module):
         if mixer != "local":
             self.global_branch = SlotMixer(dim, num_heads=num_heads, **slot_options)  # type: ignore[arg-type]
 
-    def forward(self, x: Tensor, source: Tensor) -> Tensor:
+    def forward(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> Tensor:
         """Mix a map.
 
         Args:
-            x: normalised map, B, H, W, C.
-            source: map that pooled slots are averaged from, the block's input, B, H, W, C.
+            x: normalised map, B, H * W, C.
+            source: map that pooled slots are averaged from, the block's input, B, H * W, C.
+            grid: H, W.
         """
         if self.mixer == "parallel":
-            mixed = self.global_branch(x, source)
-            local = self.local_branch(x)
+            mixed = self.global_branch(x, source, grid)
+            local = self._mix_locally(x, grid)
             return mixed.add_(local) if spare(mixed, x, self.global_branch) else mixed + local
         if self.mixer == "global_local":
-            return self.local_branch(self.global_branch(x, source))
+            return self._mix_locally(self.global_branch(x, source, grid), grid)
         if self.mixer == "local_global":
-            x = self.local_branch(x)
-            return self.global_branch(x, x)
-        return self.local_branch(x) if self.mixer == "local" else self.global_branch(x, source)
+            x = self._mix_locally(x, grid)
+            return self.global_branch(x, x, grid)
+        return self._mix_locally(x, grid) if self.mixer == "local" else self.global_branch(x, source, grid)
+
+    def _mix_locally(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        return self.local_branch(x.unflatten(1, grid)).flatten(1, 2)
 
 
 class MapAttention(nn.Module):
@@ -84,13 +89,13 @@ class MapAttention(nn.Module):
         super().__init__()
         self.attn = self_attention(dim, num_heads)
 
-    def forward(self, x: Tensor, source: Tensor) -> Tensor:  # noqa: ARG002
-        """Return a map of the same shape, B, H, W, C; `source` is there to be called like `GLMix`."""
-        return self.attn(x.flatten(1, 2)).unflatten(1, x.shape[1:3])
+    def forward(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> Tensor:  # noqa: ARG002
+        """Return a map of the same shape, B, N, C; the other arguments are there to be called like `GLMix`."""
+        return self.attn(x)
 
 
 class Block(nn.Module):
-    """Position encoding, a spatial mixer and a feed-forward part, all residual, on B, H, W, C.
+    """Position encoding, a spatial mixer and a feed-forward part, all residual, on B, H * W, C.
 
     Args:
         dim: channels.
@@ -127,13 +132,14 @@ class Block(nn.Module):
             init_linear(self.mlp.fc1)
             init_linear(self.mlp.fc2)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return a map of the same shape."""
         source = x
         if self.pos_conv is not None:
-            x = x + self.pos_conv(x)
-        x = self.joined(x, self.drop_path(self.ls1(self.mixer(self.norm1(x), source))), self.mixer, self.ls1)
-        return self.joined(x, self.drop_path(self.ls2(self.mlp(self.norm2(x)))), self.mlp, self.ls2)
+            x = x + self.pos_conv(x.unflatten(1, grid)).flatten(1, 2)
+        mixed = self.mixer(as_products_read(self.norm1(x)), source, grid)
+        x = self.joined(x, self.drop_path(self.ls1(mixed)), self.mixer, self.ls1)
+        return self.joined(x, self.drop_path(self.ls2(self.mlp(self.norm2(x), grid))), self.mlp, self.ls2)
 
     def joined(self, x: Tensor, branch: Tensor, *makers: nn.Module) -> Tensor:
         """Return the sum of a map and a branch that the modules made of it."""
@@ -150,11 +156,11 @@ class ConvMlp(nn.Module):
         self.act = Gelu()
         self.fc2 = Linear(hidden, dim)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return a map of the same shape, B, H, W, C."""
+    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Return a map of the same shape, B, H * W, C."""
         hidden = self.fc1(x)
         if self.depthwise is not None:
-            near = self.depthwise(hidden)
+            near = self.depthwise(hidden.unflatten(1, grid)).flatten(1, 2)
             hidden = near.add_(hidden) if spare(near, hidden, self.depthwise) else hidden + near
         if isinstance(self.act, Gelu) and spare(hidden, x, self.fc1, self.act):
             return self.fc2(self.act(hidden, over=True))

@@ -33,3 +33,9 @@ def full_precision(x: Tensor) -> AbstractContextManager[Any]:
 def _autocasts(x: Tensor) -> bool:
     device = x.device.type
     return device in AUTOCAST and torch.is_autocast_enabled(device)
+
+
+def as_products_read(x: Tensor) -> Tensor:
+    """Return `x` in the precision that autocast on a GPU brings it to in every product: converted and kept once."""
+    autocasts = x.is_cuda and torch.is_autocast_enabled("cuda")
+    return x.to(torch.get_autocast_dtype("cuda")) if autocasts else x

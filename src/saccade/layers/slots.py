@@ -68,26 +68,27 @@ class SlotMixer(nn.Module):
         self.slots = Tap()
         self.features = Tap()
 
-    def forward(self, x: Tensor, source: Tensor) -> Tensor:
+    def forward(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> Tensor:
         """Mix a map through slots.
 
         Args:
-            x: map to cluster and to dispatch to, B, H, W, C.
-            source: map that pooled slots are averaged from, B, H', W', C.
+            x: map to cluster and to dispatch to, B, H * W, C.
+            source: map that pooled slots are averaged from, B, H * W, C.
+            grid: H, W.
 
         Returns:
-            Map, B, H, W, C.
+            Map, B, H * W, C.
         """
-        slots = self.slots(self.initial_slots(source))
-        x = self.features(x)
-        slots, dispatch = self.cluster(slots, x.flatten(1, 2))
-        return dispatch(self.attn(slots)).unflatten(1, x.shape[1:3])
+        slots = self.slots(self.initial_slots(source, grid))
+        self.features(x.unflatten(1, grid))  # views listen; nothing reads the map in this shape
+        slots, dispatch = self.cluster(slots, x)
+        return dispatch(self.attn(slots))
 
-    def initial_slots(self, source: Tensor) -> Tensor:
+    def initial_slots(self, source: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return the slots before clustering, B, M, C (GLMix eq. 1)."""
         if self.init_slots is not None:
             return self.init_slots.repeat(source.shape[0], 1, 1)  # a view of a parameter would break module hooks
-        return pool_slots(source, self.side)
+        return pool_slots(source, grid, self.side)
 
     def cluster(self, slots: Tensor, features: Tensor) -> tuple[Tensor, Dispatch]:
         """Return clustered slots, B, M, C, and the way back to the positions of features, B, N, C."""

@@ -249,8 +249,12 @@ class Stage(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return B, C, H, W."""
-        x = self.downsample(x).permute(0, 2, 3, 1).contiguous()  # B, H, W, C for the blocks
-        return run_blocks(self.blocks, x, recompute=self.grad_checkpointing).permute(0, 3, 1, 2)
+        x = self.downsample(x)
+        grid = (x.shape[2], x.shape[3])
+        x = x.permute(0, 2, 3, 1).contiguous().flatten(1, 2)  # B, H * W, C for the blocks
+        x = run_blocks(self.blocks, x, grid, recompute=self.grad_checkpointing)
+        x = x.unflatten(1, grid).permute(0, 3, 1, 2)
+        return x if isinstance(grid[0], int) else x.contiguous()  # an exporter cannot order strides of symbols
 
 
 def _heads(dims: Sequence[int]) -> tuple[int, ...]:

@@ -62,7 +62,7 @@ def test_assignment_follows_two_regions_known_by_hand():
             self.mixer = mixer
 
         def forward(self, x):
-            return self.mixer(x, x).mean((1, 2))
+            return self.mixer(x.flatten(1, 2), x.flatten(1, 2), x.shape[1:3]).mean(1)
 
     (block,) = read_slots(Host(), features)
     left = block.weights[0, :, :, :3].sum((1, 2))

@@ -45,6 +45,12 @@ def channels_last(x: Tensor) -> Tensor:
     return x.permute(0, 2, 3, 1)
 
 
+def run(module: nn.Module, *maps: Tensor) -> Tensor:
+    """Call a module that takes tokens and their grid on maps B, H, W, C, and return a map."""
+    grid = maps[0].shape[1:3]
+    return module(*(x.flatten(1, 2) for x in maps), grid).unflatten(1, grid)
+
+
 def listen(module: nn.Module) -> dict[str, Tensor]:
     """Collect what goes into and comes out of a module."""
     heard: dict[str, Tensor] = {}
@@ -67,7 +73,7 @@ def test_glmix_block_equals_published_one(name: str) -> None:
         listen(m) for m in (glmix.global_branch.attn, glmix.global_branch.slots, glmix.global_branch.features)
     )
     with torch.no_grad():
-        out = block(channels_last(tensor(record["input_key"], record["input_shape"]).double()))
+        out = run(block, channels_last(tensor(record["input_key"], record["input_shape"]).double()))
         logits = cluster.correspondence(slots["output"], features["output"].flatten(1, 2), glmix.global_branch.scale)
     assert relative_error(out.permute(0, 3, 1, 2), want["out"]) < 1e-12
     assert relative_error(like_golden(attention["input"], want["slots_in"]), want["slots_in"]) < 1e-12
@@ -80,7 +86,7 @@ def test_attention_block_equals_published_map_version() -> None:
     record, want = part("glmix_parts", "mhsa_nchw")
     block = Block(32, MapAttention(32, num_heads=2), mlp_ratio=3.0, pos_conv=True, conv_mlp=True)
     load_published(block, part_state_dict(record))
-    out = block(channels_last(tensor(record["input_key"], record["input_shape"]).double()))
+    out = run(block, channels_last(tensor(record["input_key"], record["input_shape"]).double()))
     assert relative_error(out.permute(0, 3, 1, 2), want["out"]) < 1e-12
 
 
@@ -90,7 +96,7 @@ def test_attention_block_equals_published_token_version() -> None:
     block = Block(32, MapAttention(32, num_heads=2), mlp_ratio=4.0)
     load_published(block, part_state_dict(record))
     tokens = tensor(record["input_key"], record["input_shape"]).double()
-    assert relative_error(block(tokens.unflatten(1, (6, 7))).flatten(1, 2), want["out"]) < 1e-12
+    assert relative_error(block(tokens, (6, 7)), want["out"]) < 1e-12
 
 
 FORMS = {"direct": cluster._soft_direct, "fused": cluster._soft_fused}
@@ -183,12 +189,31 @@ def test_fused_attention_is_chosen_on_cuda_in_half_precision_for_large_narrow_ma
 
 def test_slots_pooled_by_means_on_a_gpu_have_the_shape_of_adaptive_pooling() -> None:
     with FakeTensorMode():
-        assert cluster.pool_slots(torch.empty(2, 16, 8, 5, device="cuda"), 4).shape == (2, 16, 5)
+        for grid in ((16, 8), (14, 9)):
+            x = torch.empty(2, grid[0] * grid[1], 5, device="cuda")
+            assert cluster.pool_slots(x, grid, 4).shape == (2, 16, 5)
 
 
 def test_means_of_whole_cells_equal_adaptive_pooling() -> None:
-    x = torch.randn(2, 16, 8, 5, dtype=torch.float64)
-    torch.testing.assert_close(cluster.average_cells(x, 4), cluster.pool_slots(x, 4))
+    x = torch.randn(2, 16 * 8, 5, dtype=torch.float64)
+    torch.testing.assert_close(cluster.average_cells(x, (16, 8), 4), cluster.pool_slots(x, (16, 8), 4))
+
+
+@pytest.mark.parametrize("grid", [(14, 14), (13, 17), (5, 6), (1, 1)])
+def test_means_by_a_product_equal_adaptive_pooling_with_their_gradient(grid: tuple[int, int]) -> None:
+    x = torch.randn(2, grid[0] * grid[1], 5, dtype=torch.float64, requires_grad=True)
+    want, got = cluster.pool_slots(x, grid, 8), cluster.average_by_product(x, grid, 8)
+    torch.testing.assert_close(got, want)
+    weight = torch.randn_like(want)
+    gradients = [torch.autograd.grad((out * weight).sum(), x)[0] for out in (got, want)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_means_by_a_product_in_half_precision_point_where_the_exact_ones_do() -> None:
+    x = torch.randn(2, 196, 64)
+    got = cluster.average_by_product(x.bfloat16(), (14, 14), 8).float()
+    want = cluster.average_by_product(x.bfloat16().float(), (14, 14), 8)
+    assert float(1 - F.cosine_similarity(got, want, dim=-1).min()) < 1e-5
 
 
 @pytest.mark.parametrize("size", [(56, 56), (13, 17), (8, 9), (7, 9), (5, 6), (1, 3), (1, 1)])
@@ -197,7 +222,7 @@ def test_pooling_matrices_equal_adaptive_pooling(size: tuple[int, int], side: in
     x = torch.randn(2, *size, 4, dtype=torch.float64)
     rows, columns = cluster._cells(size[0], side, x), cluster._cells(size[1], side, x)
     got = torch.einsum("ih,bhwc,jw->bijc", rows, x, columns).flatten(1, 2)
-    torch.testing.assert_close(got, cluster.pool_slots(x, side), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(got, cluster.pool_slots(x.flatten(1, 2), size, side), rtol=1e-12, atol=1e-12)
 
 
 def plain_kmeans(slots: Tensor, features: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
@@ -251,7 +276,7 @@ def test_assignment_gives_the_weights_that_forward_used() -> None:
         mixer = SlotMixer(16, num_heads=2, num_slots=9, **options).double()
         slots, features, attention = (listen(m) for m in (mixer.slots, mixer.features, mixer.attn))
         x = torch.randn(2, 5, 7, 16, dtype=torch.float64)
-        mixer(x, x + 1)
+        run(mixer, x, x + 1)
         weights = mixer.assignment(slots["output"], features["output"])
         assert weights.shape == (2, 9, 35)
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 9, dtype=torch.float64))
@@ -287,11 +312,12 @@ def test_larger_scale_sharpens_the_assignment() -> None:
 
 
 def test_pooled_slots_follow_the_image_and_learned_ones_do_not() -> None:
-    one, other = torch.randn(1, 6, 6, 16), torch.randn(1, 6, 6, 16)
+    one, other = torch.randn(1, 36, 16), torch.randn(1, 36, 16)
+    grid = (6, 6)
     pooled, learned = SlotMixer(16, num_heads=2, num_slots=4), SlotMixer(16, num_heads=2, num_slots=5, slots="learned")
-    torch.testing.assert_close(pooled.initial_slots(one)[0, 1], one[0, :3, 3:].mean((0, 1)))
-    assert not torch.equal(pooled.initial_slots(one), pooled.initial_slots(other))
-    assert torch.equal(learned.initial_slots(one), learned.initial_slots(other))
+    torch.testing.assert_close(pooled.initial_slots(one, grid)[0, 1], one.unflatten(1, grid)[0, :3, 3:].mean((0, 1)))
+    assert not torch.equal(pooled.initial_slots(one, grid), pooled.initial_slots(other, grid))
+    assert torch.equal(learned.initial_slots(one, grid), learned.initial_slots(other, grid))
 
 
 @pytest.mark.parametrize(
@@ -334,19 +360,19 @@ def test_glmix_joins_its_branches_as_asked() -> None:
         both = build("parallel")
         local, slots = both.local_branch, both.global_branch
         for mixer, want in (
-            ("parallel", local(x) + slots(x, source)),
-            ("local_global", slots(local(x), local(x))),
-            ("global_local", local(slots(x, source))),
+            ("parallel", local(x) + run(slots, x, source)),
+            ("local_global", run(slots, local(x), local(x))),
+            ("global_local", local(run(slots, x, source))),
         ):
-            torch.testing.assert_close(build(mixer)(x, source), want)
+            torch.testing.assert_close(run(build(mixer), x, source), want)
         for mixer, branch, absent, want in (
             ("local", local, "global_branch", local(x)),
-            ("global", slots, "local_branch", slots(x, source)),
+            ("global", slots, "local_branch", run(slots, x, source)),
         ):
             alone = build(mixer)
             assert not hasattr(alone, absent)
             getattr(alone, f"{mixer}_branch").load_state_dict(branch.state_dict())
-            torch.testing.assert_close(alone(x, source), want)
+            torch.testing.assert_close(run(alone, x, source), want)
 
 
 @pytest.mark.parametrize("kernel_size", [3, 5, 7])
@@ -363,7 +389,7 @@ def test_local_convolution_reaches_as_far_as_its_kernel(kernel_size: int) -> Non
 def test_local_window_attends_inside_its_window_only() -> None:
     mixer = GLMix(8, num_heads=2, mixer="local", local="window", window_size=4)
     x = torch.randn(1, 10, 9, 8, requires_grad=True)
-    mixer(x, x)[0, 5, 5].sum().backward()
+    run(mixer, x, x)[0, 5, 5].sum().backward()
     assert x.grad is not None
     reach = x.grad[0].abs().sum(-1).nonzero()
     assert reach.min(0).values.tolist() == [4, 4]

@@ -101,8 +101,8 @@ class Detect(HostingTask):
         """Leave out what is made for one class an image; crops are the task's own."""
         config = replace(config, augment=replace(config.augment, crop="none"))
         head = config.model.head or DEFAULT_HEAD
-        waits = {"engine": replace(config.engine, graphs=False)} if waits_for_device(head) else {}
-        config = host_settings(config) or replace(config, model=replace(config.model, head=head), **waits)
+        engine = replace(config.engine, graphs=False) if waits_for_device(head) else config.engine
+        config = host_settings(config) or replace(config, model=replace(config.model, head=head), engine=engine)
         return leave_out(config, ("mixup", "cutmix", "erase"), "every object has a class of its own")
 
     @classmethod
