@@ -34,15 +34,11 @@ Kind = Literal["finished", "refused", "memory", "failed", "stopped"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """How a run ended."""
 
-    Attributes:
-        kind: "finished"; "refused" (it would end the same way again), "memory", "failed" or "stopped" (to be resumed).
-        reason: why it did not finish.
-    """
-
+    # "finished"; "refused" (it would end the same way again), "memory", "failed" or "stopped" (to be resumed)
     kind: Kind
-    reason: str = ""
+    reason: str = ""  # why it did not finish
 
 
 def train_run(config: TrainConfig, path: Path, cache: DataCache | None = None) -> Outcome:
