@@ -76,7 +76,7 @@ def physical_memory() -> int:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Return the object that a JSON file of ours holds; an empty one where it is not there, or damaged."""
+    """Return the object that a JSON file holds; an empty one where it is not there, damaged, or something else."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
