@@ -79,7 +79,7 @@ def read_record(path: Path) -> dict[str, Any]:
     """Return the object that a JSON file holds; an empty one where it is not there, damaged, or something else."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
