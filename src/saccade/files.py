@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -72,6 +73,15 @@ def physical_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return 2**50
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file holds; an empty one where it is not there, damaged, or something else."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """What the finished runs of arms say: scores by sample, numbers by seed, and which arms came out exactly alike."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..files import read_record
 from ..runs import Run, RunError
 from ..scores import Scores
 from ..tasks.metric import MetricSpec
@@ -96,7 +96,7 @@ def read_evidence(runs: Mapping[int, Path]) -> Evidence:
         summaries={seed: run.summary() for seed, run in opened.items()},
         records={seed: run.metrics() for seed, run in opened.items()},
         samples=samples,
-        memory=max((m for path in runs.values() if (m := _memory(path)) is not None), default=None),
+        memory=max((m for path in runs.values() if (m := read_record(path / COST).get("peak_memory"))), default=None),
         digests={seed: _digest(run, samples[seed]) for seed, run in opened.items()},
     )
 
@@ -107,13 +107,6 @@ def _digest(run: Run, scores: Scores) -> str:
     if run.predictions_file.exists():
         kept = {name: value.numpy() for name, value in run.predictions().items()}
     return hashlib.sha256(b"".join(kept[name].tobytes() for name in sorted(kept))).hexdigest()
-
-
-def _memory(path: Path) -> int | None:
-    try:
-        return json.loads((path / COST).read_text(encoding="utf-8")).get("peak_memory")
-    except (OSError, ValueError):
-        return None
 
 
 def same_samples(arms: Mapping[str, Evidence]) -> bool:

@@ -59,26 +59,18 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an arm costs.
+    """What an arm costs."""
 
-    Attributes:
-        parameters: of the model.
-        macs: multiply-adds of one image; None where not counted.
-        seconds_per_step: mean over seeds, without the first epoch where there are several; None without a run.
-        step_ratio: seconds a step over those of the reference, paired by seed; None with fewer than two seeds.
-        seconds: of training, mean over seeds.
-        peak_memory: bytes on the GPU, the largest of the seeds; None where not recorded.
-        equal_seconds: the shortest run of this arm and the reference.
-        at_equal_time: difference of the primary metric when each has trained that long, over seeds; None if not known.
-    """
-
-    parameters: int | None
-    macs: int | None
+    parameters: int | None  # of the model
+    macs: int | None  # multiply-adds of one image; None where not counted
+    # mean over seeds, without the first epoch where there are several; None without a run
     seconds_per_step: float | None
+    # seconds a step over those of the reference, paired by seed; None with fewer than two seeds
     step_ratio: Ratio | None
-    seconds: float | None
-    peak_memory: int | None
-    equal_seconds: float | None
+    seconds: float | None  # of training, mean over seeds
+    peak_memory: int | None  # bytes on the GPU, the largest of the seeds; None where not recorded
+    equal_seconds: float | None  # the shortest run of this arm and the reference
+    # difference of the primary metric when each has trained that long, over seeds; None if not known
     at_equal_time: Difference | None
 
 

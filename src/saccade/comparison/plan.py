@@ -21,20 +21,14 @@ DETECTABLE = "a true difference of that size is found four times out of five"
 
 @dataclass(frozen=True)
 class Note:
-    """Something to be said beside the numbers.
+    """Something to be said beside the numbers."""
 
-    Attributes:
-        kind: "failure", "diverged", "looks", "reference", "unaffected", "unpaired", "not compared", "timing",
-            "untimed", "budget", "tuned", "edge" or "undertrained".
-        message: what is so.
-        advice: what to do about it; empty for nothing.
-        arm: that it is about; None for all.
-    """
-
+    # "failure", "diverged", "looks", "reference", "unaffected", "unpaired", "not compared", "timing", "untimed",
+    # "budget", "tuned", "edge" or "undertrained"
     kind: str
-    message: str
-    advice: str = ""
-    arm: str | None = None
+    message: str  # what is so
+    advice: str = ""  # what to do about it; empty for nothing
+    arm: str | None = None  # that it is about; None for all
 
     def __str__(self) -> str:
         return f"{self.message}; {self.advice}" if self.advice else self.message

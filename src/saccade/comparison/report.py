@@ -11,27 +11,17 @@ import numpy as np
 import yaml
 
 from ..data.source import Source
-from ..files import write_text
+from ..files import read_record, write_text
 from ..report.chart import Point, line_chart, scatter
 from ..report.document import Block, Text, to_html
 from ..report.image import encode_image
 from ..report.markup import Html, join, shorten, tag
 from ..report.page import Section, fold, grid, next_section, paragraph, render_page, typed
 from ..runs import Run
+from . import tables
 from .cut import mean_records, runs_of_pass
 from .findings import Disagreement
 from .result import Comparison
-from .tables import (
-    at_equal_time,
-    classes,
-    costs,
-    differences,
-    disagreements,
-    disagreements_text,
-    failures,
-    runs,
-    settings,
-)
 from .tuned_section import tuning
 from .words import NAME, how_to_read, summary, title, verdicts
 
@@ -57,14 +47,14 @@ def render_report(
 ) -> str:
     """Return the page; what is not given is left out."""
     found: dict[tuple[str, str], list[Block]] = {
-        ("intervals", "The differences"): differences(result),
+        ("intervals", "The differences"): tables.differences(result),
         ("curves", "Learning curves"): curves(result, records or {}),
         ("tuning", "How the arms were tuned"): tuning(result.tuned),
-        ("costs", "Cost against gain"): [*gain_by_cost(result), costs(result), *at_equal_time(result)],
-        ("classes", "Class by class"): classes(result),
+        ("costs", "Cost against gain"): [*gain_by_cost(result), tables.costs(result), *tables.at_equal_time(result)],
+        ("classes", "Class by class"): tables.classes(result),
         ("pictures", "Samples they disagree on"): disagreeing(result, source),
-        ("settings", "What differs, what is equal"): settings(result),
-        ("failures", "What failed"): failures(result),
+        ("settings", "What differs, what is equal"): tables.settings(result),
+        ("failures", "What failed"): tables.failures(result),
         ("repeat", "To repeat it"): repeat(result, request),
     }
     sections = [Section(key, name, to_html(blocks)) for (key, name), blocks in found.items() if blocks]
@@ -106,11 +96,7 @@ def read_records(result: Comparison) -> Records:
 
 def read_request(result: Comparison) -> dict[str, Any] | None:
     """Return what was asked, from comparison.json; None if that cannot be read."""
-    try:
-        request = json.loads((result.path / "comparison.json").read_text(encoding="utf-8"))["request"]
-    except (OSError, ValueError, KeyError):
-        return None
-    return dict(request)
+    return read_record(result.path / "comparison.json").get("request")
 
 
 def _lead(result: Comparison) -> Html:
@@ -210,7 +196,7 @@ def gain_by_cost(result: Comparison) -> list[Block]:
 def disagreeing(result: Comparison, source: Source | None) -> list[Block]:
     """Return the images on which arms disagree; their names alone without a source."""
     blocks: list[Block] = []
-    for table, found in disagreements(result, IMAGES):
+    for table, found in tables.disagreements(result, IMAGES):
         items = []
         for one, (name, label, *scores) in zip(found, table.rows, strict=True):
             pixels = None if source is None else _read(source, one)
@@ -226,7 +212,7 @@ def disagreeing(result: Comparison, source: Source | None) -> list[Block]:
                 )
             )
         blocks += [Text(table.caption, "heading"), tag("ol", *items, class_="pictures")]
-    return [disagreements_text(result), *blocks] if blocks else []
+    return [tables.disagreements_text(result), *blocks] if blocks else []
 
 
 def _read(source: Source, one: Disagreement) -> np.ndarray | None:
@@ -253,7 +239,7 @@ def repeat(result: Comparison, request: Mapping[str, Any] | None) -> list[Block]
         blocks += [fold("What was asked (comparison.json)", tag("pre", tag("code", asked)))]
     raw = result.to_json()
     whole = raw if len(raw) <= RAW else raw[:RAW] + "\n… the rest is in result.json"
-    blocks += [runs(result), fold("The plan as printed", tag("pre", tag("code", str(result.plan))))]
+    blocks += [tables.runs(result), fold("The plan as printed", tag("pre", tag("code", str(result.plan))))]
     return [*blocks, fold("All numbers (result.json)", tag("pre", tag("code", whole)))]
 
 

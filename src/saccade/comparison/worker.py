@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 
 from ..config import TrainConfig, overlay
-from ..files import write_text
+from ..files import read_record, write_text
 from ..runs import Run
 from ..training.loop import Interrupted, TrainingError
 from ..training.pace import Pace, measure_pace
@@ -34,15 +34,11 @@ Kind = Literal["finished", "refused", "memory", "failed", "stopped"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """How a run ended."""
 
-    Attributes:
-        kind: "finished"; "refused" (it would end the same way again), "memory", "failed" or "stopped" (to be resumed).
-        reason: why it did not finish.
-    """
-
+    # "finished"; "refused" (it would end the same way again), "memory", "failed" or "stopped" (to be resumed)
     kind: Kind
-    reason: str = ""
+    reason: str = ""  # why it did not finish
 
 
 def train_run(config: TrainConfig, path: Path, cache: DataCache | None = None) -> Outcome:
@@ -93,9 +89,8 @@ def probe(config: TrainConfig, cache: DataCache | None = None) -> Pace:
 def pace_of(path: Path, config: TrainConfig) -> Pace | None:
     """Return the pace of a finished run; None if it was resumed, so that its whole time is not known."""
     run = Run(path)
-    try:
-        cost = json.loads((path / COST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    cost = read_record(path / COST)
+    if not cost:
         return None
     records = run.metrics()
     steps = records[-1]["step"] // max(len(records), 1)

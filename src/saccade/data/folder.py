@@ -87,19 +87,14 @@ def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
 
 @dataclass
 class Others:
-    """What is in class folders beside images that lie there, for the notes.
+    """What is in class folders beside images that lie there, for the notes."""
 
-    Args:
-        kinds: extensions of files that are no images, counted.
-        odd: pipes, devices and sockets named like images, counted by class folder.
-        links: links that leave their class folder, and where they lead.
-        denied: folders that may not be read.
-    """
-
-    kinds: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)  # extensions of files that are no images, counted
+    # pipes, devices and sockets named like images, counted by class folder
     odd: Counter[str] = field(default_factory=Counter)
+    # links that leave their class folder, and where they lead
     links: list[tuple[str, str]] = field(default_factory=list)
-    denied: list[str] = field(default_factory=list)
+    denied: list[str] = field(default_factory=list)  # folders that may not be read
 
     def notes(self, folder: Path) -> list[str]:
         """Return what is worth saying; names are told from a folder of class folders on."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from PIL import Image
 
-from ..files import OwnFolder, whole_folder
+from ..files import OwnFolder, read_record, whole_folder
 from ..report.page import show_page
 from ..tasks import Answer
 from .page import render
@@ -90,11 +90,4 @@ def _numbers(explanation: Explained, files: dict[tuple[int, str], str]) -> dict[
     return {**about, "notes": list(explanation.notes), "samples": samples}
 
 
-def _holds_explanation(folder: Path) -> bool:
-    try:
-        return bool(json.loads((folder / "numbers.json").read_text(encoding="utf-8")).get("kind") == KIND)
-    except (OSError, ValueError, AttributeError):
-        return False
-
-
-FOLDER = OwnFolder("explanation", _holds_explanation)
+FOLDER = OwnFolder("explanation", lambda folder: read_record(folder / "numbers.json").get("kind") == KIND)

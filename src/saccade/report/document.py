@@ -58,15 +58,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Text:
-    """A sentence or a few.
+    """A sentence or a few."""
 
-    Args:
-        text: as it is read.
-        kind: "text", "note" for a remark, "lead" for what comes first, "heading"; "drawing" explains what only a page
-            draws.
-    """
-
-    text: str
+    text: str  # as it is read
+    # "text", "note" for a remark, "lead" for what comes first, "heading"; "drawing" explains what only a page draws
     kind: Literal["text", "note", "lead", "heading", "drawing"] = "text"
 
 

@@ -1,7 +1,5 @@
 """Tasks whose models may be Hugging Face's too, given as a folder with their configuration, and perhaps weights."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +9,7 @@ from torch import nn
 from ..config import ConfigError, ModelConfig, TrainConfig
 from ..data.open import Data
 from ..data.spec import InputSpec
+from ..files import read_record
 from .hosts import build_host, describe_host, read_config
 from .task import Task
 
@@ -76,8 +75,8 @@ def host_settings(config: TrainConfig) -> TrainConfig | None:
     if config.model.checkpoint is not None:
         raise ConfigError("model.checkpoint was given; the model begins with the weights in its own folder")
     model = replace(config.model, head=None, options={}, drop_path=None, pretrained=has_weights(name))
-    told = normalisation(name) or (config.data.mean, config.data.std)
-    data = config.data if config.data.mean is not None else replace(config.data, mean=told[0], std=told[1])
+    mean, std = normalisation(name) or (config.data.mean, config.data.std)
+    data = config.data if config.data.mean is not None else replace(config.data, mean=mean, std=std)
     return replace(config, model=model, data=data, engine=replace(config.engine, compile=False, graphs=False))
 
 
@@ -89,16 +88,10 @@ def has_weights(name: str) -> bool:
 
 def normalisation(name: str) -> tuple[list[float], list[float]] | None:
     """Return mean and deviation that a folder's `preprocessor_config.json` tells; None where it tells none."""
-    file = Path(name.removeprefix(PREFIX)).expanduser() / "preprocessor_config.json"
-    try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(told, Mapping):
-        return None
-    if told.get("do_normalize") is False:
+    settings = read_record(Path(name.removeprefix(PREFIX)).expanduser() / "preprocessor_config.json")
+    if settings.get("do_normalize") is False:
         return [0.0] * 3, [1.0] * 3
-    values: list[Any] = [told.get(key) for key in ("image_mean", "image_std")]
+    values: list[Any] = [settings.get(key) for key in ("image_mean", "image_std")]
     if all(isinstance(one, list) and len(one) == 3 and all(isinstance(v, int | float) for v in one) for one in values):
         mean, std = ([float(value) for value in one] for one in values)
         return mean, std

@@ -21,19 +21,13 @@ ZERO = "attack.zero_gradient"  # share of images at which the loss has none
 
 @dataclass(frozen=True)
 class Attack:
-    """How images are attacked.
+    """How images are attacked."""
 
-    Args:
-        epsilon: the most a value may change, in 255ths.
-        steps: of PGD from each start.
-        step: how far a step goes, as a share of epsilon.
-        restarts: starts of PGD: the worst point so far, then random ones; the first follows the cross-entropy, the
-            next the margin to the nearest wrong class, and so on in turn.
-    """
-
-    epsilon: float = 1.0
-    steps: int = 10
-    step: float = 0.25
+    epsilon: float = 1.0  # the most a value may change, in 255ths
+    steps: int = 10  # of PGD from each start
+    step: float = 0.25  # how far a step goes, as a share of epsilon
+    # starts of PGD: the worst point so far, then random ones; the first follows the cross-entropy, the next the margin
+    # to the nearest wrong class, and so on in turn
     restarts: int = 2
 
     def __post_init__(self) -> None:

@@ -27,23 +27,17 @@ class Thing:
 
 @dataclass
 class Listed:
-    """The images of a part, what is in each, and what was wrong.
+    """The images of a part, what is in each, and what was wrong."""
 
-    Attributes:
-        images: objects by the image's name, relative to the set's folder.
-        sizes: heights and widths, of images of which the list tells them.
-        remarks: on objects that were left out or have no usable region, by the image's name.
-        lost: images that are not there, and objects that belong to no image or class.
-        objects: that the list has, the lost ones included.
-        classes: names of all classes.
-    """
-
+    # objects by the image's name, relative to the set's folder
     images: dict[str, list[Thing]] = field(default_factory=dict)
-    sizes: dict[str, Size] = field(default_factory=dict)
+    sizes: dict[str, Size] = field(default_factory=dict)  # heights and widths, of images of which the list tells them
+    # on objects that were left out or have no usable region, by the image's name
     remarks: dict[str, list[str]] = field(default_factory=dict)
+    # images that are not there, and objects that belong to no image or class
     lost: list[BadSample] = field(default_factory=list)
-    objects: int = 0
-    classes: tuple[str, ...] = ()
+    objects: int = 0  # that the list has, the lost ones included
+    classes: tuple[str, ...] = ()  # names of all classes
 
     def add(self, name: str, thing: Thing) -> None:
         """Take an object, or remark on one whose box shows nothing of the image."""

@@ -28,21 +28,14 @@ from .page import MultilabelPage
 
 @dataclass(frozen=True)
 class MultilabelOptions:
-    """Options of `--task multilabel`.
+    """Options of `--task multilabel`."""
 
-    Args:
-        loss: "bce", binary cross-entropy, or "asymmetric", which lets easy absent labels count less (Ridnik et al.).
-        gamma_pos: by how much easy present labels count less in "asymmetric".
-        gamma_neg: by how much easy absent labels do.
-        clip: share below which an absent label does not count at all.
-        columns: columns of 0 and 1 that are the labels, of a list that has others too.
-    """
-
+    # "bce", binary cross-entropy, or "asymmetric", which lets easy absent labels count less (Ridnik et al.)
     loss: Literal["bce", "asymmetric"] = "bce"
-    gamma_pos: float = 0.0
-    gamma_neg: float = 4.0
-    clip: float = 0.05
-    columns: list[str] | None = None
+    gamma_pos: float = 0.0  # by how much easy present labels count less in "asymmetric"
+    gamma_neg: float = 4.0  # by how much easy absent labels do
+    clip: float = 0.05  # share below which an absent label does not count at all
+    columns: list[str] | None = None  # columns of 0 and 1 that are the labels, of a list that has others too
 
 
 @register_task("multilabel")

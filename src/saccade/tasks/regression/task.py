@@ -30,15 +30,11 @@ NEAR = 0.01  # deviations by which two answers may differ and are still the same
 
 @dataclass(frozen=True)
 class RegressOptions:
-    """Options of `--task regress`.
+    """Options of `--task regress`."""
 
-    Args:
-        loss: "huber" (squared near, absolute far), "l1" or "mse", of numbers in deviations of the training samples.
-        columns: columns that are to be told, of a list that has other numbers too.
-    """
-
+    # "huber" (squared near, absolute far), "l1" or "mse", of numbers in deviations of the training samples
     loss: Literal["huber", "l1", "mse"] = "huber"
-    columns: list[str] | None = None
+    columns: list[str] | None = None  # columns that are to be told, of a list that has other numbers too
 
 
 @register_task("regress")

@@ -44,29 +44,19 @@ SAME = 0.999  # share of equal pixels from which two masks are the same to peopl
 
 @dataclass(frozen=True)
 class SegmentOptions:
-    """Options of `--task segment`.
+    """Options of `--task segment`."""
 
-    Args:
-        loss: "ce", "focal", "ohem", "dice", or several joined by +.
-        aux: weight of the FCN head's loss, where the head has one.
-        crop: side of training crops and of sliding windows; that of the images if not given.
-        scale: smallest and largest factor that training samples are enlarged by.
-        classes: a file that says what values or colours of masks mean, or the names of the values from 0 on.
-        ignore: value of pixels that count nowhere.
-        test: ask about "whole" images, or by windows that "slide".
-        scales: that images are asked about at.
-        flip: ask about mirrored images as well.
-    """
-
-    loss: str = "ce"
-    aux: float = 0.4
-    crop: int | None = None
+    loss: str = "ce"  # "ce", "focal", "ohem", "dice", or several joined by +
+    aux: float = 0.4  # weight of the FCN head's loss, where the head has one
+    crop: int | None = None  # side of training crops and of sliding windows; that of the images if not given
+    # smallest and largest factor that training samples are enlarged by
     scale: list[float] = field(default_factory=lambda: [0.5, 2.0])
+    # a file that says what values or colours of masks mean, or the names of the values from 0 on
     classes: str | list[str] | None = None
-    ignore: int | None = IGNORED
-    test: Literal["whole", "slide"] = "whole"
-    scales: list[float] = field(default_factory=lambda: [1.0])
-    flip: bool = False
+    ignore: int | None = IGNORED  # value of pixels that count nowhere
+    test: Literal["whole", "slide"] = "whole"  # ask about "whole" images, or by windows that "slide"
+    scales: list[float] = field(default_factory=lambda: [1.0])  # that images are asked about at
+    flip: bool = False  # ask about mirrored images as well
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense."""

@@ -16,17 +16,13 @@ from ...data.targets import ClassTargets, require_classes
 
 @dataclass(frozen=True)
 class TextTargets(ClassTargets):
-    """One class a text.
-
-    Args:
-        metric: what the set is judged by: "accuracy" or "matthews".
-        how: what the task's options say of texts: how many tokens, and whether longer ones are cut.
-    """
+    """One class a text."""
 
     task = "text"
     noun = "classes"
 
-    metric: str = "accuracy"
+    metric: str = "accuracy"  # what the set is judged by: "accuracy" or "matthews"
+    # what the task's options say of texts: how many tokens, and whether longer ones are cut
     how: dict[str, Any] = field(default_factory=dict)
 
     def require(self, where: str) -> None:

@@ -35,27 +35,17 @@ COLA_NAMES = {"0": "unacceptable", "1": "acceptable"}
 
 @dataclass(frozen=True)
 class TextOptions:
-    """Options of `--task text`.
+    """Options of `--task text`."""
 
-    Args:
-        text: the column of the texts; found by its name if not given.
-        pair: the column of the second texts; found by its name if neither is given.
-        label: the column of the classes; found by its name if not given.
-        metric: what a run is judged by: "accuracy", "matthews", or "auto", which is matthews for CoLA.
-        dev: which of several development sets to validate on, such as MNLI's "matched" and "mismatched".
-        max_length: tokens of a text at most; as many as the model takes if not given.
-        truncate: cut longer texts, of a pair the longer one first; otherwise they are refused.
-        scratch: begin with random weights, and take no more than its configuration from the model.
-    """
-
-    text: str | None = None
-    pair: str | None = None
-    label: str | None = None
+    text: str | None = None  # the column of the texts; found by its name if not given
+    pair: str | None = None  # the column of the second texts; found by its name if neither is given
+    label: str | None = None  # the column of the classes; found by its name if not given
+    # what a run is judged by: "accuracy", "matthews", or "auto", which is matthews for CoLA
     metric: Literal["auto", "accuracy", "matthews"] = "auto"
-    dev: str = MATCHED
-    max_length: int | None = None
-    truncate: bool = False
-    scratch: bool = False
+    dev: str = MATCHED  # which of several development sets to validate on, such as MNLI's "matched" and "mismatched"
+    max_length: int | None = None  # tokens of a text at most; as many as the model takes if not given
+    truncate: bool = False  # cut longer texts, of a pair the longer one first; otherwise they are refused
+    scratch: bool = False  # begin with random weights, and take no more than its configuration from the model
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""

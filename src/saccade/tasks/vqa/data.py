@@ -25,19 +25,12 @@ AGREED = 3  # of VQAv2's ten people: an answer that so many gave is wholly right
 
 @dataclass(frozen=True)
 class VqaOptions:
-    """Options of `--task vqa`.
+    """Options of `--task vqa`."""
 
-    Args:
-        answers: how many of the most frequent training answers a model may give.
-        max_length: tokens of a question; as many as the model takes if not given.
-        truncate: cut longer questions; otherwise they are refused.
-        scratch: begin with random weights.
-    """
-
-    answers: int = 3129
-    max_length: int | None = None
-    truncate: bool = False
-    scratch: bool = False
+    answers: int = 3129  # how many of the most frequent training answers a model may give
+    max_length: int | None = None  # tokens of a question; as many as the model takes if not given
+    truncate: bool = False  # cut longer questions; otherwise they are refused
+    scratch: bool = False  # begin with random weights
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
