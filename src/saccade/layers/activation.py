@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .product import own_backward_serves
+from .reuse import spare
 
 
 @register_notrace_module
@@ -21,6 +22,13 @@ class Gelu(nn.Module):
         if over:
             return torch.ops.aten.gelu_(x)
         return _Gelu.apply(x) if own_backward_serves(x) else F.gelu(x)
+
+
+def activate(act: nn.Module, hidden: Tensor, source: Tensor, *makers: nn.Module) -> Tensor:
+    """Apply an activation to what the modules made of the source, in place where nobody looks at it."""
+    if isinstance(act, Gelu) and spare(hidden, source, act, *makers):
+        return act(hidden, over=True)  # type: ignore[no-any-return]
+    return act(hidden)  # type: ignore[no-any-return]
 
 
 class _Gelu(torch.autograd.Function):
