@@ -41,6 +41,6 @@ class _Gelu(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        share = torch.erf(x * math.sqrt(0.5)).add_(1).mul_(0.5)
-        density = torch.exp(x * x * -0.5).mul_(1 / math.sqrt(2 * math.pi))
+        share = (x * math.sqrt(0.5)).erf_().add_(1).mul_(0.5)
+        density = (x * x).mul_(-0.5).exp_().mul_(1 / math.sqrt(2 * math.pi))
         return share.addcmul_(x, density).mul_(grad)

@@ -60,7 +60,7 @@ class Pieces(torch.autograd.Function):
         for part in in_parts(x):
             found = [piece for piece, _ in pieces_of(part, weights, kernels, scratch)]
             ways = Ways(part, grad[start : start + len(part)], slope, offset, halve=ctx.halve)
-            of_x[start : start + len(part)] = back(ways, found, weights, turned, totals, scratch)
+            of_x[start : start + len(part)] = back(ways, scratch.kept["hidden"], found, weights, turned, totals)
             start += len(part)
         return of_x if ctx.needs_input_grad[0] else None, None, *totals
 
@@ -86,11 +86,11 @@ class Ways:
 
 
 def back(
-    ways: Ways, pieces: list[Tensor], weights: list[Tensor], turned: list[Tensor], totals: list[Tensor], scratch: Scratch
+    ways: Ways, hidden: Tensor, pieces: list[Tensor], weights: list[Tensor], turned: list[Tensor], totals: list[Tensor]
 ) -> Tensor:
     """Return the gradient towards a part and add those towards the weights to `totals`."""
     x = ways.x
-    of_hidden = hidden = scratch.kept["hidden"]  # a layer's gradients take the place of its values
+    of_hidden = hidden  # a layer's gradients take the place of its values
     stop, end = hidden.shape[1], ways.grad.shape[1]
     for index in reversed(range(len(pieces))):
         piece, kernel = pieces[index], turned[index]
@@ -116,7 +116,7 @@ def masked(grad: Tensor, values: Tensor) -> Tensor:
 
 
 def kernel_gradient(inner: Tensor, grad: Tensor) -> Tensor:
-    """Return the gradient of 3x3 kernels, out, in, 3, 3, from what they read, N, in, and their output's, B, out, H, W."""
+    """Return the gradient of 3x3 kernels, out, in, 3, 3, from what they read, N, in, and their output's."""
     padded = F.pad(grad.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
     batch, height, width, out = padded.shape
     far, row, step, _ = padded.stride()
