@@ -7,12 +7,14 @@
 Both sides crop, flip, apply one operation of RandAugment, mix by mixup or cutmix, run forward, backward and AdamW, and
 average weights. timm's side is what its training script does with these options: a dataset of PIL images (a folder's
 files by `create_dataset`), `create_loader` (prefetching on a GPU), `Mixup`, autocast, `ModelEmaV3`; compiled where ours
-is. Ours is what `saccade train` does. The sides take turns; images per second are those of whole epochs after one to
-warm up, the median over rounds. What only the first epoch does (starting readers, decoding what is kept) is in the
-warming up of both; its time is printed below the table.
+is. Ours is what `saccade train` does. Each side runs in a process of its own, started as its command is: ours with what
+`saccade` tells PyTorch's allocator, timm's with nothing. The sides take turns; images per second are those of whole
+epochs after one to warm up, the median over rounds. What only the first epoch does (starting readers, decoding what is
+kept) is in the warming up of both; its time is printed below the table.
 """
 
 import argparse
+import multiprocessing
 import os
 import platform
 import statistics
@@ -41,6 +43,8 @@ from saccade.training.parallel import Alone, local_device
 from saccade.training.recipes import configure
 from saccade.training.setup import assemble, limit_samples, resolve
 
+ALLOCATOR, KEPT = "MIMALLOC_PURGE_DELAY", "1000"  # what the command `saccade` sets, see `saccade.cli`
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -56,32 +60,67 @@ def main() -> None:
     parser.add_argument("--peer-workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--compile", action="store_true", help="compile both sides' models")
     args = parser.parse_args()
+    sides = {"saccade": Side(Ours, args), "timm": Side(Theirs, args)}
+    speeds: dict[str, list[float]] = {name: [] for name in sides}
+    first: dict[str, float] = {}
+    for round_number in range(args.rounds + 1):
+        for name, side in sides.items():
+            images, spent = side.epoch(round_number)
+            if round_number:
+                speeds[name].append(images / spent)
+            else:
+                first[name] = spent
+    for side in sides.values():
+        side.close()
+    print_table(args, speeds)
+    print(f"\nFirst epoch: {', '.join(f'{name} {seconds:.1f} s' for name, seconds in first.items())}.")
+    print(f"Load of the machine over the last minute: {os.getloadavg()[0]:.1f}.")
+
+
+class Side:
+    """One of the two loops in a process of its own, which waits while the other runs."""
+
+    def __init__(self, kind: "type[Ours | Theirs]", args: argparse.Namespace) -> None:
+        if kind is Ours:
+            os.environ.setdefault(ALLOCATOR, KEPT)
+        elif os.environ.get(ALLOCATOR) == KEPT:
+            del os.environ[ALLOCATOR]
+        spawn = multiprocessing.get_context("spawn")
+        self.connection, other = spawn.Pipe()
+        self.process = spawn.Process(target=serve, args=(kind, args, other))
+        self.process.start()
+
+    def epoch(self, number: int) -> tuple[int, float]:
+        """Run an epoch; return its images and its seconds."""
+        self.connection.send(number)
+        return self.connection.recv()  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self.connection.send(None)
+        self.process.join()
+
+
+def serve(kind: "type[Ours | Theirs]", args: argparse.Namespace, connection: Any) -> None:
+    """Run epochs when asked to, in a process of its own."""
+    config, data, spec, device = prepared(args)
+    with tempfile.TemporaryDirectory() as folder:
+        side = kind(config, data, spec, device, args, Path(folder))
+        while (number := connection.recv()) is not None:
+            begun = time.perf_counter()
+            images = side.epoch(number)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            connection.send((images, time.perf_counter() - begun))
+        side.close()
+
+
+def prepared(args: argparse.Namespace) -> tuple[TrainConfig, Data, Any, torch.device]:
+    """Open the data and resolve the settings; both sides see the same."""
     device = local_device(args.device)
     data = open_data(args.data)
     args.crop = args.crop or ("resized" if isinstance(data.train, FileSource) else "pad")
     config, spec = resolve(settings(args), choose_task("classify"), data, device)
-    with tempfile.TemporaryDirectory() as folder:
-        sides = {
-            "saccade": Ours(config, data, spec, device, Path(folder)),
-            "timm": Theirs(config, data, spec, device, args),
-        }
-        speeds: dict[str, list[float]] = {name: [] for name in sides}
-        first: dict[str, float] = {}
-        for round_number in range(args.rounds + 1):
-            for name, side in sides.items():
-                begun = time.perf_counter()
-                images = side.epoch(round_number)
-                if device.type == "cuda":
-                    torch.cuda.synchronize()
-                spent = time.perf_counter() - begun
-                if round_number:
-                    speeds[name].append(images / spent)
-                else:
-                    first[name] = spent
-        sides["saccade"].loop.feed.close()  # type: ignore[union-attr]
-    print_table(args, config, device, data, speeds)
-    print(f"\nFirst epoch: {', '.join(f'{name} {seconds:.1f} s' for name, seconds in first.items())}.")
-    print(f"Load of the machine over the last minute: {os.getloadavg()[0]:.1f}.")
+    return config, data, spec, device
 
 
 def settings(args: argparse.Namespace) -> TrainConfig:
@@ -107,7 +146,15 @@ def settings(args: argparse.Namespace) -> TrainConfig:
 class Ours:
     """The training loop of saccade, epochs without validation."""
 
-    def __init__(self, config: TrainConfig, data: Data, spec: Any, device: torch.device, folder: Path) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        data: Data,
+        spec: Any,
+        device: torch.device,
+        args: argparse.Namespace,  # noqa: ARG002
+        folder: Path,
+    ) -> None:
         parts = assemble(config, choose_task("classify"), data, spec, world=Alone(), device=device)
         run = Run.create(folder / "run", config)
         self.loop = Loop(config, run, parts, world=Alone(), device=device, console=Console(quiet=True))
@@ -117,12 +164,21 @@ class Ours:
         self.loop._train_epoch()
         return self.loop.feed.steps * self.loop.config.optim.batch_size
 
+    def close(self) -> None:
+        self.loop.feed.close()
+
 
 class Theirs:
     """timm's loader and the loop of its training script."""
 
     def __init__(
-        self, config: TrainConfig, data: Data, spec: Any, device: torch.device, args: argparse.Namespace
+        self,
+        config: TrainConfig,
+        data: Data,
+        spec: Any,
+        device: torch.device,
+        args: argparse.Namespace,
+        folder: Path,  # noqa: ARG002
     ) -> None:
         self.device, self.config = device, config
         self.model = build_model(config.model, spec, seed=0).to(device)
@@ -176,6 +232,9 @@ class Theirs:
             count += len(images)
         return count
 
+    def close(self) -> None:
+        """Nothing is open."""
+
 
 def files(data: Data, limit: int) -> torch.utils.data.Dataset[Any]:
     """Return timm's own dataset of a folder, with the files that ours trains on."""
@@ -208,18 +267,12 @@ class Images(torch.utils.data.Dataset[Any]):
         return self.transform(image), int(self.labels[index])
 
 
-def print_table(
-    args: argparse.Namespace, config: TrainConfig, device: torch.device, data: Data, speeds: dict[str, list[float]]
-) -> None:
+def print_table(args: argparse.Namespace, speeds: dict[str, list[float]]) -> None:
+    config, data, spec, device = prepared(args)
     place = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()}"
     cores = len(os.sched_getaffinity(0))
     print(f"{place}, {cores} cores, torch {torch.__version__}, timm {timm.__version__}")
-    size = sum(
-        p.numel()
-        for p in build_model(
-            config.model, resolve(config, choose_task("classify"), data, device)[1], seed=0
-        ).parameters()
-    )
+    size = sum(p.numel() for p in build_model(config.model, spec, seed=0).parameters())
     print(
         f"{config.model.name} ({size / 1e6:.2f} M parameters), {data.name}, {config.data.img_size} px, "
         f"crop {args.crop}, batch {args.batch_size}, {config.engine.precision}{', compiled' if args.compile else ''}, "

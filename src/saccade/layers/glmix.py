@@ -10,12 +10,12 @@ from timm.layers import DropPath, LayerScale
 from torch import Tensor, nn
 
 from ..ranges import require_choice
-from .activation import Gelu
+from .activation import Gelu, activate
 from .depthwise import DepthwiseConv
 from .init import init_linear
 from .linear import Linear
 from .numerics import as_products_read
-from .reuse import spare
+from .reuse import add
 from .slots import SlotMixer, self_attention
 from .window import WindowAttention
 
@@ -68,9 +68,8 @@ class GLMix(nn.Module):
             grid: H, W.
         """
         if self.mixer == "parallel":
-            mixed = self.global_branch(x, source, grid)
             local = self._mix_locally(x, grid)
-            return mixed.add_(local) if spare(mixed, x, self.global_branch) else mixed + local
+            return add(local, self.global_branch(x, source, grid), self.global_branch)
         if self.mixer == "global_local":
             return self._mix_locally(self.global_branch(x, source, grid), grid)
         if self.mixer == "local_global":
@@ -138,12 +137,8 @@ class Block(nn.Module):
         if self.pos_conv is not None:
             x = x + self.pos_conv(x.unflatten(1, grid)).flatten(1, 2)
         mixed = self.mixer(as_products_read(self.norm1(x)), source, grid)
-        x = self.joined(x, self.drop_path(self.ls1(mixed)), self.mixer, self.ls1)
-        return self.joined(x, self.drop_path(self.ls2(self.mlp(self.norm2(x), grid))), self.mlp, self.ls2)
-
-    def joined(self, x: Tensor, branch: Tensor, *makers: nn.Module) -> Tensor:
-        """Return the sum of a map and a branch that the modules made of it."""
-        return branch.add_(x) if spare(branch, x, *makers, self.drop_path) else x + branch
+        x = add(x, self.drop_path(self.ls1(mixed)), self.mixer, self.ls1, self.drop_path)
+        return add(x, self.drop_path(self.ls2(self.mlp(self.norm2(x), grid))), self.mlp, self.ls2, self.drop_path)
 
 
 class ConvMlp(nn.Module):
@@ -159,12 +154,11 @@ class ConvMlp(nn.Module):
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return a map of the same shape, B, H * W, C."""
         hidden = self.fc1(x)
+        makers = [self.fc1]
         if self.depthwise is not None:
             near = self.depthwise(hidden.unflatten(1, grid)).flatten(1, 2)
-            hidden = near.add_(hidden) if spare(near, hidden, self.depthwise) else hidden + near
-        if isinstance(self.act, Gelu) and spare(hidden, x, self.fc1, self.act):
-            return self.fc2(self.act(hidden, over=True))
-        return self.fc2(self.act(hidden))
+            hidden, makers = add(hidden, near, self.depthwise), [self.depthwise]
+        return self.fc2(activate(self.act, hidden, x, *makers))
 
 
 def local_conv(dim: int, kernel_size: int) -> nn.Sequential:

@@ -20,6 +20,13 @@ FEW = 64  # rows from which on the copy of the input's shape is worth it
 class Linear(nn.Linear):
     """Linear layer, whose rows may be the positions of a map."""
 
+    @classmethod
+    def like(cls, layer: nn.Linear) -> "Linear":
+        """Return one with the parameters of another linear layer."""
+        made = cls(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
+        made.weight, made.bias = layer.weight, layer.bias
+        return made
+
     def forward(self, x: Tensor) -> Tensor:
         """Return ..., out_features."""
         if not (eager_inference(x) and self.convolves(x)):

@@ -18,9 +18,20 @@ def spare(x: Tensor, source: Tensor, *makers: nn.Module) -> bool:
         and x.is_contiguous()
         and x.dtype == source.dtype
         and x.data_ptr() != source.data_ptr()
-        and not (hooks._global_forward_hooks or hooks._global_forward_pre_hooks)
-        and not any(m._forward_hooks or m._forward_pre_hooks for maker in makers for m in maker.modules())
+        and unheard(*makers)
     )
+
+
+def add(x: Tensor, branch: Tensor, *makers: nn.Module) -> Tensor:
+    """Return the sum of a tensor and a branch that the modules made of it."""
+    return branch.add_(x) if spare(branch, x, *makers) else x + branch
+
+
+def unheard(*modules: nn.Module) -> bool:
+    """Tell whether nobody listens to modules or to what is inside them."""
+    if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
+        return False
+    return not any(m._forward_hooks or m._forward_pre_hooks for module in modules for m in module.modules())
 
 
 def eager_inference(x: Tensor) -> bool:

@@ -116,7 +116,7 @@ class TestDenseNet:
         embed = DenseNetEmbed(embed_dim=4).eval()
         x = images(31, 31)  # 16 after the stem, 2 after the transitions
         with torch.no_grad():
-            assert torch.equal(embed(x), embed.proj(embed.blocks(embed.stem(x))))
+            torch.testing.assert_close(embed(x), embed.proj(embed.blocks(embed.stem(x))))
 
     def test_transition_keeps_the_size_unless_it_halves(self) -> None:
         x = torch.randn(2, 6, 5, 5)
