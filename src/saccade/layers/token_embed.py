@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from timm.models import register_notrace_function
 from torch import Tensor, nn
 
+from .stem import pool_before_bias
+
 STEM = 64  # the block widths below are the published ones and follow from it
 
 
@@ -40,7 +42,7 @@ class TokenEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a map of tokens, B, embed_dim, H, W."""
-        return self.proj(self.blocks(self.stem(x)))
+        return self.proj(self.blocks(pool_before_bias(self.stem, x) if x.is_cuda else self.stem(x)))
 
 
 def halvings(stride: int) -> list[bool]:
