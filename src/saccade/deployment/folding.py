@@ -63,7 +63,7 @@ def bias_folds(model: nn.Module, args: tuple[Any, ...]) -> list[Change]:
     """
     convolutions = {m: LAYERS[type(m)] for m in model.modules() if type(m) in CONVOLUTIONS and not hooked(m)}
     convolutions = {m: axis for m, axis in convolutions.items() if m.bias is not None}
-    linear = {m: -1 for m in model.modules() if type(m) is nn.Linear and not hooked(m)}
+    linear = {m: -1 for m in model.modules() if type(m) in (nn.Linear, Linear) and not hooked(m)}
     if not convolutions or not linear:
         return []
     flow = Flow(convolutions, linear)

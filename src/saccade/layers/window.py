@@ -52,10 +52,7 @@ class WindowAttention(nn.Module):
         B = x.shape[0]
         whole = isinstance(H, int) and isinstance(W, int) and H % side == 0 and W % side == 0
         # The cut into windows follows the projection: its copy serves as queries, keys and values at once.
-        if grid is None:
-            x = self.qkv(extend(x, side))
-        else:
-            x = extend(self.qkv(x).unflatten(1, grid), side)
+        x = self.qkv(extend(x, side)) if grid is None else extend(self.qkv(x).unflatten(1, grid), side)
         qkv = tile(x, side).unflatten(5, (3, heads, -1))
         rows, columns = qkv.shape[1:3]
         qkv = qkv.permute(5, 0, 1, 2, 6, 3, 4, 7).flatten(5, 6)  # 3, B, rows, columns, heads, N, d
