@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import torch
 from timm.layers import BatchNormAct2d, Conv2dSame, LayerScale
@@ -33,6 +33,7 @@ LAYERS: dict[type[nn.Module], int] = {
     PatchConv: -3,
     DepthwiseConv: -1,
 }
+CONVOLUTIONS = (nn.Conv2d, DepthwiseConv)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, BatchNormAct2d)
 LAYER_SCALES = (LayerScale, vision_transformer.LayerScale)  # one class or two, by timm's version
 
@@ -53,6 +54,40 @@ def folds(model: nn.Module, args: tuple[Any, ...], *, backward: bool) -> list[Ch
         return []
     pairs = flow.pairs() if backward else [(layer, norm) for norm, layer in flow.pairs()]
     return [_fold(model, layer, norm, affine[norm], backward=backward) for layer, norm in pairs]
+
+
+def bias_folds(model: nn.Module, args: tuple[Any, ...]) -> list[Change]:
+    """Find the convolutions whose bias can be added by the linear layer that alone reads their output.
+
+    A compiler for a GPU adds a convolution's bias in a pass of its own.
+    """
+    convolutions = {m: LAYERS[type(m)] for m in model.modules() if type(m) in CONVOLUTIONS and not hooked(m)}
+    convolutions = {m: axis for m, axis in convolutions.items() if m.bias is not None}
+    linear = {m: -1 for m in model.modules() if type(m) in (nn.Linear, Linear) and not hooked(m)}
+    if not convolutions or not linear:
+        return []
+    flow = Flow(convolutions, linear)
+    try:
+        flow.follow(model, args)
+    except Exception:  # as above
+        return []
+    return [_move_bias(conv, layer) for conv, layer in flow.pairs()]
+
+
+def _move_bias(conv: Any, layer: Any) -> Change:
+    def change() -> Undo:
+        was = conv.bias, layer.bias
+        shift = wide(conv.bias)
+        _, bias = _scale_inputs(layer, _Affine(torch.ones_like(shift), shift, -1))
+        conv.bias = None
+        layer.bias = nn.Parameter(cast(Tensor, bias).to(layer.weight), requires_grad=False)
+
+        def undo() -> None:
+            conv.bias, layer.bias = was
+
+        return undo
+
+    return change
 
 
 def _reads_plainly(layer: nn.Module) -> bool:

@@ -11,7 +11,7 @@ from timm.layers import DropBlock2d, DropPath, to_2tuple
 from torch import Tensor, nn
 
 from ..layers.linear import Linear
-from .folding import Change, Undo, folds, hooked, replacement, run, tensors_of, wide
+from .folding import Change, Undo, bias_folds, folds, hooked, replacement, run, tensors_of, wide
 from .graph import shortened
 
 HALF = (torch.float16, torch.bfloat16)
@@ -55,6 +55,8 @@ def optimize(
     _settle(_without_drops(fast), same)
     _settle(folds(fast, args, backward=True), same)
     _settle(folds(fast, args, backward=False), same)
+    if any(tensor.is_cuda for tensor in args if isinstance(tensor, Tensor)):
+        _settle(bias_folds(fast, args), same)
     _settle(_layouts(fast), same)
     _require(_difference(_answer(fast, args), expected), tolerance, "the optimized copy's answer")
     if precision in HALF:

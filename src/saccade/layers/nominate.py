@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..ranges import require_choice
 from .dct import DCTAttention
-from .numerics import upcast
+from .numerics import as_products_read, upcast
 from .tap import Tap
 from .window import WindowAttention
 
@@ -62,8 +62,11 @@ class Synergy(nn.Module):
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Mix tokens, B, prefix + H * W, C."""
-        prefix, words = x[:, : self.prefix], x[:, self.prefix :].unflatten(1, grid)  # words: B, H, W, C
-        features = [candidate(words) for candidate in (self.cnn, self.window) if candidate is not None]
+        prefix, tokens = x[:, : self.prefix], as_products_read(x[:, self.prefix :])
+        words = tokens.unflatten(1, grid)  # B, H, W, C
+        features = [] if self.cnn is None else [self.cnn(words)]
+        if self.window is not None:
+            features.append(self.window(tokens, grid))  # B, H * W, C: see the note on layouts in `glmix`
         if self.dct is not None:
             cells = self.dct.compress(words)
             cells = self.dct.attn(torch.cat([prefix, cells], dim=1) if self.prefix else cells)
@@ -103,10 +106,13 @@ class Nominator(nn.Module):
 
     def forward(self, candidates: Sequence[Tensor]) -> Tensor:
         """Nominate between maps, each B, H, W, C, and return a map of that shape."""
-        scores = self.scores(self.fc(reduce(torch.add, candidates)))
-        shares = self.nomination(self.share(scores)).to(candidates[0].dtype)
-        first, *others = zip(candidates, shares.unsqueeze(-2).unbind(-1), strict=True)
-        return reduce(lambda mixed, other: torch.addcmul(mixed, *other), others, first[0] * first[1])
+        grid = candidates[0].shape[1:3]
+        tokens = [candidate.flatten(1, 2) for candidate in candidates]
+        scores = self.scores(self.fc(reduce(torch.add, tokens)).unflatten(1, grid))
+        shares = self.nomination(self.share(scores)).to(tokens[0].dtype).flatten(1, 2)
+        first, *others = zip(tokens, shares.unsqueeze(-2).unbind(-1), strict=True)
+        mixed = reduce(lambda mixed, other: torch.addcmul(mixed, *other), others, first[0] * first[1])
+        return mixed.unflatten(1, grid)
 
     def share(self, scores: Tensor) -> Tensor:
         """Return how much of each feature every place gets, from its scores."""

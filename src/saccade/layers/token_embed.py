@@ -12,6 +12,7 @@ from .dense_stage import as_map, by_piece, in_parts, pooled_pieces, rows
 from .dense_training import Pieces, Stem
 from .product import own_backward_serves
 from .reuse import eager_inference, unheard
+from .stem import pool_before_bias
 
 STEM = 64  # the block widths below are the published ones and follow from it
 
@@ -45,7 +46,7 @@ class TokenEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a map of tokens, B, embed_dim, H, W."""
-        return self.proj(self.blocks(self.stem(x)))
+        return self.proj(self.blocks(pool_before_bias(self.stem, x) if x.is_cuda else self.stem(x)))
 
 
 def halvings(stride: int) -> list[bool]:

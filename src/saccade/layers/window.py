@@ -37,20 +37,23 @@ class WindowAttention(nn.Module):
         self.relative_position_bias_table = nn.Parameter(torch.empty((2 * window_size - 1) ** 2, num_heads))
         nn.init.trunc_normal_(self.relative_position_bias_table, std=0.02)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         """Mix each window of a map.
 
         Args:
-            x: map, B, H, W, C.
+            x: map, B, H, W, C, or B, H * W, C with its grid.
+            grid: H, W.
 
         Returns:
             Map, B, H, W, C.
         """
         side, heads = self.window_size, self.num_heads
-        B, H, W, _ = x.shape
+        H, W = x.shape[1:3] if grid is None else grid
+        B = x.shape[0]
         whole = isinstance(H, int) and isinstance(W, int) and H % side == 0 and W % side == 0
         # The cut into windows follows the projection: its copy serves as queries, keys and values at once.
-        qkv = tile(self.qkv(extend(x, side)), side).unflatten(5, (3, heads, -1))
+        x = self.qkv(extend(x, side)) if grid is None else extend(self.qkv(x).unflatten(1, grid), side)
+        qkv = tile(x, side).unflatten(5, (3, heads, -1))
         rows, columns = qkv.shape[1:3]
         qkv = qkv.permute(5, 0, 1, 2, 6, 3, 4, 7).flatten(5, 6)  # 3, B, rows, columns, heads, N, d
         bias = self.relative_position_bias().to(qkv.dtype)  # heads, N, N

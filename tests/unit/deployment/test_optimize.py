@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import saccade
+from saccade.deployment.folding import bias_folds
 from saccade.deployment.optimize import optimize
 
 IMAGES = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(5))
@@ -382,3 +383,23 @@ class Elsewhere:
 
     def is_floating_point(self):
         return True
+
+
+def test_a_bias_goes_to_the_linear_layer_that_alone_reads_the_convolution():
+    torch.manual_seed(0)
+    model = timm.create_model("glnet_nano", depths=(1, 1, 1), num_classes=5).eval()
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        want = model(x)
+        undos = [change() for change in bias_folds(model, (x,))]
+        got = model(x)
+    without = [name for name, module in model.named_modules() if isinstance(module, nn.Conv2d) and module.bias is None]
+    # not those of the position encoding and of the feed-forward part, which are added to what they convolve
+    assert without == [
+        "stages.0.blocks.0.mixer.local_branch.depthwise",
+        "stages.1.blocks.0.mixer.local_branch.depthwise",
+    ]
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    for undo in reversed(undos):
+        undo()
+    assert all(m.bias is not None for m in model.modules() if isinstance(m, nn.Conv2d))

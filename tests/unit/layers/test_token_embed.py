@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from saccade.layers.stem import pool_before_bias
 from saccade.layers.token_embed import (
     TOKEN_EMBEDS,
     DenseBlock,
@@ -165,3 +166,23 @@ def test_refuses_other_strides(kind: str) -> None:
 def test_linear_refuses_no_stride() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         LinearEmbed(stride=0)
+
+
+@pytest.mark.parametrize("kind", ["densenet", "nonlocal"])
+def test_a_bias_after_pooling_is_the_same_as_before_with_its_gradient(kind):
+    torch.manual_seed(0)
+    stem = TOKEN_EMBEDS[kind](embed_dim=32).stem.double()
+    x = torch.randn(2, 3, 21, 34, dtype=torch.float64)
+    want, got = stem(x), pool_before_bias(stem, x)
+    torch.testing.assert_close(got, want)
+    weight = torch.randn_like(want)
+    gradients = [torch.autograd.grad((out * weight).sum(), list(stem.parameters())) for out in (got, want)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_stem_that_somebody_listens_to_runs_as_it_is():
+    stem = TOKEN_EMBEDS["densenet"](embed_dim=32).stem
+    heard = []
+    stem[0].register_forward_hook(lambda *_: heard.append(1))
+    pool_before_bias(stem, torch.randn(1, 3, 16, 16))
+    assert heard == [1]
