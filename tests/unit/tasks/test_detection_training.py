@@ -1,5 +1,7 @@
 """Detectors in training: any backbone, plug-ins, schedules, and what a crop leaves of objects."""
 
+import json
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from saccade.config import ConfigError, LossConfig, ModelConfig, ScheduleConfig,
 from saccade.data.spec import InputSpec
 from saccade.tasks import Detect
 from saccade.tasks.detection import keep_triton
+from saccade.tasks.detection.anchors import halvings_for
 from saccade.tasks.detection.detector import waits_for_device
 from saccade.tasks.opening import choose_task, open_samples
 from saccade.training.optim import rate_at
@@ -232,3 +235,27 @@ def test_a_cpu_keeps_as_many_rows_of_objects_as_a_batch_has():
     assert found.masks.shape == (2, 1, 64, 64)
     none = make_batch() | {"labels": torch.full((2, 3), -1)}
     assert task.objects(none).labels.tolist() == [[-1], [-1]]
+
+
+def test_anchors_begin_near_the_smallest_objects():
+    assert [halvings_for(side) for side in (None, 40.0, 22.0, 14.0, 10.0, 1.0)] == [0, 0, 0, 1, 2, 3]
+    spec = make_spec()
+    spec.extra["halvings"] = 1
+    assert make_task("resnet10t", HEAD, spec=spec).model.head.rpn.grid.sizes == (4.0,)
+    assert make_task("resnet10t", HEADS[0], spec=spec).model.head.grid.sizes[0] == 2.0
+    assert make_task("resnet10t", HEADS[1], spec=spec).model.head.grid.sizes == (8.0,)  # it chooses by statistics
+
+
+@pytest.mark.parametrize(("head", "times"), [("mask_rcnn", 1), ("mask_rcnn:anchor=8", 0), ("atss", 0)])
+def test_anchors_are_fitted_to_the_objects_of_a_set_unless_they_are_given(tmp_path, head, times):
+    data = make_objects(tmp_path, side=160, train=2, val=1)
+    for file in data.glob("*.json"):
+        told = json.loads(file.read_text())
+        for one in told["annotations"]:
+            one["bbox"][2:] = [14, 14]
+        file.write_text(json.dumps(told))
+    config = configure(None, {"task": "detect", "data.path": str(data), "model.head": head, "data.img_size": 160})
+    choice, opened = open_samples(config.task, config.data)
+    spec = resolve(config, choice, opened, torch.device("cpu"))[1]
+    assert spec.extra.get("halvings", 0) == times
+    assert any("anchors begin at 16 pixels" in note for note in spec.notes) == bool(times)

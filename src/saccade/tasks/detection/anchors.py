@@ -1,9 +1,16 @@
 """Anchors: the boxes that a detector's cells start from."""
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+
+FINEST = (
+    32.0  # side of the smallest anchor of heads that match by overlap, in pixels, of maps as fine as theirs mostly are
+)
+NEAR = 1.5  # sides of an object: a square anchor of these still overlaps it by nearly a half
+MOST_HALVINGS = 3
 
 
 class Anchors(nn.Module):
@@ -18,6 +25,10 @@ class Anchors(nn.Module):
         super().__init__()
         self.sizes, self.ratios = tuple(sizes), tuple(ratios)
         self.kept: dict[tuple[object, ...], list[Tensor]] = {}
+
+    def halve(self, times: int) -> None:
+        """Make all anchors smaller, for objects that are."""
+        self.sizes = tuple(size / 2**times for size in self.sizes)
 
     def forward(
         self, shapes: Sequence[tuple[int, int]], size: tuple[int, int], device: torch.device | str
@@ -40,6 +51,13 @@ class Anchors(nn.Module):
             cell = cell_anchors([stride[0] * one for one in self.sizes], self.ratios)
             found.append(grid_anchors(shape, stride, cell.to(device)))
         return found
+
+
+def halvings_for(side: float | None) -> int:
+    """Return how often anchors are halved so that the smallest come near small objects of a side in pixels."""
+    if not side:
+        return 0
+    return min(max(math.ceil(math.log2(FINEST / (NEAR * side))), 0), MOST_HALVINGS)
 
 
 def cell_anchors(sizes: Sequence[float], ratios: Sequence[float]) -> Tensor:

@@ -113,6 +113,24 @@ class BoxTargets(Targets):
             except ValueError as error:
                 yield BadSample(name, f"object {place + 1}: {error}", "box")
 
+    def small_side(self, img_size: int) -> float | None:
+        """Return the side of small objects, a twentieth is smaller, in pixels of images fitted into a square.
+
+        Args:
+            img_size: side of the square.
+
+        Returns:
+            None where lists tell no image's size.
+        """
+        if not len(self.sizes):
+            return None
+        sizes = np.repeat(self.sizes, np.diff(self.starts), axis=0)
+        known = (sizes > 0).all(1) & ~self.crowd
+        if not known.any():
+            return None
+        sides = np.sqrt((self.boxes[:, 2:] - self.boxes[:, :2]).clip(0).prod(1))
+        return float(np.percentile((sides * img_size / sizes.max(1).clip(1))[known], 5))
+
     def beyond(self) -> np.ndarray:
         """Return which objects reach beyond their images, K bool, as far as lists tell these images' sizes."""
         if not len(self.sizes):

@@ -153,6 +153,10 @@ class RetinaNet(DenseDetector):
 
     octave, ratios = 3, RATIOS
 
+    def halve_anchors(self, times: int) -> None:
+        """Begin with smaller anchors."""
+        self.grid.halve(times)
+
     def loss(
         self,
         raw: dict[str, Tensor],

@@ -47,6 +47,9 @@ class Head(nn.Module):
         """Cells a side of the masks in answers; 0 without masks."""
         return 0
 
+    def halve_anchors(self, times: int) -> None:
+        """Begin with smaller anchors, where objects are matched by how much these overlap them."""
+
     def losses(
         self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor
     ) -> dict[str, Tensor]:

@@ -143,6 +143,10 @@ class MaskRCNN(Head):
         # One look codes boxes as Mask R-CNN does, several as Cascade R-CNN, whose loss is squared up to 1.
         self.beta = 1 / 9 if one else 1.0
 
+    def halve_anchors(self, times: int) -> None:
+        """Propose from smaller anchors."""
+        self.rpn.grid.halve(times)
+
     def look(self, maps: Sequence[Tensor], size: tuple[int, int]) -> tuple[list[Tensor], Packed]:
         """Return the pyramid's maps, and those that boxes are looked at on."""
         levels = self.fpn(maps)

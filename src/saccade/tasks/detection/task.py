@@ -22,6 +22,7 @@ from ..segmentation.augment import CropAugment
 from ..segmentation.drawing import palette
 from ..segmentation.pyramid import any_size_options
 from ..task import register_task
+from .anchors import FINEST, halvings_for
 from .apart import answers_apart
 from .boxes import areas, clip
 from .data import BoxTargets, ObjectEncoder
@@ -111,6 +112,8 @@ class Detect(HostingTask):
         spec.extra["fit"], spec.shorter = True, None
         targets = None if isinstance(data.train, Stream) else data.train.targets
         spec.extra["masks"] = isinstance(targets, BoxTargets) and targets.regions is not None
+        side = targets.small_side(spec.img_size) if isinstance(targets, BoxTargets) else None
+        _fit_anchors(spec, side, model.head or DEFAULT_HEAD)
         spec.extra |= {"scale": list(options.scale), "least": options.least, "kept": options.kept}
         spec.extra |= {} if options.overlap is None else {"overlap": options.overlap}
         super().complete_spec(spec, data, options, model)
@@ -119,7 +122,7 @@ class Detect(HostingTask):
     def check_spec(cls, spec: InputSpec) -> None:
         """Refuse numbers by which no answers stand, and a model that cannot be built."""
         super().check_spec(spec)
-        for name, low, high in (("overlap", 0.0, 1.0), ("least", 0.0, 1.0), ("kept", 1, 10_000)):
+        for name, low, high in (("overlap", 0.0, 1.0), ("least", 0.0, 1.0), ("kept", 1, 10_000), ("halvings", 0, 10)):
             value = spec.extra.get(name)
             if value is not None and not (type(value) in (int, float) and low <= value <= high):
                 raise ValueError(f"extra.{name} is a number from {low:g} to {high:g}")
@@ -163,6 +166,7 @@ class Detect(HostingTask):
         spec.extra.setdefault("overlap", made.head.overlap)
         made.head.kept = max(made.head.kept, int(spec.extra.get("kept", 0)))
         spec.extra["masks"] = made.head.mask_side > 0
+        made.head.halve_anchors(int(spec.extra.get("halvings", 0)))
         return made
 
     def draw(
@@ -345,3 +349,14 @@ def standing(spec: InputSpec) -> dict[str, Any]:
         "least": float(extra.get("least", 0.05)),
         "kept": int(extra.get("kept", 100)),
     }
+
+
+def _fit_anchors(spec: InputSpec, side: float | None, head: str) -> None:
+    """Keep how often anchors are halved for small objects of a side in pixels, unless the head says what they are."""
+    times = halvings_for(side)
+    if times and "anchor=" not in head and head.split(":")[0] in ("retinanet", "mask_rcnn", "cascade"):
+        spec.extra["halvings"] = times
+        spec.notes.append(
+            f"small objects have a side of about {side:.0f} pixels: anchors begin at {FINEST / 2**times:.0f} pixels "
+            f"instead of {FINEST:.0f}; --set model.head=NAME:anchor=... sets your own"
+        )
