@@ -2,7 +2,7 @@
 
     python benchmarks/screenshots.py PETS make WORK               # short runs of every task, in this order
     python benchmarks/screenshots.py PETS shoot WORK SHOTS        # NAME-WIDTH-SCHEME.png; tells what overflows
-    python benchmarks/screenshots.py PETS sheet SHOTS sheet.jpg --width 400 [--before OTHER_SHOTS]
+    python benchmarks/screenshots.py PETS sheet SHOTS sheet.webp --width 400 [--before OTHER_SHOTS]
 
 PETS is a folder with images, masks, labels.csv and COCO lists, as benchmarks/segmentation.py has it. For pages as they
 were, put another checkout's src first in PYTHONPATH. A command that fails, or did not exist then, is told; its page is
@@ -254,9 +254,9 @@ def sheet(shots: Path, out: Path, *, width: int, before: Path | None) -> None:
     """Paste the tops of all pages of one width on one sheet; light above dark, and before beside after."""
     names = sorted({file.name.removesuffix(f"-{width}-light.png") for file in shots.glob(f"*-{width}-light.png")})
     folders = [*([before] if before else []), shots]
-    wide, tall, columns = 150 if width == 400 else 240, 330, 8 // len(folders) if width == 400 else 6 // len(folders)
-    columns = max(columns, 1) * len(folders)
-    per_row = columns // len(folders)
+    wide, tall, per_row = (300, 620, 6) if width == 400 else (440, 560, 4)
+    per_row = max(per_row // len(folders), 1)
+    columns = per_row * len(folders)
     rows = -(-len(names) // per_row)
     made = Image.new("RGB", (columns * (wide + 8), rows * (tall + 22)), "white")
     draw = ImageDraw.Draw(made)
@@ -273,7 +273,7 @@ def sheet(shots: Path, out: Path, *, width: int, before: Path | None) -> None:
                     shown = ImageOps.contain(shown, (wide, tall))
                     part = shown.crop((wide * half // 2, 0, wide * (half + 1) // 2, shown.height))
                     made.paste(part, (x + wide * half // 2, y + 18))
-    made.save(out, quality=70)
+    made.save(out, quality=45)
 
 
 def main() -> None:

@@ -134,9 +134,7 @@ def _fetch(name: str, cfg: Any, instead: str | None = None) -> Path:
     if isinstance(kept, str):
         return Path(kept)
     try:
-        if not urllib.request.getproxies():  # the hub's own client tries for most of a minute
-            host = urlsplit(constants.ENDPOINT)
-            socket.create_connection((host.hostname or "", host.port or 443), timeout=WAIT).close()
+        _reach(constants.ENDPOINT)  # the hub's own client tries for most of a minute
         return Path(hf_hub_download(cfg.hf_hub_id, file))
     except (OSError, HfHubHTTPError, ValueError) as error:
         detail = " ".join(str(error).split())[:200]
@@ -144,6 +142,14 @@ def _fetch(name: str, cfg: Any, instead: str | None = None) -> Path:
             f"timm's weights of {name} are not on this machine and could not be fetched ({type(error).__name__}: "
             f"{detail}). Go online once, so that they are kept, or {instead}"
         ) from None
+
+
+def _reach(address: str) -> None:
+    """Connect to a server once, or to the proxy that leads there."""
+    proxies = urllib.request.getproxies()
+    first = urlsplit(proxies.get(urlsplit(address).scheme) or proxies.get("all") or address)
+    port = first.port or {"https": 443, "http": 80}.get(first.scheme, 1080)
+    socket.create_connection((first.hostname or "", port), timeout=WAIT).close()
 
 
 def _plain(name: str) -> str:

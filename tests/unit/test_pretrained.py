@@ -107,6 +107,20 @@ def test_without_a_network_the_way_out_is_told_soon(monkeypatch):
     assert time.monotonic() - began < 20
 
 
+def test_a_proxy_that_does_not_answer_is_told_as_soon(monkeypatch):
+    seen = []
+
+    def refuse(address, **_):
+        seen.append(address)
+        raise OSError("no route")
+
+    monkeypatch.setattr(pretrained.urllib.request, "getproxies", lambda: {"https": "http://proxy.example:3128"})
+    monkeypatch.setattr(pretrained.socket, "create_connection", refuse)
+    with pytest.raises(CheckpointError, match=r"no route\). Go online once"):
+        open_timm("dm_nfnet_f6")
+    assert seen == [("proxy.example", 3128)]
+
+
 class Evil:
     def __reduce__(self):
         return (open, ("/tmp/never_written", "w"))

@@ -41,7 +41,7 @@ def tuning(tuned: TunedArms | None) -> list[Block]:
             charts.append(
                 line_chart(
                     lines,
-                    title=f"{tuned.metric.words.capitalize()} against {axis.words}, {trained}",
+                    title=f"{tuned.metric.title} against {axis.words}, {trained}",
                     x_label=axis_label(axis),
                     y_label=tuned.metric.words,
                     percent=tuned.metric.share,

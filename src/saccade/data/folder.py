@@ -75,6 +75,8 @@ def _list(root: Path, folder: Path) -> tuple[FileSource, tuple[str, ...]]:
         paths = sorted(file[start:].replace(os.sep, "/") for file in found[name])
         names += paths
         labels += [label] * len(paths)
+    if others.denied and len(classes) < 2:
+        raise PermissionError(f"{folder}: {others.notes(folder)[-1]}")
     if not names:
         raise ValueError(_nothing(folder, classes_seen=empty))
     notes = [f"class folders without images, left out: {abbreviate(empty)} in {folder.name}"] if empty else []

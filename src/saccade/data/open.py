@@ -233,9 +233,10 @@ def _not_found(spec: str, parts: list[Path]) -> str:
     if known:
         return f"{spec!r} is a known set, but nothing is downloaded here; give {known}"
     missing = [str(part) for part in parts if not part.exists()]
+    here = "" if all(Path(part).is_absolute() for part in missing) else f" in {Path.cwd()}"
     return (
-        f"there is no {abbreviate(missing)}; give a folder of class folders, a .csv, .parquet, .npz or .tar file, "
-        "hf:NAME for a Hugging Face set, or nothing for the embedded set"
+        f"there is no {abbreviate(missing)}{here}; give a folder of class folders, a .csv, .parquet, .npz or .tar "
+        "file, hf:NAME for a Hugging Face set, or nothing for the embedded set"
     )
 
 

@@ -19,7 +19,7 @@ NAME = 60  # characters of a run's or a class' name
 
 def title(spec: MetricSpec) -> str:
     """Return a number's name for a reader."""
-    return spec.words[:1].upper() + spec.words[1:]
+    return spec.title
 
 
 def cell(found: Estimate | None, spec: MetricSpec) -> Html:

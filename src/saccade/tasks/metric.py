@@ -44,6 +44,11 @@ class MetricSpec:
         """Name of the column it is made of."""
         return self.source or self.name
 
+    @property
+    def title(self) -> str:
+        """Its words at the beginning of a line; capitals inside stay."""
+        return self.words[:1].upper() + self.words[1:]
+
     def combine(self, columns: Mapping[str, Any]) -> float:
         """Return the number of all samples."""
         records = np.asarray(columns[self.column])

@@ -113,7 +113,7 @@ class Page:
         for spec in shown.metrics:
             value, remark = shown.value(spec.name), cls.remark(shown, spec)
             if value is not None and remark is not None:
-                found.append((spec.words.capitalize(), spec.show(value), remark))
+                found.append((spec.title, spec.show(value), remark))
         return found
 
     @classmethod

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from ..files import write_text
 from ..runs import Run, RunError
@@ -47,30 +48,44 @@ def held_alone(run: Run, world: World) -> Iterator[None]:
     The lock is the leading process's own: one that was killed leaves none behind, and readers that outlive it for a
     moment do not hold it either.
     """
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield
-        return
     run.states.mkdir(parents=True, exist_ok=True)
     with open(run.states / ".lock", "a+", encoding="utf-8") as file:
-        refusal = None
-        if world.is_main:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                file.truncate(0)
-                file.write(f"{os.getpid()}")
-                file.flush()
-            except (BlockingIOError, PermissionError):
-                file.seek(0)
-                refusal = f"{run.path} is being trained by another process ({file.read() or 'unknown'}); wait for it, "
-                refusal += "or stop it by Ctrl-C and resume with --resume"
-            except OSError:  # a disk without locks: go on unguarded
-                pass
+        refusal = _take(file, run) if world.is_main else None
         refusal = world.gather(refusal)[0]
         if refusal is not None:
             raise RunError(refusal)
         yield
+
+
+def require_free(run: Run) -> None:
+    """Refuse to touch a run that another process trains."""
+    lock = run.states / ".lock"
+    if not lock.exists():
+        return
+    with open(lock, "r+", encoding="utf-8") as file:
+        refusal = _take(file, run)
+        if refusal is not None:
+            raise RunError(refusal)
+
+
+def _take(file: TextIO, run: Run) -> str | None:
+    """Take the lock of a run until its file is closed; return why not where another process has it."""
+    try:
+        import fcntl
+
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.truncate(0)
+        file.write(f"{os.getpid()}")
+        file.flush()
+    except (BlockingIOError, PermissionError):
+        file.seek(0)
+        return (
+            f"{run.path} is being trained by another process ({file.read() or 'unknown'}); wait for it, or stop it by "
+            "Ctrl-C and resume with --resume"
+        )
+    except (ImportError, OSError):  # not on Windows, nor on a disk without locks: go on unguarded
+        pass
+    return None
 
 
 def begun_before(out: str | Path | None) -> Path | None:

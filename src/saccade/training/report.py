@@ -191,7 +191,7 @@ def _curves(config: TrainConfig, shown: Shown) -> Section:
         names = {"training": f"train_{spec.name}", "validation": f"val_{spec.name}"}
         if spec.name != "loss" and any(points(name) for name in names.values()):
             unit = f"{spec.words}{f', {spec.unit}' if spec.unit else ''}"
-            charts.append(chart(spec.words[:1].upper() + spec.words[1:], unit, names, percent=spec.share))
+            charts.append(chart(spec.title, unit, names, percent=spec.share))
     last = [
         chart("Learning rate", "at the end of the epoch", {"learning rate": "lr"}, zero=True),
         chart("Speed", "samples a second, in training", {"speed": "images_per_second"}, zero=True),
@@ -243,7 +243,7 @@ def _settings(run: Run, config: TrainConfig) -> Section:
     text = run.settings.read_text(encoding="utf-8")
     whole = text if len(text) <= SETTINGS else text[:SETTINGS] + "\n…"
     parts = [
-        table(["Setting", "This run", name.capitalize()], rows, caption=f"What differs from the {name}")
+        table(["Setting", "This run", f"{name[:1].upper()}{name[1:]}"], rows, caption=f"What differs from the {name}")
         if rows
         else paragraph(f"All settings are those of the {name}."),
         fold("All settings (config.yaml)", tag("pre", tag("code", whole))),

@@ -29,7 +29,7 @@ from ..wording import count_of
 from .console import Console
 from .engine import torch_settings
 from .fitting import find_rate
-from .lifecycle import begun_before, held_alone, mark
+from .lifecycle import begun_before, held_alone, mark, require_free
 from .loop import Loop, TrainingError
 from .machine import Fitting, decides_how_long
 from .parallel import World, join_world, local_device
@@ -272,6 +272,8 @@ def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overw
     if world.is_main:
         try:
             name = f"{Path(config.model.name).name}-{config.recipe or 'own'}-seed{config.seed}"
+            if out is not None and overwrite:
+                require_free(Run(Path(out).expanduser()))
             path = Run.create(out or free_name(Path("runs"), name), config, overwrite=overwrite).path
             mark(Run(path))
         except (RunError, OSError) as refusal:

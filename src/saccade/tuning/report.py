@@ -40,7 +40,7 @@ def render_report(
     rounds = ", ".join(f"{rung.count} for {count_of(rung.epochs, 'epoch')}" for rung in rungs)
     lead = [
         Text(
-            f"{metric.words.capitalize()} {metric.show(found.score)} after {count_of(best.epochs, 'epoch')} on samples "
+            f"{metric.title} {metric.show(found.score)} after {count_of(best.epochs, 'epoch')} on samples "
             f"held out of the training set.{own}",
             "lead",
         ),
@@ -104,7 +104,7 @@ def _against(axes: Sequence[Axis], attempts: Sequence[Attempt], metric: MetricSp
             charts.append(
                 line_chart(
                     lines,
-                    title=f"{metric.words.capitalize()} against {axis.words}",
+                    title=f"{metric.title} against {axis.words}",
                     x_label=axis_label(axis),
                     y_label=metric.words,
                     percent=metric.share,
@@ -148,7 +148,7 @@ def _learning(attempts: Sequence[Attempt], metric: MetricSpec) -> Html:
         ]
         for one in furthest
     }
-    title = f"{metric.words.capitalize()} of the trials that went furthest"
+    title = f"{metric.title} of the trials that went furthest"
     return line_chart(lines, title=title, x_label="epoch", y_label=metric.words, percent=metric.share)
 
 

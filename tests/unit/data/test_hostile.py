@@ -275,6 +275,9 @@ def test_a_folder_that_may_not_be_listed_is_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", deny)
     assert any("cannot be read, left out: " in note and "cat/more" in note for note in open_data(str(tmp_path)).notes)
+    monkeypatch.setattr(os, "scandir", lambda path: deny(path, "dog"))
+    with pytest.raises(PermissionError, match=r"cannot be read, left out: 'dog'"):
+        open_folder(tmp_path)
     monkeypatch.setattr(os, "scandir", lambda path: deny(path, tmp_path.name))
     with pytest.raises(PermissionError, match="may not be read: permission is denied; let the user"):
         open_folder(tmp_path)

@@ -143,7 +143,7 @@ def test_another_folder_for_a_run_that_goes_on_is_refused(stopped, tmp_path):
         train(resume=stopped, out=tmp_path / "other", quiet=True)
 
 
-def test_a_run_that_another_process_trains_is_refused(stopped):
+def test_a_run_that_another_process_trains_is_refused(stopped, data):
     hold = (
         "import sys; from pathlib import Path; from saccade.runs import Run\n"
         "from saccade.training.lifecycle import held_alone; from saccade.training.parallel import Alone\n"
@@ -154,6 +154,8 @@ def test_a_run_that_another_process_trains_is_refused(stopped):
         assert other.stdout.readline() == b"held\n"
         with pytest.raises(RunError, match=f"is being trained by another process \\({other.pid}\\)"):
             train(resume=stopped, quiet=True)
+        with pytest.raises(RunError, match=f"is being trained by another process \\({other.pid}\\)"):
+            train(str(data), out=stopped, overwrite=True, settings=settings(), quiet=True)
         other.kill()
     train(resume=stopped, quiet=True)
     assert_same_end(stopped, stopped.with_name("run"))

@@ -44,7 +44,7 @@ class DetectionPage(Page):
             if spec.column in shown.scores and (not found or len(shown.scores[spec.column]) < LARGE):
                 low, high = spread(_statistic(spec), shown.scores[spec.column])
                 remark = f"95% interval {spec.show(low)} to {spec.show(high)}" if np.isfinite(low) else ""
-            found.append((spec.words.capitalize(), spec.show(value), remark))
+            found.append((spec.title, spec.show(value), remark))
         return found
 
     @classmethod
