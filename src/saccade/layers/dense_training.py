@@ -112,7 +112,7 @@ def back(
 
 def masked(grad: Tensor, values: Tensor) -> Tensor:
     """Return the gradient behind a ReLU of the values."""
-    return torch.ops.aten.threshold_backward(grad, values, 0)  # type: ignore[no-any-return]
+    return torch.ops.aten.threshold_backward(grad, values, 0)
 
 
 def kernel_gradient(inner: Tensor, grad: Tensor) -> Tensor:
@@ -158,9 +158,9 @@ class Stem(torch.autograd.Function):
 
 def before_pooling(grad: Tensor, made: Tensor) -> Tensor:
     """Return the gradient towards a map that was pooled to half its side."""
-    index = F.max_pool2d_with_indices(made, 3, 2, 1)[1]
+    index = F.max_pool2d_with_indices(made, (3, 3), (2, 2), (1, 1))[1]
     back = torch.ops.aten.max_pool2d_with_indices_backward
-    return back(grad, made, [3, 3], [2, 2], [1, 1], [1, 1], False, index)  # type: ignore[no-any-return]
+    return back(grad, made, [3, 3], [2, 2], [1, 1], [1, 1], False, index)
 
 
 class Moments:

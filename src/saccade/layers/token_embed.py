@@ -100,7 +100,9 @@ class DenseNetEmbed(TokenEmbed):
     def takes_parts(self, x: Tensor) -> bool:
         """Tell whether a few images at a time go a quicker way: on the CPU in full precision, with nobody listening."""
         return (
-            x.device.type == "cpu"
+            isinstance(x, Tensor)  # a tracer's stand-in is not
+            and not torch.jit.is_tracing()
+            and x.device.type == "cpu"
             and x.dtype == self.weight.dtype
             and x.dtype in (torch.float32, torch.float64)
             and (eager_inference(x) or own_backward_serves(x, self.weight))

@@ -9,6 +9,8 @@ from torch import nn
 from saccade.layers.glmix import Block, GLMix, MapAttention
 from saccade.layers.reuse import spare
 
+GRID = (6, 6)
+
 
 def block(mixer: str = "parallel") -> nn.Module:
     inner = MapAttention(32, num_heads=2) if mixer == "attention" else GLMix(32, num_heads=2, mixer=mixer, num_slots=4)
@@ -17,17 +19,17 @@ def block(mixer: str = "parallel") -> nn.Module:
 
 @pytest.mark.parametrize("mixer", ["parallel", "local_global", "global", "local", "attention"])
 def test_inference_equals_the_forward_pass_of_training(mixer):
-    model, x = block(mixer), torch.randn(2, 6, 6, 32)
+    model, x = block(mixer), torch.randn(2, 36, 32)
     given = x.clone()
-    want = model(x).detach()
+    want = model(x, GRID).detach()
     with torch.inference_mode():
-        torch.testing.assert_close(model(x), want, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(model(x, GRID), want, rtol=1e-5, atol=1e-6)
     assert torch.equal(x, given)
 
 
 @pytest.mark.parametrize("name", ["mixer", "mixer.global_branch", "mlp", "mlp.fc1", "mlp.act", "mlp.depthwise", "ls2"])
 def test_a_hook_sees_what_a_module_took_and_returned(name):
-    model, x = block(), torch.randn(2, 6, 6, 32)
+    model, x = block(), torch.randn(2, 36, 32)
     seen: list[torch.Tensor] = []
 
     def listen(_module, args, output):
@@ -36,9 +38,9 @@ def test_a_hook_sees_what_a_module_took_and_returned(name):
     model.get_submodule(name).register_forward_hook(listen)
     kept = []
     with torch.no_grad():
-        model(x)
+        model(x, GRID)
         kept, seen[:] = [tensor.clone() for tensor in seen], []
-    model(x)
+    model(x, GRID)
     for late, right in zip(kept, seen, strict=True):
         torch.testing.assert_close(late, right.detach(), rtol=1e-5, atol=1e-6)
 
@@ -48,10 +50,10 @@ def test_modules_that_return_their_input_do_not_have_it_overwritten():
     model.norm1 = model.norm2 = nn.Identity()
     model.mixer, model.mlp, model.pos_conv = Same(), Same(), None
     model.ls1 = model.ls2 = nn.Identity()
-    x = torch.randn(1, 4, 4, 32)
+    x = torch.randn(1, 36, 32)
     given = x.clone()
     with torch.no_grad():
-        assert torch.equal(model(x), 4 * given)
+        assert torch.equal(model(x, GRID), 4 * given)
     assert torch.equal(x, given)
 
 
@@ -71,7 +73,8 @@ def test_nothing_is_spare_where_gradients_flow_or_precisions_differ():
 
 
 def test_batches_of_functions_still_work():
-    model, x = block(), torch.randn(3, 1, 6, 6, 32)
+    model, x = block(), torch.randn(3, 1, 36, 32)
+    copy_of_it = copy.deepcopy(model)
     with torch.no_grad():
-        got = torch.func.vmap(copy.deepcopy(model))(x)
-        torch.testing.assert_close(got[1], model(x[1]), rtol=1e-5, atol=1e-5)
+        got = torch.func.vmap(lambda images: copy_of_it(images, GRID))(x)
+        torch.testing.assert_close(got[1], model(x[1], GRID), rtol=1e-5, atol=1e-5)
