@@ -77,13 +77,19 @@ def main() -> None:
         return
     args.out.mkdir(parents=True, exist_ok=True)
     names = [name for name in rows() if not args.only or any(part in name for part in args.only)]
-    for old in args.out.glob("*.ready"):
-        old.unlink()
-    (args.out / "go").unlink(missing_ok=True)
-    run_all(names, args)
+    # Those that compile nothing come after the others have given their memory back.
+    for wave in ([n for n in names if not _eager(n)], [n for n in names if _eager(n)]):
+        for old in args.out.glob("*.ready"):
+            old.unlink()
+        (args.out / "go").unlink(missing_ok=True)
+        run_all(wave, args)
     results = {name: read(args.out / f"{name}.json") for name in names}
     (args.out / "table.json").write_text(json.dumps({"machine": machine(), "rows": results}, indent=1))
     print(as_markdown(results))
+
+
+def _eager(name: str) -> bool:
+    return name.split(".")[1] in ("eager", "train_eager", "pixels")
 
 
 def run_all(names: list[str], args: argparse.Namespace) -> None:
@@ -319,14 +325,9 @@ def half() -> torch.autocast:
 
 def use_chosen(file: Path) -> None:
     """Take the tiles that a run of benchmarks/kernels.py on this machine chose."""
-    name = torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu"
-    found = json.loads(file.read_text())
-    depthwise_triton.CHOSEN[name] = {
-        (row["size"], row["width"]): depthwise_triton.Choice(
-            *(depthwise_triton.Tiles(*row[part]) for part in ("forward", "map", "kernel"))
-        )
-        for row in found
-    }
+    for row in json.loads(file.read_text()):
+        tiles = (depthwise_triton.Tiles(*row[part]) for part in ("forward", "map", "kernel"))
+        depthwise_triton.CHOSEN[row["size"], row["width"]] = depthwise_triton.Choice(*tiles)
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from ..ranges import require_choice
 from . import svpn_native, svpn_triton
+from .exporting import is_exporting
 from .numerics import full_precision, in_half_precision, upcast
 
 Method = Literal["compiled", "fused", "eigen", "products"]
@@ -34,7 +35,7 @@ class ExactSVPN(nn.Module):
     def forward(self, q: Tensor) -> Tensor:
         """Normalise matrices of shape ..., m, n; the result is at least float32."""
         rough, q = in_half_precision(q), upcast(q)
-        kernel = rough and self.alpha == 0.5 and not torch.compiler.is_exporting()
+        kernel = rough and self.alpha == 0.5 and not is_exporting()
         if kernel and svpn_triton.fits(q) and svpn_triton.runs(q.device):
             return power(q, method="fused")
         return power(q, self.alpha)

@@ -268,9 +268,9 @@ class Stage(nn.Module):
         """Run the stage on a map, B, C, H, W."""
         x = self.merge(x).permute(0, 2, 3, 1)  # B, H, W, C
         grid = (x.shape[1], x.shape[2])
-        if self.pos_embed is not None:
-            x = x + resize_grid(self.pos_embed, grid)
         x = x.flatten(1, 2)
+        if self.pos_embed is not None:
+            x = x + resize_grid(self.pos_embed, grid).flatten(1, 2)
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
         x = run_blocks(self.blocks, x, grid, recompute=self.grad_checkpointing)
