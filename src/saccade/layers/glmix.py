@@ -154,7 +154,7 @@ class ConvMlp(nn.Module):
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return a map of the same shape, B, H * W, C."""
         hidden = self.fc1(x)
-        makers = [self.fc1]
+        makers: list[nn.Module] = [self.fc1]
         if self.depthwise is not None:
             near = self.depthwise(hidden.unflatten(1, grid)).flatten(1, 2)
             hidden, makers = add(hidden, near, self.depthwise), [self.depthwise]

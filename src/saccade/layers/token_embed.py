@@ -94,7 +94,7 @@ class DenseNetEmbed(TokenEmbed):
         conv = self.stem[0]
         x = Stem.apply(x, conv.weight, conv.bias) if trains else torch.cat([self.stem(part) for part in in_parts(x)])
         for block, transition in zip(self.blocks[::2], self.blocks[1::2], strict=True):
-            x = transition.after(block, x)
+            x = cast(Transition, transition).after(cast(DenseBlock, block), x)
         return self.proj(x)
 
     def takes_parts(self, x: Tensor) -> bool:
@@ -208,6 +208,7 @@ class Transition(nn.Module):
 
 def track(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor, count: int) -> None:
     """Move a norm's running statistics towards a batch's, as it does itself."""
+    assert norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None
     with torch.no_grad():
         norm.num_batches_tracked.add_(1)
         share = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum

@@ -15,13 +15,13 @@ class Block(vision_transformer.Block):
     """Attention and a feed-forward part, both residual, on tokens B, N, C; arguments as timm's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs, act_layer=Gelu, mlp_layer=FeedForward)
+        super().__init__(*args, **{**kwargs, "act_layer": Gelu, "mlp_layer": FeedForward})
         for parent in (self.attn, self.mlp):
             for name, child in parent.named_children():
                 if type(child) is nn.Linear:
                     setattr(parent, name, Linear.like(child))
 
-    def forward(self, x: Tensor, **attention: Any) -> Tensor:
+    def forward(self, x: Tensor, **attention: Any) -> Tensor:  # type: ignore[override]
         """Return tokens of the same shape; `attention` goes to the attention."""
         branch = self.drop_path1(self.ls1(self.attn(self.norm1(x), **attention)))
         x = add(x, branch, self.attn, self.ls1, self.drop_path1)
