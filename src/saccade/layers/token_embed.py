@@ -208,9 +208,9 @@ class Transition(nn.Module):
 
 def track(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor, count: int) -> None:
     """Move a norm's running statistics towards a batch's, as it does itself."""
-    assert norm.num_batches_tracked is not None
     assert norm.running_mean is not None
     assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
     with torch.no_grad():
         norm.num_batches_tracked.add_(1)
         share = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
