@@ -37,7 +37,7 @@ def write_clean(found: LookedThrough, spec: str, out: Path, columns: Mapping[str
             f"fix={out} was given and {spec or 'the embedded set'} is neither class folders nor a list of files or "
             "objects; only of these a clean copy can be written"
         )
-    _require_new(out, source if source.is_dir() else source.parent)
+    _require_new(out, source)
     dropped = dict(_dropped(found))
     left = {(found.splits[split].name(number), reason) for (split, number), reason in dropped.items()}
     names = {split: _kept_names(one, split, dropped) for split, one in found.splits.items()}
@@ -148,8 +148,8 @@ def _copy(path: Path, to: Path) -> None:
 
 
 def _require_new(out: Path, source: Path) -> None:
-    """Refuse a folder that is there, or that lies in the source."""
+    """Refuse a folder that is there, or that lies in a folder of images; a list names its own one by one."""
     if out.exists():
         raise ValueError(f"{out} is there; name a folder that is not, so that nothing is overwritten")
-    if out.resolve().is_relative_to(source.resolve()):
+    if source.is_dir() and out.resolve().is_relative_to(source.resolve()):
         raise ValueError(f"{out} lies in {source}, whose images it would become; name a folder beside it")

@@ -78,6 +78,8 @@ def test_a_clean_copy_of_a_list_is_a_list(faulty, tmp_path):
     data = open_data(str(out / "list.csv"))
     assert (len(data.train), len(data.val), data.classes) == (11, 6, ("a", "b"))
     assert check_data(str(out / "list.csv")).ok
+    assert main([*words[:-1], str(faulty / "beside_the_list")]) == 0
+    assert check_data(str(faulty / "beside_the_list" / "list.csv")).ok
 
 
 def test_what_is_there_is_never_overwritten_and_other_sets_are_refused(faulty, tmp_path, capsys):
