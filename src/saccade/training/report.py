@@ -26,8 +26,9 @@ from ..tasks.page import Page, Shown
 from ..wording import count_of
 from .recipes import configure
 
-# Filled in from the data and the device where they are not given.
+# Filled in from the data and the device where they are not given; of texts some of them are not read.
 AUTOMATIC = {"data.img_size", "data.mean", "data.std", "data.workers", "engine.compile", "engine.graphs"}
+OF_IMAGES = ("data.img_size", "data.mean", "data.std", "engine.channels_last")
 UNREAD = "Samples that could not be read"
 CHARTS = 9  # of metrics that are drawn at once
 LISTED = 200  # rows of a list that may be long
@@ -50,10 +51,11 @@ def render_live(run: Run, state: Html, more: Sequence[Section] = ()) -> str:
     config = run.config()
     shown, _ = _shown(run, config, None)
     lead = join(state, facts(_facts(config, shown)))
-    sections = [_curves(config, shown), *more, _settings(run, config)]
+    reads = _kind(config, shown.summary).reads
+    sections = [_curves(config, shown), *more, _settings(run, config, reads)]
     return render_page(
         f"{shorten(config.model.name, 120)} on {shorten(shown.data, 120)}",
-        [*sections, _next(run, _kind(config, shown.summary).reads)] if run.finished() else [*sections, _meanwhile(run)],
+        [*sections, _next(run, reads) if run.finished() else _meanwhile(run)],
         kind="Training",
         lead=lead,
         foot=f"Followed by saccade from the files in {run.path}.",
@@ -78,8 +80,9 @@ def _render(run: Run, data: Data | None) -> str:
     lead = [paragraph(page.sentence(shown), class_="lead"), facts([*page.facts(shown), *_facts(config, shown)])]
     if (about := page.about(shown)) is not None:
         lead.append(about)
-    sections = [_curves(config, shown), *page.sections(shown), _left_out(run, shown.summary), _settings(run, config)]
-    sections.append(_next(run, _kind(config, shown.summary).reads))
+    reads = _kind(config, shown.summary).reads
+    sections = [_curves(config, shown), *page.sections(shown), _left_out(run, shown.summary)]
+    sections += [_settings(run, config, reads), _next(run, reads)]
     return render_page(
         f"{shorten(config.model.name, 120)} on {shorten(shown.data, 120)}",
         sections,
@@ -231,13 +234,14 @@ def _left_out(run: Run, summary: Mapping[str, Any]) -> Section:
     return Section("left-out", UNREAD, table(["Sample", "Why"], rows, caption=caption))
 
 
-def _settings(run: Run, config: TrainConfig) -> Section:
+def _settings(run: Run, config: TrainConfig, reads: str) -> Section:
     base, name = _base(config)
+    silent = ("recipe", *(OF_IMAGES if reads == "text" else ()))
     here, there = flatten(config), flatten(base)
     rows = [
         [tag("code", breakable(key)), _setting(value), _setting(there[key], automatic=key in AUTOMATIC)]
         for key, value in here.items()
-        if key != "recipe" and value != there[key]
+        if key not in silent and value != there[key]
     ]
     again = f"saccade train --recipe {shlex.quote(str(run.settings))} --out {shlex.quote(f'{run.path}-again')}"
     text = run.settings.read_text(encoding="utf-8")

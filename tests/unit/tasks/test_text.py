@@ -275,6 +275,9 @@ def test_late_fusion_and_broadcast_train_on_texts(cola, bert, tmp_path):
     plugins = ("broadcast:scale=true", "second_order:fusion=late,num_heads=1,head_dim=4")
     train(cola, bert, tmp_path / "run", plugins=plugins, epochs=1)
     assert load_model(tmp_path / "run")[0].training is False
+    settings = (tmp_path / "run" / "report.html").read_text().partition("What differs from the recipe")[2]
+    assert "schedule." in settings
+    assert "img_size" not in settings.partition("All settings")[0]
 
 
 @pytest.mark.slow
