@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from timm.models import register_notrace_function
 from torch import Tensor
 
 AUTOCAST = ("cpu", "cuda", "xpu", "mps", "hpu")  # devices that have it; torch 2.11 cannot trace the question
@@ -39,3 +40,6 @@ def as_products_read(x: Tensor) -> Tensor:
     """Return `x` in the precision that autocast on a GPU brings it to in every product: converted and kept once."""
     autocasts = x.is_cuda and torch.is_autocast_enabled("cuda")
     return x.to(torch.get_autocast_dtype("cuda")) if autocasts else x
+
+
+register_notrace_function(as_products_read)  # it looks at the device

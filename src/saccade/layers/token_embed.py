@@ -46,7 +46,8 @@ class TokenEmbed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a map of tokens, B, embed_dim, H, W."""
-        return self.proj(self.blocks(pool_before_bias(self.stem, x) if x.is_cuda else self.stem(x)))
+        on_gpu = type(x) is Tensor and x.is_cuda  # a tracer's stand-in cannot say
+        return self.proj(self.blocks(pool_before_bias(self.stem, x) if on_gpu else self.stem(x)))
 
 
 def halvings(stride: int) -> list[bool]:
