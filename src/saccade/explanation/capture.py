@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from ..layers.nominate import Nominator
 from ..layers.numerics import full_precision
 from ..layers.slots import SlotMixer
+from ..layers.token_embed import DenseNetEmbed
 from ..plugins.tokens import attends_channels, count_heads, is_attentive
 from .grids import Layers, MapShape, split_axes
 from .maps import AttentionMap, measure
@@ -207,8 +208,13 @@ class _Listener(TorchFunctionMode):
         """Know which module of a model is running."""
         with ExitStack() as stack:
             inside = listen_to_multihead(model, self, stack)
+            dense = [name for name, module in model.named_modules() if isinstance(module, DenseNetEmbed)]
             for name, module in model.named_modules():
                 if name in inside or isinstance(module, torch.jit.ScriptModule):
+                    continue
+                if any(
+                    name.startswith(f"{outer}.") for outer in dense
+                ):  # heard, it would go another way and round anew
                     continue
                 before = module.register_forward_pre_hook(
                     lambda module, args, name=name: self.enter(name, module, args)

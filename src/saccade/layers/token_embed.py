@@ -113,7 +113,7 @@ class DenseNetEmbed(TokenEmbed):
                 block.norm is False and type(transition.norm) is nn.BatchNorm2d and transition.norm.affine
                 for block, transition in zip(self.blocks[::2], self.blocks[1::2], strict=True)
             )
-            and unheard(self)
+            and unheard(self.stem, self.blocks)
         )
 
 
