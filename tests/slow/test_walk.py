@@ -48,6 +48,7 @@ ELSEWHERE = {
     "VILT_FOLDER": "tests/unit/tasks/test_vqa.py",
     "asked.csv": "tests/unit/tasks/test_vqa.py",
     "path/to/rtdetr": "tests/slow/test_detection_hosted.py",
+    "path/to/mask2former": "tests/slow/test_detection_hosted.py",
 }
 
 
