@@ -59,7 +59,7 @@ def test_mask2former_stands_beside_this_packages_own_segmenters(tmp_path):
         out=tmp_path / "compared", device="cpu", settings={"model.head": "fpn:width=8", "data.workers": 0}, quiet=True,
     )  # fmt: skip
     assert all(arm.mean is not None for arm in result.arms)
-    run = next(path.parent for path in (tmp_path / "compared" / "runs").rglob("summary.json") if "mask2" in str(path))
+    run = next((tmp_path / "compared" / "runs").glob("mask2former-*/*/summary.json")).parent
     shutil.rmtree(tmp_path / "host")
     model, spec = load_model(run)
     assert spec.extra["host"]["model_type"] == "mask2former"

@@ -45,7 +45,7 @@ def save_detector(folder: Path, kind: str, *, weights: bool = False) -> Path:
             encoder_ffn_dim=16,
             encoder_attention_heads=2,
             decoder_attention_heads=2,
-            **small | {"d_model": 32},  # its normalisation has groups
+            **small | {"d_model": 64},  # its normalisation has 32 groups, of more than one value each
         )
     else:
         sizes = {
