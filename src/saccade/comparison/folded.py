@@ -71,9 +71,8 @@ def folded_spread(values: np.ndarray, folds: Folds) -> Spread:
 
 def _once(values: np.ndarray, folds: Folds) -> Spread:
     """Return the spread of the mean of values, P, of one training a fold."""
-    fold = (
-        np.zeros(len(values), np.int64) if folds.fold is None else folds.fold
-    )  # one cut of several that came to its end
+    # Without folds it is the one cut of several that came to its end.
+    fold = np.zeros(len(values), np.int64) if folds.fold is None else folds.fold
     parts = _parts(fold, folds.count)
     means = np.array([values[mine].mean() for mine in parts])
     rest = values.astype(float)

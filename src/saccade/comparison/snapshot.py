@@ -117,7 +117,8 @@ def count_macs(task: Task, batch: Batch) -> int | None:
             model.eval()
             task.ask(batch)
         return int(counter.get_total_flops()) // 2
-    except (RuntimeError, ValueError, AssertionError):  # hooks of the counter bear no views of parameters
+    # Hooks of the counter bear no views of parameters, and some models no single image.
+    except (RuntimeError, ValueError, AssertionError):
         return None
     finally:
         model.train(was_training)

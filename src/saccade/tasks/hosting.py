@@ -10,7 +10,7 @@ from ..config import ConfigError, ModelConfig, TrainConfig
 from ..data.open import Data
 from ..data.spec import InputSpec
 from ..files import read_record
-from .hosts import build_host, describe_host, read_config
+from .hosts import build_host, describe_host, read_config, refuse_checkpoint
 from .task import Task
 
 PREFIX = "hf:"  # before the folder or name of a model, in settings and files
@@ -72,8 +72,7 @@ def host_settings(config: TrainConfig) -> TrainConfig | None:
     name = hosted_name(config.model.name)
     if name is None:
         return None
-    if config.model.checkpoint is not None:
-        raise ConfigError("model.checkpoint was given; the model begins with the weights in its own folder")
+    refuse_checkpoint(config.model)
     model = replace(config.model, head=None, options={}, drop_path=None, pretrained=has_weights(name))
     mean, std = normalisation(name) or (config.data.mean, config.data.std)
     data = config.data if config.data.mean is not None else replace(config.data, mean=mean, std=std)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..config import ConfigError
+from ..config import ConfigError, ModelConfig
 from ..data.spec import InputSpec
 from ..plugins.pretrained import import_transformers
 
@@ -20,6 +20,12 @@ DROPPED = (
     "_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "use_pretrained_backbone",
     "backbone", "saccade_plugins",
 )  # fmt: skip
+
+
+def refuse_checkpoint(config: ModelConfig) -> None:
+    """Refuse other weights than a model's own."""
+    if config.checkpoint is not None:
+        raise ConfigError("model.checkpoint was given; the model begins with the weights in its own folder")
 
 
 def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str, Any]:

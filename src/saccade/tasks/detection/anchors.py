@@ -6,9 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-FINEST = (
-    32.0  # side of the smallest anchor of heads that match by overlap, in pixels, of maps as fine as theirs mostly are
-)
+FINEST = 32.0  # pixels: the smallest anchor of heads that match by overlap, on maps as fine as theirs mostly are
 NEAR = 1.5  # sides of an object: a square anchor of these still overlaps it by nearly a half
 MOST_HALVINGS = 3
 

@@ -10,7 +10,7 @@ from torch import nn
 from ...config import AugmentConfig, ConfigError, ModelConfig, TrainConfig
 from ...data.spec import InputSpec
 from ...plugins.pretrained import import_transformers
-from ..hosts import build_host, describe_host, explained, quietly, read_config, safe
+from ..hosts import build_host, describe_host, explained, quietly, read_config, refuse_checkpoint, safe
 from ..task import Task
 from .tokens import Reading, open_tokenizer
 
@@ -39,8 +39,7 @@ class OnHuggingFace(Task):
     @classmethod
     def adapt_host(cls, config: TrainConfig, **engine: Any) -> TrainConfig:
         """Return settings without what is made for images and timm's models."""
-        if config.model.checkpoint is not None:
-            raise ConfigError("model.checkpoint was given; the model begins with the weights in its own folder")
+        refuse_checkpoint(config.model)
         return replace(
             config,
             model=replace(config.model, options={}, drop_path=None, pretrained=True),
