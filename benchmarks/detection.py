@@ -130,13 +130,13 @@ def _real(args: argparse.Namespace) -> str:
 
 def backbones(args: argparse.Namespace) -> dict[str, Any]:
     """Backbones from random weights in Mask R-CNN under one schedule."""
-    return _compared(args, "backbones", "nuclei", BACKBONES, head=NUCLEI, seeds=args.seeds, epochs=24, side=320)
+    return _compared(args, "backbones", "nuclei", BACKBONES, head=NUCLEI, seeds=args.seeds, epochs=20, side=320)
 
 
 def detectors(args: argparse.Namespace) -> dict[str, Any]:
     """Six detectors on one backbone with its real weights."""
     arms = {name: f"{_real(args)}+model.head='{head}'" for name, head in DETECTORS.items()}
-    return _compared(args, "detectors", "bccd", arms, head=CELLS, seeds=args.seeds, epochs=40, side=320)
+    return _compared(args, "detectors", "bccd", arms, head=CELLS, seeds=args.seeds, epochs=30, side=320)
 
 
 def _compared(
