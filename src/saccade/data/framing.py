@@ -86,7 +86,9 @@ class Framing:
         return torch.from_numpy(np.array(array[None] if array.ndim == 2 else array.transpose(2, 0, 1)))
 
     def mask(self, mask: np.ndarray, box: Box) -> np.ndarray:
-        """Return the same part of a mask, H, W, to the nearest pixel, int64."""
+        """Return the same part of a mask, H, W or layers, H, W, to the nearest pixel, int64."""
+        if mask.ndim == 3:
+            return np.stack([self.mask(layer, box) for layer in mask])
         image = Image.fromarray(mask.astype(np.int32))  # PIL's mode I
         if self.fit:
             return np.asarray(self._fit(image, Image.Resampling.NEAREST, OUTSIDE), dtype=np.int64)

@@ -139,15 +139,22 @@ class Geometry:
         return images
 
     def mask(self, mask: Tensor) -> Tensor:
-        """Return a moved mask, int64 B, side, side, of one B, H, W; OUTSIDE where it shows nothing."""
-        mask = mask[:, None] if self.shift is None else self.shift.pixels(mask[:, None])
+        """Return moved masks, int64 B, side, side or B, layers, side, side; OUTSIDE where they show nothing.
+
+        Args:
+            mask: B, H, W or B, layers, H, W.
+        """
+        if mask.ndim == 3:
+            return self.mask(mask[:, None])[:, 0]
+        if self.shift is not None:
+            mask = self.shift.pixels(mask)
         if self.resampled or self.turned or self.later is not None:
             moves = self.whole.expand(len(mask), -1, -1)[:, :2]
             grid = F.affine_grid(moves, [len(mask), 1, self.side, self.side], align_corners=False)
             # Counted from one, so that zeros are what lies outside.
             found = F.grid_sample((mask + 1).float(), grid, mode="nearest", padding_mode="zeros", align_corners=False)
             mask = found.round().long() - 1
-        return mask[:, 0].long()
+        return mask.long()
 
     def boxes(self, boxes: Tensor, size: tuple[int, int], *, cut: bool = True) -> Tensor:
         """Return moved boxes, B, M, 4, cut at the image's border; one that is outside has no area.

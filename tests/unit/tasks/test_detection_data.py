@@ -4,17 +4,21 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from saccade.config import DataConfig
+from saccade.config import AugmentConfig, DataConfig
 from saccade.data.check import check_data
 from saccade.data.framing import Framing
+from saccade.data.geometry import draw_uniforms
 from saccade.data.image import BadSample
 from saccade.data.open import open_data
 from saccade.tasks.detection.data import ObjectEncoder
-from saccade.tasks.detection.regions import to_mask
+from saccade.tasks.detection.objects import unpack_masks
+from saccade.tasks.detection.regions import MOST_LAYERS, layers_needed, paint_objects, to_mask
 from saccade.tasks.detection.runs import pack_runs, paint_runs, unpack_counts
 from saccade.tasks.opening import open_samples
+from saccade.tasks.segmentation.augment import CropAugment
 from support.objects import change, make_image, make_objects
 
 
@@ -50,7 +54,7 @@ def test_coco_lists_beside_folders_of_images(root):
     encoded = encode(data.train)
     for place, (label, mask) in enumerate(make_image(0)[1]):
         assert encoded["labels"][place] == label
-        np.testing.assert_array_equal(encoded["mask"].numpy() == place + 1, mask)
+        np.testing.assert_array_equal((encoded["mask"] == place + 1).any(0).numpy(), mask)
     assert (encoded["labels"][2:] == -1).all()
 
 
@@ -281,9 +285,71 @@ def with_region(root, region):
 )
 def test_region_that_can_be_read_or_is_replaced_by_its_box(root, region):
     encoded = encode(opened(with_region(root, region)).train)
-    inside = encoded["mask"][4:34, 4:34]
-    assert (inside == 1).float().mean() > 0.7  # the other object may lie in it
-    assert (encoded["mask"] == 1).sum() == (inside == 1).sum()
+    own = (encoded["mask"] == 1).any(0)
+    assert own[4:34, 4:34].all()
+    assert own.sum() == 30 * 30
+
+
+def write_discs(root, centres, *, side=64, reach=12):
+    """Write a set of one image of discs."""
+    rows, columns = np.mgrid[:side, :side]
+    masks = [(rows - y) ** 2 + (columns - x) ** 2 < reach**2 for x, y in centres]
+    objects = [
+        {
+            "id": number + 1,
+            "image_id": 1,
+            "category_id": 1,
+            "bbox": [x - reach, y - reach, 2 * reach, 2 * reach],
+            "segmentation": {"size": [side, side], "counts": pack_runs(mask)},
+        }
+        for number, ((x, y), mask) in enumerate(zip(centres, masks, strict=True))
+    ]
+    images = [{"id": 1, "file_name": "one.png", "height": side, "width": side}]
+    listed = {"images": images, "annotations": objects, "categories": [{"id": 1, "name": "disc"}]}
+    (root / "images").mkdir(parents=True)
+    Image.new("RGB", (side, side)).save(root / "images" / "one.png")
+    for part in ("train", "val"):
+        (root / f"{part}.json").write_text(json.dumps(listed))
+    return masks
+
+
+@pytest.mark.parametrize(
+    ("centres", "layers"),
+    [([(16, 16), (48, 48)], 1), ([(20, 20), (26, 20)], 2), ([(20, 20), (26, 20), (32, 20), (50, 50)], 3)],
+)
+def test_masks_that_share_pixels_are_kept_whole_in_layers(tmp_path, centres, layers):
+    masks = write_discs(tmp_path, centres)
+    encoded = encode(opened(tmp_path).train)
+    assert encoded["mask"].shape == (layers, 64, 64)
+    found = unpack_masks(encoded["mask"], torch.arange(1, len(masks) + 1)).numpy()
+    np.testing.assert_array_equal(found, np.stack(masks))
+
+
+def test_of_more_masks_over_each_other_than_layers_the_smaller_hide_the_larger():
+    boxes = np.array([[0, 0, 20 - place, 20 - place] for place in range(6)], dtype=np.float32)
+    layers = layers_needed([None] * 6, boxes, (32, 32))
+    found = paint_objects([None] * 6, boxes, (32, 32), name="one", layers=layers)
+    sizes = [int((found == place + 1).sum()) for place in range(6)]
+    assert layers == MOST_LAYERS
+    assert sizes == [400, 361, 324, 17**2 - 16**2, 16**2 - 15**2, 225]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_as_many_layers_are_counted_as_painting_takes(seed):
+    draws = np.random.default_rng(seed)
+    corners = draws.integers(0, 20, (6, 2))
+    boxes = np.concatenate([corners, corners + draws.integers(1, 12, (6, 2))], axis=1).astype(np.float32)
+    painted = paint_objects([None] * 6, boxes, (32, 32), name="one", layers=6)
+    assert layers_needed([None] * 6, boxes, (32, 32)) == min(painted.any((1, 2)).sum(), MOST_LAYERS)
+
+
+def test_crops_move_all_layers_alike():
+    layers = torch.randint(0, 5, (2, 3, 32, 32))
+    crop = CropAugment(AugmentConfig(), crop=32, scale=(0.6, 1.6), mean=(0.5,) * 3, std=(0.5,) * 3, device="cpu")
+    moved = crop.geometry(draw_uniforms(torch.tensor([3, 4])), width=32, operations=0, later=[])
+    together = moved.mask(layers)
+    for place in range(3):
+        torch.testing.assert_close(together[:, place], moved.mask(layers[:, place]))
 
 
 @pytest.mark.parametrize("region", [[[1, 2, 3]], "polygon", 5, [[4, 4, 34, 4, 34, 34], [1, 2]]])

@@ -18,7 +18,7 @@ from saccade.tasks.detection.metrics import (
     match_image,
     metric_specs,
 )
-from saccade.tasks.detection.regions import paint_objects
+from saccade.tasks.detection.regions import box_mask, paint_objects
 
 SIDE, KEPT = 256, 40
 
@@ -60,8 +60,8 @@ def cells_of(place: int) -> torch.Tensor:
 
 
 def numbered(one: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the number of the object that each pixel is of, the smaller one in front."""
-    return paint_objects([None] * len(one["boxes"]), one["boxes"], (SIDE, SIDE), name="drawn")
+    """Return the numbers of the objects that each pixel is of, in a layer for each object."""
+    return paint_objects([None] * len(one["boxes"]), one["boxes"], (SIDE, SIDE), name="drawn", layers=8)
 
 
 def records_of(drawn: list[dict[str, np.ndarray]], *, masks: bool = False) -> np.ndarray:
@@ -116,9 +116,8 @@ def coco_numbers(drawn: list[dict[str, np.ndarray]], *, masks: bool = False) -> 
 
     for image, one in enumerate(drawn):
         truth["images"].append({"id": image, "width": SIDE, "height": SIDE})
-        where = numbered(one)
-        for number, (box, label, crowd) in enumerate(zip(one["boxes"], one["labels"], one["crowd"], strict=True), 1):
-            here = described(image, label, box, where == number if masks else None)
+        for box, label, crowd in zip(one["boxes"], one["labels"], one["crowd"], strict=True):
+            here = described(image, label, box, box_mask(box, (SIDE, SIDE)) if masks else None)
             truth["annotations"].append({**here, "id": len(truth["annotations"]) + 1, "iscrowd": int(crowd)})
         cells = torch.stack([cells_of(place) for place in range(len(one["kinds"]))])
         pasted = paste_masks(cells, torch.from_numpy(one["where"]), SIDE).numpy() if masks else []

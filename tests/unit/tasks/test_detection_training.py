@@ -38,9 +38,9 @@ def make_spec(*, side: int = 64, masks: bool = True) -> InputSpec:
 
 
 def make_batch(side: int = 64) -> dict[str, torch.Tensor]:
-    mask = torch.zeros(2, side, side, dtype=torch.int64)
-    mask[0, 8:40, 8:30] = 1
-    mask[1, 20:60, 10:50] = 1
+    mask = torch.zeros(2, 1, side, side, dtype=torch.int64)
+    mask[0, 0, 8:40, 8:30] = 1
+    mask[1, 0, 20:60, 10:50] = 1
     boxes = torch.zeros(2, 3, 4)
     boxes[0, 0], boxes[1, 0] = torch.tensor([8.0, 8, 30, 40]), torch.tensor([10.0, 20, 50, 60])
     labels = torch.tensor([[0, -1, -1], [1, -1, -1]])

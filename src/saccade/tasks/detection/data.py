@@ -36,6 +36,7 @@ class BoxTargets(Targets):
         names: of the images, for messages.
         sizes: heights and widths of the images as their list tells them, M, 2 int64; 0 where it does not.
         remarks: what is wrong with objects that were left out or have no usable region, by image.
+        layers: in which masks that share pixels are kept.
     """
 
     task = "detect"
@@ -52,6 +53,7 @@ class BoxTargets(Targets):
     names: "Sequence[str] | Names" = ()
     sizes: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     remarks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    layers: int = 1
 
     def require(self, where: str) -> None:
         """Refuse a set without any object."""
@@ -75,7 +77,7 @@ class BoxTargets(Targets):
         boxes, labels, crowd = np.zeros((most, 4), np.float32), np.full(most, -1, np.int64), np.zeros(most, bool)
         boxes[:count], labels[:count], crowd[:count] = self.boxes[here], self.labels[here], self.crowd[here]
         found = {"boxes": boxes, "labels": labels, "crowd": crowd}
-        return found if self.regions is None else found | {"regions": self.regions[here]}
+        return found if self.regions is None else found | {"regions": self.regions[here], "layers": self.layers}
 
     def describe(self, index: int) -> str:
         """Return how many objects of which classes a sample has."""
@@ -213,10 +215,9 @@ class BoxTargets(Targets):
 
 @dataclass(frozen=True)
 class ObjectEncoder(ImageEncoder):
-    """Samples with boxes, and the objects' masks as one map of their numbers.
+    """Samples with boxes, and the objects' masks as maps of their numbers, in as many layers as the set needs.
 
-    The map has 1 where the first object is, 2 for the second, and so on; where objects overlap the smaller one is on
-    top. -1 is where the image has nothing to say.
+    A map has 1 where the first object is, 2 for the second, and so on, 0 where none is; -1 is outside of the image.
     """
 
     def __call__(self, sample: Sample, word: int = 0) -> Encoded:
@@ -226,8 +227,9 @@ class ObjectEncoder(ImageEncoder):
             target = dict(target)
             target["boxes"] = _cut(target["boxes"], target["labels"] >= 0, size, name=sample.name)
             if "regions" in target:
-                regions = target.pop("regions")
-                target["mask"] = paint_objects(regions, target["boxes"][: len(regions)], size, name=sample.name)
+                regions, layers = target.pop("regions"), target.pop("layers")
+                boxes = target["boxes"][: len(regions)]
+                target["mask"] = paint_objects(regions, boxes, size, name=sample.name, layers=layers)
             sample = sample._replace(target=target)
         found = super().__call__(sample, word)
         found["size"] = torch.tensor(size)

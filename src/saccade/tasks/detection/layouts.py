@@ -1,6 +1,7 @@
 """Folders of images with objects, by the layouts people have: COCO's JSON, VOC's XML, YOLO's text."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from ...wording import count_are, count_of
 from .coco import is_coco, read_coco
 from .data import BoxTargets
 from .listed import Listed
+from .regions import MOST_LAYERS, layers_needed
 from .voc import is_voc, read_voc
 from .yolo import is_yolo, read_yolo
 
@@ -21,6 +23,7 @@ LAYOUTS: tuple[tuple[str, Callable[[Path], bool], Read], ...] = (
     ("VOC", is_voc, read_voc),
     ("YOLO", is_yolo, read_yolo),
 )
+MOST_LOOKED = 50_000  # objects whose masks are looked at to see whether they overlap: a second or two
 
 
 @register_reader("objects")
@@ -98,7 +101,7 @@ def make_targets(listed: Listed, classes: Sequence[str]) -> BoxTargets:
     number = {name: place for place, name in enumerate(classes)}
     things = [thing for one in listed.images.values() for thing in one]
     names = list(listed.images)
-    return BoxTargets(
+    targets = BoxTargets(
         np.arange(len(names), dtype=np.int64),
         tuple(classes),
         starts=np.cumsum([0, *(len(one) for one in listed.images.values())], dtype=np.int64),
@@ -110,6 +113,26 @@ def make_targets(listed: Listed, classes: Sequence[str]) -> BoxTargets:
         sizes=np.array([listed.sizes.get(name, (0, 0)) for name in names], dtype=np.int64).reshape(-1, 2),
         remarks={place: tuple(listed.remarks[name]) for place, name in enumerate(names) if name in listed.remarks},
     )
+    return replace(targets, layers=_find_layers(targets))
+
+
+def _find_layers(targets: BoxTargets) -> int:
+    """Return in how many layers the masks of a set are kept, by images from all of it."""
+    found, looked = 1, 0
+    regions, count = targets.regions, len(targets)
+    if regions is None or not count:
+        return found
+    for index in np.random.default_rng(0).permutation(count):
+        here = targets.objects(int(index))
+        if here.stop - here.start < 2:
+            continue
+        told, boxes = targets.sizes[index], targets.boxes[here]
+        size = told if told.all() else np.ceil(boxes[:, [3, 2]].max(0)).clip(1)
+        looked += here.stop - here.start
+        if found == MOST_LAYERS or looked > MOST_LOOKED:
+            break
+        found = max(found, layers_needed(regions[here], boxes, (int(size[0]), int(size[1]))))
+    return found
 
 
 def _notes(part: str, listed: Listed, targets: BoxTargets) -> Iterator[str]:

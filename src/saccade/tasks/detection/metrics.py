@@ -15,6 +15,7 @@ from torch import Tensor
 from ..metric import PLACE, Metrics, MetricSpec
 from .boxes import areas, intersections
 from .drawing import paste_masks
+from .objects import unpack_masks
 
 OVERLAPS = tuple(0.5 + 0.05 * step for step in range(10))
 RECALLS = np.linspace(0, 1, 101)
@@ -101,7 +102,7 @@ class DetectionMetrics(Metrics):
             if self.masks:
                 pasted = paste_masks(answers["masks"][place], answers["boxes"][place], side).flatten(1).float()
                 numbers = torch.arange(1, len(labels) + 1, device=labels.device)[there]
-                real = (batch["mask"][place].flatten()[None] == numbers[:, None]).float()
+                real = unpack_masks(batch["mask"][place], numbers).flatten(1).float()
                 own, theirs = pasted.sum(1).double(), real.sum(1).double()
                 found["mask_records"].append(_record((pasted @ real.T).double(), own, theirs, scale=scale, **common))
         return {name: torch.from_numpy(np.stack(records)) for name, records in found.items()}

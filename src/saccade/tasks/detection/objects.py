@@ -1,8 +1,10 @@
 """What is in images, and what a detector finds there: tensors with as many rows for every image."""
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 
@@ -18,6 +20,12 @@ class Objects(NamedTuple):
     def real(self) -> Tensor:
         """Which rows are single objects, B, N."""
         return (self.labels >= 0) & ~self.crowd
+
+
+def unpack_masks(layers: Tensor, numbers: Tensor) -> Tensor:
+    """Return which pixels are whose, ..., N, H, W, of the numbers of objects in layers, ..., L, H, W."""
+    each = [layer.unsqueeze(-3) == numbers[:, None, None] for layer in layers.unbind(-3)]
+    return reduce(torch.logical_or, each)
 
 
 class Found(NamedTuple):

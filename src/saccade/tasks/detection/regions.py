@@ -1,4 +1,4 @@
-"""Which pixels are an object's: polygons and runs as COCO writes them; polygons through faster-coco-eval."""
+"""Which pixels are an object's, of polygons and runs as COCO writes them."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from ...data.image import BadSample
-from .runs import paint_runs, unpack_counts
+from .runs import checked_runs, paint_runs, unpack_counts
 
 MOST = 32_000  # objects of an image: what an int16 counts
+MOST_LAYERS = 4  # in which masks that share pixels are kept
 
 
 def tidy_region(region: Any) -> tuple[Any, str | None]:
@@ -36,31 +37,43 @@ def tidy_region(region: Any) -> tuple[Any, str | None]:
 
 def to_mask(region: Any, size: tuple[int, int]) -> np.ndarray:
     """Return which pixels are an object's, H, W bool, or raise ValueError."""
-    if not isinstance(region, Mapping):
-        return _fill(region, size)
+    if isinstance(region, Mapping):
+        return paint_runs(_counts(region, size), size)
+    return np.asarray(_tools().decode(_fill(region, size))).astype(bool)
+
+
+def _counts(region: Mapping[str, Any], size: tuple[int, int]) -> list[int]:
     given, counts = region.get("size"), region.get("counts")
     if not isinstance(given, Sequence) or list(given) != list(size):
         raise ValueError(f"its runs are of an image of size {given}, this one is {list(size)} (height, width)")
     if not isinstance(counts, list | str | bytes):
         raise ValueError(f"its runs have counts of type {type(counts).__name__}; they are a list or a text")
-    return paint_runs(counts if isinstance(counts, list) else unpack_counts(counts), size)
+    return counts if isinstance(counts, list) else unpack_counts(counts)
 
 
-def _fill(polygons: Sequence[Sequence[float]], size: tuple[int, int]) -> np.ndarray:
+def _fill(polygons: Sequence[Sequence[float]], size: tuple[int, int]) -> Any:
+    """Return polygons as faster-coco-eval keeps regions."""
     reach = max(size)
     for polygon in polygons:
         if not all(isinstance(value, int | float) and -reach <= value <= 2 * reach for value in polygon):
             raise ValueError("a polygon of it has corners that are no numbers, or far outside of the image")
+    tools = _tools()
+    return tools.merge(tools.frPyObjects([list(map(float, polygon)) for polygon in polygons], *size))
+
+
+def _tools() -> Any:
     try:
-        tools = import_module("faster_coco_eval.core.mask")
+        return import_module("faster_coco_eval.core.mask")
     except ImportError:
-        raise ImportError("polygons of objects need faster-coco-eval: pip install 'saccade[dense]'") from None
-    runs = tools.merge(tools.frPyObjects([list(map(float, polygon)) for polygon in polygons], *size))
-    return np.asarray(tools.decode(runs)).astype(bool)
+        raise ImportError("masks of objects need faster-coco-eval: pip install 'saccade[dense]'") from None
 
 
-def paint_objects(regions: Sequence[Any], boxes: np.ndarray, size: tuple[int, int], *, name: str) -> np.ndarray:
-    """Return the number of the object that each pixel is of, from 1 on, H, W int32; the smaller one where they overlap.
+def paint_objects(
+    regions: Sequence[Any], boxes: np.ndarray, size: tuple[int, int], *, name: str, layers: int = 1
+) -> np.ndarray:
+    """Return the numbers of the objects that each pixel is of, from 1 on, layers, H, W int32.
+
+    Objects that share pixels lie in different layers as long as there are some; then the smaller one hides the other.
 
     Args:
         regions: of the objects; the box of one that has none, or none of whose pixels is there, stands for it.
@@ -70,14 +83,56 @@ def paint_objects(regions: Sequence[Any], boxes: np.ndarray, size: tuple[int, in
     pixels = []
     for place, (region, box) in enumerate(zip(regions, boxes, strict=True)):
         try:
-            mask = None if region is None else to_mask(region, size)
+            pixels.append(_pixels(region, box, size))
         except ValueError as error:
             raise BadSample(name, f"object {place + 1}: {error}", "box") from None
-        pixels.append(np.flatnonzero(mask if mask is not None and mask.any() else box_mask(box, size)))
-    found = np.zeros(size, dtype=np.int32)
+    found = np.zeros((layers, size[0] * size[1]), dtype=np.int32)
     for place in sorted(range(len(pixels)), key=lambda number: -len(pixels[number])):
-        found.reshape(-1)[pixels[place]] = place + 1
-    return found
+        free = ~found[:, pixels[place]].any(1)
+        found[int(free.argmax()) if free.any() else -1, pixels[place]] = place + 1
+    return found.reshape(layers, *size)
+
+
+def layers_needed(regions: Sequence[Any], boxes: np.ndarray, size: tuple[int, int]) -> int:
+    """Return how many layers keep the objects of an image apart, at most `MOST_LAYERS`; 1 if a region is unusable."""
+    close = np.flatnonzero(_meets_another(boxes)).tolist()
+    try:
+        kept = [_keep(regions[place], boxes[place], size) for place in close]
+    except ValueError:
+        return 1  # what is wrong is said where the sample is read
+    runs, areas = [one for one, _ in kept], np.array([area for _, area in kept], dtype=np.int64)
+    shared = np.asarray(_tools().iou(runs, runs, [0] * len(runs))) > 0
+    layer = np.full(len(runs), -1)
+    for place in np.argsort(-areas, kind="stable"):
+        layer[place] = next(number for number in range(len(runs)) if number not in layer[shared[place]])
+    return min(int(layer.max(initial=0)) + 1, MOST_LAYERS)
+
+
+def _meets_another(boxes: np.ndarray) -> np.ndarray:
+    whole = np.concatenate([np.floor(boxes[:, :2]), np.ceil(boxes[:, 2:])], axis=1)
+    ends, starts = np.minimum(whole[:, None], whole)[..., 2:], np.maximum(whole[:, None], whole)[..., :2]
+    return np.asarray((ends > starts).all(-1).sum(1) > 1)  # each meets itself
+
+
+def _keep(region: Any, box: np.ndarray, size: tuple[int, int]) -> tuple[Any, int]:
+    """Return an object's pixels as faster-coco-eval keeps regions, and how many they are."""
+    tools = _tools()
+    if isinstance(region, Mapping):
+        counts = checked_runs(_counts(region, size), size)
+        kept, area = tools.frPyObjects({"size": list(size), "counts": counts}, *size), sum(counts[1::2])
+    elif region is not None:
+        kept = _fill(region, size)
+        area = int(tools.area(kept))
+    if region is not None and area:
+        return kept, area
+    mask = box_mask(box, size)
+    return tools.encode(np.asfortranarray(mask.astype(np.uint8))), int(mask.sum())
+
+
+def _pixels(region: Any, box: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return which pixels of an image, counted row by row, are an object's."""
+    mask = None if region is None else to_mask(region, size)
+    return np.flatnonzero(mask if mask is not None and mask.any() else box_mask(box, size))
 
 
 def box_mask(box: np.ndarray, size: tuple[int, int]) -> np.ndarray:

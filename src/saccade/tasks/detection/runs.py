@@ -57,12 +57,16 @@ def unpack_counts(letters: str | bytes) -> list[int]:
     return counts
 
 
-def paint_runs(counts: Sequence[int], size: tuple[int, int]) -> np.ndarray:
-    """Return which pixels are an object's, H, W bool; what comes after the last run is background."""
+def checked_runs(counts: Sequence[int], size: tuple[int, int]) -> list[int]:
+    """Return lengths of runs that fill an image, background after the last, or raise ValueError."""
     total = size[0] * size[1]
     if any(type(count) is not int or count < 0 for count in counts) or sum(counts) > total:
         raise ValueError(f"its runs are no lengths that fit into the image's {total} pixels")
-    flat = np.zeros(total, dtype=bool)
-    painted = np.repeat(np.arange(len(counts)) % 2 == 1, counts)
-    flat[: len(painted)] = painted
-    return flat.reshape(size[::-1]).T
+    rest = total - sum(counts)
+    return [*counts, 0, rest] if len(counts) % 2 else [*counts, rest]
+
+
+def paint_runs(counts: Sequence[int], size: tuple[int, int]) -> np.ndarray:
+    """Return which pixels are an object's, H, W bool; what comes after the last run is background."""
+    whole = checked_runs(counts, size)
+    return np.repeat(np.arange(len(whole)) % 2 == 1, whole).reshape(size[::-1]).T

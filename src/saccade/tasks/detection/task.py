@@ -32,7 +32,7 @@ from .errors import ShownMetrics
 from .hosted import HostedDetector
 from .layouts import require_layout
 from .metrics import metric_specs
-from .objects import Objects
+from .objects import Objects, unpack_masks
 from .page import DetectionPage
 
 DEFAULT_HEAD = "mask_rcnn"
@@ -179,7 +179,7 @@ class Detect(HostingTask):
         """Find the objects.
 
         Args:
-            batch: `image`, B, C, H, W; `boxes`, B, N, 4; `labels`, B, N; `crowd`, B, N; and perhaps `mask`, B, H, W.
+            batch: `image`, B, C, H, W; `boxes`, B, N, 4; `labels`, B, N; `crowd`, B, N; and perhaps `mask`, B, L, H, W.
             generator: of what is drawn by lot.
             draws: `seeds`, instead of a generator.
 
@@ -212,7 +212,7 @@ class Detect(HostingTask):
         masks = None
         if "mask" in batch and self.spec is not None and self.spec.extra.get("masks"):
             numbers = torch.arange(1, labels.shape[1] + 1, device=labels.device, dtype=batch["mask"].dtype)
-            masks = batch["mask"][:, None] == numbers[None, :, None, None]
+            masks = unpack_masks(batch["mask"], numbers)
         return Objects(boxes, labels, batch["crowd"].bool(), masks)
 
     # Of answers
