@@ -109,6 +109,7 @@ def trainings(commands: Commands) -> None:
         words += ["--model", "vit_tiny", "--set", f"model.options={json.dumps(PLAIN['model.options'])}"]
     for seed in map(int, args.seeds.split(",")):
         key = {"do": "train", "name": args.name, "plain": args.plain, "lr": rate, "set": args.set, "seed": seed}
+        key |= {"epochs": args.epochs} if args.epochs != 100 else {}
         record = commands.run(key, [*words, "--seed", str(seed)], args.out / f"{args.name}-{args.plain}-{seed}")
         if record is not None and record["parameters"] > LARGEST:
             raise SystemExit(f"{record['parameters']:,} parameters are more than {LARGEST:,}")

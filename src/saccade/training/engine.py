@@ -1,6 +1,7 @@
 """How a step is computed: PyTorch's settings, faster activations, compiled blocks, whole steps as CUDA graphs."""
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -201,6 +202,8 @@ def repeated_blocks(task: nn.Module) -> list[nn.Module]:
 class Replay:
     """A step that runs as it is a few times, is then captured, and replayed from there on.
 
+    A step that cannot be captured, which is told once, runs as it is from there on.
+
     Args:
         step: changes tensors in place, always the same ones, without waiting for the device; inputs keep shapes.
         warmup: steps before the capture, in which compilers and libraries settle.
@@ -213,20 +216,43 @@ class Replay:
 
     def __call__(self, inputs: Sequence[Tensor]) -> None:
         """Run one step on the inputs."""
-        if self.graph is None:
+        if self.left >= 0:
             self.inputs = [tensor.clone() for tensor in inputs]
+        if self.left > 0:
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
-            if self.left > 0:
-                self.left -= 1
-                with torch.cuda.stream(stream):
-                    self.step(*self.inputs)
-                torch.cuda.current_stream().wait_stream(stream)
-                return
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.stream(stream):
                 self.step(*self.inputs)
-            self.graph = graph
-        for place, tensor in zip(self.inputs, inputs, strict=True):
-            place.copy_(tensor, non_blocking=True)
-        self.graph.replay()
+            torch.cuda.current_stream().wait_stream(stream)
+        elif self.left == 0:
+            self.graph = capture(lambda: self.step(*self.inputs))
+        self.left -= 1
+        if self.graph is not None:
+            for place, tensor in zip(self.inputs, inputs, strict=True):
+                place.copy_(tensor, non_blocking=True)
+            self.graph.replay()
+        elif self.left < 0:
+            self.step(*inputs)
+
+
+def capture(work: Callable[[], None]) -> torch.cuda.CUDAGraph | None:
+    """Return work as a CUDA graph, not yet run; None, with a warning that says why, where it cannot be captured."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph):
+            work()
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = str(error.__context__ or error).partition("\n")[0]
+        warnings.warn(
+            f"steps run kernel by kernel, which is slower: they cannot be captured as a CUDA graph ({reason}); "
+            "engine.graphs=false leaves the attempt out",
+            stacklevel=2,
+        )
+        # A capture that broke off leaves its stream in use and the generators waiting for its end.
+        torch.cuda.set_stream(stream)
+        for generator in torch.cuda.default_generators:
+            generator.graphsafe_set_state(generator.clone_state())
+        return None
+    return graph

@@ -17,6 +17,7 @@ from ..state import piece_of
 from ..tasks import Task
 
 FUSED = ("adam", "adamw", "sgd", "nesterov", "momentum")
+CAPTURABLE = ("adam", "adamw", "nadamw", "muon", "nmuon", "adamuon", "nadamuon")  # as CUDA graphs, where told so
 
 
 def build_optimizer(
@@ -36,7 +37,7 @@ def build_optimizer(
         options["eps"] = config.eps
     if config.name in FUSED and not any(hasattr(p, "device_mesh") for p in task.parameters()):
         options["fused"] = True
-    if capturable and config.name in ("adam", "adamw"):
+    if capturable and config.name in CAPTURABLE:
         options["capturable"] = True
     groups = _groups(task, config)
     try:

@@ -11,7 +11,7 @@ from ..data.draws import generator, part, seed_of
 from ..data.feed import Batch, part_of, samples_in
 from ..tasks import Task
 from .engine import Replay, compile_parts, turn_onednn_on
-from .optim import Average, build_optimizer, rate_at, scaled_lr, set_rate
+from .optim import CAPTURABLE, Average, build_optimizer, rate_at, scaled_lr, set_rate
 from .optimizer_state import check_storable, group_settings
 from .parallel import World, copy_over, shard
 from .setup import Parts
@@ -51,7 +51,7 @@ class Step:
 
     def _may_capture(self) -> bool:
         simple = self.world.size == 1 and self.dtype != torch.float16
-        return self.device.type == "cuda" and simple and self.config.optim.name in ("adam", "adamw", "sgd")
+        return self.device.type == "cuda" and simple and self.config.optim.name in (*CAPTURABLE, "sgd")
 
     def _batch_size(self) -> int:
         """Return how many images all processes take in a step; a set may be smaller than a batch."""

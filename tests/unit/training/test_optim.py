@@ -4,7 +4,7 @@ from torch import nn
 
 from saccade.config import ConfigError, OptimConfig
 from saccade.tasks import Classify
-from saccade.training.optim import build_optimizer
+from saccade.training.optim import CAPTURABLE, build_optimizer
 
 
 def build(**settings):
@@ -53,3 +53,10 @@ def test_an_optimizer_that_cannot_be_made_says_why(name):
 
 def test_lookahead_is_taken_around_any_optimizer():
     assert "Lookahead" in type(build(name="lookahead_adamw")).__name__
+
+
+@pytest.mark.parametrize("name", CAPTURABLE)
+def test_what_is_said_to_be_capturable_is_told_so(name):
+    task = Classify(nn.Sequential(nn.Flatten(), nn.Linear(12, 2)))
+    made = build_optimizer(task, OptimConfig(name=name), device=torch.device("cpu"), capturable=True)
+    assert all(group["capturable"] and isinstance(group["lr"], torch.Tensor) for group in made.param_groups)

@@ -41,7 +41,20 @@ def names_of(model: nn.Module) -> dict[int, str]:
 
 @pytest.mark.parametrize(
     "name",
-    ["adamw", "sgd", "lamb", "adan", "lookahead_adamw", "adafactor", "nadamw", "lion", "madgrad", "rmsproptf", "adopt"],
+    [
+        "adamw",
+        "sgd",
+        "lamb",
+        "adan",
+        "lookahead_adamw",
+        "adafactor",
+        "nadamw",
+        "lion",
+        "madgrad",
+        "rmsproptf",
+        "adopt",
+        "muon",
+    ],
 )
 def test_an_optimizer_goes_on_as_if_it_had_never_stopped(name: str) -> None:
     whole = task()
