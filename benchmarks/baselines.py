@@ -1,7 +1,8 @@
 """Whole commands as a user gives them, with a clock beside them: trainings cold and warm, a comparison and its waste.
 
     python benchmarks/baselines.py train OUT --data a.npz,b.npz --name cifar100 --seeds 0,1,2,3,4
-    python benchmarks/baselines.py train OUT --data a.npz,b.npz --name vit --plain
+    python benchmarks/baselines.py train OUT --data a.npz,b.npz --like cifar:wide --epochs 80
+    python benchmarks/baselines.py train OUT --data a.npz,b.npz --name vit --like vit:slow
     python benchmarks/baselines.py nine OUT --data PHOTOGRAPHS --budget 8m
     python benchmarks/baselines.py readme OUT --data a.npz,b.npz
     python benchmarks/baselines.py table OUT
@@ -21,10 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-PLAIN = {  # a ViT of less than 3 M parameters, as papers on small sets have it: nine blocks of 192, patches of 4
-    "model.options": {"patch_size": 4, "depth": 9, "num_heads": 12, "mlp_ratio": 2.0},
-    "optim.lr": 1e-3,
-}
+from candidates import PLAIN, SHARED, words_of
+
 ARMS = ("base", "broadcast", "drloc")
 LARGEST = 3_000_000  # parameters
 
@@ -36,10 +35,9 @@ def main() -> None:
     parser.add_argument("--data", help="as saccade train takes it")
     parser.add_argument("--name", default="cifar100", help="what results call this set")
     parser.add_argument("--seeds", default="0,1,2,3,4")
-    parser.add_argument("--plain", action="store_true", help="a plain ViT instead of the recipe's model")
     parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--batch-size", type=int, default=512)
-    parser.add_argument("--lr", type=float, help="2.5e-3 if not given, or the plain ViT's")
+    parser.add_argument("--like", metavar="PLAN:NAME", help="settings of a candidate of candidates.py")
+    parser.add_argument("--parallel", type=int, help="runs of a comparison side by side")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="any other setting")
     parser.add_argument("--budget", default="8m", help="of the nine runs")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no command that would not end before")
@@ -101,16 +99,19 @@ class Commands:
 
 def trainings(commands: Commands) -> None:
     args = commands.args
-    words = ["train", args.data, "--epochs", str(args.epochs), "--batch-size", str(args.batch_size), "--quiet"]
-    words += ["--set", "keep.evaluate_every=5", "--set", "keep.every_seconds=1000"]
-    rate = args.lr or (PLAIN["optim.lr"] if args.plain else 2.5e-3)
-    words += ["--lr", str(rate)] + [word for text in args.set for word in ("--set", text)]
-    if args.plain:
-        words += ["--model", "vit_tiny", "--set", f"model.options={json.dumps(PLAIN['model.options'])}"]
+    words = ["train", args.data, "--epochs", str(args.epochs), "--quiet"]
+    words += words_of(args.like) if args.like else [word for text in SHARED for word in ("--set", text)]
+    words += [word for text in args.set for word in ("--set", text)]
     for seed in map(int, args.seeds.split(",")):
-        key = {"do": "train", "name": args.name, "plain": args.plain, "lr": rate, "set": args.set, "seed": seed}
-        key |= {"epochs": args.epochs} if args.epochs != 100 else {}
-        record = commands.run(key, [*words, "--seed", str(seed)], args.out / f"{args.name}-{args.plain}-{seed}")
+        key = {
+            "do": "train",
+            "name": args.name,
+            "like": args.like,
+            "epochs": args.epochs,
+            "set": args.set,
+            "seed": seed,
+        }
+        record = commands.run(key, [*words, "--seed", str(seed)], args.out / f"{args.name}-{seed}")
         if record is not None and record["parameters"] > LARGEST:
             raise SystemExit(f"{record['parameters']:,} parameters are more than {LARGEST:,}")
 
@@ -125,10 +126,10 @@ def nine(commands: Commands) -> None:
 def readme(commands: Commands) -> None:
     """Compare on a sound baseline: a plain ViT on all of CIFAR-100, five seeds, its rate from the sweep."""
     args = commands.args
-    options = f"model.options={json.dumps(PLAIN['model.options'])}"
-    words = ["compare", args.data, "--model", "vit_tiny", "--set", options, "--epochs", str(args.epochs)]
-    words += ["--batch-size", str(args.batch_size), "--lr", str(args.lr or PLAIN["optim.lr"]), "--seeds", "5"]
+    words = ["compare", args.data, "--model", "vit_tiny", "--set", PLAIN, "--epochs", str(args.epochs)]
+    words += ["--batch-size", "512", "--lr", "1e-3", "--seeds", "5"]
     words += ["--set", "keep.evaluate_every=10", *(word for arm in ARMS for word in ("--arm", arm))]
+    words += ["--parallel", str(args.parallel)] if args.parallel else []
     commands.run({"do": "readme", "epochs": args.epochs}, words, args.out / "readme")
 
 
@@ -158,7 +159,9 @@ def table(folder: Path) -> str:
     lines.append("| --- | --: | --: | --: | --: | --: | --: |")
     for one in read(folder / "baselines.jsonl"):
         key = one["key"]
-        name = " ".join(str(key[part]) for part in ("do", "name", "plain", "seed", "budget") if part in key)
+        name = " ".join(
+            str(key[part]) for part in ("do", "name", "like", "epochs", "seed", "budget") if key.get(part) is not None
+        )
         scores = one.get("arms") or {"": one.get("accuracy")}
         accuracy = ", ".join(f"{arm} {100 * score:.2f}".strip() for arm, score in scores.items() if score is not None)
         share = f"{one['wall'] / max(one['trained'], 1e-9):.2f}"
