@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -145,11 +146,21 @@ def _families(recipe: str | None) -> dict[str, Any]:
         return {}
     if name is None:
         return {}
-    home = resources.files("saccade.recipes") / "families"
-    known = sorted(file.name[:-5] for file in home.iterdir() if file.name.endswith(".yaml"))
+    known = _all_families()
     if name not in known:
         raise ConfigError(f"recipe {recipe}: families = {name!r} was given; there are {', '.join(known)}")
-    return read_yaml((home / f"{name}.yaml").read_text(encoding="utf-8"), source=f"families {name}")
+    return known[name]
+
+
+@cache
+def _all_families() -> dict[str, dict[str, Any]]:
+    """Return the package's files of families by their names; they are looked up for every arm of a comparison."""
+    files = (resources.files("saccade.recipes") / "families").iterdir()
+    found = {file.name[:-5]: file for file in files if file.name.endswith(".yaml")}
+    return {
+        name: read_yaml(file.read_text(encoding="utf-8"), source=f"families {name}")
+        for name, file in sorted(found.items())
+    }
 
 
 def list_recipes() -> list[str]:
