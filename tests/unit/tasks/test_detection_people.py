@@ -198,6 +198,12 @@ def test_objects_are_drawn_where_they_are():
     assert not drawn[150].any()
 
 
+def test_name_of_several_lines_is_drawn_on_one():
+    one = {"class": "a\n<b> " * 20, "box": [20, 20, 60, 60]}
+    drawn = draw_objects(np.zeros((100, 100, 3), np.uint8), [one], {one["class"]: "#ff0000"}, (100, 100))
+    assert drawn.any()
+
+
 # Errors by kind
 
 TRUTH = torch.tensor([[0, 0, 10, 10], [20, 0, 30, 10], [0, 20, 10, 30], [0, 0, 0, 0.0]])
