@@ -11,7 +11,7 @@ from saccade.config import AugmentConfig, DataConfig
 from saccade.data.check import check_data
 from saccade.data.framing import Framing
 from saccade.data.geometry import draw_uniforms
-from saccade.data.image import BadSample
+from saccade.data.image import ORIENTATION, BadSample
 from saccade.data.open import open_data
 from saccade.tasks.detection.data import ObjectEncoder
 from saccade.tasks.detection.objects import unpack_masks
@@ -252,11 +252,39 @@ def test_doubled_box_is_found(root):
     assert not report.ok
 
 
-def test_image_of_another_size_than_its_list_says_is_found(root):
+def test_image_of_another_size_than_its_list_says_is_not_learned_from(root):
     change(root, lambda whole: whole["images"][0].update(width=80))
+    with pytest.raises(BadSample, match="says 80 x 64 pixels and it has 64 x 64"):
+        encode(opened(root).train)
     found, report = kinds(root)
-    assert found == [("box", "images/train/0.png")]
-    assert "says 80 x 64 pixels and it has 64 x 64" in report.findings[0].reason
+    assert found == [("size", "images/train/0.png")]
+    assert not report.ok
+
+
+@pytest.mark.parametrize("listed", [(64, 96), (96, 64)])
+def test_boxes_are_of_the_image_as_its_exif_note_turns_it(root, listed):
+    upright = np.zeros((96, 64, 3), np.uint8)
+    upright[10:30, 5:25] = 255
+    note = Image.Exif()
+    note[ORIENTATION] = 6  # a viewer turns it by a quarter, clockwise
+    Image.fromarray(np.ascontiguousarray(np.rot90(upright))).save(root / "images" / "train" / "0.png", exif=note)
+
+    def turn(whole):
+        whole["images"][0].update(width=listed[0], height=listed[1])
+        whole["annotations"][0].update(bbox=[5, 10, 20, 20], segmentation=[])
+        whole["annotations"][1].update(bbox=[40, 40, 5, 5], segmentation=[])
+
+    source = opened(change(root, turn)).train
+    if listed == (96, 64):
+        with pytest.raises(BadSample, match="turned by its EXIF note"):
+            encode(source)
+        assert ("size", "images/train/0.png") in kinds(root)[0]
+        return
+    encoded = encode(source, side=96)
+    left, top, right, bottom = encoded["boxes"][0].int().tolist()
+    image = encoded["image"].float().mean(0)
+    assert image[top:bottom, left:right].mean() > 240
+    assert image[top + 20 : bottom + 20, left:right].mean() < 15
 
 
 # Regions of odd kinds
