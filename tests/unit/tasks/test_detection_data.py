@@ -93,6 +93,9 @@ def test_voc_files(tmp_path):
     assert target["boxes"][0].tolist() == [0, 1, 10, 20]  # pixels are counted from 1, the last one is the box's own
     assert target["crowd"][:3].tolist() == [False, True, False]
     assert any("2 regions are of crowds or difficult objects" in note for note in data.notes)
+    for name in ("ImageSets/Main/train.txt", "ImageSets/Main/val.txt", "Annotations/2.xml"):
+        (tmp_path / name).unlink()
+    assert "1 image is not used, without a file in Annotations: '2.png'" in opened(tmp_path).notes
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -116,6 +119,17 @@ def test_yolo_files_with_boxes_and_polygons(tmp_path, swapped):
     (tmp_path / "data.yaml").write_text("names: [dog]\n")
     with pytest.raises(ValueError, match="objects are of the classes '1', which have no name"):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[no, 7]", "{0: no, 1: 7}", "{'1': 7, '0': no}", "\n- no\n- 7"])
+def test_yolo_names_are_texts_whatever_yaml_takes_them_for(tmp_path, text):
+    for kind in ("images", "labels"):
+        (tmp_path / kind).mkdir()
+    for number in range(3):
+        Image.fromarray(make_image(number)[0]).save(tmp_path / "images" / f"{number}.png")
+        (tmp_path / "labels" / f"{number}.txt").write_text("0 0.5 0.5 0.1 0.1\n1 0.2 0.2 0.1 0.1\n")
+    (tmp_path / "data.yaml").write_text(f"names: {text}\n")
+    assert opened(tmp_path).train.outputs == ("no", "7")
 
 
 # What is wrong, one by one
@@ -228,6 +242,15 @@ def test_set_without_any_object_is_refused(root):
     change(root, lambda whole: whole.update(annotations=[]))
     with pytest.raises(ValueError, match="no objects in any image"):
         opened(root)
+
+
+def test_set_whose_objects_are_all_left_out_says_why(root):
+    def spoil(whole):
+        for one in whole["annotations"]:
+            one["bbox"] = [640, 640, 100, 100]
+
+    with pytest.raises(ValueError, match=r"12 objects with something wrong: .*a box outside of the image"):
+        opened(change(root, spoil))
 
 
 def test_crowd_is_kept_apart_and_told(root):

@@ -16,6 +16,7 @@ from ...data.source import Names, Sample
 from ...data.split import abbreviate
 from ...data.targets import Targets, renumber
 from ...files import write_text
+from ...wording import count_of
 from .regions import paint_objects, to_mask
 
 LEAST = 8  # rows of objects that a sample is given, at least, so that a set of few has one shape
@@ -58,7 +59,9 @@ class BoxTargets(Targets):
     def require(self, where: str) -> None:
         """Refuse a set without any object."""
         if not self.counts().any():
-            raise ValueError(f"{where} has no objects in any image; a detector needs some to learn from")
+            wrong = [f"{self.names[image]}: {text}" for image, texts in self.remarks.items() for text in texts]
+            told = f"; {count_of(len(wrong), 'object')} with something wrong: {abbreviate(wrong)}" if wrong else ""
+            raise ValueError(f"{where} has no objects in any image; a detector needs some to learn from{told}")
 
     @property
     def most(self) -> int:
