@@ -17,8 +17,8 @@ from .source import Source, Stream
 from .table import ReadTargets, read_classes
 
 FAULTS = (
-    "missing", "unreadable", "truncated", "misnamed", "huge", "range", "mask", "unknown", "box", "doubled",
-    "no objects", "dim", "tiny",
+    "missing", "unreadable", "truncated", "misnamed", "huge", "range", "mask", "unknown", "size", "box",
+    "doubled", "no objects", "dim", "tiny",
 )  # of an image by itself  # fmt: skip
 MILD = ("no objects",)  # may be as it should
 KINDS = (*FAULTS, "duplicate", "two labels", "in both splits")

@@ -65,7 +65,7 @@ class BadSample(ValueError):  # noqa: N818
         name: how the log calls it.
         reason: why, in plain words.
         kind: why, in one word: missing, denied, empty, foreign (not an image), truncated, damaged, range (of
-            its values), huge; or of what is told of it: mask, box, doubled, no objects, unknown.
+            its values), huge; or of what is told of it: mask, size, box, doubled, no objects, unknown.
         count: how many samples it stands for: a shard that is cut short stands for many.
     """
 

@@ -11,7 +11,7 @@ from saccade.config import AugmentConfig, DataConfig
 from saccade.data.check import check_data
 from saccade.data.framing import Framing
 from saccade.data.geometry import draw_uniforms
-from saccade.data.image import BadSample
+from saccade.data.image import ORIENTATION, BadSample
 from saccade.data.open import open_data
 from saccade.tasks.detection.data import ObjectEncoder
 from saccade.tasks.detection.objects import unpack_masks
@@ -93,6 +93,9 @@ def test_voc_files(tmp_path):
     assert target["boxes"][0].tolist() == [0, 1, 10, 20]  # pixels are counted from 1, the last one is the box's own
     assert target["crowd"][:3].tolist() == [False, True, False]
     assert any("2 regions are of crowds or difficult objects" in note for note in data.notes)
+    for name in ("ImageSets/Main/train.txt", "ImageSets/Main/val.txt", "Annotations/2.xml"):
+        (tmp_path / name).unlink()
+    assert "1 image is not used, without a file in Annotations: '2.png'" in opened(tmp_path).notes
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -116,6 +119,17 @@ def test_yolo_files_with_boxes_and_polygons(tmp_path, swapped):
     (tmp_path / "data.yaml").write_text("names: [dog]\n")
     with pytest.raises(ValueError, match="objects are of the classes '1', which have no name"):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[no, 7]", "{0: no, 1: 7}", "{'1': 7, '0': no}", "\n- no\n- 7"])
+def test_yolo_names_are_texts_whatever_yaml_takes_them_for(tmp_path, text):
+    for kind in ("images", "labels"):
+        (tmp_path / kind).mkdir()
+    for number in range(3):
+        Image.fromarray(make_image(number)[0]).save(tmp_path / "images" / f"{number}.png")
+        (tmp_path / "labels" / f"{number}.txt").write_text("0 0.5 0.5 0.1 0.1\n1 0.2 0.2 0.1 0.1\n")
+    (tmp_path / "data.yaml").write_text(f"names: {text}\n")
+    assert opened(tmp_path).train.outputs == ("no", "7")
 
 
 # What is wrong, one by one
@@ -230,6 +244,15 @@ def test_set_without_any_object_is_refused(root):
         opened(root)
 
 
+def test_set_whose_objects_are_all_left_out_says_why(root):
+    def spoil(whole):
+        for one in whole["annotations"]:
+            one["bbox"] = [640, 640, 100, 100]
+
+    with pytest.raises(ValueError, match=r"12 objects with something wrong: .*a box outside of the image"):
+        opened(change(root, spoil))
+
+
 def test_crowd_is_kept_apart_and_told(root):
     change(root, lambda whole: whole["annotations"][1].update(iscrowd=1))
     data = opened(root)
@@ -252,11 +275,39 @@ def test_doubled_box_is_found(root):
     assert not report.ok
 
 
-def test_image_of_another_size_than_its_list_says_is_found(root):
+def test_image_of_another_size_than_its_list_says_is_not_learned_from(root):
     change(root, lambda whole: whole["images"][0].update(width=80))
+    with pytest.raises(BadSample, match="says 80 x 64 pixels and it has 64 x 64"):
+        encode(opened(root).train)
     found, report = kinds(root)
-    assert found == [("box", "images/train/0.png")]
-    assert "says 80 x 64 pixels and it has 64 x 64" in report.findings[0].reason
+    assert found == [("size", "images/train/0.png")]
+    assert not report.ok
+
+
+@pytest.mark.parametrize("listed", [(64, 96), (96, 64)])
+def test_boxes_are_of_the_image_as_its_exif_note_turns_it(root, listed):
+    upright = np.zeros((96, 64, 3), np.uint8)
+    upright[10:30, 5:25] = 255
+    note = Image.Exif()
+    note[ORIENTATION] = 6  # a viewer turns it by a quarter, clockwise
+    Image.fromarray(np.ascontiguousarray(np.rot90(upright))).save(root / "images" / "train" / "0.png", exif=note)
+
+    def turn(whole):
+        whole["images"][0].update(width=listed[0], height=listed[1])
+        whole["annotations"][0].update(bbox=[5, 10, 20, 20], segmentation=[])
+        whole["annotations"][1].update(bbox=[40, 40, 5, 5], segmentation=[])
+
+    source = opened(change(root, turn)).train
+    if listed == (96, 64):
+        with pytest.raises(BadSample, match="turned by its EXIF note"):
+            encode(source)
+        assert ("size", "images/train/0.png") in kinds(root)[0]
+        return
+    encoded = encode(source, side=96)
+    left, top, right, bottom = encoded["boxes"][0].int().tolist()
+    image = encoded["image"].float().mean(0)
+    assert image[top:bottom, left:right].mean() > 240
+    assert image[top + 20 : bottom + 20, left:right].mean() < 15
 
 
 # Regions of odd kinds

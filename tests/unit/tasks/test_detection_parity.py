@@ -1,5 +1,6 @@
 """RetinaNet and Mask R-CNN against torchvision's own: same weights in, same losses and boxes out."""
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from torchvision.models.detection import RetinaNet as TheirRetinaNet
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
-from torchvision.ops import MultiScaleRoIAlign, deform_conv2d
+from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign, deform_conv2d
+from torchvision.ops.feature_pyramid_network import LastLevelMaxPool, LastLevelP6P7
 
 from saccade.tasks.detection.dense import RetinaNet
 from saccade.tasks.detection.detector import read_answers
+from saccade.tasks.detection.fpn import FPN
 from saccade.tasks.detection.objects import Objects
 from saccade.tasks.detection.reppoints import convolve_at
 from saccade.tasks.detection.roi import MaskRCNN
@@ -113,6 +116,20 @@ def assert_same_answers(mine: Any, theirs: list[dict[str, Tensor]], *, first: in
         assert torch.equal(mine.labels[number, :count] + first, one["labels"])
 
 
+@pytest.mark.parametrize(
+    ("more", "last"),
+    [("pool", LastLevelMaxPool()), ("coarsest", LastLevelP6P7(8, 8)), ("input", LastLevelP6P7(5, 8)), ("none", None)],
+)
+def test_pyramid_is_torchvisions(more: str, last: Any) -> None:
+    torch.manual_seed(0)
+    ours, theirs = FPN([3, 4, 5], 8, more=more), FeaturePyramidNetwork([3, 4, 5], 8, extra_blocks=last)
+    copy_all(ours, theirs)
+    maps = [torch.rand(2, width, 23 // part, 17 // part) for width, part in ((3, 1), (4, 2), (5, 4))]
+    other = theirs(OrderedDict((str(number), one) for number, one in enumerate(maps)))
+    for mine, their in zip(ours(maps), other.values(), strict=True):
+        torch.testing.assert_close(mine, their, atol=1e-4, rtol=1e-4)
+
+
 def test_retinanet_is_torchvisions(images: Tensor, objects: Objects) -> None:
     torch.manual_seed(0)
     column = Column(8, (16, 24, 40))
@@ -184,9 +201,13 @@ def test_mask_rcnn_is_torchvisions(images: Tensor, objects: Objects) -> None:
     assert set(mine) == set(names_of)
     for name, their_name in names_of.items():
         torch.testing.assert_close(mine[name], other[their_name], atol=1e-4, rtol=1e-4, msg=name)
+    cells: list[Tensor] = []  # before they are pasted into the image
+    theirs.roi_heads.register_forward_hook(lambda *heard: cells.extend(one["masks"].clone() for one in heard[-1][0]))
     with torch.no_grad():
         found, answers = ours.eval().find(maps, SIZE), theirs.eval()(list(images))
         assert_same_answers(found, answers, first=1)
+    for number, one in enumerate(cells):
+        torch.testing.assert_close(found.masks[number, : len(one)], one[:, 0], atol=1e-4, rtol=1e-4)
 
 
 def copy_box_head(head: Any, theirs: Any) -> None:

@@ -169,6 +169,9 @@ def test_answer_in_the_square_is_told_in_pixels_of_the_image():
         ("disc", "1 sure, the surest 90.0%"),
         ("square", "perhaps, 30.0%"),
     )
+    beside = make_rows(((0, 0, 64, 16), 0.9, 1), ((4, 50, 60, 64), 0.8, 1), ((0, 10, 32, 20), 0.7, 0), cells=4)
+    (crossing,) = Detect.describe(Detect.unframe(beside, (100, 200), spec), spec).record["objects"]
+    assert crossing["box"] == [0, 0, 100, 12.5]  # of the square, what is above 16 and below 48 is not of the image
     assert Detect.describe(Detect.unframe(rows[:0], (100, 200), spec), spec).text == "nothing sure"
     assert Detect.table_rows(Detect.describe(rows[:0], spec), spec) == [[""] * 6]
 
@@ -196,6 +199,12 @@ def test_objects_are_drawn_where_they_are():
     assert drawn[100, 40].tolist() == [255, 0, 0]  # the left edge
     assert not drawn[100, 80].any()  # the middle
     assert not drawn[150].any()
+
+
+def test_name_of_several_lines_is_drawn_on_one():
+    one = {"class": "a\n<b> " * 20, "box": [20, 20, 60, 60]}
+    drawn = draw_objects(np.zeros((100, 100, 3), np.uint8), [one], {one["class"]: "#ff0000"}, (100, 100))
+    assert drawn.any()
 
 
 # Errors by kind

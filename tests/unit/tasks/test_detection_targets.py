@@ -333,6 +333,10 @@ def test_each_look_of_the_cascade_asks_for_a_better_overlap_than_the_one_before(
     assert asked == [(0, 0.5), (1, 0.6), (2, 0.7)]
     assert {name for name in found if name.startswith("classes")} == {"classes_1", "classes_2", "classes_3"}
     assert [head.heads[0].boxes.out_features, len(head.heads)] == [4, 3]  # one box for all classes
+    for one in head.heads:
+        torch.nn.init.zeros_(one.classes.weight)
+    found = head.losses(maps, truth, (64, 64), torch.tensor([3]))  # of three equal logits each
+    assert [found[f"classes_{n}"].item() / math.log(3) for n in (1, 2, 3)] == pytest.approx([1, 0.5, 0.25])
 
 
 def test_proposals_hold_what_is_there_so_that_a_fresh_head_learns_of_objects() -> None:
@@ -355,6 +359,20 @@ def test_sparse_looks_start_from_whole_images_and_lose_by_pairs_alone() -> None:
     assert empty["corners_1"].item() == 0.0
     assert empty["overlap_2"].item() == 0.0
     assert empty["classes_2"].item() > 0
+
+
+@pytest.mark.parametrize("crowd", [False, True])
+def test_sparse_losses_of_known_answers_leave_out_those_in_a_crowd(crowd: bool) -> None:
+    head = SparseRCNN(channels=CHANNELS, num_classes=2, width=16, proposals=2, looks=1)
+    found = boxes((0, 0, 10, 20), (50, 50, 60, 60))[None]
+    head.forward = lambda *_: [(torch.zeros(1, 2, 2), found)]  # type: ignore[method-assign]
+    truth = objects((0, 0, 10, 10), (40, 40, 70, 70), labels=[1, 0 if crowd else -1], crowd=[False, crowd])
+    losses = head.losses([], truth, (100, 100), torch.tensor([0]))
+    each = 0.25 * math.log(2)  # of a logit of 0: half missed, squared
+    wrong = 1 if crowd else 3  # logits that should be low
+    assert losses["classes_1"].item() == pytest.approx(2 * each * (0.25 + 0.75 * wrong))
+    assert losses["corners_1"].item() == pytest.approx(5 * 0.1)  # one corner is off by a tenth of the image
+    assert losses["overlap_1"].item() == pytest.approx(2 * 0.5)
 
 
 # RepPoints V2

@@ -16,6 +16,7 @@ from ...data.source import Names, Sample
 from ...data.split import abbreviate
 from ...data.targets import Targets, renumber
 from ...files import write_text
+from ...wording import count_of
 from .regions import paint_objects, to_mask
 
 LEAST = 8  # rows of objects that a sample is given, at least, so that a set of few has one shape
@@ -58,7 +59,9 @@ class BoxTargets(Targets):
     def require(self, where: str) -> None:
         """Refuse a set without any object."""
         if not self.counts().any():
-            raise ValueError(f"{where} has no objects in any image; a detector needs some to learn from")
+            wrong = [f"{self.names[image]}: {text}" for image, texts in self.remarks.items() for text in texts]
+            told = f"; {count_of(len(wrong), 'object')} with something wrong: {abbreviate(wrong)}" if wrong else ""
+            raise ValueError(f"{where} has no objects in any image; a detector needs some to learn from{told}")
 
     @property
     def most(self) -> int:
@@ -76,8 +79,13 @@ class BoxTargets(Targets):
         count, most = here.stop - here.start, self.most
         boxes, labels, crowd = np.zeros((most, 4), np.float32), np.full(most, -1, np.int64), np.zeros(most, bool)
         boxes[:count], labels[:count], crowd[:count] = self.boxes[here], self.labels[here], self.crowd[here]
-        found = {"boxes": boxes, "labels": labels, "crowd": crowd}
+        found = {"boxes": boxes, "labels": labels, "crowd": crowd, "listed_size": self._listed_size(index)}
         return found if self.regions is None else found | {"regions": self.regions[here], "layers": self.layers}
+
+    def _listed_size(self, index: int) -> tuple[int, int] | None:
+        """Return height and width of a sample as its list tells them; None where it does not."""
+        height, width = map(int, self.sizes[int(self.rows[index])]) if len(self.sizes) else (0, 0)
+        return (height, width) if height and width else None
 
     def describe(self, index: int) -> str:
         """Return how many objects of which classes a sample has."""
@@ -91,11 +99,8 @@ class BoxTargets(Targets):
         image, name = int(self.rows[index]), self.names[int(self.rows[index])]
         for remark in self.remarks.get(image, ()):
             yield BadSample(name, remark, "box")
-        told = tuple(map(int, self.sizes[image])) if len(self.sizes) else (0, 0)
-        if all(told) and told != size:
-            turned = ", turned by its EXIF note: are its boxes?" if told == size[::-1] else ""
-            reason = f"the list says {told[1]} x {told[0]} pixels and it has {size[1]} x {size[0]}{turned}"
-            yield BadSample(name, reason, "box")
+        if (reason := _other_size(self._listed_size(index), size)) is not None:
+            yield BadSample(name, reason, "size")
         here = self.objects(index)
         if here.start == here.stop:
             yield BadSample(name, "it has no objects; that is right where nothing is to be found", "no objects")
@@ -225,6 +230,8 @@ class ObjectEncoder(ImageEncoder):
         target, size = sample.target, sample.inputs["image"].shape[:2]
         if isinstance(target, Mapping):
             target = dict(target)
+            if (reason := _other_size(target.pop("listed_size"), size)) is not None:
+                raise BadSample(sample.name, reason, "size")
             target["boxes"] = _cut(target["boxes"], target["labels"] >= 0, size, name=sample.name)
             if "regions" in target:
                 regions, layers = target.pop("regions"), target.pop("layers")
@@ -234,6 +241,17 @@ class ObjectEncoder(ImageEncoder):
         found = super().__call__(sample, word)
         found["size"] = torch.tensor(size)
         return found | ({"mask": found["mask"].to(torch.int16)} if "mask" in found else {})
+
+
+def _other_size(listed: tuple[int, int] | None, size: tuple[int, int]) -> str | None:
+    """Return what is wrong if an image of some height and width is not the one that boxes were drawn on."""
+    if listed is None or listed == size:
+        return None
+    turned = ", turned by its EXIF note" if listed == size[::-1] else ""
+    return (
+        f"the list says {listed[1]} x {listed[0]} pixels and it has {size[1]} x {size[0]}{turned}; its boxes are of "
+        "another image: correct them, or the list's width and height"
+    )
 
 
 def _cut(boxes: np.ndarray, real: np.ndarray, size: tuple[int, int], *, name: str) -> np.ndarray:

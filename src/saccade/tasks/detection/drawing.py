@@ -82,7 +82,7 @@ def draw_objects(
         pen.rectangle(
             (left, top, max(right, left + 1), max(bottom, top + 1)), outline=colours[one["class"]], width=line
         )
-        text = one["class"][:24] + (f" {one['score']:.0%}" if "score" in one else "")
+        text = " ".join(one["class"].split())[:24] + (f" {one['score']:.0%}" if "score" in one else "")
         high = 7 * line
         above = top - high if top >= high else top
         wide = pen.textlength(text, font=font) + 2 * line

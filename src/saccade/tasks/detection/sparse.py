@@ -8,7 +8,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from .boxes import clip, decode, generalized_overlap, take
-from .dense import assume_rare, of_matched
+from .dense import assume_rare, in_crowd, of_matched
 from .fpn import FPN, look_at, pack
 from .losses import focal, overlap_loss
 from .objects import Head, Objects
@@ -124,9 +124,10 @@ class SparseRCNN(Head):
             positive = matched >= 0
             label, wanted = of_matched(objects, matched)
             target = F.one_hot(label.clamp(min=0), self.num_classes).to(logits.dtype) * positive[..., None]
+            kinds = torch.where((in_crowd(boxes, objects) & ~positive)[..., None], 0, focal(logits, target)).sum()
             corners = torch.where(positive[..., None], in_sides(boxes - wanted, size).abs(), 0).sum()
             overlap = torch.where(positive, overlap_loss(boxes, wanted), 0).sum()
-            parts[f"classes_{number}"] = CLASS * focal(logits, target).sum() / count
+            parts[f"classes_{number}"] = CLASS * kinds / count
             parts[f"corners_{number}"] = CORNERS * corners / count
             parts[f"overlap_{number}"] = OVERLAP * overlap / count
         return parts

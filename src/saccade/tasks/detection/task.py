@@ -269,14 +269,20 @@ class Detect(HostingTask):
 
     @classmethod
     def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:
-        """Return the boxes in pixels of the image, and a last row of the class `WHOLE` with the image's own box."""
+        """Return the boxes in pixels of the image, and a last row of the class `WHOLE` with the image's own box.
+
+        Answers that lie beside the image, in what fills up the square, are none.
+        """
         height, width = size
         left, top, wide, high = fitted(height, width, spec.img_size)
         moved = (row[:, :4] - np.array([left, top, left, top])) / np.array([wide, high, wide, high])
         boxes = (moved * np.array([width, height, width, height])).astype(row.dtype)
+        found = np.concatenate([boxes, row[:, 4:]], axis=1)
+        inside = boxes.clip(0, [width, height] * 2)
+        found[(inside[:, 2:] <= inside[:, :2]).any(1), LABEL] = -1
         whole = np.zeros((1, row.shape[1]), row.dtype)
         whole[0, [2, 3, LABEL]] = width, height, WHOLE
-        return np.concatenate([np.concatenate([boxes, row[:, 4:]], axis=1), whole])
+        return np.concatenate([found, whole])
 
     @classmethod
     def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:

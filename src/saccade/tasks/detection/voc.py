@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...data.image import EXTENSIONS
-from ...data.split import choose_split
+from ...data.split import abbreviate, choose_split
+from ...wording import count_are
 from .listed import Listed, Size, Thing, find_image, missing, read_text
 
 SIDES = ("xmin", "ymin", "xmax", "ymax")
@@ -28,6 +29,7 @@ def read_voc(path: Path) -> tuple[dict[str, Listed], tuple[str, ...]]:
         }
     else:
         stems = {"train": sorted(file.stem for file in (path / "Annotations").glob("*.xml"))}
+        notes = (*notes, *_untold(path, stems["train"]))
     found = {part: _read_part(path, some) for part, some in stems.items()}
     classes = tuple(sorted({label for one in found.values() for label in one.classes}))
     return {part: replace(listed, classes=classes) for part, listed in found.items()}, notes
@@ -55,6 +57,14 @@ def _read_part(root: Path, stems: list[str]) -> Listed:
             listed.add(name, thing)
     listed.classes = tuple(sorted(labels))
     return listed
+
+
+def _untold(root: Path, stems: list[str]) -> Iterator[str]:
+    """Yield a remark on images of which nothing is told."""
+    images = (file for file in sorted((root / "JPEGImages").glob("*")) if file.suffix.lower() in EXTENSIONS)
+    told = set(stems)
+    if untold := [file.name for file in images if file.stem not in told]:
+        yield f"{count_are(len(untold), 'image')} not used, without a file in Annotations: {abbreviate(untold)}"
 
 
 def _parse(file: Path) -> ElementTree.Element:

@@ -131,13 +131,13 @@ def _classes(path: Path) -> dict[int, str] | None:
 
 def _yaml_names(file: Path) -> dict[int, str] | None:
     try:
-        whole = yaml.safe_load(read_text(file))
+        whole = yaml.load(read_text(file), yaml.BaseLoader)  # every value a text: a class may be called no
     except yaml.YAMLError as error:
         raise ValueError(f"{file} is no YAML: {str(error)[:200]}") from None
     names = whole.get("names") if isinstance(whole, dict) else None
-    if names is None:
+    if names is None or names == "":
         return None
     pairs = list(names.items() if isinstance(names, dict) else enumerate(names) if isinstance(names, list) else [])
-    if not pairs or not all(type(number) is int and isinstance(name, str | int) for number, name in pairs):
+    if not pairs or not all(str(number).isdecimal() and isinstance(name, str) for number, name in pairs):
         raise ValueError(f"{file}: names is a list of the classes' names, or a mapping from their numbers")
-    return {number: str(name) for number, name in sorted(pairs)}
+    return dict(sorted((int(number), name) for number, name in pairs))
