@@ -26,14 +26,14 @@ def class_section(answered: Answered, classes: Sequence[str]) -> Section:
     absent = [score.name for score in scores if not score.samples]
     parts = [paragraph(_about_classes(seen), " The whisker is the 95% interval over the images of a class.")]
     if len(seen) <= MANY:
-        parts.append(_class_chart(seen, title="Accuracy by class, worst first"))
+        parts.append(class_chart(seen, title="Accuracy by class, worst first"))
     else:
         rest = seen[WORST:-BEST]
         shown = rest[:LISTED]
         text = f"The other {len(rest)} classes" if len(shown) == len(rest) else f"The {len(shown)} next worst classes"
-        parts.append(_class_chart(seen[:WORST], title=f"The {WORST} classes with the lowest accuracy"))
-        parts.append(_class_chart(seen[-BEST:], title=f"The {BEST} classes with the highest accuracy"))
-        parts.append(fold(text, _class_chart(shown, title=f"{text}, worst first")))
+        parts.append(class_chart(seen[:WORST], title=f"The {WORST} classes with the lowest accuracy"))
+        parts.append(class_chart(seen[-BEST:], title=f"The {BEST} classes with the highest accuracy"))
+        parts.append(fold(text, class_chart(shown, title=f"{text}, worst first")))
     if absent:
         names = ", ".join(shorten(name, 40) for name in absent[:20])
         more = f" and {len(absent) - 20} more" if len(absent) > 20 else ""
@@ -120,12 +120,13 @@ def _about_classes(seen: Sequence[Score]) -> str:
     )
 
 
-def _class_chart(scores: Sequence[Score], *, title: str) -> Html:
-    rows = []
-    for score in scores:
-        low, high = score.interval
-        rows.append(Interval(score.name, low, score.share, high, f"{score.correct:,} of {score.samples:,}"))
-    return share_chart(rows, title=title, measure="Accuracy", name_label="Class", remark_label="Right")
+def class_chart(scores: Sequence[Score], *, title: str, remark_label: str = "Right") -> Html:
+    """Return the accuracy of classes as bars."""
+    rows = [
+        Interval(one.name, one.interval[0], one.share, one.interval[1], f"{one.correct:,} of {one.samples:,}")
+        for one in scores
+    ]
+    return share_chart(rows, title=title, measure="Accuracy", name_label="Class", remark_label=remark_label)
 
 
 def _confusion_map(answered: Answered, classes: Sequence[str], text: str) -> Html:
