@@ -11,8 +11,7 @@ from ..tasks.metric import MetricSpec
 from .bootstrap import Difference, Estimate
 from .corruptions import CORRUPTIONS, SEVERITIES
 from .findings import Findings
-from .noise import PERTURBATIONS
-from .robust import CENTRE, DROPPED, PIECES, mean_name
+from .robust import CENTRE, DROPPED, PERTURBATIONS, PIECES, mean_name
 
 NAME = 60  # characters of a run's or a class' name
 
