@@ -23,10 +23,9 @@ from ..segmentation.drawing import palette
 from ..segmentation.pyramid import any_size_options
 from ..task import register_task
 from .anchors import FINEST, halvings_for
-from .apart import answers_apart
 from .boxes import areas, clip
 from .data import BoxTargets, ObjectEncoder
-from .detector import CELLS, LABEL, SCORE, Detector, read_answers, waits_for_device
+from .detector import CELLS, LABEL, SCORE, Detector, answers_apart, read_answers, waits_for_device
 from .drawing import draw_objects, to_runs
 from .errors import ShownMetrics
 from .hosted import HostedDetector
@@ -262,10 +261,7 @@ class Detect(HostingTask):
         """Return the answers that stand, B, K, columns: box, score, class (-1 for none) and the cells of a mask."""
         if output.ndim != 3 or output.shape[2] < CELLS:
             raise ValueError(f"it gives an answer of shape {output.shape} where boxes with score and class were due")
-        found = read_answers(torch.from_numpy(np.ascontiguousarray(output)), **standing(spec))
-        parts = [found.boxes, found.scores[..., None], found.labels[..., None].float()]
-        parts += [] if found.masks is None else [found.masks.flatten(2)]
-        return torch.cat(parts, dim=-1).numpy()
+        return read_answers(torch.from_numpy(np.ascontiguousarray(output)), **standing(spec)).rows().numpy()
 
     @classmethod
     def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:
@@ -317,11 +313,6 @@ class Detect(HostingTask):
         sure = [one for one in answer.record["objects"] if one["score"] >= SURE]
         height, width = answer.record["size"]
         return draw_objects(pixels, sure, answer.colours, (height, width))
-
-    @classmethod
-    def line_record(cls, answer: Answer) -> dict[str, Any]:
-        """Return the objects."""
-        return {name: value for name, value in answer.record.items() if name != "outputs"}
 
     @classmethod
     def served_record(cls, answer: Answer) -> dict[str, Any]:
