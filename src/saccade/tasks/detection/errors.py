@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..segmentation.metrics import choose_shown
+from ..page import choose_shown
 from .boxes import areas, covered, overlaps
 from .metrics import DetectionMetrics
 

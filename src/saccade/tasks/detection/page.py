@@ -7,15 +7,12 @@ import numpy as np
 
 from ...data.framing import fitted
 from ...report.chart import line_chart
-from ...report.image import encode_image
-from ...report.markup import Html, join, shorten, tag
+from ...report.markup import Html, join, shorten
 from ...report.page import Section, paragraph, table
 from ...report.rows import Interval, share_chart
 from ...wording import count_of
-from ..metric import MetricSpec
-from ..page import NAME, Page, Shown, no_images
-from ..segmentation.drawing import palette
-from ..segmentation.metrics import SOME, WORST
+from ..page import COMPARED, Page, Shown, compared_section, no_images
+from ..segmentation.drawing import name_colours
 from .data import BoxTargets
 from .drawing import draw_objects, to_runs
 from .errors import FOUND, KIND, KINDS, NONE, RIGHT, best_threshold, count_errors
@@ -41,8 +38,9 @@ class DetectionPage(Page):
             if value is None or "ap_class_" in spec.name or spec.name.removeprefix("mask_").startswith("ap_"):
                 continue
             remark = ""
-            if spec.column in shown.scores and (not found or len(shown.scores[spec.column]) < LARGE):
-                low, high = spread(_statistic(spec), shown.scores[spec.column])
+            few = not found or len(shown.scores.get(spec.column, ())) < LARGE
+            if few and spec.statistic is not None and spec.column in shown.scores:
+                low, high = spread(spec.statistic, shown.scores[spec.column])
                 remark = f"95% interval {spec.show(low)} to {spec.show(high)}" if np.isfinite(low) else ""
             found.append((spec.title, spec.show(value), remark))
         return found
@@ -69,15 +67,6 @@ def _column(shown: Shown) -> str:
     return "mask_records" if "mask_records" in shown.scores else "records"
 
 
-def _of_what(shown: Shown) -> str:
-    return "Masks are compared." if "mask_records" in shown.scores else "Boxes are compared."
-
-
-def _statistic(spec: MetricSpec) -> Callable[[np.ndarray], float]:
-    assert spec.statistic is not None
-    return spec.statistic
-
-
 def spread(statistic: Callable[[np.ndarray], float], records: np.ndarray) -> tuple[float, float]:
     """Return the 95% interval of a share over images: groups of them left out in turn (the jackknife)."""
     groups = min(GROUPS, len(records))
@@ -91,51 +80,30 @@ def spread(statistic: Callable[[np.ndarray], float], records: np.ndarray) -> tup
 
 
 def _image_section(shown: Shown) -> Section:
-    title = "Worst, typical and best images"
     kept = shown.predictions
     targets = None if shown.source is None else shown.source.targets
-    if shown.source is None or not shown.same_samples or not isinstance(targets, BoxTargets):
-        return no_images(shown, title)
+    if not shown.same_samples or not isinstance(targets, BoxTargets):
+        return no_images(shown, COMPARED)
     least = best_threshold(kept["answers"], kept["objects"])
-    colours = _colours(shown)
-    items = []
-    for number, index in enumerate(kept["shown"]):
-        place = int(kept["place"][index])
-        pixels = shown.read(place)
-        if pixels is None:
-            continue
+    colours = name_colours(shown.outputs)
+
+    def draw(number: int, place: int, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         size = (pixels.shape[0], pixels.shape[1])
-        truth = _truth(targets, place, shown.outputs)
         masks = kept["masks"][number] if "masks" in kept else None
-        answer = _answers(kept["answers"][index], masks, size, shown.outputs, least=least, side=int(kept["side"][0]))
-        name = shorten(shown.source.name(place), NAME)
-        group = "worst" if number < WORST else "typical" if number < WORST + SOME else "best"
-        images = [
-            tag(
-                "div",
-                encode_image(_drawn(pixels, some, colours), alt=f"{words} of {name}", largest=SIDE),
-                class_="frame",
-            )
-            for some, words in ((truth, "truth"), (answer, "answer"))
-        ]
-        told = paragraph(f"{group}: average precision ", tag("strong", f"{float(kept['ap'][index]):.1%}"))
-        items.append(tag("li", *images, told, paragraph(name, class_="name")))
-    about = (
+        rows = kept["answers"][kept["shown"][number]]
+        answer = _answers(rows, masks, size, shown.outputs, least=least, side=int(kept["side"][0]))
+        truth = _truth(targets, place, shown.outputs)
+        return draw_objects(pixels, truth, colours, size, side=SIDE), draw_objects(
+            pixels, answer, colours, size, side=SIDE
+        )
+
+    about = paragraph(
         f"The truth on the left, beside it the answers that are at least {least:.0%} sure, where most objects are "
         "found for the least that is wrong (F1). Images whose truth is wrong gather among the worst: look at it before "
         "blaming the model."
     )
-    body = tag("ol", *items, class_="pictures beside") if items else paragraph("No image could be read.", class_="note")
-    return Section("pictures", title, join(paragraph(about), body))
-
-
-def _colours(shown: Shown) -> dict[str, str]:
-    drawn = palette(len(shown.outputs))
-    return {name: "#{:02x}{:02x}{:02x}".format(*one) for name, one in zip(shown.outputs, drawn, strict=True)}
-
-
-def _drawn(pixels: np.ndarray, objects: Sequence[dict[str, Any]], colours: dict[str, str]) -> np.ndarray:
-    return draw_objects(pixels, objects, colours, (pixels.shape[0], pixels.shape[1]), side=SIDE)
+    measure = ("average precision", "ap")
+    return compared_section(shown, draw, about=about, measure=measure, side=SIDE, style="pictures beside")
 
 
 def _truth(targets: BoxTargets, place: int, outputs: Sequence[str]) -> list[dict[str, Any]]:
@@ -226,7 +194,8 @@ def _curve_section(shown: Shown) -> Section:
         x_percent=True,
     )
     more = "" if len(half) <= CURVES - 2 else f" Of {len(half)} classes the {CURVES - 2} with the lowest are drawn."
-    about = f"{_of_what(shown)} Lines of single classes are at an overlap of 50%.{more}"
+    what = "Masks" if "mask_records" in shown.scores else "Boxes"
+    about = f"{what} are compared. Lines of single classes are at an overlap of 50%.{more}"
     return Section("curves", "Precision and recall", join(paragraph(about), drawn))
 
 

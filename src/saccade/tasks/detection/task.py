@@ -19,7 +19,7 @@ from ..answer import Answer
 from ..hosting import HostingTask, host_settings
 from ..metric import Metrics, MetricSpec
 from ..segmentation.augment import CropAugment
-from ..segmentation.drawing import palette
+from ..segmentation.drawing import name_colours
 from ..segmentation.pyramid import any_size_options
 from ..task import register_task
 from .anchors import FINEST, halvings_for
@@ -85,6 +85,7 @@ class Detect(HostingTask):
     recipe, finetuning, largest = "detect", "detect_finetune", 512
     page = DetectionPage
     boxes = True
+    target_names = ("boxes", "labels", "crowd", "mask")
     host_kind, host = "OBJECT_DETECTION", HostedDetector
 
     # From data to a batch
@@ -233,10 +234,6 @@ class Detect(HostingTask):
             self.metric_specs(self.spec), masks=bool(self.spec.extra.get("masks")), side=self.spec.img_size
         )
 
-    def answer(self, batch: Batch) -> dict[str, Tensor]:
-        """Return what the model finds in each sample of a batch."""
-        return self.read(self({"image": batch["image"]})["output"].float(), batch)
-
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:  # noqa: ARG002
         """Return the answers that stand: `boxes`, `scores`, `labels` and perhaps `masks`, best first."""
         assert self.spec is not None
@@ -280,10 +277,6 @@ class Detect(HostingTask):
         whole = row[row[:, LABEL] == WHOLE]
         size = (int(whole[0, 3]), int(whole[0, 2])) if len(whole) else (spec.img_size, spec.img_size)
         objects = [_object(one, size, spec) for one in row if one[LABEL] >= 0]
-        colours = {
-            name: "#{:02x}{:02x}{:02x}".format(*one)
-            for name, one in zip(spec.outputs, palette(len(spec.outputs)), strict=True)
-        }
         best: dict[str, float] = {}
         for one in objects:
             best.setdefault(one["class"], one["score"])  # they come best first
@@ -294,7 +287,7 @@ class Detect(HostingTask):
         )
         text = ", ".join(f"{counts[name]} {name}" for name in best if counts[name]) or "nothing sure"
         record = {"answer": text, "size": list(size), "objects": objects, "outputs": list(spec.outputs)}
-        return Answer(text, rows, record, said=tuple(counts), colours=colours)
+        return Answer(text, rows, record, said=tuple(counts), colours=name_colours(spec.outputs))
 
     @classmethod
     def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:  # noqa: ARG003

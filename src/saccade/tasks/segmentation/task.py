@@ -26,15 +26,15 @@ from ..metric import Metrics, MetricSpec
 from ..task import register_task
 from . import layouts  # noqa: F401, it registers its reader
 from .augment import CropAugment
-from .data import LOOKED, MaskEncoder, MaskTargets, claims, read_masks
-from .drawing import encode_places, overlay, palette, resize_mask
+from .data import COLUMNS, LOOKED, MaskEncoder, MaskTargets, read_masks
+from .drawing import encode_places, name_colours, overlay, palette, resize_mask
 from .heads import Answers, Segmenter
 from .hosted import HostedSegmenter
 from .losses import Loss, mask_loss, pixel_losses, pixel_weights
 from .metrics import SegmentationMetrics, metric_specs, small_masks
 from .page import SegmentationPage
 from .pyramid import any_size_options, fixed_side
-from .testing import answer_scales, answer_sliding, answer_whole
+from .testing import answer_scales, answer_sliding
 from .values import IGNORED
 
 DEFAULT_HEAD = "upernet"
@@ -89,7 +89,7 @@ class Segment(HostingTask):
     Options = SegmentOptions
     page = SegmentationPage
     recipe = "segment"
-    masks = True
+    masks, target_names = True, ("mask",)
     host_kind, host = "UNIVERSAL_SEGMENTATION", HostedSegmenter
 
     class_weights: Tensor | None
@@ -112,7 +112,7 @@ class Segment(HostingTask):
     @classmethod
     def claims(cls, table: Table) -> bool:
         """Tell whether a list has a column of masks."""
-        return claims(table)
+        return table.find(COLUMNS) is not None
 
     @classmethod
     def read_table(cls, table: Table, options: Any) -> Targets:
@@ -223,11 +223,12 @@ class Segment(HostingTask):
         def ask(images: Tensor) -> Tensor:
             return _logits(self.ask({**batch, "image": images}))
 
-        options, side = self.options, batch["image"].shape[-1]
-        answer = answer_whole if options.test == "whole" else partial(answer_sliding, window=options.crop or side)
+        options, images = self.options, batch["image"]
+        slide = partial(answer_sliding, ask, window=options.crop or images.shape[-1])
+        answer = ask if options.test == "whole" else slide
         if list(options.scales) == [1.0] and not options.flip:
-            return answer(ask, batch["image"])
-        return answer_scales(partial(answer, ask), batch["image"], scales=options.scales, flip=options.flip)
+            return answer(images)
+        return answer_scales(answer, images, scales=options.scales, flip=options.flip)
 
     def follow(self, result: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, ...]:
         """Return the samples' shares of right pixels, summed."""
@@ -257,11 +258,6 @@ class Segment(HostingTask):
         """Return what collects pixels right and wrong."""
         assert self.spec is not None
         return SegmentationMetrics(self.metric_specs(self.spec), len(self.spec.outputs))
-
-    def answer(self, batch: Batch) -> dict[str, Tensor]:
-        """Return what the model says to each sample of a batch."""
-        inputs = {name: value for name, value in batch.items() if name not in ("mask", "place")}
-        return self.read(self(inputs)["output"].float(), batch)
 
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return the classes of the pixels, `mask`, and the loss of every sample where masks are known."""
@@ -302,7 +298,7 @@ class Segment(HostingTask):
         rows = tuple((spec.outputs[place], f"{shares[place]:.1%}", float(shares[place])) for place in order)
         areas = [{"area": area, "share": area} for area in (round(float(shares[place]), 6) for place in order)]
         classes = [{"class": spec.outputs[p], "index": p, **area} for p, area in zip(order, areas, strict=True)]
-        colours = {spec.outputs[p]: "#{:02x}{:02x}{:02x}".format(*palette(len(shares))[p]) for p in order}
+        colours = {spec.outputs[p]: name_colours(spec.outputs)[spec.outputs[p]] for p in order}
         record = {"answer": rows[0][0], **areas[0], "classes": classes, "outputs": list(spec.outputs)}
         text = ", ".join(f"{name} {text}" for name, text, _ in rows)
         return Answer(text, rows, record, mask=row, colours=colours, measure="area")
