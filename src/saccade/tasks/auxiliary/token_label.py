@@ -24,7 +24,7 @@ from ...layers.token_label import (
 from ...plugins.registry import register_plugin
 from ...plugins.tokens import CLASS_OUTPUT, HostError, Layout, find_host
 from ..classification.task import classification_loss, read_logits
-from .grids import GridReader, _norm_path, move_like
+from .grids import GridReader, move_like, norm_path
 from .label_maps import LabelMaps
 from .teacher import SoftLabels, Taught, Teacher, TeacherLabels, count_classes, require_other, resample
 
@@ -100,11 +100,12 @@ class TokenLabelling(Taught):
         self.reader: GridReader | None = None
         self.aux_head: nn.Linear | None = None
         if not _labels_tokens(model):
+            has_norm = norm_path(model) is not None and type(model).__name__ not in CLASS_OUTPUT
             host = find_host(model, grid=grid, prefix_tokens=prefix_tokens, layout=layout)
             self.reader = GridReader(
                 host,
                 "last",
-                norm=_has_norm(model) if norm is None else norm,
+                norm=has_norm if norm is None else norm,
                 path=features if isinstance(features, str) else "" if features else None,
                 dim=dim,
                 prefix_tokens=prefix_tokens,
@@ -167,12 +168,8 @@ class TokenLabelling(Taught):
             output, label=label, dense=dense, truth=truth if self.ground_truth else None
         )
         loss = self.cls_weight * classification + self.dense_weight * tokens
-        return {
-            "loss": loss,
-            "output": output.logits,
-            "classification": classification.detach(),
-            "tokens": tokens.detach(),
-        }
+        result = {"loss": loss, "output": output.logits}
+        return result | {"classification": classification.detach(), "tokens": tokens.detach()}
 
     def run(self, images: Tensor, place: Tensor | None) -> tuple[TokenLabelOutput, tuple[int, int]]:
         """Run the model on images mixed by a box, if any, and return its logits, its tokens' logits and their grid."""
@@ -186,17 +183,14 @@ class TokenLabelling(Taught):
         if place is not None:
             box, cell = self._place(place, size)
             images = swap_box(images, box.scaled(*cell))
-        heard: list[Tensor | None]
+        features: Tensor | None
         if self.features is not None:
             answer, features = self.features(self.model, images)
-            heard = [features]
         else:
-            self.reader.open()
-            try:
+            with self.reader.hear() as heard:
                 answer = self.model(images)
-            finally:
-                heard = self.reader.close()
-        found = self.reader.read(0, heard[0], size)
+            features = heard[0]
+        found = self.reader.read(0, features, size)
         words = found.tokens[:, found.skip :]
         if not torch.is_autocast_enabled(words.device.type):
             words = words.to(self.aux_head.weight.dtype)
@@ -297,10 +291,6 @@ def _own_grid(model: Any, size: tuple[int, int], count: int) -> tuple[int, int]:
     stride = model.feature_info[-1]["reduction"]
     up = (-(-size[0] // stride), -(-size[1] // stride))
     return up if up[0] * up[1] == count else (max(size[0] // stride, 1), max(size[1] // stride, 1))
-
-
-def _has_norm(model: nn.Module) -> bool:
-    return _norm_path(model) is not None and type(model).__name__ not in CLASS_OUTPUT
 
 
 def _require_classes(model: nn.Module, given: int | None) -> int:

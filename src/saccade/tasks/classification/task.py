@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...config import AugmentConfig, ConfigError, LossConfig
-from ...data.augment import Follow
+from ...data.augment import Follow, Mix
 from ...data.feed import Batch
 from ...data.spec import InputSpec
 from ...data.table import LABELS, Table, read_classes
@@ -20,7 +21,6 @@ from ...layers.second_order import SecondOrder
 from ..answer import Answer, require_width
 from ..metric import MetricSpec
 from ..task import Task, register_task
-from .data import ClassShares, shares_of
 from .metrics import ClassificationMetrics, metric_specs
 from .page import ClassificationPage
 
@@ -183,6 +183,25 @@ class Classify(OneOf):
     def line_record(cls, answer: Answer) -> dict[str, Any]:
         """Return classes and probabilities, likeliest first."""
         return {"answers": [{"class": name, **_probability(round(share or 0.0, 6))} for name, _, share in answer.rows]}
+
+
+def shares_of(labels: Tensor, mix: Mix | None) -> Tensor:  # noqa: ARG001
+    """Return labels as they are: nothing is shared."""
+    return labels
+
+
+@dataclass(frozen=True)
+class ClassShares:
+    """Labels as shares of classes, smoothed, and mixed as the images were."""
+
+    classes: int
+    smoothing: float  # share of a label spread evenly over all of them
+
+    def __call__(self, labels: Tensor, mix: Mix | None) -> Tensor:
+        """Return shares, B, classes, of labels, B."""
+        shares = F.one_hot(labels, self.classes).float()
+        shares = shares * (1 - self.smoothing) + self.smoothing / self.classes
+        return shares if mix is None else torch.lerp(shares[mix.partner], shares, mix.share[:, None])
 
 
 def classification_loss(
