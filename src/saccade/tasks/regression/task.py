@@ -127,11 +127,8 @@ class Regress(Task):
         """Return the loss of each sample, B."""
         output = upcast(output)
         wanted = (targets.to(output.dtype) - self.mean) / self.std
-        if self.options.loss == "mse":
-            return F.mse_loss(output, wanted, reduction="none").mean(1)
-        if self.options.loss == "l1":
-            return F.l1_loss(output, wanted, reduction="none").mean(1)
-        return F.smooth_l1_loss(output, wanted, reduction="none").mean(1)
+        losses = {"mse": F.mse_loss, "l1": F.l1_loss, "huber": F.smooth_l1_loss}
+        return losses[self.options.loss](output, wanted, reduction="none").mean(1)
 
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return the raw answer, the numbers in their own units, and with targets the loss of each."""

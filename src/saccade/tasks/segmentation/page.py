@@ -98,15 +98,9 @@ def _class_section(shown: Shown) -> Section:
         low, high = bootstrap(partial(class_iou, place), counts)
         found = f"{right[place] / true[place]:.1%}" if true[place] else "none there"
         exact = f"{right[place] / said[place]:.1%}" if said[place] else "never said"
-        cells = [
-            shorten(name, 80),
-            f"{true[place] / total:.2%}",
-            f"{value:.1%} ({low:.1%} to {high:.1%})",
-            found,
-            exact,
-        ]
-        rows.append((value, cells))
-        chart.append(Interval(name, low, value, high, f"{true[place] / total:.2%} of the pixels"))
+        part, ends = f"{true[place] / total:.2%}", f"{value:.1%} ({low:.1%} to {high:.1%})"
+        rows.append((value, [shorten(name, 80), part, ends, found, exact]))
+        chart.append(Interval(name, low, value, high, f"{part} of the pixels"))
     return output_section(
         rows,
         chart,
