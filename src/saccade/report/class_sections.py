@@ -70,13 +70,9 @@ def calibration_section(answered: Answered) -> Section:
         f"The model's mean confidence is {answered.confidence.mean():.1%} and it is right in "
         f"{answered.correct.mean():.1%} of the images"
     )
-    leaning = (
-        "on the whole too sure"
-        if gap > 0.02
-        else "on the whole not sure enough"
-        if gap < -0.02
-        else "about as sure as right"
-    )
+    leaning = "about as sure as right"
+    if abs(gap) > 0.02:
+        leaning = "on the whole too sure" if gap > 0 else "on the whole not sure enough"
     about = paragraph(
         f"{text}: {leaning}. The expected calibration error is {error:.1%} (ten bins of confidence). Dashed: as "
         "confident as right; shaded: 95% interval."
@@ -133,10 +129,7 @@ def _confusion_map(answered: Answered, classes: Sequence[str], text: str) -> Htm
     counts = confusion(answered, len(classes))
     totals = counts.sum(1, keepdims=True)
     shares = counts / np.maximum(totals, 1)
-    texts = [
-        ["" if not count else _percent(share) for count, share in zip(*pair, strict=True)]
-        for pair in zip(counts, shares, strict=True)
-    ]
+    texts = [["<1" if 0 < share < 0.005 else f"{100 * share:.0f}" * (share > 0) for share in row] for row in shares]
     tips = [
         [
             f"{true} → {answer}: {counts[i, j]:,} of {totals[i, 0]:,} ({shares[i, j]:.1%})"
@@ -157,21 +150,11 @@ def _confusion_map(answered: Answered, classes: Sequence[str], text: str) -> Htm
     )
 
 
-def _percent(share: float) -> str:
-    return "<1" if share < 0.005 else f"{100 * share:.0f}"
-
-
 def _pair_table(answered: Answered, classes: Sequence[str], *, most: int) -> Html:
-    pairs = confused_pairs(answered, most=most)
-    rows = [
-        [
-            shorten(classes[pair.true], NAME),
-            shorten(classes[pair.predicted], NAME),
-            f"{pair.samples:,} of {pair.of:,}",
-            f"{pair.samples / pair.of:.1%}",
-        ]
-        for pair in pairs
-    ]
+    rows = []
+    for pair in confused_pairs(answered, most=most):
+        names = [shorten(classes[one], NAME) for one in (pair.true, pair.predicted)]
+        rows.append([*names, f"{pair.samples:,} of {pair.of:,}", f"{pair.samples / pair.of:.1%}"])
     return table(
         ["True class", "Answered", "Images", "Share"],
         rows,

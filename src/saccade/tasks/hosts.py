@@ -75,11 +75,8 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
                 output_loading_info=True,
                 **{"dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype": torch.float32},
             )
-    fresh = [
-        key
-        for key in info["missing_keys"]
-        if not key.startswith(("classifier", "score", "head", "pre_classifier", *CLASSES.get(kind, ())))
-    ]
+    new = ("classifier", "score", "head", "pre_classifier", *CLASSES.get(kind, ()))
+    fresh = [key for key in info["missing_keys"] if not key.startswith(new)]
     body = [key for key in fresh if "pooler" not in key]
     if body:
         raise ConfigError(
@@ -93,13 +90,10 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
 
 CLASSES = {
     "OBJECT_DETECTION": (
-        "class_embed",
-        "model.decoder.class_embed",
-        "model.enc_score_head",
-        "model.denoising_class_embed",
+        "class_embed", "model.decoder.class_embed", "model.enc_score_head", "model.denoising_class_embed"
     ),
     "UNIVERSAL_SEGMENTATION": ("class_predictor", "criterion"),
-}
+}  # fmt: skip
 # Those that transformers has and whose answers are read here: one model of questions about images, the others write
 # their answers word by word; detectors that score every class by itself; segmenters whose queries have a class each.
 READ = {

@@ -99,7 +99,7 @@ class TokenLabelling(Taught):
         self.features = features if callable(features) else None
         self.reader: GridReader | None = None
         self.aux_head: nn.Linear | None = None
-        if not _labels_tokens(model):
+        if not hasattr(model, "forward_token_label") or getattr(model, "aux_head", None) is None:
             has_norm = norm_path(model) is not None and type(model).__name__ not in CLASS_OUTPUT
             host = find_host(model, grid=grid, prefix_tokens=prefix_tokens, layout=layout)
             self.reader = GridReader(
@@ -279,11 +279,6 @@ class TokenLabelling(Taught):
                 f"the label maps are of {self.maps.num_classes} classes, the model has {self.num_classes}; make them "
                 "with a teacher of the model's classes"
             )
-
-
-def _labels_tokens(model: nn.Module) -> bool:
-    """Tell whether a model has its own classifier of tokens."""
-    return hasattr(model, "forward_token_label") and getattr(model, "aux_head", None) is not None
 
 
 def _own_grid(model: Any, size: tuple[int, int], count: int) -> tuple[int, int]:

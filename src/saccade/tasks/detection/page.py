@@ -1,6 +1,7 @@
 """What the page of a detection run shows: images with truth beside answer, curves, classes, sizes, errors by kind."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..segmentation.drawing import name_colours
 from .data import BoxTargets
 from .drawing import draw_objects, to_runs
 from .errors import FOUND, KIND, KINDS, NONE, RIGHT, best_threshold, count_errors
-from .metrics import RANGES, SIZES, average_precision, class_curves
+from .metrics import RANGES, average_precision, class_curves
 
 GROUPS = 20  # of images that are left out in turn
 MANY = 60  # classes in a chart
@@ -134,11 +135,8 @@ def _answers(
         if row[KIND] == NONE or row[4] < least:
             continue
         box = (row[:4] - np.array([left, top, left, top])) * scale
-        one = {
-            "class": outputs[int(row[5])],
-            "score": float(row[4]),
-            "box": box.clip(0, [size[1], size[0]] * 2).tolist(),
-        }
+        inside = box.clip(0, [size[1], size[0]] * 2).tolist()
+        one = {"class": outputs[int(row[5])], "score": float(row[4]), "box": inside}
         if masks is not None and place < len(masks):
             runs = to_runs(masks[place].astype(np.float32) / 255, box, size)
             one["segmentation"] = {"size": list(size), "counts": runs}
@@ -210,9 +208,7 @@ def _class_section(shown: Shown) -> Section:
             rows.append((2.0, [shorten(name, 80), "0", "none there", "", ""]))
             continue
 
-        def of(some: np.ndarray, place: int = place) -> float:
-            return average_precision(some, classes=(place,))
-
+        of = partial(average_precision, classes=(place,))
         value, half = of(records), average_precision(records, classes=(place,), overlaps=(0,))
         low, high = spread(of, records) if intervals else (value, value)
         text = f"{value:.1%} ({low:.1%} to {high:.1%})" if intervals and np.isfinite(low) else f"{value:.1%}"
@@ -235,7 +231,6 @@ def _size_section(shown: Shown) -> Section:
     best = best_threshold(shown.predictions["answers"], objects)
     rows = []
     for place, (name, words) in enumerate(SIZED.items(), 1):
-        assert SIZES[place] == name
         low, high = RANGES[place]
         own = (objects[..., 0] >= 0) & (objects[..., 2] >= low) & (objects[..., 2] < high)
         count = int(own.sum())

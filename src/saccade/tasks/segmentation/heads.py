@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...config import ConfigError
 from ...registry import Registry, parse_options
-from .pyramid import FeaturePyramid, OnPyramid, pad_to
+from .pyramid import FeaturePyramid, OnPyramid, pad_to, round_up
 
 EXTRA = "segmentation-models-pytorch: pip install 'saccade[dense]'"
 HEADS: Registry[Callable[..., "Head"]] = Registry("head", group="saccade.heads", home="saccade.tasks.segmentation")
@@ -52,8 +52,7 @@ class Segmenter(OnPyramid):
         name, options = parse_options(head, HEADS, given_here=("channels",))
         pyramid = FeaturePyramid(backbone, norm=name not in UNNORMED)
         made = HEADS.find(name)(channels=tuple(pyramid.channels), **options)
-        cfg = getattr(backbone, "pretrained_cfg", None) or {}
-        self.pretrained_cfg = cfg
+        self.pretrained_cfg = getattr(backbone, "pretrained_cfg", None) or {}
         self.default_cfg = {"classifier": ("decoder", "classifier", "auxiliary")}  # what other classes leave as it is
         self.num_classes, self.num_features, self.side = num_classes, pyramid.channels[-1], side
         self.multiple = pyramid.multiple * made.cells
@@ -91,7 +90,7 @@ class Segmenter(OnPyramid):
         height, width = images.shape[-2:]
         if self.side is not None:
             return F.interpolate(logits, (height, width), mode="bilinear", align_corners=False)
-        whole = [(side + self.multiple - 1) // self.multiple * self.multiple for side in (height, width)]
+        whole = [round_up(side, self.multiple) for side in (height, width)]
         return F.interpolate(logits, whole, mode="bilinear", align_corners=False)[..., :height, :width]
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:

@@ -128,10 +128,11 @@ def fixed_side(name: str, side: int) -> int | None:
     config = timm.get_pretrained_cfg(name, allow_unregistered=True)
     if config is None or not config.fixed_input_size or any_size_options(name):
         return None
-    return _up(side, SAFE) if "img_size" in constructor_options(name) else int(config.input_size[-1])
+    return round_up(side, SAFE) if "img_size" in constructor_options(name) else int(config.input_size[-1])
 
 
-def _up(side: int, multiple: int) -> int:
+def round_up(side: int, multiple: int) -> int:
+    """Return the least multiple of a number that is no smaller than a side."""
     return (side + multiple - 1) // multiple * multiple
 
 
@@ -140,8 +141,8 @@ def pad_to(images: Tensor, multiple: int) -> Tensor:
     height, width = images.shape[-2:]
     if not torch.compiler.is_exporting() and height % multiple == 0 and width % multiple == 0:
         return images
-    rows = torch.arange(_up(height, multiple), device=images.device).clamp(max=height - 1)
-    columns = torch.arange(_up(width, multiple), device=images.device).clamp(max=width - 1)
+    rows = torch.arange(round_up(height, multiple), device=images.device).clamp(max=height - 1)
+    columns = torch.arange(round_up(width, multiple), device=images.device).clamp(max=width - 1)
     return images.index_select(2, rows).index_select(3, columns)
 
 

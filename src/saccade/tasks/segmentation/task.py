@@ -21,6 +21,7 @@ from ...data.split import abbreviate
 from ...data.table import Table
 from ...data.targets import Counts, Targets
 from ..answer import Answer
+from ..classification.task import weigh_classes
 from ..hosting import HostingTask, host_settings
 from ..metric import Metrics, MetricSpec
 from ..task import register_task
@@ -358,19 +359,11 @@ def _logits(answer: Any) -> Tensor:
 
 
 def _class_weights(loss: LossConfig, spec: InputSpec) -> Tensor | None:
-    if loss.class_weights == "none":
-        return None
-    if loss.class_weights == "balanced":
-        if "pixels" not in spec.extra:
-            raise ConfigError("loss.class_weights = balanced needs the classes' pixels; a stream does not tell")
-        pixels = torch.tensor(spec.extra["pixels"], dtype=torch.float64)
-        weights = torch.where(
-            pixels > 0, (pixels.sum() / pixels.clamp(min=1)).sqrt(), 0.0
-        )  # of the root: borders are thin
-    else:
-        weights = torch.tensor(loss.class_weights, dtype=torch.float64)
-        if len(weights) != len(spec.outputs):
-            raise ConfigError(
-                f"loss.class_weights has {len(weights)} numbers, the data has {len(spec.outputs)} classes"
-            )
+    if loss.class_weights != "balanced":
+        return weigh_classes(loss, None, classes=len(spec.outputs))
+    if "pixels" not in spec.extra:
+        raise ConfigError("loss.class_weights = balanced needs the classes' pixels; a stream does not tell")
+    pixels = torch.tensor(spec.extra["pixels"], dtype=torch.float64)
+    # Of the root: borders are thin.
+    weights = torch.where(pixels > 0, (pixels.sum() / pixels.clamp(min=1)).sqrt(), 0.0)
     return (weights / weights.mean()).float()
