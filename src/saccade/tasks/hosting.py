@@ -50,7 +50,7 @@ class HostingTask(Task):
         return name.startswith(PREFIX)
 
     @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:  # noqa: ARG003
+    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
         """Keep the configuration of a model of Hugging Face."""
         if cls.builds(model.name):
             spec.extra["host"] = describe_host(model.name.removeprefix(PREFIX), spec.outputs, kind=cls.host_kind)

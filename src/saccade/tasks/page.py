@@ -119,7 +119,7 @@ class Page:
         return found
 
     @classmethod
-    def remark(cls, shown: Shown, spec: MetricSpec) -> str | None:  # noqa: ARG003
+    def remark(cls, shown: Shown, spec: MetricSpec) -> str | None:
         """Return what is said beside a metric's number; None leaves the metric out."""
         return f"chance: {spec.show(spec.chance)}" if spec.chance is not None else ""
 
@@ -129,7 +129,7 @@ class Page:
         return paragraph(cls.note, class_="note") if cls.note and shown.summary else None
 
     @classmethod
-    def sections(cls, shown: Shown) -> list[Section]:  # noqa: ARG003
+    def sections(cls, shown: Shown) -> list[Section]:
         """Return the task's own sections."""
         return []
 

@@ -199,11 +199,7 @@ class TokenLabelling(Taught):
         return TokenLabelOutput(read_logits(answer), tokens, box), found.grid
 
     def draw(
-        self,
-        batch_size: int,  # noqa: ARG002
-        *,
-        device: torch.device | str,
-        generator: torch.Generator | None = None,
+        self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
         """Draw the box of one step, on the device; for a compiled task, which takes no generator."""
         return {"place": draw_place(device=device, generator=generator)} if self.mix_token else {}

@@ -86,7 +86,7 @@ class Classify(OneOf):
         return table.find(LABELS) is not None
 
     @classmethod
-    def read_table(cls, table: Table, options: Any) -> Targets:  # noqa: ARG003
+    def read_table(cls, table: Table, options: Any) -> Targets:
         """Return the classes of a column of labels."""
         return read_classes(table)
 
@@ -97,13 +97,13 @@ class Classify(OneOf):
         return ClassShares(len(spec.outputs), loss.smoothing) if shared else shares_of
 
     @classmethod
-    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:  # noqa: ARG003
+    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
         """Return the classes' weights; smoothing is done where labels are mixed."""
         if loss is None:
             return {}
         return {"class_weights": weigh_classes(loss, counts.outputs, classes=len(spec.outputs))}
 
-    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
+    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
         """Classify images.
 
         Args:
@@ -175,7 +175,7 @@ class Classify(OneOf):
         return ClassificationMetrics(None if self.spec is None else len(self.spec.outputs))
 
     @classmethod
-    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:  # noqa: ARG003
+    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:
         """Return where both find the same class likeliest."""
         return first.argmax(1) == second.argmax(1)
 

@@ -119,11 +119,7 @@ class DenseDetector(Head):
         return torch.cat(found), [len(one) for one in found]
 
     def losses(
-        self,
-        maps: Sequence[Tensor],
-        objects: Objects,
-        size: tuple[int, int],
-        seeds: Tensor,  # noqa: ARG002
+        self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor
     ) -> dict[str, Tensor]:
         """Return the losses by name."""
         raw = {name: value.float() for name, value in self(maps).items()}
@@ -158,11 +154,7 @@ class RetinaNet(DenseDetector):
         self.grid.halve(times)
 
     def loss(
-        self,
-        raw: dict[str, Tensor],
-        objects: Objects,
-        anchors: Tensor,
-        counts: Sequence[int],  # noqa: ARG002
+        self, raw: dict[str, Tensor], objects: Objects, anchors: Tensor, counts: Sequence[int]
     ) -> dict[str, Tensor]:
         """Return the losses of classes and boxes: each image's over its matched anchors, then their mean."""
         shared = overlaps(objects.boxes, anchors.expand(len(objects.boxes), -1, -1))

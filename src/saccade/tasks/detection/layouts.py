@@ -32,11 +32,11 @@ class ObjectFolderReader:
 
     rank, task = 45, "detect"
 
-    def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
+    def matches(self, spec: str, path: Path) -> bool:
         """Whether a layout knows it."""
         return path.is_dir() and any(matches(path) for _, matches, _ in LAYOUTS)
 
-    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:
         """Open it; no image is decoded."""
         return open_objects(path, bad_limit=options.bad_limit)
 

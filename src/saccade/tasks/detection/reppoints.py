@@ -126,11 +126,7 @@ class RepPointsV2(Head):
         return {name: value.float() for name, value in found.items()}
 
     def losses(
-        self,
-        maps: Sequence[Tensor],
-        objects: Objects,
-        size: tuple[int, int],
-        seeds: Tensor,  # noqa: ARG002
+        self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor
     ) -> dict[str, Tensor]:
         """Return the losses of both sets of points, of classes and of what is verified."""
         raw, (points, strides) = self(maps), self.cells(maps, size)

@@ -108,11 +108,7 @@ class SparseRCNN(Head):
         return found
 
     def losses(
-        self,
-        maps: Sequence[Tensor],
-        objects: Objects,
-        size: tuple[int, int],
-        seeds: Tensor,  # noqa: ARG002
+        self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor
     ) -> dict[str, Tensor]:
         """Return the losses of every look: classes, corners and overlaps of the boxes matched with objects."""
         count = objects.real.sum().clamp(min=1)

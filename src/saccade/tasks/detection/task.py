@@ -133,12 +133,12 @@ class Detect(HostingTask):
         return "mask_ap" if spec.extra.get("masks") else "ap"
 
     @classmethod
-    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:  # noqa: ARG003
+    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:
         """Return what makes tensors of images and objects; crops are made on the device."""
         return ObjectEncoder(spec.framing)
 
     @classmethod
-    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:  # noqa: ARG003
+    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
         """Return what makes training crops."""
         scale = spec.extra.get("scale") or [1.0, 1.0]
         return CropAugment(augment, crop=spec.img_size, scale=scale, mean=spec.mean, std=spec.std, device=device)
@@ -146,7 +146,7 @@ class Detect(HostingTask):
     # In training
 
     @classmethod
-    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:  # noqa: ARG003
+    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:
         """Let the backbone take images of any size."""
         return any_size_options(name)
 
@@ -234,7 +234,7 @@ class Detect(HostingTask):
             self.metric_specs(self.spec), masks=bool(self.spec.extra.get("masks")), side=self.spec.img_size
         )
 
-    def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:  # noqa: ARG002
+    def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return the answers that stand: `boxes`, `scores`, `labels` and perhaps `masks`, best first."""
         assert self.spec is not None
         found = read_answers(output, **standing(self.spec))
@@ -290,7 +290,7 @@ class Detect(HostingTask):
         return Answer(text, rows, record, said=tuple(counts), colours=name_colours(spec.outputs))
 
     @classmethod
-    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:  # noqa: ARG003
+    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
         """Return class, score and box."""
         return ["class", "score", "left", "top", "right", "bottom"]
 

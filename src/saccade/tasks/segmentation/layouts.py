@@ -36,11 +36,11 @@ class MaskFolderReader:
 
     rank, task = 40, "segment"
 
-    def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
+    def matches(self, spec: str, path: Path) -> bool:
         """Whether a layout knows it."""
         return path.is_dir() and find_layout(path) is not None
 
-    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:
         """Open it; which classes there are may be told by the task's options."""
         task_options = getattr(options.read_targets, "keywords", {}).get("options")
         given, ignore = getattr(task_options, "classes", None), getattr(task_options, "ignore", IGNORED)

@@ -151,12 +151,12 @@ class Segment(HostingTask):
             raise ValueError("extra.pixels is a list of numbers, one a class")
 
     @classmethod
-    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:  # noqa: ARG003
+    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:
         """Return what makes tensors of images and masks; crops are made on the device."""
         return MaskEncoder(spec.framing)
 
     @classmethod
-    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:  # noqa: ARG003
+    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
         """Return what makes training crops."""
         crop, scale = spec.extra.get("crop") or spec.img_size, spec.extra.get("scale") or [1.0, 1.0]
         return CropAugment(augment, crop=crop, scale=scale, mean=spec.mean, std=spec.std, device=device)
@@ -187,12 +187,12 @@ class Segment(HostingTask):
         return made
 
     @classmethod
-    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:  # noqa: ARG003
+    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
         """Return the options and the classes' weights, balanced ones by the pixels of each class."""
         weights = None if loss is None else _class_weights(loss, spec)
         return {"options": options, "class_weights": weights, "keep_masks": loss is not None}  # a run's page shows some
 
-    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
+    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
         """Tell the pixels' classes.
 
         Args:
@@ -273,7 +273,7 @@ class Segment(HostingTask):
         return found
 
     @classmethod
-    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:  # noqa: ARG003
+    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:
         """Return where nearly all pixels are of the same class."""
         return (first.argmax(1) == second.argmax(1)).mean((1, 2)) >= SAME
 

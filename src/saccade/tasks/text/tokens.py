@@ -163,7 +163,7 @@ class TextEncoder:
 
     reading: Reading
 
-    def __call__(self, sample: Sample, word: int = 0) -> Encoded:  # noqa: ARG002
+    def __call__(self, sample: Sample, word: int = 0) -> Encoded:
         """Return a text's tokens."""
         texts = tuple(sample.inputs[name] for name in ("text", "pair") if name in sample.inputs)
         tokens = self.reading.encode([texts], names=[sample.name])

@@ -23,7 +23,7 @@ class QuestionEncoder:
     framing: Framing
     reading: Reading
 
-    def __call__(self, sample: Sample, word: int = 0) -> Encoded:  # noqa: ARG002
+    def __call__(self, sample: Sample, word: int = 0) -> Encoded:
         """Return a sample as tensors."""
         image, reading = sample.inputs["image"], self.reading
         tokens = reading.encode([(sample.inputs["text"],)], names=[f"the question on {sample.name}"])
