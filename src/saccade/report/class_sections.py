@@ -129,7 +129,7 @@ def _confusion_map(answered: Answered, classes: Sequence[str], text: str) -> Htm
     counts = confusion(answered, len(classes))
     totals = counts.sum(1, keepdims=True)
     shares = counts / np.maximum(totals, 1)
-    texts = [["<1" if 0 < share < 0.005 else f"{100 * share:.0f}" * (share > 0) for share in row] for row in shares]
+    texts = [["" if not share else "<1" if share < 0.005 else f"{100 * share:.0f}" for share in row] for row in shares]
     tips = [
         [
             f"{true} → {answer}: {counts[i, j]:,} of {totals[i, 0]:,} ({shares[i, j]:.1%})"
