@@ -8,10 +8,11 @@ import numpy as np
 
 from ...data.framing import fitted
 from ...report.chart import line_chart
-from ...report.markup import Html, join, shorten
+from ...report.markup import join, shorten
 from ...report.page import Section, paragraph, table
 from ...report.rows import Interval, share_chart
 from ...wording import count_of
+from ..metric import MetricSpec
 from ..page import COMPARED, Page, Shown, compared_section, no_images
 from ..segmentation.drawing import name_colours
 from .data import BoxTargets
@@ -30,30 +31,21 @@ SIZED = {"small": "under 32 x 32 pixels", "medium": "up to 96 x 96", "large": "a
 class DetectionPage(Page):
     """Sections on objects."""
 
-    @classmethod
-    def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
-        """Return the numbers of all classes, the first with their intervals; those of one are in a section."""
-        found: list[tuple[str, str, str]] = []
-        for spec in shown.metrics:
-            value = shown.value(spec.name)
-            if value is None or "ap_class_" in spec.name or spec.name.removeprefix("mask_").startswith("ap_"):
-                continue
-            remark = ""
-            few = not found or len(shown.scores.get(spec.column, ())) < LARGE
-            if few and spec.statistic is not None and spec.column in shown.scores:
-                low, high = spread(spec.statistic, shown.scores[spec.column])
-                remark = f"95% interval {spec.show(low)} to {spec.show(high)}" if np.isfinite(low) else ""
-            found.append((spec.title, spec.show(value), remark))
-        return found
+    note = (
+        "Average precision is COCO's: over overlaps of 50% to 95%, recalls, and classes that have objects. "
+        "Intervals are over validation images, by leaving some out; they say nothing about another seed."
+    )
 
     @classmethod
-    def about(cls, shown: Shown) -> Html | None:
-        """Return what the numbers are of."""
-        told = (
-            "Average precision is COCO's: over overlaps of 50% to 95%, recalls, and classes that have objects. "
-            "Intervals are over validation images, by leaving some out; they say nothing about another seed."
-        )
-        return paragraph(told, class_="note") if shown.summary else None
+    def remark(cls, shown: Shown, spec: MetricSpec) -> str | None:
+        """Return the interval of a number of all objects, of many images that of the first alone; others are below."""
+        if spec.name.removeprefix("mask_").startswith("ap_"):
+            return None
+        records = shown.scores.get(spec.column)
+        if records is None or spec.statistic is None or (len(records) >= LARGE and spec is not shown.metrics[0]):
+            return ""
+        low, high = spread(spec.statistic, records)
+        return f"95% interval {spec.show(low)} to {spec.show(high)}" if np.isfinite(low) else ""
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:
