@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
+from ..segmentation.pyramid import init_convs
 from .boxes import best_boxes, clip, decode, encode, has_area, overlaps, take, with_area
 from .dense import in_crowd, of_matched, tower
 from .fpn import FPN, Packed, look_at, pack
@@ -84,11 +85,7 @@ class MaskHead(nn.Module):
             layers += [nn.Conv2d(hidden if number else width, hidden, 3, padding=1), nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.ConvTranspose2d(hidden, hidden, 2, 2), nn.ReLU())
         self.masks = nn.Conv2d(hidden, num_classes, 1)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        self.apply(init_convs)
 
     def forward(self, looked: Tensor, labels: Tensor) -> Tensor:
         """Return logits of the cells, N, 28, 28, of the classes asked for, N."""

@@ -108,6 +108,14 @@ class EvenConv2dSame(Conv2dSame):
         return F.conv2d(F.pad(x, pads), self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
 
 
+def init_convs(module: nn.Module) -> None:
+    """Draw a head's convolutions as suits networks with ReLU."""
+    if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
 def settle_padding(backbone: nn.Module) -> None:
     """Let "same" convolutions rely on sides that their strides divide."""
     for module in backbone.modules():
