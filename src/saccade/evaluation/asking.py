@@ -75,18 +75,14 @@ class FramedImages:
             device=torch.device("cpu"),
             workers=workers,
         )
-        size = len(source) * framing.channels * framing.img_size**2
         self.kept: list[Batch] | None = None
-        self.keep = size <= KEPT
+        self.keep = len(source) * framing.channels * framing.img_size**2 <= KEPT
 
     def __iter__(self) -> Iterator[tuple[Batch, list[int]]]:
         """Yield batches, images uint8 B, C, H, W, and the rng_keys of their samples."""
-        batches: Iterator[Batch] = self.reader.batches()
-        if self.keep:
-            if self.kept is None:
-                self.kept = list(batches)
-            batches = iter(self.kept)
-        for batch in batches:
+        if self.keep and self.kept is None:
+            self.kept = list(self.reader.batches())
+        for batch in self.kept or self.reader.batches():
             yield batch, [self._rng_key(int(place)) for place in batch["place"]]
 
     def _rng_key(self, place: int) -> int:

@@ -23,12 +23,9 @@ Change = Callable[[np.ndarray, float, Rng], np.ndarray]  # H, W, C from 0 to 1, 
 class Corruption:
     """One way to spoil an image."""
 
-    name: str  # a word
-    kind: str  # noise, blur, light or file
-    unit: str  # what the strength is
+    change: Change  # does it; its name is the corruption's
     small: tuple[float, ...]  # strengths of severity 1 to 5 at a side of 32 pixels
     large: tuple[float, ...]  # the same at 224 pixels
-    change: Change  # does it
     length: bool = False  # the strength is in pixels and grows with sides beyond 224
     colour: bool = False  # does nothing to grey images
 
@@ -201,37 +198,20 @@ def _from_image(image: Image.Image) -> np.ndarray:
 
 
 _ALL = (
-    Corruption(
-        "gaussian_noise", "noise", "deviation", (0.04, 0.06, 0.08, 0.09, 0.1), (0.08, 0.12, 0.18, 0.26, 0.38),
-        gaussian_noise,
-    ),
-    Corruption("shot_noise", "noise", "photons", (500, 250, 100, 75, 50), (60, 25, 12, 5, 3), shot_noise),
-    Corruption(
-        "impulse_noise", "noise", "share", (0.01, 0.02, 0.03, 0.05, 0.07), (0.03, 0.06, 0.09, 0.17, 0.27),
-        impulse_noise,
-    ),
-    Corruption(
-        "speckle_noise", "noise", "deviation", (0.06, 0.1, 0.12, 0.16, 0.2), (0.15, 0.2, 0.35, 0.45, 0.6),
-        speckle_noise,
-    ),
-    Corruption(
-        "gaussian_blur", "blur", "pixels", (0.4, 0.6, 0.7, 0.8, 1), (1, 2, 3, 4, 6), gaussian_blur, length=True
-    ),
-    Corruption(
-        "defocus_blur", "blur", "pixels", (0.6, 0.8, 1, 1.3, 1.7), (3, 4, 6, 8, 10), defocus_blur, length=True
-    ),
-    Corruption(
-        "motion_blur", "blur", "pixels", (1.6, 2.2, 2.9, 3.8, 5), (10, 15, 20, 28, 36), motion_blur, length=True
-    ),
-    Corruption(
-        "zoom_blur", "blur", "enlarged by", (0.06, 0.11, 0.16, 0.21, 0.26), (0.11, 0.16, 0.21, 0.26, 0.31), zoom_blur
-    ),
-    Corruption("fog", "light", "depth", (0.3, 0.5, 0.8, 1.1, 1.5), (0.7, 1.1, 1.5, 2, 2.6), fog),
-    Corruption("brightness", "light", "added", (0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5), brightness),
-    Corruption("contrast", "light", "left", (0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05), contrast),
-    Corruption("saturate", "light", "factor", (1.3, 1.6, 2, 2.5, 3), (1.5, 2, 3, 5, 8), saturate, colour=True),
-    Corruption("pixelate", "file", "side left", (0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25), pixelate),
-    Corruption("jpeg", "file", "quality", (80, 65, 58, 50, 40), (25, 18, 15, 10, 7), jpeg),
-    Corruption("elastic", "file", "pixels", (0.4, 0.6, 0.8, 1, 1.3), (2, 3, 4, 5, 6), elastic, length=True),
-)  # fmt: skip
-CORRUPTIONS = {found.name: found for found in _ALL}
+    Corruption(gaussian_noise, (0.04, 0.06, 0.08, 0.09, 0.1), (0.08, 0.12, 0.18, 0.26, 0.38)),
+    Corruption(shot_noise, (500, 250, 100, 75, 50), (60, 25, 12, 5, 3)),
+    Corruption(impulse_noise, (0.01, 0.02, 0.03, 0.05, 0.07), (0.03, 0.06, 0.09, 0.17, 0.27)),
+    Corruption(speckle_noise, (0.06, 0.1, 0.12, 0.16, 0.2), (0.15, 0.2, 0.35, 0.45, 0.6)),
+    Corruption(gaussian_blur, (0.4, 0.6, 0.7, 0.8, 1), (1, 2, 3, 4, 6), length=True),
+    Corruption(defocus_blur, (0.6, 0.8, 1, 1.3, 1.7), (3, 4, 6, 8, 10), length=True),
+    Corruption(motion_blur, (1.6, 2.2, 2.9, 3.8, 5), (10, 15, 20, 28, 36), length=True),
+    Corruption(zoom_blur, (0.06, 0.11, 0.16, 0.21, 0.26), (0.11, 0.16, 0.21, 0.26, 0.31)),
+    Corruption(fog, (0.3, 0.5, 0.8, 1.1, 1.5), (0.7, 1.1, 1.5, 2, 2.6)),
+    Corruption(brightness, (0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5)),
+    Corruption(contrast, (0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05)),
+    Corruption(saturate, (1.3, 1.6, 2, 2.5, 3), (1.5, 2, 3, 5, 8), colour=True),
+    Corruption(pixelate, (0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25)),
+    Corruption(jpeg, (80, 65, 58, 50, 40), (25, 18, 15, 10, 7)),
+    Corruption(elastic, (0.4, 0.6, 0.8, 1, 1.3), (2, 3, 4, 5, 6), length=True),
+)
+CORRUPTIONS = {found.change.__name__: found for found in _ALL}

@@ -10,14 +10,18 @@ from ..report.page import Section
 from ..tasks.page import Shown
 from .bootstrap import Resampled, average
 from .judge import CLEAN, Judge
-from .noise import PERTURBATIONS, perturbations
-from .robust import Condition
+from .opening import EvaluatedModel
+from .robust import PERTURBATIONS, Condition, perturbations
 
 MOVES = ("patch_shuffle", "corruption.elastic", "corruption.zoom_blur")  # pixels away from where their mask has them
 
 
 class MaskJudge(Judge):
     """Measures one segmenter."""
+
+    def __init__(self, model: EvaluatedModel) -> None:
+        super().__init__(model)
+        self.repeats: dict[str, list[float]] = {}  # the primary metric under each draw of a noise
 
     @classmethod
     def conditions(cls) -> list[Condition]:
@@ -36,11 +40,8 @@ class MaskJudge(Judge):
             parts = [found[f"noise.{one.name}.{n}"] for n in range(one.repeats) if f"noise.{one.name}.{n}" in found]
             if parts:
                 found[f"noise.{one.name}"] = average(parts)
-        self._repeats = {
-            one.title: [found[f"noise.{one.name}.{n}"].value for n in range(one.repeats)]
-            for one in PERTURBATIONS
-            if one.drawn and f"noise.{one.name}" in found
-        }
+            if parts and one.drawn:
+                self.repeats[one.title] = [part.value for part in parts]
         return found
 
     def notes(self) -> list[str]:
@@ -48,7 +49,7 @@ class MaskJudge(Judge):
         from scipy.stats import t  # scipy takes a moment to import
 
         notes = []
-        for title, values in getattr(self, "_repeats", {}).items():
+        for title, values in self.repeats.items():
             half = float(t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))
             mean = self.primary.show(float(np.mean(values)))
             notes.append(f"{self.model.name}, {title}: {mean}, ±{100 * half:.2f} points over {len(values)} draws")

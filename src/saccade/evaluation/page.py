@@ -12,7 +12,6 @@ from .classes.page import ABOUT, attack_section, calibration_section, class_sect
 from .findings import Findings
 from .page_parts import (
     NAME,
-    cell,
     change,
     change_ends,
     corruption_section,
@@ -20,8 +19,8 @@ from .page_parts import (
     is_sure,
     noise_section,
     number_cell,
+    number_table,
     occlusion_section,
-    title,
 )
 from .robust import mean_name
 
@@ -78,22 +77,13 @@ def _next(result: Findings) -> Section:
 
 
 def _lead(result: Findings) -> Html:
-    names = list(result.runs)
-    rows: list[list[Html | str]] = [
-        [title(spec), *(cell(result.runs[name].metrics.get(metric), spec) for name in names)]
-        for metric, spec in result.specs.items()
-    ]
-    rows.append(["Parameters", *(f"{run.parameters / 1e6:.2f} million" for run in result.runs.values())])
+    rows = [(spec.title, metric, spec) for metric, spec in result.specs.items()]
+    sizes = ["Parameters", *(f"{run.parameters / 1e6:.2f} million" for run in result.runs.values())]
+    caption = f"{result.samples:,} samples; with each number its 95% interval over samples of this kind"
     notes = [tag("li", shorten(note, 400)) for note in result.notes]
     return join(
         paragraph(class_sentence(result) if result.run().reliability else _sentence(result), class_="lead"),
-        table(
-            ["Number", *(shorten(name, NAME) for name in names)],
-            rows,
-            caption=f"{result.samples:,} samples; with each number its 95% interval over samples of this kind",
-            numeric=range(1, len(names) + 1),
-            wide=True,
-        ),
+        number_table(result, "Number", rows, caption=caption, more=[sizes]),
         tag("ul", *notes, class_="note") if notes else None,
     )
 
@@ -136,7 +126,7 @@ def _difference_section(result: Findings) -> Section | None:
 def _difference_chart(result: Findings, name: str) -> Html:
     """Return the differences of shares, which have an axis in common."""
     rows = [
-        Interval(title(spec), found.low, found.value, found.high, _counts(found))
+        Interval(spec.title, found.low, found.value, found.high, _counts(found))
         for metric, spec in result.specs.items()
         for found in result.differences
         if spec.share and found.run == name and found.metric == metric
@@ -159,7 +149,7 @@ def _difference_table(result: Findings, name: str) -> Html:
         if found.run == name and found.metric in result.specs:
             spec = result.specs[found.metric]
             text = number_cell(change(found.value, spec), change_ends(found, spec))
-            rows.append([title(spec), text, "higher" if spec.larger_is_better else "lower"])
+            rows.append([spec.title, text, "higher" if spec.larger_is_better else "lower"])
     return table(
         ["Number", "Difference, 95% interval", "Better when"],
         rows,

@@ -11,15 +11,9 @@ from ..tasks.metric import MetricSpec
 from .bootstrap import Difference, Estimate
 from .corruptions import CORRUPTIONS, SEVERITIES
 from .findings import Findings
-from .noise import PERTURBATIONS
-from .robust import CENTRE, DROPPED, PIECES, mean_name
+from .robust import CENTRE, DROPPED, PERTURBATIONS, PIECES, mean_name
 
 NAME = 60  # characters of a run's or a class' name
-
-
-def title(spec: MetricSpec) -> str:
-    """Return a number's name for a reader."""
-    return spec.title
 
 
 def cell(found: Estimate | None, spec: MetricSpec) -> Html:
@@ -27,6 +21,26 @@ def cell(found: Estimate | None, spec: MetricSpec) -> Html:
     if found is None:
         return Html("")
     return number_cell(spec.show(found.value), ends(found, spec), share=found.value if spec.share else None)
+
+
+def number_table(
+    result: Findings,
+    what: str,
+    rows: Sequence[tuple[str, str, MetricSpec]],
+    *,
+    caption: str,
+    more: Sequence[Sequence[str]] = (),
+) -> Html:
+    """Return a table with a column a run.
+
+    Args:
+        what: heads the column of names.
+        rows: a name, whose number it is among the metrics, and how that is told.
+        more: rows of other cells.
+    """
+    cells = [[name, *(cell(run.metrics.get(key), spec) for run in result.runs.values())] for name, key, spec in rows]
+    head = [what, *(shorten(name, NAME) for name in result.runs)]
+    return table(head, [*cells, *more], caption=caption, numeric=range(1, len(head)), wide=True)
 
 
 def ends(found: Estimate, spec: MetricSpec) -> str:
@@ -67,14 +81,9 @@ def corruption_section(result: Findings) -> Section:
     spec, mean = result.primary, mean_name(result.primary.name)
     shown = result.specs[mean]
     present = [name for name in CORRUPTIONS if f"corruption.{name}" in result.run().metrics]
-    rows = [
-        [
-            name.replace("_", " "),
-            *(cell(run.metrics.get(f"corruption.{name}"), shown) for run in result.runs.values()),
-        ]
-        for name in present
-    ]
-    rows.append([tag("strong", "all of them"), *(cell(run.metrics.get(mean), shown) for run in result.runs.values())])
+    rows = [(name.replace("_", " "), f"corruption.{name}", shown) for name in present]
+    rows.append((tag("strong", "all of them"), mean, shown))
+    numbers = number_table(result, "Mean over severities", rows, caption=f"{spec.title} with its 95% interval")
     charts = [
         _levels(result, [f"corruption.{name}.{s}" for s in SEVERITIES], SEVERITIES, name.replace("_", " "), "severity")
         for name in present
@@ -84,18 +93,12 @@ def corruption_section(result: Findings) -> Section:
         "Corruptions",
         join(
             paragraph(
-                f"{title(spec)} on corrupted images: five severities of each kind; every run sees the same draws. In "
+                f"{spec.title} on corrupted images: five severities of each kind; every run sees the same draws. In "
                 "the charts, severity 0 is the image as it is."
             ),
-            table(
-                ["Mean over severities", *(shorten(name, NAME) for name in result.runs)],
-                rows,
-                caption=f"{title(spec)} with its 95% interval",
-                numeric=range(1, len(result.runs) + 1),
-                wide=True,
-            ),
+            numbers,
             _gallery(result),
-            fold(f"{title(spec)} by severity, a chart for each kind", grid(*charts)),
+            fold(f"{spec.title} by severity, a chart for each kind", grid(*charts)),
         ),
     )
 
@@ -117,18 +120,13 @@ def occlusion_section(result: Findings) -> Section:
 
 def noise_section(result: Findings) -> Section:
     """Return the primary metric under light noise and blur, repeated."""
-    names = [f"noise.{one.name}" for one in PERTURBATIONS]
-    rows = [
-        [one.title, *(cell(run.metrics.get(name), result.primary) for run in result.runs.values())]
-        for one, name in zip(PERTURBATIONS, names, strict=True)
-    ]
     about = (
-        f"{title(result.primary)} under the perturbations of Context Broadcasting's table 9, the mean of five draws of "
+        f"{result.primary.title} under the perturbations of Context Broadcasting's table 9, the mean of five draws of "
         "the noise; sigma in 255ths for noise and in pixels for blur."
     )
-    head = ["Perturbation", *(shorten(name, NAME) for name in result.runs)]
-    caption = f"{title(result.primary)} with its 95% interval over images"
-    numbers = table(head, rows, caption=caption, numeric=range(1, len(head)), wide=True)
+    caption = f"{result.primary.title} with its 95% interval over images"
+    rows = [(one.title, f"noise.{one.name}", result.primary) for one in PERTURBATIONS]
+    numbers = number_table(result, "Perturbation", rows, caption=caption)
     return Section("noise", "Noise and blur", join(paragraph(about), numbers))
 
 

@@ -84,8 +84,7 @@ class Evaluation(Findings):
         ]
         for name in names:
             cells = [run.metrics[name] for run in self.runs.values() if name in run.metrics]
-            spec = self.specs[name]
-            shown = (self._cell(found, spec) for found in cells)
+            shown = (self._cell(found, self.specs[name]) for found in cells)
             lines.append(f"| {name} | " + " | ".join(shown) + " |")
         for found in self.differences:
             if found.metric in (self.primary.name, mean_name(self.primary.name)):
@@ -120,11 +119,4 @@ def _digits(value: float, spec: MetricSpec, sign: str = "") -> str:
 
 def _class_record(score: Score) -> dict[str, Any]:
     low, high = score.interval
-    return {
-        "name": score.name,
-        "correct": score.correct,
-        "samples": score.samples,
-        "accuracy": score.share,
-        "low": low,
-        "high": high,
-    }
+    return {**score._asdict(), "accuracy": score.share, "low": low, "high": high}

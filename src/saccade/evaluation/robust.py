@@ -1,4 +1,4 @@
-"""The conditions under which models are asked: corrupted images, and such with parts missing or out of place."""
+"""The conditions under which models are asked: corrupted images, parts missing or out of place, light noise."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from scipy import ndimage
 from torch import Tensor
 
 from .bootstrap import Resampled, average
@@ -16,6 +17,7 @@ from .corruptions import CORRUPTIONS, SEVERITIES, corrupt
 CENTRE = (0.1, 0.25, 0.5)  # shares of the area; a quarter is the 112 x 112 of 224 of the CB paper's Table 8
 DROPPED = (0.25, 0.5, 0.75)  # shares of the patches
 PIECES = (2, 4, 8)  # along a side
+REPEATS = 5  # draws of light noise
 THREADED = 96  # side from which the work on an image is more than that of handing it to a thread
 
 
@@ -124,3 +126,57 @@ def shuffle_patches(image: np.ndarray, pieces: int, *, rng_key: int) -> np.ndarr
     found = image.copy()
     found[inner] = mixed.reshape(pieces, pieces, h, w, channels).swapaxes(1, 2).reshape(h * pieces, -1, channels)
     return found
+
+
+Noise = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # H, W, C from 0 to 255 and draws -> the same
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """One way to spoil an image a little, of Context Broadcasting's table 9."""
+
+    name: str  # among the metrics
+    title: str  # in words
+    change: Noise  # does it
+    drawn: bool = True  # whether it is drawn, so that it is repeated
+
+    @property
+    def repeats(self) -> int:
+        """How often it is drawn."""
+        return REPEATS if self.drawn else 1
+
+
+def perturbations() -> list[Condition]:
+    """Return every perturbation in all its repeats."""
+    return [
+        Condition(f"noise.{one.name}.{repeat}", one.title, _change(one, repeat))
+        for one in PERTURBATIONS
+        for repeat in range(one.repeats)
+    ]
+
+
+def _change(one: Perturbation, repeat: int) -> Callable[..., np.ndarray]:
+    number = [other.name for other in PERTURBATIONS].index(one.name)
+
+    def change(image: np.ndarray, *, rng_key: int) -> np.ndarray:
+        draws = np.random.default_rng([rng_key, number, repeat, 9])
+        return np.clip(np.rint(one.change(image.astype(np.float32), draws)), 0, 255).astype(np.uint8)
+
+    return change
+
+
+def _gaussian(sigma: float) -> Noise:
+    return lambda x, draws: x + sigma * draws.standard_normal(x.shape, dtype=np.float32)
+
+
+def _blur(sigma: float) -> Noise:
+    return lambda x, _: ndimage.gaussian_filter(x, (sigma, sigma, 0), mode="reflect")
+
+
+PERTURBATIONS = (
+    Perturbation("shot", "shot noise", lambda x, draws: draws.poisson(x).astype(np.float32)),
+    Perturbation("gaussian_5", "Gaussian noise, sigma 5", _gaussian(5)),
+    Perturbation("gaussian_10", "Gaussian noise, sigma 10", _gaussian(10)),
+    Perturbation("blur_1", "Gaussian blur, sigma 1", _blur(1), drawn=False),
+    Perturbation("blur_2", "Gaussian blur, sigma 2", _blur(2), drawn=False),
+)

@@ -83,9 +83,7 @@ def as_markdown(results: list[tuple[Setting, dict[str, Timing]]]) -> str:
     ]
     for setting, timings in results:
         peer = list(timings.values())[-1]
-        engine = (
-            f"{setting.precision}{' compiled' if setting.compiled else ''}{' nhwc' if setting.channels_last else ''}"
-        )
+        engine = setting.precision + " compiled" * setting.compiled + " nhwc" * setting.channels_last
         for name, timing in timings.items():
             speed = timing.images_per_second / peer.images_per_second
             memory = timing.peak_mib / peer.peak_mib

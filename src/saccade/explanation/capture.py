@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,10 +20,10 @@ from ..layers.token_embed import DenseNetEmbed
 from ..plugins.tokens import attends_channels, count_heads, is_attentive
 from .grids import Layers, MapShape, split_axes
 from .maps import AttentionMap, measure
-from .multihead import listen_to_multihead
 
 SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax)
 PRODUCTS = (torch.matmul, torch.bmm, torch.baddbmm, torch.einsum, Tensor.matmul, Tensor.__matmul__, Tensor.bmm)
+WHOLE = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)  # whose fast path bears no hook
 NO_ATTENTION = {SlotMixer: "the clustering of a map into slots", Nominator: "the shares of a nomination"}
 
 
@@ -154,17 +155,13 @@ class _Listener(TorchFunctionMode):
             self.other(shape, f"a map whose axes are not understood (batch {self.layers.batch})")
             return
         slots = any(isinstance(outer, SlotMixer) for _, outer in self.running)
+        grid = self.layers.locate(name, module, MapShape(axes.windows, shape[-2], shape[-1]), slots=slots)
         with torch.no_grad():
-            found = measure(
-                rows,
-                axes,
-                grid=self.layers.locate(name, module, MapShape(axes.windows, shape[-2], shape[-1]), slots=slots),
-                keep=self.keep,
-            )
-        calls = sum(other.name == name for other in self.captured.attention)
-        self.captured.attention.append(
-            found.finish(name=name, call=calls, depth=len(self.captured.attention), fused=fused, scale=scale)
-        )
+            numbers = measure(rows, axes, grid=grid, keep=self.keep)
+        heard = self.captured.attention
+        calls = sum(other.name == name for other in heard)
+        label = f"{name or 'model'}#{calls + 1}" if calls else name or "model"
+        heard.append(AttentionMap(name, label, len(heard), grid, fused, scale, **numbers))
         self.heard.update(outer for outer, _ in self.running)
 
     def owner(self) -> int:
@@ -207,21 +204,16 @@ class _Listener(TorchFunctionMode):
     def named_modules(self, model: nn.Module) -> Iterator[None]:
         """Know which module of a model is running."""
         with ExitStack() as stack:
-            inside = listen_to_multihead(model, self, stack)
+            inside = _listen_to_multihead(model, self, stack)
             dense = [name for name, module in model.named_modules() if isinstance(module, DenseNetEmbed)]
             for name, module in model.named_modules():
-                if name in inside or isinstance(module, torch.jit.ScriptModule):
-                    continue
-                if any(
-                    name.startswith(f"{outer}.") for outer in dense
-                ):  # heard, it would go another way and round anew
-                    continue
-                before = module.register_forward_pre_hook(
-                    lambda module, args, name=name: self.enter(name, module, args)
-                )
-                after = module.register_forward_hook(lambda *_: self.leave(), always_call=True)
-                stack.callback(before.remove)
-                stack.callback(after.remove)
+                # Heard, what lies in a dense embedding would go another way and round anew.
+                within = any(name.startswith(f"{outer}.") for outer in dense)
+                if name not in inside and not within and not isinstance(module, torch.jit.ScriptModule):
+                    before = module.register_forward_pre_hook(partial(self.enter, name))
+                    after = module.register_forward_hook(lambda *_: self.leave(), always_call=True)
+                    stack.callback(before.remove)
+                    stack.callback(after.remove)
             yield
 
     def unheard(self) -> list[str]:
@@ -244,3 +236,70 @@ def _bias(mask: Tensor | None, causal: bool, queries: int, keys: int, device: to
         future = torch.zeros(queries, keys, device=device).masked_fill(~seen, -torch.inf)
         mask = future if mask is None else mask.float() + future
     return None if mask is None else mask.detach().float()
+
+
+def _listen_to_multihead(model: nn.Module, listener: _Listener, stack: ExitStack) -> set[str]:
+    """Replace the forward of PyTorch's attention modules, until the stack closes, by one that also takes notes.
+
+    Their fast path is left where a hook or a mode is seen, which changes last bits of the output; so they run with
+    modes off, and their weights are asked for beside that, in evaluation mode only: dropout would draw numbers.
+
+    Returns:
+        Names of the modules that must not get hooks.
+    """
+    inside: set[str] = set()
+    for name, module in model.named_modules():
+        if not isinstance(module, WHOLE):
+            continue
+        inside.update(f"{name}.{inner}" if inner and name else name or inner for inner, _ in module.named_modules())
+        module.forward = partial(_forward, module, module.forward, name, listener)  # type: ignore[method-assign]
+        stack.callback(module.__dict__.pop, "forward")
+    return inside
+
+
+def _forward(
+    module: nn.Module, original: Callable[..., Any], name: str, listener: _Listener, *args: Any, **kwargs: Any
+) -> Any:
+    listener.enter(name, module, args)
+    try:
+        with torch._C.DisableTorchFunction():
+            result = original(*args, **kwargs)
+            if isinstance(module, nn.MultiheadAttention):
+                _note(module, listener, original, *args, **kwargs)
+            elif isinstance(module, nn.TransformerEncoderLayer) and not module.self_attn.__dict__.pop("_heard", False):
+                # It took its fast path, which does not call its attention module.
+                _note_layer(module, name, listener, *args, **kwargs)
+            return result
+    finally:
+        listener.leave()
+
+
+def _note_layer(
+    layer: nn.TransformerEncoderLayer,
+    name: str,
+    listener: _Listener,
+    src: Tensor,
+    src_mask: Tensor | None = None,
+    src_key_padding_mask: Tensor | None = None,
+    is_causal: bool = False,  # noqa: ARG001
+) -> None:
+    attention = layer.self_attn
+    listener.enter(f"{name}.self_attn", attention)
+    if not src.is_nested:  # padded texts packed into one tensor keep no map that could be asked for
+        x = layer.norm1(src) if layer.norm_first else src
+        plain = partial(type(attention).forward, attention)
+        _note(attention, listener, plain, x, x, x, attn_mask=src_mask, key_padding_mask=src_key_padding_mask)
+    attention.__dict__.pop("_heard", None)
+    listener.leave()
+
+
+def _note(module: nn.MultiheadAttention, listener: _Listener, original: Any, *args: Any, **kwargs: Any) -> None:
+    module.__dict__["_heard"] = True
+    if module.training:
+        return
+    names = ("query", "key", "value", "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights")
+    given = {**dict(zip(names, args, strict=False)), **kwargs, "need_weights": True, "average_attn_weights": False}
+    with torch.no_grad():
+        weights = original(**given)[1]
+    weights = weights if weights.ndim == 4 else weights[None]
+    listener.note(tuple(weights.shape), lambda begin, end: weights[..., begin:end, :].float(), fused=True)

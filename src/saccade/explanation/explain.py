@@ -28,7 +28,6 @@ from .request import (
     all_views,
     check_layers,
     check_outputs,
-    check_shown,
     choose_views,
     restrict,
     restrict_figures,
@@ -122,8 +121,8 @@ def explain(
             tell(f"view: {kind.key}")
             (view,) = kind.make(request)
             explained = [replace(one, views=[*one.views, view]) for one in explained]
-    if layers is not None:
-        check_shown(explained, layers)
+    if layers is not None and not any(view.figures for sample in explained for view in sample.views):
+        raise ValueError(f"no view has a figure of {', '.join(layers)}; leave layers= out to see which layers have one")
     name = None if other is None else other.name
     target = None if isinstance(model, nn.Module) else str(model)
     return Explanation(loaded.name, explained, name, loaded.notes, loaded.task.outputs_key, target)

@@ -60,22 +60,8 @@ class AttentionMap:
         return math.log(self.keys)
 
 
-@dataclass
-class Measured:
-    """Numbers of one map; see `AttentionMap`."""
-
-    grid: TokenGrid
-    numbers: dict[str, Tensor | None]
-
-    def finish(self, *, name: str, call: int, depth: int, fused: bool, scale: float | None) -> AttentionMap:
-        """Give the numbers a name."""
-        label = f"{name or 'model'}#{call + 1}" if call else name or "model"
-        shared: dict[str, Any] = {"name": name, "label": label, "depth": depth, "fused": fused, "scale": scale}
-        return AttentionMap(**shared, grid=self.grid, **self.numbers)  # type: ignore[arg-type]
-
-
-def measure(rows: Callable[[int, int], Tensor], axes: Axes, *, grid: TokenGrid, keep: int | None) -> Measured:
-    """Measure a map a few queries at a time.
+def measure(rows: Callable[[int, int], Tensor], axes: Axes, *, grid: TokenGrid, keep: int | None) -> dict[str, Any]:
+    """Return the numbers of an `AttentionMap`, measured a few queries at a time.
 
     Args:
         rows: returns the weights ..., n, M of queries from a first to before a last one.
@@ -97,7 +83,7 @@ def measure(rows: Callable[[int, int], Tensor], axes: Axes, *, grid: TokenGrid, 
         begin += weights.shape[-2]
         if weights.shape[-2] < step:
             break
-    joined: dict[str, Tensor | None] = {
+    joined: dict[str, Any] = {
         key: torch.cat([part[key] for part in parts], -1).cpu() for key in ("entropy", "jacobian")
     }
     joined["received"] = (sum(part["received"] for part in parts) / begin).cpu()  # type: ignore[union-attr]
@@ -109,7 +95,7 @@ def measure(rows: Callable[[int, int], Tensor], axes: Axes, *, grid: TokenGrid, 
             joined["relative"] = sum(part["relative"] for part in parts).cpu()  # type: ignore[union-attr]
     kept = keep is not None and sum(part.numel() for part in whole) <= KEPT
     joined["weights"] = torch.cat(whole, -2) if kept else None
-    return Measured(grid, joined)
+    return joined
 
 
 def _distances(grid: TokenGrid, keys: int, device: torch.device) -> tuple[Tensor, Tensor] | None:

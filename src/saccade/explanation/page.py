@@ -176,6 +176,6 @@ def _figure(figure: Figure) -> Html:
 
 
 def _absent(views: Sequence[View]) -> Html:
-    rows = [tag("li", tag("strong", view.title), ": ", view.absent) for view in views if view.absent is not None]
-    titles = [view.title for view in views if view.absent is not None]
-    return fold(f"{'; '.join(titles)}: why not", tag("ul", *rows)) if rows else Html("")
+    absent = [view for view in views if view.absent is not None]
+    rows = [tag("li", tag("strong", view.title), ": ", view.absent) for view in absent]
+    return fold(f"{'; '.join(view.title for view in absent)}: why not", tag("ul", *rows)) if absent else Html("")

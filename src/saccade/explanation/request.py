@@ -13,7 +13,7 @@ from ..registry import Registry
 from ..tasks import Answer
 from .capture import Captured
 from .recording import Recorded
-from .view import ExplainedSample, View
+from .view import View
 
 Heads = Literal["mean", "all"] | Sequence[int]
 Estimator = Literal["unbiased", "biased"]
@@ -122,8 +122,7 @@ def choose_views(keys: Sequence[str] | None, *, reads: str = "images") -> dict[s
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
-            noun = "images" if reads == "images" else reads
-            raise ValueError(f"there is no view {key!r} of {noun}{hint} There are {', '.join(known)}")
+            raise ValueError(f"there is no view {key!r} of {reads}{hint} There are {', '.join(known)}")
     if keys is not None and not keys:
         raise ValueError(f"no view was asked for; there are {', '.join(known)}")
     return {key: kind for key, kind in known.items() if keys is None or key in keys}
@@ -172,9 +171,3 @@ def restrict(captured: Captured, layers: Sequence[str] | None) -> Captured:
 def restrict_figures(view: View, layers: Sequence[str] | None) -> View:
     """Keep the figures of the layers asked for, and those of no single layer."""
     return replace(view, figures=[figure for figure in view.figures if is_within(figure.layer, layers)])
-
-
-def check_shown(explained: Sequence[ExplainedSample], layers: Sequence[str]) -> None:
-    """Refuse layers of which there is nothing to see."""
-    if not any(view.figures for sample in explained for view in sample.views):
-        raise ValueError(f"no view has a figure of {', '.join(layers)}; leave layers= out to see which layers have one")

@@ -194,13 +194,9 @@ class _Frame(NamedTuple):
 
     def band(self, band: Band) -> str:
         sound = [(x, low, high) for x, low, high in band if math.isfinite(low) and math.isfinite(high)]
-        # One interval alone has no width; give it some.
-        places = (
-            [self.x(x) for x, _, _ in sound]
-            if len(sound) > 1
-            else [self.x(x) + d for x, _, _ in sound for d in (-5, 5)]
-        )
-        sound = sound if len(sound) > 1 else sound * 2
+        places = [self.x(x) for x, _, _ in sound]
+        if len(sound) == 1:  # one interval alone has no width; give it some
+            places, sound = [places[0] - 5, places[0] + 5], sound * 2
         upper = [f"{x:.1f},{self.y(high):.1f}" for x, (_, _, high) in zip(places, sound, strict=True)]
         lower = [f"{x:.1f},{self.y(low):.1f}" for x, (_, low, _) in zip(places[::-1], sound[::-1], strict=True)]
         return " ".join(upper + lower)
@@ -233,13 +229,9 @@ def _mark(index: int, x: float, y: float, *, size: float, tip: str = "", seen: b
         "path",
         *([tag("title", tip)] if tip else []),
         d=shapes[(index + index // SERIES) % SERIES],
-        class_=_look(index, seen),
+        class_=f"mark {_style(index)}" if seen else "unseen",
         data_at=f"{x:.1f} {y:.1f}" if tip else None,
     )
-
-
-def _look(index: int, seen: bool) -> str:
-    return f"mark {_style(index)}" if seen else "unseen"
 
 
 def _style(index: int) -> str:

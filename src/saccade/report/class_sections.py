@@ -26,14 +26,14 @@ def class_section(answered: Answered, classes: Sequence[str]) -> Section:
     absent = [score.name for score in scores if not score.samples]
     parts = [paragraph(_about_classes(seen), " The whisker is the 95% interval over the images of a class.")]
     if len(seen) <= MANY:
-        parts.append(_class_chart(seen, title="Accuracy by class, worst first"))
+        parts.append(class_chart(seen, title="Accuracy by class, worst first"))
     else:
         rest = seen[WORST:-BEST]
         shown = rest[:LISTED]
         text = f"The other {len(rest)} classes" if len(shown) == len(rest) else f"The {len(shown)} next worst classes"
-        parts.append(_class_chart(seen[:WORST], title=f"The {WORST} classes with the lowest accuracy"))
-        parts.append(_class_chart(seen[-BEST:], title=f"The {BEST} classes with the highest accuracy"))
-        parts.append(fold(text, _class_chart(shown, title=f"{text}, worst first")))
+        parts.append(class_chart(seen[:WORST], title=f"The {WORST} classes with the lowest accuracy"))
+        parts.append(class_chart(seen[-BEST:], title=f"The {BEST} classes with the highest accuracy"))
+        parts.append(fold(text, class_chart(shown, title=f"{text}, worst first")))
     if absent:
         names = ", ".join(shorten(name, 40) for name in absent[:20])
         more = f" and {len(absent) - 20} more" if len(absent) > 20 else ""
@@ -70,13 +70,9 @@ def calibration_section(answered: Answered) -> Section:
         f"The model's mean confidence is {answered.confidence.mean():.1%} and it is right in "
         f"{answered.correct.mean():.1%} of the images"
     )
-    leaning = (
-        "on the whole too sure"
-        if gap > 0.02
-        else "on the whole not sure enough"
-        if gap < -0.02
-        else "about as sure as right"
-    )
+    leaning = "about as sure as right"
+    if abs(gap) > 0.02:
+        leaning = "on the whole too sure" if gap > 0 else "on the whole not sure enough"
     about = paragraph(
         f"{text}: {leaning}. The expected calibration error is {error:.1%} (ten bins of confidence). Dashed: as "
         "confident as right; shaded: 95% interval."
@@ -120,22 +116,20 @@ def _about_classes(seen: Sequence[Score]) -> str:
     )
 
 
-def _class_chart(scores: Sequence[Score], *, title: str) -> Html:
-    rows = []
-    for score in scores:
-        low, high = score.interval
-        rows.append(Interval(score.name, low, score.share, high, f"{score.correct:,} of {score.samples:,}"))
-    return share_chart(rows, title=title, measure="Accuracy", name_label="Class", remark_label="Right")
+def class_chart(scores: Sequence[Score], *, title: str, remark_label: str = "Right") -> Html:
+    """Return the accuracy of classes as bars."""
+    rows = [
+        Interval(one.name, one.interval[0], one.share, one.interval[1], f"{one.correct:,} of {one.samples:,}")
+        for one in scores
+    ]
+    return share_chart(rows, title=title, measure="Accuracy", name_label="Class", remark_label=remark_label)
 
 
 def _confusion_map(answered: Answered, classes: Sequence[str], text: str) -> Html:
     counts = confusion(answered, len(classes))
     totals = counts.sum(1, keepdims=True)
     shares = counts / np.maximum(totals, 1)
-    texts = [
-        ["" if not count else _percent(share) for count, share in zip(*pair, strict=True)]
-        for pair in zip(counts, shares, strict=True)
-    ]
+    texts = [["" if not share else "<1" if share < 0.005 else f"{100 * share:.0f}" for share in row] for row in shares]
     tips = [
         [
             f"{true} → {answer}: {counts[i, j]:,} of {totals[i, 0]:,} ({shares[i, j]:.1%})"
@@ -156,21 +150,11 @@ def _confusion_map(answered: Answered, classes: Sequence[str], text: str) -> Htm
     )
 
 
-def _percent(share: float) -> str:
-    return "<1" if share < 0.005 else f"{100 * share:.0f}"
-
-
 def _pair_table(answered: Answered, classes: Sequence[str], *, most: int) -> Html:
-    pairs = confused_pairs(answered, most=most)
-    rows = [
-        [
-            shorten(classes[pair.true], NAME),
-            shorten(classes[pair.predicted], NAME),
-            f"{pair.samples:,} of {pair.of:,}",
-            f"{pair.samples / pair.of:.1%}",
-        ]
-        for pair in pairs
-    ]
+    rows = []
+    for pair in confused_pairs(answered, most=most):
+        names = [shorten(classes[one], NAME) for one in (pair.true, pair.predicted)]
+        rows.append([*names, f"{pair.samples:,} of {pair.of:,}", f"{pair.samples / pair.of:.1%}"])
     return table(
         ["True class", "Answered", "Images", "Share"],
         rows,

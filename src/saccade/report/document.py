@@ -75,13 +75,8 @@ def to_html(blocks: Sequence[Block | None]) -> Html:
 
 def to_markdown(blocks: Sequence[Block | None]) -> str:
     """Return blocks as Markdown, without drawings."""
-    return "\n\n".join(
-        _markdown(block) for block in blocks if isinstance(block, Table | Text) and not _drawn_only(block)
-    )
-
-
-def _drawn_only(block: Block) -> bool:
-    return isinstance(block, Text) and block.kind == "drawing"
+    written = [block for block in blocks if isinstance(block, Table | Text)]
+    return "\n\n".join(_markdown(one) for one in written if isinstance(one, Table) or one.kind != "drawing")
 
 
 def _html(block: Block) -> Html:

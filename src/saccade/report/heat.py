@@ -45,7 +45,18 @@ def heat_map(
     side = 40 if len(columns) <= 12 else 30 if len(columns) <= 20 else 25
     left = 26 + 7.6 * max(min(len(name), LABEL) for name in rows)
     top = 30 + 5.4 * max(min(len(name), LABEL) for name in columns)
-    parts = [_names(rows, columns, side=side, left=left, top=top, row_label=row_label, column_label=column_label)]
+    parts = []
+    for i, name in enumerate(rows):
+        y = top + (i + 0.5) * side + 4
+        parts.append(tag("text", shorten(name, LABEL), tag("title", name), x=left - 7, y=y, text_anchor="end"))
+    for j, name in enumerate(columns):
+        x = left + (j + 0.5) * side
+        turn = f"rotate(-45 {x:.1f} {top - 8:.1f})"
+        parts.append(tag("text", shorten(name, LABEL), tag("title", name), x=x, y=top - 8, transform=turn))
+    middle = top + side * len(rows) / 2
+    turn = f"rotate(-90 11 {middle:.1f})"
+    parts.append(tag("text", row_label, x=11, y=middle, transform=turn, text_anchor="middle", class_="label"))
+    parts.append(tag("text", column_label, x=0, y=12, class_="label"))
     for i, row in enumerate(values):
         for j, value in enumerate(row):
             default = f"{rows[i]} → {columns[j]}: {number(float(value), percent=True)}"
@@ -83,31 +94,6 @@ def contrast(one: str, other: str) -> float:
     """Return the contrast ratio of two colours, #rrggbb, by WCAG 2."""
     dark, light = sorted((_luminance(one), _luminance(other)))
     return (light + 0.05) / (dark + 0.05)
-
-
-def _names(
-    rows: Sequence[str],
-    columns: Sequence[str],
-    *,
-    side: int,
-    left: float,
-    top: float,
-    row_label: str,
-    column_label: str,
-) -> Html:
-    parts = []
-    for i, name in enumerate(rows):
-        y = top + (i + 0.5) * side + 4
-        parts.append(tag("text", shorten(name, LABEL), tag("title", name), x=left - 7, y=y, text_anchor="end"))
-    for j, name in enumerate(columns):
-        x = left + (j + 0.5) * side
-        turn = f"rotate(-45 {x:.1f} {top - 8:.1f})"
-        parts.append(tag("text", shorten(name, LABEL), tag("title", name), x=x, y=top - 8, transform=turn))
-    middle = top + side * len(rows) / 2
-    turn = f"rotate(-90 11 {middle:.1f})"
-    parts.append(tag("text", row_label, x=11, y=middle, transform=turn, text_anchor="middle", class_="label"))
-    parts.append(tag("text", column_label, x=0, y=12, class_="label"))
-    return join(*parts)
 
 
 def _cell(x: float, y: float, side: int, value: float, *, text: str, tip: str) -> Html:

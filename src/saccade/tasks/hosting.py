@@ -16,6 +16,18 @@ from .task import Task
 PREFIX = "hf:"  # before the folder or name of a model, in settings and files
 
 
+class Hosted(nn.Module):
+    """A model of transformers that answers like this package's own; `no_graph` says why it cannot be exported."""
+
+    no_graph: ClassVar[str]
+
+    def __init__(self, model: nn.Module, num_classes: int) -> None:
+        super().__init__()
+        self.host, self.num_classes = model, num_classes
+        self.pretrained_cfg: dict[str, Any] = {}
+        self.default_cfg: dict[str, Any] = {}
+
+
 class HostingTask(Task):
     """A task for models of timm's and for some of Hugging Face's.
 
@@ -25,7 +37,7 @@ class HostingTask(Task):
     """
 
     host_kind: ClassVar[str] = ""
-    host: ClassVar[type[nn.Module]]
+    host: ClassVar[type[Hosted]]
 
     @classmethod
     def find_model(cls, name: str) -> str:
@@ -38,7 +50,7 @@ class HostingTask(Task):
         return name.startswith(PREFIX)
 
     @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:  # noqa: ARG003
+    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
         """Keep the configuration of a model of Hugging Face."""
         if cls.builds(model.name):
             spec.extra["host"] = describe_host(model.name.removeprefix(PREFIX), spec.outputs, kind=cls.host_kind)

@@ -44,8 +44,8 @@ def describe_host(name: str, outputs: tuple[str, ...], *, kind: str) -> dict[str
             f"{name} is a model of the kind {config.model_type!r}, which transformers has no classifier for{allowed}"
         )
     settings = {key: value for key, value in config.to_dict().items() if key not in DROPPED}
-    settings |= {"id2label": dict(enumerate(outputs)), "label2id": {output: n for n, output in enumerate(outputs)}}
-    settings["id2label"] = {str(key): value for key, value in settings["id2label"].items()}
+    settings["id2label"] = {str(n): output for n, output in enumerate(outputs)}
+    settings["label2id"] = {output: n for n, output in enumerate(outputs)}
     return {"model_type": config.model_type, "config": json.loads(json.dumps(settings))}
 
 
@@ -59,7 +59,7 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
     """
     transformers = import_transformers()
     config = read_config(spec, kind=kind)
-    made = getattr(transformers, f"AutoModelFor{AUTO[kind]}")
+    made = getattr(transformers, f"AutoModelFor{kind.title().replace('_', '')}")  # AutoModelForObjectDetection, ...
     with quietly():
         if weights is None:
             with explained(config.model_type):
@@ -75,11 +75,8 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
                 output_loading_info=True,
                 **{"dtype" if int(transformers.__version__.split(".")[0]) >= 5 else "torch_dtype": torch.float32},
             )
-    fresh = [
-        key
-        for key in info["missing_keys"]
-        if not key.startswith(("classifier", "score", "head", "pre_classifier", *CLASSES.get(kind, ())))
-    ]
+    new = ("classifier", "score", "head", "pre_classifier", *CLASSES.get(kind, ()))
+    fresh = [key for key in info["missing_keys"] if not key.startswith(new)]
     body = [key for key in fresh if "pooler" not in key]
     if body:
         raise ConfigError(
@@ -93,19 +90,10 @@ def build_host(spec: InputSpec, *, kind: str, weights: str | None) -> nn.Module:
 
 CLASSES = {
     "OBJECT_DETECTION": (
-        "class_embed",
-        "model.decoder.class_embed",
-        "model.enc_score_head",
-        "model.denoising_class_embed",
+        "class_embed", "model.decoder.class_embed", "model.enc_score_head", "model.denoising_class_embed"
     ),
     "UNIVERSAL_SEGMENTATION": ("class_predictor", "criterion"),
-}
-AUTO = {
-    "SEQUENCE_CLASSIFICATION": "SequenceClassification",
-    "VISUAL_QUESTION_ANSWERING": "VisualQuestionAnswering",
-    "OBJECT_DETECTION": "ObjectDetection",
-    "UNIVERSAL_SEGMENTATION": "UniversalSegmentation",
-}
+}  # fmt: skip
 # Those that transformers has and whose answers are read here: one model of questions about images, the others write
 # their answers word by word; detectors that score every class by itself; segmenters whose queries have a class each.
 READ = {

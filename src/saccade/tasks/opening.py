@@ -49,7 +49,10 @@ def open_samples(text: str | None, config: DataConfig) -> tuple[TaskChoice, Data
             )
         data = choice.kind.open(config, choice.options)
         if data.task != choice.kind.name:
-            raise ConfigError(_other_task(choice.kind, data))
+            raise ConfigError(
+                f"the task {choice} was asked for and {data.name} is a set for {data.task or 'another task'}; give "
+                "samples of that task (docs/data.md says how each is laid out), or leave --task out"
+            )
         if (config.folds is not None or config.group is not None) and choice.kind.reads != "image":
             raise ConfigError(f"folds or a group were given; the task {choice.kind.name} splits its samples itself")
         return choice, data
@@ -65,11 +68,4 @@ def read_by_layout(table: Table) -> Targets:
     raise table.refuse(
         f"one that says what a sample is: `label` for a class, `labels` for several, or numbers; or tell by --task "
         f"({', '.join(TASKS)}) what the columns are"
-    )
-
-
-def _other_task(kind: type[Task], data: Data) -> str:
-    return (
-        f"the task {kind.name} was asked for and {data.name} is a set for {data.task or 'another task'}; give samples "
-        f"of that task (docs/data.md says how each is laid out), or leave --task out"
     )

@@ -16,6 +16,8 @@ from .metric import PLACE, MetricSpec
 
 NAME = 120  # characters of a name
 IMAGES = 24
+WORST, SOME = 12, 6  # samples whose truth is shown beside the answer
+COMPARED = "Worst, typical and best images"
 CHARTED = 60  # outputs in a chart
 RESAMPLES = 400
 FARTHEST_OFF = (
@@ -117,7 +119,7 @@ class Page:
         return found
 
     @classmethod
-    def remark(cls, shown: Shown, spec: MetricSpec) -> str | None:  # noqa: ARG003
+    def remark(cls, shown: Shown, spec: MetricSpec) -> str | None:
         """Return what is said beside a metric's number; None leaves the metric out."""
         return f"chance: {spec.show(spec.chance)}" if spec.chance is not None else ""
 
@@ -127,7 +129,7 @@ class Page:
         return paragraph(cls.note, class_="note") if cls.note and shown.summary else None
 
     @classmethod
-    def sections(cls, shown: Shown) -> list[Section]:  # noqa: ARG003
+    def sections(cls, shown: Shown) -> list[Section]:
         """Return the task's own sections."""
         return []
 
@@ -191,8 +193,55 @@ def worst_section(
             name = shorten(shown.source.name(place), NAME)
             image = tag("div", encode_image(pixels, alt=f"{name}{alt(int(index))}"), class_="frame")
             items.append(tag("li", image, *tell(shown, int(index)), paragraph(name, class_="name")))
-    body = tag("ol", *items, class_="pictures") if items else paragraph("No image could be read.", class_="note")
-    return Section("pictures", title, join(paragraph(about), body))
+    return Section("pictures", title, join(paragraph(about), _listed(items)))
+
+
+def choose_shown(scores: np.ndarray) -> np.ndarray:
+    """Return which samples are worth looking at: the worst, those in the middle and the best, in rising order."""
+    order = np.argsort(scores, kind="stable")
+    middle = len(order) // 2
+    parts = (order[:WORST], order[max(middle - SOME // 2, 0) : middle + SOME // 2], order[-SOME:])
+    return np.array(list(dict.fromkeys(int(index) for part in parts for index in part)), dtype=np.int64)
+
+
+def compared_section(
+    shown: Shown,
+    draw: Callable[[int, int, np.ndarray], tuple[np.ndarray, np.ndarray] | None],
+    *,
+    about: Html,
+    measure: tuple[str, str],
+    side: int,
+    style: str = "pictures",
+) -> Section:
+    """Return the samples that `choose_shown` chose, each with its truth and the answer to it.
+
+    Args:
+        draw: both, drawn on an image, given its number among those shown, its place and its pixels; None if it cannot.
+        about: what stands above them.
+        measure: what they were chosen by: in words, and its name among the predictions.
+        side: the longer one of an image on the page, in pixels.
+        style: class of the list.
+    """
+    kept, (words, column), items = shown.predictions, measure, []
+    for number, index in enumerate(kept["shown"]):
+        place = int(kept[PLACE][index])
+        pixels = shown.read(place)
+        drawn = None if pixels is None else draw(number, place, pixels)
+        if shown.source is None or drawn is None:
+            continue
+        name = shorten(shown.source.name(place), NAME)
+        group = "worst" if number < WORST else "typical" if number < WORST + SOME else "best"
+        images = [
+            tag("div", encode_image(one, alt=f"{what} of {name}", largest=side), class_="frame")
+            for one, what in zip(drawn, ("truth", "answer"), strict=True)
+        ]
+        caption = paragraph(f"{group}: {words} ", tag("strong", f"{float(kept[column][index]):.1%}"))
+        items.append(tag("li", *images, caption, paragraph(name, class_="name")))
+    return Section("pictures", COMPARED, join(about, _listed(items, style)))
+
+
+def _listed(items: Sequence[Html], style: str = "pictures") -> Html:
+    return tag("ol", *items, class_=style) if items else paragraph("No image could be read.", class_="note")
 
 
 def bootstrap(statistic: Callable[..., float], *columns: np.ndarray) -> tuple[float, float]:

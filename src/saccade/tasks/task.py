@@ -28,7 +28,7 @@ from ..data.validation import Validation
 from ..models._identify import resolve_name
 from ..registry import Registry
 from .answer import Answer
-from .metric import Metrics, MetricSpec
+from .metric import PLACE, Metrics, MetricSpec
 from .page import Page
 
 
@@ -55,6 +55,7 @@ class Task(nn.Module):
         recipe, finetuning: what it is trained by if no recipe is named, and from trained weights; None: as from random.
         largest: side up to which images are trained at their own size if none is asked for; None: at the model's.
         masks, boxes: whether its answers are masks, or objects with boxes.
+        target_names: what of a batch the model is not shown.
         reads: what a sample is: "image" or "text".
         own_models: whether its models are none of timm's: `create_model` builds them from the spec.
         rank: tasks are asked from the lowest on whether a list is theirs; one that takes nearly any has a high one.
@@ -71,6 +72,7 @@ class Task(nn.Module):
     finetuning: ClassVar[str | None] = None
     largest: ClassVar[int | None] = None
     masks, boxes = False, False
+    target_names: ClassVar[tuple[str, ...]] = ("target",)
     reads: ClassVar[str] = "image"
     own_models: ClassVar[bool] = False
     rank: ClassVar[int] = 50
@@ -315,7 +317,7 @@ class Task(nn.Module):
 
     def answer(self, batch: Batch) -> dict[str, Tensor]:
         """Return what the model says to each sample of a batch, "output" among it, in float32."""
-        inputs = {name: value for name, value in batch.items() if name not in ("target", "place")}
+        inputs = {name: value for name, value in batch.items() if name not in (*self.target_names, PLACE)}
         return self.read(self(inputs)["output"].float(), batch)
 
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:

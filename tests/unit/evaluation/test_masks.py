@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 import saccade
-from saccade.evaluation.noise import PERTURBATIONS, perturbations
 from saccade.evaluation.opening import EvaluationError
+from saccade.evaluation.robust import PERTURBATIONS, perturbations
 from support.masks import make_masks
 
 HEAD = "fpn:width=8,inner=32"

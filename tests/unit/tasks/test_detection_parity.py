@@ -181,7 +181,7 @@ def test_mask_rcnn_is_torchvisions(images: Tensor, objects: Objects) -> None:
         rpn_post_nms_top_n_test=200,
         **PLAIN,
     )
-    ours.rpn.proposals = (200, 200)
+    ours.rpn.proposals = 200
     draw_weights(ours, 0.08)
     copy_all(ours.rpn.conv, theirs.rpn.head.conv)
     copy_all(ours.rpn.objects, theirs.rpn.head.cls_logits)

@@ -20,7 +20,7 @@ from saccade.deployment.writers import write_predictions
 from saccade.runs import Run
 from saccade.scores import read_scores
 from saccade.tasks import Detect
-from saccade.tasks.detection.apart import answers_apart
+from saccade.tasks.detection.detector import answers_apart
 from saccade.tasks.detection.drawing import draw_objects, to_runs
 from saccade.tasks.detection.errors import (
     DOUBLED,

@@ -472,7 +472,7 @@ def test_reppoints_start_as_squares_around_their_cells_and_lose_by_every_part() 
     head = RepPointsV2(channels=CHANNELS, num_classes=2, width=16, depth=1)
     maps = [torch.rand(1, 8, side, side) for side in (16, 8, 4, 2)]
     raw = head(maps)
-    first = corners(raw[0]["first"], head.points(maps, (64, 64))[0], (8, 8))
+    first = corners(raw[0]["first"], head.cells(maps, (64, 64))[0][0], (8, 8))
     assert (first[0, 9] - torch.tensor([-20.0, -20.0, 44.0, 44.0])).abs().max() < 8
     found = head.losses(maps, objects((8, 8, 40, 40), labels=[1]), (64, 64), torch.tensor([0]))
     assert set(found) == {"classes", "first_boxes", "boxes", "corners", "corner_offsets", "within"}

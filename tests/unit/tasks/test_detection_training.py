@@ -66,6 +66,8 @@ def assert_learns_and_answers(task: Detect) -> dict[str, torch.Tensor]:
     assert found["boxes"].shape == (1, found["scores"].shape[1], 4)
     assert (found["boxes"] >= 0).all()
     assert (found["boxes"] <= 64).all()
+    with torch.no_grad():
+        assert task.answer(make_batch())["output"].shape[1] > 0  # with the truth beside the images, as in validation
     return result
 
 

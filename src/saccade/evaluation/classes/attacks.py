@@ -160,34 +160,20 @@ def pgd(ask: Ask, clean: Tensor, valid: Tensor, attack: Attack, *, begun: Worst,
             at = first[left]
         else:
             at = _random_start(clean[left], attack, [rng_keys[int(place)] for place in left], restart)
-        _climb(ask, clean, valid, attack, worst=worst, left=left, at=at, loss=(cross_entropy, margin)[restart % 2])
+        for _ in range(attack.steps):
+            logits, gradient = _gradient(ask, at, valid[left], (cross_entropy, margin)[restart % 2])
+            worst.offer(left, at, logits, valid[left])
+            going = ~worst.wrong[left]
+            left, at, gradient = left[going], at[going], gradient[going]
+            if not len(left):
+                break
+            base = clean[left]
+            at = at + attack.step * attack.reach * gradient.sign()
+            at = (base + (at - base).clamp(-attack.reach, attack.reach)).clamp(0, 1)
+        else:
+            with torch.no_grad():
+                worst.offer(left, at, ask(at), valid[left])
     return worst
-
-
-def _climb(
-    ask: Ask,
-    clean: Tensor,
-    valid: Tensor,
-    attack: Attack,
-    *,
-    worst: Worst,
-    left: Tensor,
-    at: Tensor,
-    loss: Callable[[Tensor, Tensor], Tensor],
-) -> None:
-    """Step upwards from `at`, offering every point to `worst`."""
-    for _ in range(attack.steps):
-        logits, gradient = _gradient(ask, at, valid[left], loss)
-        worst.offer(left, at, logits, valid[left])
-        going = ~worst.wrong[left]
-        left, at, gradient = left[going], at[going], gradient[going]
-        if not len(left):
-            return
-        base = clean[left]
-        at = at + attack.step * attack.reach * gradient.sign()
-        at = (base + (at - base).clamp(-attack.reach, attack.reach)).clamp(0, 1)
-    with torch.no_grad():
-        worst.offer(left, at, ask(at), valid[left])
 
 
 def is_right(logits: Tensor, valid: Tensor) -> Tensor:

@@ -81,10 +81,10 @@ def set_statistics(answers: Answers) -> dict[str, Statistic]:
     return found
 
 
-def expected_calibration_error(answers: Answers, *, bins: int = BINS) -> Statistic:
+def expected_calibration_error(answers: Answers) -> Statistic:
     """Return the mean distance of confidence from accuracy over bins of equal width, as a statistic."""
-    number = confidence_bin(answers.confidence, bins)
-    gaps = np.zeros((len(number), bins))
+    number = confidence_bin(answers.confidence, BINS)
+    gaps = np.zeros((len(number), BINS))
     gaps[np.arange(len(number)), number] = answers.confidence - answers.correct
     return lambda weights: np.abs(weights @ gaps).sum(1) / len(number)
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from ...report.class_sections import reliability_chart, reliability_table
+from ...report.class_sections import class_chart, reliability_chart, reliability_table
 from ...report.markup import Html, join, shorten
 from ...report.page import Section, fold, grid, paragraph, table
 from ...report.rows import Interval, share_chart
 from ...report.tally import Score
 from ..findings import Evaluated, Findings
-from ..page_parts import NAME, change, change_ends, is_sure, number_cell, title
+from ..page_parts import NAME, change, change_ends, is_sure, number_cell
 from ..robust import mean_name
 
 WORST = 20  # classes shown at once
@@ -80,13 +80,12 @@ def class_section(result: Findings) -> Section | None:
 
 def _class_bars(seen: Sequence[Score]) -> Html:
     """Return the accuracy of every class of one run as bars, the worst first, those beyond a few folded."""
-    rows = [Interval(s.name, s.interval[0], s.share, s.interval[1], f"{s.correct:,} of {s.samples:,}") for s in seen]
     title = "Accuracy by class with Wilson's 95% interval, the worst first"
-    shown = share_chart(rows[:WORST], title=title, measure="Accuracy", name_label="Class")
-    if len(rows) <= WORST:
+    shown = class_chart(seen[:WORST], title=title, remark_label="Remark")
+    if len(seen) <= WORST:
         return shown
-    rest = share_chart(rows[WORST:], title="The others", measure="Accuracy", name_label="Class")
-    return join(shown, fold(f"{len(rows) - WORST} more classes", rest))
+    rest = class_chart(seen[WORST:], title="The others", remark_label="Remark")
+    return join(shown, fold(f"{len(seen) - WORST} more classes", rest))
 
 
 def attack_section(result: Findings) -> Section | None:
@@ -100,7 +99,7 @@ def attack_section(result: Findings) -> Section | None:
         for run in result.runs.values():
             found = run.metrics[name]
             whose = f", {shorten(run.name, 40)}" if len(result.runs) > 1 else ""
-            rows.append(Interval(f"{title(result.specs[name])}{whose}", found.low, found.value, found.high))
+            rows.append(Interval(f"{result.specs[name].title}{whose}", found.low, found.value, found.high))
     starts = f"{attack['restarts']} start{'' if attack['restarts'] == 1 else 's'}"
     steps = f"{attack['steps']} step{'' if attack['steps'] == 1 else 's'}"
     about = (

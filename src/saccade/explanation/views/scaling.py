@@ -1,6 +1,5 @@
 """The view of how much of the mean token each layer takes, in models with CB_S."""
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from torch import nn
 from ...layers.broadcast import Broadcast
 from ...layers.numerics import upcast
 from ...report import Html, grid, line_chart
+from ...report.plain import to_json
 from ..request import ViewRequest, register_view
 from ..view import Figure, View
 
@@ -39,13 +39,7 @@ def scaling_view(model: nn.Module, count: int) -> list[View]:
         absent = "This model has no Context Broadcasting with learned scales; attach ContextBroadcast(scale=True)."
         return [View("scaling", title, SCALING, absent=absent) for _ in range(count)]
     rows = [
-        {
-            "layer": row.name,
-            "mean": row.mean,
-            "q10": row.low,
-            "q90": row.high,
-            "ratio": None if math.isnan(row.ratio) else row.ratio,
-        }
+        {"layer": row.name, "mean": row.mean, "q10": row.low, "q90": row.high, "ratio": to_json(row.ratio)}
         for row in found
     ]
     layers = "one layer." if len(found) == 1 else f"{len(found)} layers, from the first to the last."

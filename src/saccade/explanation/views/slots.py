@@ -171,25 +171,17 @@ def _figure(block: Slots, index: int, depth: int, image: np.ndarray) -> Figure:
     weights, labels = block.weights[index], block.labels[index]
     chosen, nearest = pick_slots(weights)
     image = enlarge(image)
-    tiles = [image, label_overlay(image, labels, len(weights)), draw_all(weights)]
-    tiles += [heat_overlay(image, _stretch(weights[slot])) for slot in chosen]
     captions = ["image", f"{len(weights)} slots, one colour each", "the map of every slot"]
     captions += [f"slot {slot}" for slot in chosen]
     sizes = np.bincount(nearest, minlength=len(chosen))
-    numbers = {
-        "grid": list(labels.shape),
-        "slots": len(weights),
-        "slots_in_use": len(np.unique(labels)),
-        "representatives": _describe(weights, chosen, sizes),
-        "focus": float(np.mean([_spread(one) for one in weights])),
-    }
+    numbers = {"grid": list(labels.shape), "slots": len(weights), **_describe(block, index, chosen, sizes)}
     text = ", ".join(f"{slot} (for {size})" for slot, size in zip(chosen, sizes, strict=True))
     caption = (
         f"Block {depth + 1} ({block.layer.removesuffix('.mixer.global_branch')}): {numbers['slots_in_use']} of "
         f"{len(weights)} slots are closest to some place. Slots shown singly, and for how many slots each stands: "
         f"{text}. A slot draws on {numbers['focus']:.0%} of the places on average (100 %: on all alike)."
     )
-    pixels = montage(tiles, 4, captions=captions)
+    pixels = montage([image, *_tiles(block, index, image, chosen)], 4, captions=captions)
     return Figure(f"slots-{depth}", caption, pixels=pixels, numbers=numbers, layer=block.layer, depth=depth)
 
 
@@ -199,18 +191,9 @@ def _over_time(rows: Sequence[tuple[str, Slots]], index: int, image: np.ndarray)
     image = enlarge(image)
     tiles, captions, numbers = [], [], []
     for name, block in rows:
-        weights, labels = block.weights[index], block.labels[index]
-        tiles += [label_overlay(image, labels, len(weights)), draw_all(weights)]
-        tiles += [heat_overlay(image, _stretch(weights[slot])) for slot in chosen]
+        tiles += _tiles(block, index, image, chosen)
         captions += [f"{name}: all slots", f"{name}: every slot", *(f"{name}: slot {slot}" for slot in chosen)]
-        numbers.append(
-            {
-                "checkpoint": name,
-                "slots_in_use": len(np.unique(labels)),
-                "representatives": _describe(weights, chosen, sizes),
-                "focus": float(np.mean([_spread(one) for one in weights])),
-            }
-        )
+        numbers.append({"checkpoint": name, **_describe(block, index, chosen, sizes)})
     layer = rows[-1][1].layer
     caption = (
         f"The slots of {layer} at {', '.join(name for name, _ in rows)}. Share of the places that a slot draws on: "
@@ -233,11 +216,23 @@ def draw_all(weights: np.ndarray, *, size: int = SMALLEST) -> np.ndarray:
     return page
 
 
-def _describe(weights: np.ndarray, chosen: np.ndarray, sizes: np.ndarray) -> list[dict[str, Any]]:
-    return [
-        {"slot": int(slot), "stands_for": int(size), "focus": _spread(weights[slot])}
-        for slot, size in zip(chosen, sizes, strict=True)
-    ]
+def _tiles(block: Slots, index: int, image: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
+    """Return an image under the colours of all slots, the maps of all of them, and those of some over the image."""
+    weights = block.weights[index]
+    some = [heat_overlay(image, _stretch(weights[slot])) for slot in chosen]
+    return [label_overlay(image, block.labels[index], len(weights)), draw_all(weights), *some]
+
+
+def _describe(block: Slots, index: int, chosen: np.ndarray, sizes: np.ndarray) -> dict[str, Any]:
+    weights = block.weights[index]
+    return {
+        "slots_in_use": len(np.unique(block.labels[index])),
+        "representatives": [
+            {"slot": int(slot), "stands_for": int(size), "focus": _spread(weights[slot])}
+            for slot, size in zip(chosen, sizes, strict=True)
+        ],
+        "focus": float(np.mean([_spread(one) for one in weights])),
+    }
 
 
 def _spread(weights: np.ndarray) -> float:

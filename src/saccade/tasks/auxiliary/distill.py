@@ -68,7 +68,7 @@ class Distillation(Taught):
         self,
         batch: Batch,
         *,
-        generator: torch.Generator | None = None,  # noqa: ARG002
+        generator: torch.Generator | None = None,
         distill: bool | None = None,
         **draws: Any,
     ) -> dict[str, Tensor]:

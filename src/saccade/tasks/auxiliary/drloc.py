@@ -175,11 +175,8 @@ class RelativeLocalization(Around):
             result = self.base.score(answer, batch.get("target"))
             heard: list[Tensor | None] = [features]
         else:
-            self.reader.open()
-            try:
+            with self.reader.hear() as heard:
                 result = self.base(batch, generator=generator, **draws)
-            finally:
-                heard = self.reader.close()
         size = (images.shape[-2], images.shape[-1])
         found = [self.reader.read(index, features, size) for index, features in enumerate(heard)]
         if pairs is None:

@@ -1,6 +1,9 @@
 """Hear the grids of features pass through a host while it runs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, Literal
 
@@ -42,7 +45,7 @@ def move_like(module: nn.Module, model: nn.Module) -> None:
 
 
 class GridReader:
-    """Hears a host's grids pass while it runs, through hooks that do nothing outside `open` and `close`."""
+    """Hears a host's grids pass while it runs, through hooks that do nothing outside of `hear`."""
 
     def __init__(
         self,
@@ -72,21 +75,28 @@ class GridReader:
         for index, source in enumerate(self.sources):
             module = self.host.model.get_submodule(source.path)
             register = module.register_forward_pre_hook if source.before else module.register_forward_hook
-            self.hooks.append(register(_Ear(self, index)))
+            self.hooks.append(register(partial(self._keep, index)))
+
+    def _keep(self, index: int, _module: nn.Module, args: tuple[Any, ...], output: Any = None) -> None:
+        """Hook, before or after a module: keep what passes, or its first part, while somebody hears."""
+        if self.heard is not None:
+            passing = args if output is None else output
+            self.heard[index] = passing if isinstance(passing, Tensor) else passing[0]
 
     def release(self) -> None:
         """Take the hooks off."""
         while self.hooks:
             self.hooks.pop().remove()
 
-    def open(self) -> None:
-        """Begin to keep what passes."""
-        self.heard = [None] * len(self.sources)
-
-    def close(self) -> list[Tensor | None]:
-        """Return what passed each source, and forget it."""
-        heard, self.heard = self.heard or [], None
-        return heard
+    @contextmanager
+    def hear(self) -> Iterator[list[Tensor | None]]:
+        """Keep what passes each source while the host runs."""
+        heard: list[Tensor | None] = [None] * len(self.sources)
+        self.heard = heard
+        try:
+            yield heard
+        finally:
+            self.heard = None
 
     def read(self, index: int, features: Tensor | None, size: tuple[int, int]) -> "Found":
         """Tell what passed a source, for images of a size."""
@@ -151,7 +161,7 @@ class GridReader:
 
     def _last_place(self, path: str, *, after_norm: bool, block: bool) -> tuple[str, bool]:
         """Return the module at which to hear the last grid, and whether it is its input."""
-        norm = _norm_path(self.host.model)
+        norm = norm_path(self.host.model)
         if after_norm and norm is None:
             raise HostError(
                 f"{self.host.name} has no final norm under the names {', '.join(NORM_NAMES)}; pass norm=False, or "
@@ -180,26 +190,13 @@ class GridReader:
         return Source(path, before, width, stride if isinstance(stride, int) else None)
 
 
-class _Ear:
-    """Hook, before or after a module, that gives what passes, or its first part, to an open reader."""
-
-    def __init__(self, reader: GridReader, index: int) -> None:
-        self.reader = reader
-        self.index = index
-
-    def __call__(self, _module: nn.Module, args: tuple[Any, ...], output: Any = None) -> None:
-        if self.reader.heard is not None:
-            passing = args if output is None else output
-            self.reader.heard[self.index] = passing if isinstance(passing, Tensor) else passing[0]
-
-
 def _feature_info(model: nn.Module) -> list[dict[str, Any]]:
     """Return timm's list of stages: module, num_chs, reduction."""
     info: Any = getattr(model, "feature_info", None) or []
     return [entry for entry in getattr(info, "info", info) if entry.get("module")]
 
 
-def _norm_path(model: nn.Module) -> str | None:
+def norm_path(model: nn.Module) -> str | None:
     """Return the path of the norm after the last block."""
     inner = getattr(model, "base_model_prefix", "")  # of Hugging Face
     for parent in ("", *([inner] if hasattr(model, inner) else [])):

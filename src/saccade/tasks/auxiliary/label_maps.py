@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +202,8 @@ def save_label_maps(
     folder.mkdir(parents=True, exist_ok=True)
     shards: list[str] = []
     names: set[str] = set()
-    waiting: list[_Best] = []
+    waiting: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    size: tuple[int, ...] = ()
     num_classes: int | None = None
 
     def write() -> None:
@@ -221,10 +221,10 @@ def save_label_maps(
             )
         num_classes = dense.shape[0]
         best = _pick(name, dense, min(top, num_classes))
-        if waiting and (len(waiting) == shard_size or waiting[0].index.shape != best.index.shape):
+        if waiting and (len(waiting) == shard_size or best[0].shape != size):
             write()
         names.add(name)
-        waiting.append(best)
+        waiting[name], size = best, best[0].shape
     if num_classes is None:
         raise ValueError("no images were given; label maps need at least one")
     write()
@@ -265,21 +265,13 @@ def make_label_maps(
     return save_label_maps(path, label(), top=top, values=teacher.values, classes=classes)
 
 
-@dataclass(frozen=True)
-class _Best:
-    """The best classes of an image's places: k, H, W."""
-
-    name: str
-    index: np.ndarray
-    value: np.ndarray
-
-
-def _pick(name: str, dense: Tensor, top: int) -> _Best:
+def _pick(name: str, dense: Tensor, top: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best classes of an image's places and their values, k, H, W."""
     value, index = upcast(dense.detach()).cpu().topk(top, dim=0)
     if not value.isfinite().all():
         raise ValueError(f"the map of {name!r} is not finite; look at the image and the teacher's precision")
     kind = np.uint16 if dense.shape[0] <= 2**16 else np.int32
-    return _Best(name, index.numpy().astype(kind), value.numpy().astype(np.float16))
+    return index.numpy().astype(kind), value.numpy().astype(np.float16)
 
 
 def _batches(images: Iterable[tuple[str, Tensor]], size: int) -> Iterator[tuple[list[str], Tensor]]:
@@ -295,11 +287,10 @@ def _batches(images: Iterable[tuple[str, Tensor]], size: int) -> Iterator[tuple[
         yield names, torch.stack(batch)
 
 
-def _write_shard(path: Path, best: Sequence[_Best]) -> None:
-    tensors = {"index": np.stack([b.index for b in best]), "value": np.stack([b.value for b in best])}
-    metadata = {"names": json.dumps([b.name for b in best])}
+def _write_shard(path: Path, best: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    index, value = map(np.stack, zip(*best.values(), strict=True))
     with whole_file(path) as draft:
-        save_file(tensors, draft, metadata=metadata)
+        save_file({"index": index, "value": value}, draft, metadata={"names": json.dumps(list(best))})
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from ...layers.token_label import (
 from ...plugins.registry import register_plugin
 from ...plugins.tokens import CLASS_OUTPUT, HostError, Layout, find_host
 from ..classification.task import classification_loss, read_logits
-from .grids import GridReader, _norm_path, move_like
+from .grids import GridReader, move_like, norm_path
 from .label_maps import LabelMaps
 from .teacher import SoftLabels, Taught, Teacher, TeacherLabels, count_classes, require_other, resample
 
@@ -99,12 +99,13 @@ class TokenLabelling(Taught):
         self.features = features if callable(features) else None
         self.reader: GridReader | None = None
         self.aux_head: nn.Linear | None = None
-        if not _labels_tokens(model):
+        if not hasattr(model, "forward_token_label") or getattr(model, "aux_head", None) is None:
+            has_norm = norm_path(model) is not None and type(model).__name__ not in CLASS_OUTPUT
             host = find_host(model, grid=grid, prefix_tokens=prefix_tokens, layout=layout)
             self.reader = GridReader(
                 host,
                 "last",
-                norm=_has_norm(model) if norm is None else norm,
+                norm=has_norm if norm is None else norm,
                 path=features if isinstance(features, str) else "" if features else None,
                 dim=dim,
                 prefix_tokens=prefix_tokens,
@@ -167,12 +168,8 @@ class TokenLabelling(Taught):
             output, label=label, dense=dense, truth=truth if self.ground_truth else None
         )
         loss = self.cls_weight * classification + self.dense_weight * tokens
-        return {
-            "loss": loss,
-            "output": output.logits,
-            "classification": classification.detach(),
-            "tokens": tokens.detach(),
-        }
+        result = {"loss": loss, "output": output.logits}
+        return result | {"classification": classification.detach(), "tokens": tokens.detach()}
 
     def run(self, images: Tensor, place: Tensor | None) -> tuple[TokenLabelOutput, tuple[int, int]]:
         """Run the model on images mixed by a box, if any, and return its logits, its tokens' logits and their grid."""
@@ -186,17 +183,14 @@ class TokenLabelling(Taught):
         if place is not None:
             box, cell = self._place(place, size)
             images = swap_box(images, box.scaled(*cell))
-        heard: list[Tensor | None]
+        features: Tensor | None
         if self.features is not None:
             answer, features = self.features(self.model, images)
-            heard = [features]
         else:
-            self.reader.open()
-            try:
+            with self.reader.hear() as heard:
                 answer = self.model(images)
-            finally:
-                heard = self.reader.close()
-        found = self.reader.read(0, heard[0], size)
+            features = heard[0]
+        found = self.reader.read(0, features, size)
         words = found.tokens[:, found.skip :]
         if not torch.is_autocast_enabled(words.device.type):
             words = words.to(self.aux_head.weight.dtype)
@@ -205,11 +199,7 @@ class TokenLabelling(Taught):
         return TokenLabelOutput(read_logits(answer), tokens, box), found.grid
 
     def draw(
-        self,
-        batch_size: int,  # noqa: ARG002
-        *,
-        device: torch.device | str,
-        generator: torch.Generator | None = None,
+        self, batch_size: int, *, device: torch.device | str, generator: torch.Generator | None = None
     ) -> dict[str, Tensor]:
         """Draw the box of one step, on the device; for a compiled task, which takes no generator."""
         return {"place": draw_place(device=device, generator=generator)} if self.mix_token else {}
@@ -287,20 +277,11 @@ class TokenLabelling(Taught):
             )
 
 
-def _labels_tokens(model: nn.Module) -> bool:
-    """Tell whether a model has its own classifier of tokens."""
-    return hasattr(model, "forward_token_label") and getattr(model, "aux_head", None) is not None
-
-
 def _own_grid(model: Any, size: tuple[int, int], count: int) -> tuple[int, int]:
     """Return the grid of a model's own token logits, whose sides are the image's, divided and rounded up or down."""
     stride = model.feature_info[-1]["reduction"]
     up = (-(-size[0] // stride), -(-size[1] // stride))
     return up if up[0] * up[1] == count else (max(size[0] // stride, 1), max(size[1] // stride, 1))
-
-
-def _has_norm(model: nn.Module) -> bool:
-    return _norm_path(model) is not None and type(model).__name__ not in CLASS_OUTPUT
 
 
 def _require_classes(model: nn.Module, given: int | None) -> int:

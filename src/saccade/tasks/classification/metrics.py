@@ -1,7 +1,7 @@
 """How good classes are: accuracy, loss, and what is kept of every answer."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,17 +30,13 @@ def metric_specs(classes: int) -> tuple[MetricSpec, ...]:
     return tuple(found)
 
 
-class ClassificationMetrics(Metrics):
-    """Collects logits and labels; of as many classes as there are logits if nothing is said."""
+class LogitMetrics(Metrics):
+    """Collects logits and labels; `right` names the score that tells which answers are."""
 
-    def __init__(self, classes: int | None = None) -> None:
-        super().__init__(metric_specs(classes or 0))
-        self.known = classes is not None
+    right: ClassVar[str]
 
     def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return logits and labels."""
-        if not self.known:
-            self.specs, self.known = metric_specs(answers["output"].shape[1]), True
         return {"logits": answers["output"], "label": batch["target"]}
 
     @property
@@ -58,13 +54,39 @@ class ClassificationMetrics(Metrics):
         """The likeliest class of each sample; of equal logits, which half precision makes often, the first."""
         return self.logits.argmax(1)
 
+    def predictions(self) -> dict[str, Tensor]:
+        """Return what pages show."""
+        scores = self.scores()
+        return {
+            PLACE: self.columns[PLACE],
+            "label": self.labels,
+            "prediction": self.answers,
+            "correct": scores[self.right],
+            "confidence": self.logits.softmax(1).amax(1),
+            "loss": scores["loss"],
+        }
+
+
+class ClassificationMetrics(LogitMetrics):
+    """Measures as many classes as there are logits if nothing is said."""
+
+    right = "top1"
+
+    def __init__(self, classes: int | None = None) -> None:
+        super().__init__(metric_specs(classes or 0))
+        self.known = classes is not None
+
+    def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return logits and labels."""
+        if not self.known:
+            self.specs, self.known = metric_specs(answers["output"].shape[1]), True
+        return super().measure(answers, batch)
+
     def compute(self) -> dict[str, float]:
         """Return loss, accuracy, top-5 accuracy and the mean accuracy of classes."""
-        scores = self.scores()
-        found = {"loss": F.cross_entropy(self.logits, self.labels).item(), "top1": _mean(scores["top1"])}
-        if "top5" in scores:
-            found["top5"] = _mean(scores["top5"])
-        return found
+        right = {name: value for name, value in self.scores().items() if name in ("top1", "top5")}
+        shares = {name: value.double().mean().item() for name, value in right.items()}
+        return {"loss": F.cross_entropy(self.logits, self.labels).item(), **shares}
 
     def scores(self) -> dict[str, Tensor]:
         """Return whether each answer is right, its loss, and its class as the group."""
@@ -81,18 +103,8 @@ class ClassificationMetrics(Metrics):
 
     def predictions(self) -> dict[str, Tensor]:
         """Return what pages show, and the logits where they are not too many."""
-        scores = self.scores()
-        kept = {
-            PLACE: self.columns[PLACE],
-            "label": self.labels,
-            "prediction": self.answers,
-            "correct": scores["top1"],
-            "confidence": self.logits.softmax(1).amax(1),
-            "loss": scores["loss"],
-        }
-        if self.logits.numel() <= KEEP_LOGITS:
-            kept["logits"] = self.logits.half()
-        return kept
+        few = self.logits.numel() <= KEEP_LOGITS
+        return super().predictions() | ({"logits": self.logits.half()} if few else {})
 
 
 def scores_of_predictions(kept: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,7 +123,3 @@ def calibration_error(records: np.ndarray) -> float:
     confidence, right = records.astype(np.float64).T
     gaps = np.bincount(confidence_bin(confidence, BINS), weights=confidence - right, minlength=BINS)
     return float(np.abs(gaps).sum() / len(records))
-
-
-def _mean(right: Tensor) -> float:
-    return right.double().mean().item()

@@ -1,6 +1,5 @@
 """What the page of a classifier's run shows: accuracy by class, confusions, confidence, the worst images."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -71,11 +70,8 @@ class ClassificationPage(Page):
         classes = _classes(shown, answered)
         found = [class_section(answered, classes), confusion_section(answered, classes), calibration_section(answered)]
         source = shown.source
-        if (
-            source is None
-            or not shown.same_samples
-            or not np.array_equal(source.labels[answered.places], answered.labels)
-        ):
+        known = source is not None and shown.same_samples and source.labels[answered.places]
+        if not np.array_equal(known, answered.labels):
             return [*found, no_images(shown, "The worst images")]
         return [*found, image_section(shown, answered, classes)]
 
@@ -117,8 +113,4 @@ def _classes(shown: Shown, answered: Answered | None) -> Sequence[str]:
 def _result(shown: Shown) -> tuple[int, int] | None:
     """Return right answers and images."""
     share = shown.value("top1")
-    return (
-        (round(share * shown.count), shown.count)
-        if shown.count and share is not None and math.isfinite(share)
-        else None
-    )
+    return (round(share * shown.count), shown.count) if shown.count and share is not None else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...config import AugmentConfig, ConfigError, LossConfig
-from ...data.augment import Follow
+from ...data.augment import Follow, Mix
 from ...data.feed import Batch
 from ...data.spec import InputSpec
 from ...data.table import LABELS, Table, read_classes
@@ -20,7 +21,6 @@ from ...layers.second_order import SecondOrder
 from ..answer import Answer, require_width
 from ..metric import MetricSpec
 from ..task import Task, register_task
-from .data import ClassShares, shares_of
 from .metrics import ClassificationMetrics, metric_specs
 from .page import ClassificationPage
 
@@ -86,7 +86,7 @@ class Classify(OneOf):
         return table.find(LABELS) is not None
 
     @classmethod
-    def read_table(cls, table: Table, options: Any) -> Targets:  # noqa: ARG003
+    def read_table(cls, table: Table, options: Any) -> Targets:
         """Return the classes of a column of labels."""
         return read_classes(table)
 
@@ -97,13 +97,13 @@ class Classify(OneOf):
         return ClassShares(len(spec.outputs), loss.smoothing) if shared else shares_of
 
     @classmethod
-    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:  # noqa: ARG003
+    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
         """Return the classes' weights; smoothing is done where labels are mixed."""
         if loss is None:
             return {}
         return {"class_weights": weigh_classes(loss, counts.outputs, classes=len(spec.outputs))}
 
-    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
+    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
         """Classify images.
 
         Args:
@@ -175,7 +175,7 @@ class Classify(OneOf):
         return ClassificationMetrics(None if self.spec is None else len(self.spec.outputs))
 
     @classmethod
-    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:  # noqa: ARG003
+    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:
         """Return where both find the same class likeliest."""
         return first.argmax(1) == second.argmax(1)
 
@@ -183,6 +183,25 @@ class Classify(OneOf):
     def line_record(cls, answer: Answer) -> dict[str, Any]:
         """Return classes and probabilities, likeliest first."""
         return {"answers": [{"class": name, **_probability(round(share or 0.0, 6))} for name, _, share in answer.rows]}
+
+
+def shares_of(labels: Tensor, mix: Mix | None) -> Tensor:  # noqa: ARG001
+    """Return labels as they are: nothing is shared."""
+    return labels
+
+
+@dataclass(frozen=True)
+class ClassShares:
+    """Labels as shares of classes, smoothed, and mixed as the images were."""
+
+    classes: int
+    smoothing: float  # share of a label spread evenly over all of them
+
+    def __call__(self, labels: Tensor, mix: Mix | None) -> Tensor:
+        """Return shares, B, classes, of labels, B."""
+        shares = F.one_hot(labels, self.classes).float()
+        shares = shares * (1 - self.smoothing) + self.smoothing / self.classes
+        return shares if mix is None else torch.lerp(shares[mix.partner], shares, mix.share[:, None])
 
 
 def classification_loss(

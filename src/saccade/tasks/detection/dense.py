@@ -13,7 +13,7 @@ from .boxes import clip, covered, decode, encode, overlaps, take
 from .fpn import FPN
 from .losses import focal, mean_where, overlap_loss, smooth_l1
 from .matching import UNUSED, leave_out, match_by_atss, match_by_overlap
-from .objects import Head, Objects
+from .objects import Found, Head, Objects
 
 RATIOS = (0.5, 1.0, 2.0)
 HIDDEN = 0.5  # part of an anchor within a crowd that leaves it out of the loss
@@ -35,19 +35,19 @@ def even_groups(groups: int, width: int) -> int:
     return math.gcd(groups, max(width // 4, 1)) if groups else 0
 
 
-def start_small(part: nn.Module, std: float = 0.01) -> None:
+def start_small(part: nn.Module) -> None:
     """Give the convolutions of a part small random weights."""
     for module in part.modules():
         if isinstance(module, nn.Conv2d):
-            nn.init.normal_(module.weight, std=std)
+            nn.init.normal_(module.weight, std=0.01)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
 
 
-def assume_rare(layer: nn.Module, chance: float = 0.01) -> None:
-    """Let a layer of logits say at first that an object is rare."""
+def assume_rare(layer: nn.Module) -> None:
+    """Let a layer of logits say at first that an object is as rare as one in a hundred."""
     if isinstance(layer.bias, Tensor):
-        nn.init.constant_(layer.bias, -math.log((1 - chance) / chance))
+        nn.init.constant_(layer.bias, -math.log(0.99 / 0.01))
 
 
 class DenseDetector(Head):
@@ -119,11 +119,7 @@ class DenseDetector(Head):
         return torch.cat(found), [len(one) for one in found]
 
     def losses(
-        self,
-        maps: Sequence[Tensor],
-        objects: Objects,
-        size: tuple[int, int],
-        seeds: Tensor,  # noqa: ARG002
+        self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor
     ) -> dict[str, Tensor]:
         """Return the losses by name."""
         raw = {name: value.float() for name, value in self(maps).items()}
@@ -141,7 +137,7 @@ class DenseDetector(Head):
         anchors, counts = self.anchors(size, maps)
         value, place, label = best_of_levels(self.scores(raw), counts, self.candidates)
         boxes = clip(decode(take(raw["codes"], place), anchors[place], self.codes), size)
-        return torch.cat([boxes, value[..., None], label[..., None].to(boxes.dtype)], dim=-1)
+        return Found(boxes, value, label).rows()
 
     def scores(self, raw: dict[str, Tensor]) -> Tensor:
         """Return how sure each class of each anchor is, B, A, K."""
@@ -158,19 +154,14 @@ class RetinaNet(DenseDetector):
         self.grid.halve(times)
 
     def loss(
-        self,
-        raw: dict[str, Tensor],
-        objects: Objects,
-        anchors: Tensor,
-        counts: Sequence[int],  # noqa: ARG002
+        self, raw: dict[str, Tensor], objects: Objects, anchors: Tensor, counts: Sequence[int]
     ) -> dict[str, Tensor]:
         """Return the losses of classes and boxes: each image's over its matched anchors, then their mean."""
         shared = overlaps(objects.boxes, anchors.expand(len(objects.boxes), -1, -1))
         matched = match_by_overlap(shared, objects.real, high=0.5, low=0.4, every_object=True)
         matched = leave_out(matched, in_crowd(anchors, objects))
         positive = matched >= 0
-        label, box = of_matched(objects, matched)
-        target = F.one_hot(label.clamp(min=0), self.num_classes).to(raw["logits"].dtype) * positive[..., None]
+        target, box = class_targets(objects, matched, self.num_classes)
         over = positive.sum(1).clamp(min=1)
         classes = torch.where((matched != UNUSED)[..., None], focal(raw["logits"], target), 0).sum((1, 2))
         codes = smooth_l1(raw["codes"], encode(box, anchors.expand_as(box), self.codes), beta=0.0)
@@ -211,8 +202,7 @@ class ATSS(DenseDetector):
         matched = match_by_atss(objects.boxes, objects.real, anchors, counts)
         matched = leave_out(matched, in_crowd(anchors, objects))
         positive = matched >= 0
-        label, box = of_matched(objects, matched)
-        target = F.one_hot(label.clamp(min=0), self.num_classes).to(raw["logits"].dtype) * positive[..., None]
+        target, box = class_targets(objects, matched, self.num_classes)
         centred = torch.where(positive, centredness(anchors.expand_as(box), box), 0)
         found = decode(raw["codes"], anchors, self.codes)
         near = F.binary_cross_entropy_with_logits(raw["centred"], centred, reduction="none")
@@ -267,3 +257,9 @@ def of_matched(objects: Objects, matched: Tensor) -> tuple[Tensor, Tensor]:
         return torch.full_like(matched, -1), objects.boxes.new_zeros(*matched.shape, 4)
     place = matched.clamp(min=0)
     return take(objects.labels, place), take(objects.boxes, place)
+
+
+def class_targets(objects: Objects, matched: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Return class, one-hot, B, A, K, nothing where there is no match, and box of what each is matched with."""
+    label, box = of_matched(objects, matched)
+    return F.one_hot(label.clamp(min=0), num_classes).float() * (matched >= 0)[..., None], box

@@ -2,9 +2,9 @@
 
 import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +24,7 @@ HEADS: Registry[Callable[..., nn.Module]] = Registry(
 )
 register_detector = HEADS.register
 MOST = 16_384  # of any number that a head is given
+MARGIN = 1.2  # times the least score: what lies nearer to where answers begin to count may fall on either side
 SCORE, LABEL, CELLS = 4, 5, 6  # columns of answers, after the box
 
 register_detector("retinanet")(RetinaNet)
@@ -56,7 +57,7 @@ class Detector(OnPyramid):
         if "masks" not in inspect.signature(make).parameters:
             known.pop("masks")
         try:
-            self.head: Any = partial(make, **known)(**options)
+            self.head: Any = make(**known, **options)
         except (TypeError, ValueError, ZeroDivisionError) as error:
             raise ConfigError(f"model.head = {head!r} was given: {error}") from None
         self.backbone = backbone
@@ -120,3 +121,30 @@ def read_answers(output: Tensor, *, overlap: float, least: float, kept: int) -> 
         torch.where(filled, take(label, keep), -1),
         masks,
     )
+
+
+def answers_apart(first: np.ndarray, second: np.ndarray, *, least: float) -> float:
+    """Return the largest difference of a row that counts from the nearest one of its class in the other answers.
+
+    Rows come by falling scores, and those of nearly equal scores may change places.
+
+    Args:
+        first: raw answers, B, M, columns.
+        least: score from which answers count.
+    """
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        return float("nan")
+    pairs = [(a, b) for one, two in zip(first, second, strict=True) for a, b in ((one, two), (two, one))]
+    return max((_farthest(a[a[:, SCORE] >= least * MARGIN], b) for a, b in pairs), default=0.0)
+
+
+def _farthest(rows: np.ndarray, others: np.ndarray) -> float:
+    worst = 0.0
+    for row in rows:
+        same = others[others[:, LABEL] == row[LABEL]]
+        if not len(same):
+            return float("inf")
+        apart = np.abs(same[:, : SCORE + 1] - row[: SCORE + 1]).max(1)
+        best = int(apart.argmin())
+        worst = max(worst, float(apart[best]), float(np.abs(same[best, CELLS:] - row[CELLS:]).max(initial=0.0)))
+    return worst

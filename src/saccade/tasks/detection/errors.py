@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..segmentation.metrics import choose_shown
+from ..page import choose_shown
 from .boxes import areas, covered, overlaps
 from .metrics import DetectionMetrics
 
@@ -20,10 +20,7 @@ KINDS = {
 ENOUGH, NEAR = 0.5, 0.1  # overlap of a right answer, and of one that is badly placed
 SHOWN_MASKS = 20  # answers of an image whose masks a page shows
 KIND = 6  # column of an answer that a page keeps, after box, score and class
-FOUND, AREA = (
-    1,
-    2,
-)  # columns of an object, after its class: the score it was found with, 0 for never; its area in pixels
+FOUND, AREA = 1, 2  # columns of an object, after its class: score it was found with, 0 for never; area in pixels
 
 
 class ShownMetrics(DetectionMetrics):

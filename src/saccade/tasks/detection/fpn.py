@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
+CANONICAL = 224.0  # side of a box that belongs to the map of 16 pixels a cell
+
 
 class FPN(nn.Module):
     """Maps of one width at every scale, coarse ones added to finer ones (Lin et al., 2017).
@@ -73,24 +75,22 @@ def pack(maps: Sequence[Tensor], strides: Sequence[float]) -> Packed:
     return Packed(torch.cat(parts, dim=-1), tuple(left), tuple(strides))
 
 
-def level_of(boxes: Tensor, levels: int, *, finest: float, canonical: float = 224.0) -> Tensor:
+def level_of(boxes: Tensor, levels: int, *, finest: float) -> Tensor:
     """Return the scale each box is looked at on, ..., N: where it has about as many cells as any other.
 
     Args:
         finest: pixels from cell to cell of the finest.
-        canonical: side of a box that belongs to the map of 16 pixels a cell.
     """
     sides = (boxes[..., 2:] - boxes[..., :2]).clamp(min=0)
     side = (sides[..., 0] * sides[..., 1]).sqrt()
-    level = torch.floor(4 + torch.log2(side / canonical + 1e-6)) - math.log2(finest)
+    level = torch.floor(4 + torch.log2(side / CANONICAL + 1e-6)) - math.log2(finest)
     return level.clamp(0, levels - 1).to(torch.int64)
 
 
-def look_at(packed: Packed, boxes: Tensor, side: int, *, sampling: int = 2, aligned: bool = False) -> Tensor:
+def look_at(packed: Packed, boxes: Tensor, side: int, *, aligned: bool = False) -> Tensor:
     """Return what lies in boxes, B * N, C, side, side, each from the scale that fits its size.
 
     Args:
-        sampling: points a cell and side.
         aligned: shift by half a cell, as later code does.
     """
     batch, count = boxes.shape[:2]
@@ -100,7 +100,8 @@ def look_at(packed: Packed, boxes: Tensor, side: int, *, sampling: int = 2, alig
     shift = torch.stack([left, torch.ones_like(left)], dim=-1).repeat(1, 1, 2)
     numbers = torch.arange(batch, device=boxes.device, dtype=boxes.dtype).repeat_interleave(count)
     rows = torch.cat([numbers[:, None], (boxes + shift).reshape(-1, 4)], dim=1)
-    return roi_align(packed.map.float(), rows, side, 1.0, sampling, aligned=aligned)  # half precision loses pixels
+    # Two points a cell and side; half precision loses pixels.
+    return roi_align(packed.map.float(), rows, side, 1.0, 2, aligned=aligned)
 
 
 def _of_level(values: Sequence[float], level: Tensor) -> Tensor:

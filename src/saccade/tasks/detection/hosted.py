@@ -1,18 +1,17 @@
 """Detectors of Hugging Face behind this task: DETR's successors, which give as many boxes as they have queries."""
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .boxes import clip, take
+from ..hosting import Hosted
+from .boxes import clip
 from .objects import Objects
-from .sparse import in_sides
+from .sparse import from_centres, in_sides, surest
 
 KEPT = 100
 
 
-class HostedDetector(nn.Module):
+class HostedDetector(Hosted):
     """A model of transformers that answers like this package's detectors.
 
     Args:
@@ -23,13 +22,7 @@ class HostedDetector(nn.Module):
     overlap = 1.0
     no_graph = "it is a model of transformers; use the run itself, or a head of this package's: atss, retinanet"
 
-    def __init__(self, model: nn.Module, num_classes: int) -> None:
-        super().__init__()
-        self.host, self.num_classes = model, num_classes
-        self.pretrained_cfg: dict[str, Any] = {}
-        self.default_cfg: dict[str, Any] = {}
-
-    def losses(self, x: Tensor, objects: Objects, seeds: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
+    def losses(self, x: Tensor, objects: Objects, seeds: Tensor) -> dict[str, Tensor]:
         """Return the model's own loss.
 
         Args:
@@ -49,11 +42,6 @@ class HostedDetector(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the surest answers, B, K, 6: box, score and class."""
         said = self.host(pixel_values=x)
-        logits, placed = said.logits.float(), said.pred_boxes.float()
         size = (x.shape[-2], x.shape[-1])
-        scores = logits[..., : self.num_classes].sigmoid().flatten(1)
-        value, place = scores.topk(min(KEPT, scores.shape[1]), dim=1)
-        middle, half = placed[..., :2], placed[..., 2:] / 2
-        boxes = in_sides(torch.cat([middle - half, middle + half], dim=-1), (1 / size[0], 1 / size[1]))
-        box = take(clip(boxes, size), place // self.num_classes)
-        return torch.cat([box, value[..., None], (place % self.num_classes)[..., None].to(box.dtype)], dim=-1)
+        boxes = clip(from_centres(said.pred_boxes.float(), size), size)
+        return surest(said.logits.float()[..., : self.num_classes].sigmoid(), boxes, KEPT)

@@ -32,11 +32,11 @@ class ObjectFolderReader:
 
     rank, task = 45, "detect"
 
-    def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
+    def matches(self, spec: str, path: Path) -> bool:
         """Whether a layout knows it."""
         return path.is_dir() and any(matches(path) for _, matches, _ in LAYOUTS)
 
-    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:
         """Open it; no image is decoded."""
         return open_objects(path, bad_limit=options.bad_limit)
 
@@ -141,12 +141,8 @@ def _notes(part: str, listed: Listed, targets: BoxTargets) -> Iterator[str]:
         total = sum(map(len, listed.remarks.values()))
         yield f"{part}: {count_of(total, 'object')} with something wrong: {abbreviate(list(listed.all_remarks()))}"
     if beyond := int(targets.beyond().sum()):
-        boxes = (
-            "1 box reaches beyond its image; it is"
-            if beyond == 1
-            else f"{beyond:,} boxes reach beyond their images; they are"
-        )
-        yield f"{part}: {boxes} cut at the edges"
+        many = f"{beyond:,} boxes reach beyond their images; they are"
+        yield f"{part}: {'1 box reaches beyond its image; it is' if beyond == 1 else many} cut at the edges"
     if empty := targets.empty():
         yield f"{part}: {count_are(empty, 'image')} without objects; they teach where nothing is"
     absent = [name for name, count in zip(targets.outputs, targets.counts(), strict=True) if not count]

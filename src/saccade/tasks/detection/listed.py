@@ -84,12 +84,9 @@ def find_image(root: Path, places: Sequence[Path], name: str) -> str | None:
 
 def missing(name: str, *, objects: int = 0) -> BadSample:
     """Return what is said of an image that is not there."""
-    away = name.startswith(("/", "..")) or "/../" in name
-    reason = (
-        "the list names it and it lies outside of the set's folder"
-        if away
-        else "the list names it, and it is not there"
-    )
+    reason = "the list names it, and it is not there"
+    if name.startswith(("/", "..")) or "/../" in name:
+        reason = "the list names it and it lies outside of the set's folder"
     told = name.encode(errors="backslashreplace").decode()
     return BadSample(told, reason + (f"; its objects are lost: {objects}" if objects else ""), "missing")
 

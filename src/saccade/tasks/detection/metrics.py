@@ -4,7 +4,7 @@ Of every image it is kept which answers hit an object at ten overlaps, as COCO m
 function of those records, so that samples can be left out, joined over processes and compared.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,34 +31,23 @@ BITS = 1 << np.arange(len(OVERLAPS))
 
 def metric_specs(outputs: Sequence[str], *, masks: bool) -> tuple[MetricSpec, ...]:
     """Return the metrics of so many classes, of boxes and perhaps of masks."""
-    found: list[MetricSpec] = []
-    for start, words, column in (("mask_", " of masks", "mask_records"), ("", "", "records")):
-        if start and not masks:
-            continue
-
-        def spec(
-            name: str, said: str, start: str = start, words: str = words, column: str = column, **how: object
-        ) -> MetricSpec:
-            statistic = partial(average_precision, **how)  # type: ignore[arg-type]
-            return MetricSpec(f"{start}{name}", f"{said}{words}", share=True, statistic=statistic, source=column)
-
-        found += [
-            spec("ap", "average precision"),
-            spec("ap50", "average precision at half overlap", overlaps=(0,)),
-            spec("ap75", "average precision at three quarters overlap", overlaps=(5,)),
-        ]
-        found += [
-            spec(f"ap_{SIZES[size]}", f"average precision of {SIZES[size]} objects", size=size) for size in (1, 2, 3)
-        ]
-        found.append(
-            MetricSpec(f"{start}ar", f"average recall{words}", share=True, statistic=average_recall, source=column)
+    kinds: list[tuple[str, str, Callable[[np.ndarray], float]]] = [
+        ("ap", "average precision", average_precision),
+        ("ap50", "average precision at half overlap", partial(average_precision, overlaps=(0,))),
+        ("ap75", "average precision at three quarters overlap", partial(average_precision, overlaps=(5,))),
+    ]
+    for size, name in enumerate(SIZES[1:], 1):
+        kinds.append((f"ap_{name}", f"average precision of {name} objects", partial(average_precision, size=size)))
+    kinds.append(("ar", "average recall", average_recall))
+    for place, name in enumerate(outputs if len(outputs) <= SINGLE else ()):
+        kinds.append(
+            (f"ap_class_{place}", f"average precision of {name}", partial(average_precision, classes=(place,)))
         )
-        if len(outputs) <= SINGLE:
-            found += [
-                spec(f"ap_class_{place}", f"average precision of {name}", classes=(place,))
-                for place, name in enumerate(outputs)
-            ]
-    return tuple(found)
+    return tuple(
+        MetricSpec(f"{start}{name}", f"{said}{words}", share=True, statistic=statistic, source=f"{start}records")
+        for start, words in (("mask_", " of masks"), ("", ""))[0 if masks else 1 :]
+        for name, said, statistic in kinds
+    )
 
 
 class DetectionMetrics(Metrics):

@@ -36,6 +36,11 @@ class Found(NamedTuple):
     labels: Tensor  # classes, B, K; -1 where nothing more was found
     masks: Tensor | None = None  # chances within each box, B, K, side, side; None without
 
+    def rows(self) -> Tensor:
+        """Return all of it as one tensor, B, K, 6 or more: box, score, class (-1 for none) and the cells of a mask."""
+        parts = [self.boxes, self.scores[..., None], self.labels[..., None].to(self.boxes.dtype)]
+        return torch.cat(parts if self.masks is None else [*parts, self.masks.flatten(2)], dim=-1)
+
 
 class Head(nn.Module):
     """What finds objects in a backbone's maps.

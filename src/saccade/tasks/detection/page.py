@@ -1,25 +1,24 @@
 """What the page of a detection run shows: images with truth beside answer, curves, classes, sizes, errors by kind."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...data.framing import fitted
 from ...report.chart import line_chart
-from ...report.image import encode_image
-from ...report.markup import Html, join, shorten, tag
+from ...report.markup import join, shorten
 from ...report.page import Section, paragraph, table
 from ...report.rows import Interval, share_chart
 from ...wording import count_of
 from ..metric import MetricSpec
-from ..page import NAME, Page, Shown, no_images
-from ..segmentation.drawing import palette
-from ..segmentation.metrics import SOME, WORST
+from ..page import COMPARED, Page, Shown, compared_section, no_images
+from ..segmentation.drawing import name_colours
 from .data import BoxTargets
 from .drawing import draw_objects, to_runs
 from .errors import FOUND, KIND, KINDS, NONE, RIGHT, best_threshold, count_errors
-from .metrics import RANGES, SIZES, average_precision, class_curves
+from .metrics import RANGES, average_precision, class_curves
 
 GROUPS = 20  # of images that are left out in turn
 MANY = 60  # classes in a chart
@@ -32,29 +31,21 @@ SIZED = {"small": "under 32 x 32 pixels", "medium": "up to 96 x 96", "large": "a
 class DetectionPage(Page):
     """Sections on objects."""
 
-    @classmethod
-    def facts(cls, shown: Shown) -> list[tuple[str, str, str]]:
-        """Return the numbers of all classes, the first with their intervals; those of one are in a section."""
-        found: list[tuple[str, str, str]] = []
-        for spec in shown.metrics:
-            value = shown.value(spec.name)
-            if value is None or "ap_class_" in spec.name or spec.name.removeprefix("mask_").startswith("ap_"):
-                continue
-            remark = ""
-            if spec.column in shown.scores and (not found or len(shown.scores[spec.column]) < LARGE):
-                low, high = spread(_statistic(spec), shown.scores[spec.column])
-                remark = f"95% interval {spec.show(low)} to {spec.show(high)}" if np.isfinite(low) else ""
-            found.append((spec.title, spec.show(value), remark))
-        return found
+    note = (
+        "Average precision is COCO's: over overlaps of 50% to 95%, recalls, and classes that have objects. "
+        "Intervals are over validation images, by leaving some out; they say nothing about another seed."
+    )
 
     @classmethod
-    def about(cls, shown: Shown) -> Html | None:
-        """Return what the numbers are of."""
-        told = (
-            "Average precision is COCO's: over overlaps of 50% to 95%, recalls, and classes that have objects. "
-            "Intervals are over validation images, by leaving some out; they say nothing about another seed."
-        )
-        return paragraph(told, class_="note") if shown.summary else None
+    def remark(cls, shown: Shown, spec: MetricSpec) -> str | None:
+        """Return the interval of a number of all objects, of many images that of the first alone; others are below."""
+        if spec.name.removeprefix("mask_").startswith("ap_"):
+            return None
+        records = shown.scores.get(spec.column)
+        if records is None or spec.statistic is None or (len(records) >= LARGE and spec is not shown.metrics[0]):
+            return ""
+        low, high = spread(spec.statistic, records)
+        return f"95% interval {spec.show(low)} to {spec.show(high)}" if np.isfinite(low) else ""
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:
@@ -67,15 +58,6 @@ class DetectionPage(Page):
 
 def _column(shown: Shown) -> str:
     return "mask_records" if "mask_records" in shown.scores else "records"
-
-
-def _of_what(shown: Shown) -> str:
-    return "Masks are compared." if "mask_records" in shown.scores else "Boxes are compared."
-
-
-def _statistic(spec: MetricSpec) -> Callable[[np.ndarray], float]:
-    assert spec.statistic is not None
-    return spec.statistic
 
 
 def spread(statistic: Callable[[np.ndarray], float], records: np.ndarray) -> tuple[float, float]:
@@ -91,51 +73,30 @@ def spread(statistic: Callable[[np.ndarray], float], records: np.ndarray) -> tup
 
 
 def _image_section(shown: Shown) -> Section:
-    title = "Worst, typical and best images"
     kept = shown.predictions
     targets = None if shown.source is None else shown.source.targets
-    if shown.source is None or not shown.same_samples or not isinstance(targets, BoxTargets):
-        return no_images(shown, title)
+    if not shown.same_samples or not isinstance(targets, BoxTargets):
+        return no_images(shown, COMPARED)
     least = best_threshold(kept["answers"], kept["objects"])
-    colours = _colours(shown)
-    items = []
-    for number, index in enumerate(kept["shown"]):
-        place = int(kept["place"][index])
-        pixels = shown.read(place)
-        if pixels is None:
-            continue
+    colours = name_colours(shown.outputs)
+
+    def draw(number: int, place: int, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         size = (pixels.shape[0], pixels.shape[1])
-        truth = _truth(targets, place, shown.outputs)
         masks = kept["masks"][number] if "masks" in kept else None
-        answer = _answers(kept["answers"][index], masks, size, shown.outputs, least=least, side=int(kept["side"][0]))
-        name = shorten(shown.source.name(place), NAME)
-        group = "worst" if number < WORST else "typical" if number < WORST + SOME else "best"
-        images = [
-            tag(
-                "div",
-                encode_image(_drawn(pixels, some, colours), alt=f"{words} of {name}", largest=SIDE),
-                class_="frame",
-            )
-            for some, words in ((truth, "truth"), (answer, "answer"))
-        ]
-        told = paragraph(f"{group}: average precision ", tag("strong", f"{float(kept['ap'][index]):.1%}"))
-        items.append(tag("li", *images, told, paragraph(name, class_="name")))
-    about = (
+        rows = kept["answers"][kept["shown"][number]]
+        answer = _answers(rows, masks, size, shown.outputs, least=least, side=int(kept["side"][0]))
+        truth = _truth(targets, place, shown.outputs)
+        return draw_objects(pixels, truth, colours, size, side=SIDE), draw_objects(
+            pixels, answer, colours, size, side=SIDE
+        )
+
+    about = paragraph(
         f"The truth on the left, beside it the answers that are at least {least:.0%} sure, where most objects are "
         "found for the least that is wrong (F1). Images whose truth is wrong gather among the worst: look at it before "
         "blaming the model."
     )
-    body = tag("ol", *items, class_="pictures beside") if items else paragraph("No image could be read.", class_="note")
-    return Section("pictures", title, join(paragraph(about), body))
-
-
-def _colours(shown: Shown) -> dict[str, str]:
-    drawn = palette(len(shown.outputs))
-    return {name: "#{:02x}{:02x}{:02x}".format(*one) for name, one in zip(shown.outputs, drawn, strict=True)}
-
-
-def _drawn(pixels: np.ndarray, objects: Sequence[dict[str, Any]], colours: dict[str, str]) -> np.ndarray:
-    return draw_objects(pixels, objects, colours, (pixels.shape[0], pixels.shape[1]), side=SIDE)
+    measure = ("average precision", "ap")
+    return compared_section(shown, draw, about=about, measure=measure, side=SIDE, style="pictures beside")
 
 
 def _truth(targets: BoxTargets, place: int, outputs: Sequence[str]) -> list[dict[str, Any]]:
@@ -166,11 +127,8 @@ def _answers(
         if row[KIND] == NONE or row[4] < least:
             continue
         box = (row[:4] - np.array([left, top, left, top])) * scale
-        one = {
-            "class": outputs[int(row[5])],
-            "score": float(row[4]),
-            "box": box.clip(0, [size[1], size[0]] * 2).tolist(),
-        }
+        inside = box.clip(0, [size[1], size[0]] * 2).tolist()
+        one = {"class": outputs[int(row[5])], "score": float(row[4]), "box": inside}
         if masks is not None and place < len(masks):
             runs = to_runs(masks[place].astype(np.float32) / 255, box, size)
             one["segmentation"] = {"size": list(size), "counts": runs}
@@ -226,7 +184,8 @@ def _curve_section(shown: Shown) -> Section:
         x_percent=True,
     )
     more = "" if len(half) <= CURVES - 2 else f" Of {len(half)} classes the {CURVES - 2} with the lowest are drawn."
-    about = f"{_of_what(shown)} Lines of single classes are at an overlap of 50%.{more}"
+    what = "Masks" if "mask_records" in shown.scores else "Boxes"
+    about = f"{what} are compared. Lines of single classes are at an overlap of 50%.{more}"
     return Section("curves", "Precision and recall", join(paragraph(about), drawn))
 
 
@@ -241,9 +200,7 @@ def _class_section(shown: Shown) -> Section:
             rows.append((2.0, [shorten(name, 80), "0", "none there", "", ""]))
             continue
 
-        def of(some: np.ndarray, place: int = place) -> float:
-            return average_precision(some, classes=(place,))
-
+        of = partial(average_precision, classes=(place,))
         value, half = of(records), average_precision(records, classes=(place,), overlaps=(0,))
         low, high = spread(of, records) if intervals else (value, value)
         text = f"{value:.1%} ({low:.1%} to {high:.1%})" if intervals and np.isfinite(low) else f"{value:.1%}"
@@ -266,7 +223,6 @@ def _size_section(shown: Shown) -> Section:
     best = best_threshold(shown.predictions["answers"], objects)
     rows = []
     for place, (name, words) in enumerate(SIZED.items(), 1):
-        assert SIZES[place] == name
         low, high = RANGES[place]
         own = (objects[..., 0] >= 0) & (objects[..., 2] >= low) & (objects[..., 2] < high)
         count = int(own.sum())

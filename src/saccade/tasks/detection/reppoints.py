@@ -13,11 +13,21 @@ from torch import Tensor, nn
 from .anchors import centre_points
 from .boxes import clip, take
 from .corners import SAID, Verification, verification_losses, verify_corners
-from .dense import assume_rare, best_of_levels, even_groups, in_crowd, of_matched, pyramid_shapes, start_small, tower
+from .dense import (
+    assume_rare,
+    best_of_levels,
+    class_targets,
+    even_groups,
+    in_crowd,
+    of_matched,
+    pyramid_shapes,
+    start_small,
+    tower,
+)
 from .fpn import FPN
 from .losses import focal, mean_where, overlap_loss
 from .matching import UNUSED, leave_out, level_by_size, match_by_atss, match_by_point
-from .objects import Head, Objects
+from .objects import Found, Head, Objects
 
 KERNEL = 3
 POINTS = KERNEL**2
@@ -116,14 +126,10 @@ class RepPointsV2(Head):
         return {name: value.float() for name, value in found.items()}
 
     def losses(
-        self,
-        maps: Sequence[Tensor],
-        objects: Objects,
-        size: tuple[int, int],
-        seeds: Tensor,  # noqa: ARG002
+        self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor
     ) -> dict[str, Tensor]:
         """Return the losses of both sets of points, of classes and of what is verified."""
-        raw, strides, points = self(maps), self.strides(maps, size), self.points(maps, size)
+        raw, (points, strides) = self(maps), self.cells(maps, size)
         counts = [len(one) for one in points]
         first, second = (
             torch.cat([corners(one[key], at, by) for one, at, by in zip(raw, points, strides, strict=True)], dim=1)
@@ -133,10 +139,9 @@ class RepPointsV2(Head):
         near = match_by_point(objects.boxes, objects.real, torch.cat(points), levels, counts)
         good = match_by_atss(objects.boxes, objects.real, first.detach(), counts)
         good = leave_out(good, in_crowd(first.detach(), objects))
-        label, wanted = of_matched(objects, good)
+        target, wanted = class_targets(objects, good, self.num_classes)
         positive = good >= 0
         logits = torch.cat([one["logits"].flatten(2).transpose(1, 2) for one in raw], dim=1)
-        target = F.one_hot(label.clamp(min=0), self.num_classes).to(logits.dtype) * positive[..., None]
         return {
             "classes": mean_where(focal(logits, target), good != UNUSED, over=positive.sum()),
             "first_boxes": mean_where(overlap_loss(first, of_matched(objects, near)[1]), near >= 0),
@@ -145,7 +150,7 @@ class RepPointsV2(Head):
 
     def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
         """Return the best answers of each level, B, M, 6: box, score and class; overlapping ones are all there yet."""
-        raw, strides, points = self(maps), self.strides(maps, size), self.points(maps, size)
+        raw, (points, strides) = self(maps), self.cells(maps, size)
         scores = [one["logits"].sigmoid().flatten(2).transpose(1, 2) for one in raw]
         found = []
         for number, (one, score, at, by) in enumerate(zip(raw, scores, points, strides, strict=True)):
@@ -159,21 +164,15 @@ class RepPointsV2(Head):
                     for side, corner in enumerate(box.split(2, dim=-1))
                 ]
                 box = clip(torch.cat([torch.minimum(*moved), torch.maximum(*moved)], dim=-1), size)
-            found.append(torch.cat([box, value[..., None], label[..., None].to(box.dtype)], dim=-1))
+            found.append(Found(box, value, label).rows())
         return torch.cat(found, dim=1)
 
-    def strides(self, maps: Sequence[Tensor], size: tuple[int, int]) -> list[tuple[float, float]]:
-        """Return pixels from cell to cell of each level, down and across."""
+    def cells(self, maps: Sequence[Tensor], size: tuple[int, int]) -> tuple[list[Tensor], list[tuple[float, float]]]:
+        """Return the centres of each level's cells, A, 2, and pixels from cell to cell, down and across."""
         shapes = pyramid_shapes(maps[-3:], self.fpn.levels)
-        return [(size[0] / shape[0], size[1] / shape[1]) for shape in shapes]
-
-    def points(self, maps: Sequence[Tensor], size: tuple[int, int]) -> list[Tensor]:
-        """Return the centres of each level's cells, A, 2."""
-        shapes = pyramid_shapes(maps[-3:], self.fpn.levels)
-        return [
-            centre_points(shape, stride, device=maps[0].device)
-            for shape, stride in zip(shapes, self.strides(maps, size), strict=True)
-        ]
+        strides = [(size[0] / shape[0], size[1] / shape[1]) for shape in shapes]
+        points = [centre_points(shape, by, device=maps[0].device) for shape, by in zip(shapes, strides, strict=True)]
+        return points, strides
 
 
 def corners(points: Tensor, centres: Tensor, stride: tuple[float, float]) -> Tensor:

@@ -8,11 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import roi_align
 
+from ..segmentation.pyramid import init_convs
 from .boxes import best_boxes, clip, decode, encode, has_area, overlaps, take, with_area
 from .dense import in_crowd, of_matched, tower
 from .fpn import FPN, Packed, look_at, pack
 from .losses import mean_where, smooth_l1
-from .matching import draw_samples, leave_out, lots, match_by_overlap
+from .matching import UNUSED, draw_samples, leave_out, lots, match_by_overlap
 from .objects import Found, Head, Objects
 from .rpn import RPN, Proposals
 
@@ -84,11 +85,7 @@ class MaskHead(nn.Module):
             layers += [nn.Conv2d(hidden if number else width, hidden, 3, padding=1), nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.ConvTranspose2d(hidden, hidden, 2, 2), nn.ReLU())
         self.masks = nn.Conv2d(hidden, num_classes, 1)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        self.apply(init_convs)
 
     def forward(self, looked: Tensor, labels: Tensor) -> Tensor:
         """Return logits of the cells, N, 28, 28, of the classes asked for, N."""
@@ -132,7 +129,7 @@ class MaskRCNN(Head):
         super().__init__()
         self.num_classes, self.sampled, self.positive = num_classes, sampled, positive
         self.fpn = FPN(channels, width, more="pool")
-        self.rpn = RPN(width, proposals=(proposals, proposals), anchor=anchor)
+        self.rpn = RPN(width, proposals=proposals, anchor=anchor)
         one = self.stages == 1
         self.heads = nn.ModuleList(
             BoxHead(width, num_classes, hidden=hidden, convs=convs, per_class=one) for _ in range(self.stages)
@@ -184,8 +181,7 @@ class MaskRCNN(Head):
         """Return the losses of a look, and the boxes of the next one."""
         boxes, filled = proposals
         matched = match_by_overlap(overlaps(objects.boxes, boxes), objects.real, high=OVERLAPS[number])
-        matched = leave_out(matched, in_crowd(boxes, objects) | ~filled)
-        matched = torch.where(filled, matched, -2)
+        matched = torch.where(filled, leave_out(matched, in_crowd(boxes, objects)), UNUSED)
         place, used = draw_samples(
             matched, lots(seeds + number + 1, matched.shape[1]), count=self.sampled, positive=self.positive
         )
@@ -203,7 +199,7 @@ class MaskRCNN(Head):
             parts["masks"] = self._mask_loss(number, packed, objects, boxes, matched, positive, size)
         if number + 1 < len(self.heads):
             with torch.no_grad():
-                moved = clip(decode(head.codes_of(codes, label), safe, WEIGHTS[number]), size)
+                moved = clip(decode(own, safe, WEIGHTS[number]), size)
             boxes, used = moved, used & has_area(moved)
         return parts, boxes, used
 
@@ -240,9 +236,7 @@ class MaskRCNN(Head):
 
     def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
         """Return the best boxes, B, K, 6 and the cells of their masks: box, score, class (-1 for none), chances."""
-        found = self.find(maps, size)
-        parts = [found.boxes, found.scores[..., None], found.labels[..., None].to(found.boxes.dtype)]
-        return torch.cat(parts if found.masks is None else [*parts, found.masks.flatten(2)], dim=-1)
+        return self.find(maps, size).rows()
 
     @torch.no_grad()
     def find(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Found:

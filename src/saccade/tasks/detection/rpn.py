@@ -27,30 +27,25 @@ class RPN(nn.Module):
     """Three anchors a cell, each something or nothing (Ren et al., 2015).
 
     Args:
-        positive: part of them that may be matched.
-        proposals: how many are given on, in training and in use.
-        candidates: of each level, in training and in use.
+        proposals: how many are given on.
         anchor: root of the area of anchors, in cells.
+
+    Attributes:
+        overlap: of a proposal with a better one at which it is dropped.
+        sampled: anchors of each image that the loss is over.
+        positive: part of them that may be matched.
+        candidates: of each level, in training and in use.
     """
 
-    overlap = 0.7
+    overlap, sampled, positive, candidates = 0.7, 256, 0.5, (2000, 1000)
 
-    def __init__(
-        self,
-        width: int = 256,
-        *,
-        sampled: int = 256,
-        positive: float = 0.5,
-        proposals: tuple[int, int] = (1000, 1000),
-        candidates: tuple[int, int] = (2000, 1000),
-        anchor: float = 8.0,
-    ) -> None:
+    def __init__(self, width: int, *, proposals: int, anchor: float) -> None:
         super().__init__()
         self.grid = Anchors([anchor], RATIOS)
         self.conv = nn.Conv2d(width, width, 3, padding=1)
         self.objects = nn.Conv2d(width, len(RATIOS), 1)
         self.boxes = nn.Conv2d(width, len(RATIOS) * 4, 1)
-        self.sampled, self.positive, self.proposals, self.candidates = sampled, positive, proposals, candidates
+        self.proposals = proposals
         for module in (self.conv, self.objects, self.boxes):
             start_small(module)
 
@@ -72,14 +67,14 @@ class RPN(nn.Module):
         self, logits: Sequence[Tensor], codes: Sequence[Tensor], anchors: Sequence[Tensor], size: tuple[int, int]
     ) -> Proposals:
         """Return the best boxes of all levels."""
-        mode = 0 if self.training else 1
+        candidates = self.candidates[0 if self.training else 1]
         values, boxes, levels = [], [], []
         for number, (logit, code, anchor) in enumerate(zip(logits, codes, anchors, strict=True)):
-            value, place = logit.topk(min(self.candidates[mode], logit.shape[1]), dim=1)
+            value, place = logit.topk(min(candidates, logit.shape[1]), dim=1)
             values.append(value)
             boxes.append(clip(decode(take(code, place), anchor[place]), size))
             levels.append(torch.full_like(place, number))
-        box, count = torch.cat(boxes, 1), self.proposals[mode]
+        box, count = torch.cat(boxes, 1), self.proposals
         if self.training and all(can_replay(one) for one in boxes):  # without waiting for the device
             rank = torch.where(keep_of_levels(boxes, overlap=self.overlap), torch.cat(values, 1), -torch.inf)
             value, keep = rank.topk(min(count, rank.shape[1]), dim=1)

@@ -8,10 +8,10 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from .boxes import clip, decode, generalized_overlap, take
-from .dense import assume_rare, in_crowd, of_matched
+from .dense import assume_rare, class_targets, in_crowd
 from .fpn import FPN, look_at, pack
 from .losses import focal, overlap_loss
-from .objects import Head, Objects
+from .objects import Found, Head, Objects
 
 SIDE = 7
 CODES = (2.0, 1.0)
@@ -96,9 +96,7 @@ class SparseRCNN(Head):
         """Return logits, B, N, K, and boxes, B, N, 4, of every look."""
         levels = self.fpn(maps)
         packed = pack(levels, [size[0] / one.shape[-2] for one in levels])
-        middle, half = self.starts[:, :2], self.starts[:, 2:] / 2
-        boxes = in_sides(torch.cat([middle - half, middle + half], dim=-1), (1 / size[0], 1 / size[1]))
-        boxes = boxes.expand(len(maps[0]), -1, -1)
+        boxes = from_centres(self.starts, size).expand(len(maps[0]), -1, -1)
         features = self.features.repeat(len(maps[0]), 1, 1)  # a view of a parameter is more than counters of FLOPs bear
         found = []
         for look in self.looks:
@@ -110,11 +108,7 @@ class SparseRCNN(Head):
         return found
 
     def losses(
-        self,
-        maps: Sequence[Tensor],
-        objects: Objects,
-        size: tuple[int, int],
-        seeds: Tensor,  # noqa: ARG002
+        self, maps: Sequence[Tensor], objects: Objects, size: tuple[int, int], seeds: Tensor
     ) -> dict[str, Tensor]:
         """Return the losses of every look: classes, corners and overlaps of the boxes matched with objects."""
         count = objects.real.sum().clamp(min=1)
@@ -122,8 +116,7 @@ class SparseRCNN(Head):
         for number, (logits, boxes) in enumerate(self(maps, size), 1):
             matched = match_one_to_one(logits, boxes, objects, size)
             positive = matched >= 0
-            label, wanted = of_matched(objects, matched)
-            target = F.one_hot(label.clamp(min=0), self.num_classes).to(logits.dtype) * positive[..., None]
+            target, wanted = class_targets(objects, matched, self.num_classes)
             kinds = torch.where((in_crowd(boxes, objects) & ~positive)[..., None], 0, focal(logits, target)).sum()
             corners = torch.where(positive[..., None], in_sides(boxes - wanted, size).abs(), 0).sum()
             overlap = torch.where(positive, overlap_loss(boxes, wanted), 0).sum()
@@ -135,10 +128,14 @@ class SparseRCNN(Head):
     def answers(self, maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
         """Return the surest answers of the last look, B, K, 6: box, score and class."""
         logits, boxes = self(maps, size)[-1]
-        scores = logits.sigmoid().flatten(1)
-        value, place = scores.topk(min(self.kept, scores.shape[1]), dim=1)
-        box = take(clip(boxes, size), place // self.num_classes)
-        return torch.cat([box, value[..., None], (place % self.num_classes)[..., None].to(box.dtype)], dim=-1)
+        return surest(logits.sigmoid(), clip(boxes, size), self.kept)
+
+
+def surest(scores: Tensor, boxes: Tensor, kept: int) -> Tensor:
+    """Return the surest answers, B, K, 6, of scores, B, N, classes, and boxes, B, N, 4."""
+    classes, flat = scores.shape[-1], scores.flatten(1)
+    value, place = flat.topk(min(kept, flat.shape[1]), dim=1)
+    return Found(take(boxes, place // classes), value, place % classes).rows()
 
 
 @torch.no_grad()
@@ -158,6 +155,12 @@ def match_one_to_one(logits: Tensor, boxes: Tensor, objects: Objects, size: tupl
         rows, columns = linear_sum_assignment(costs[number][:, places])
         result[number, rows] = torch.from_numpy(places[columns])
     return result.to(logits.device)
+
+
+def from_centres(placed: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return boxes in pixels of centres and sides, ..., 4, in widths and heights of the images."""
+    middle, half = placed[..., :2], placed[..., 2:] / 2
+    return in_sides(torch.cat([middle - half, middle + half], dim=-1), (1 / size[0], 1 / size[1]))
 
 
 def in_sides(boxes: Tensor, size: tuple[float, float]) -> Tensor:

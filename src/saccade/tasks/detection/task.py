@@ -19,14 +19,13 @@ from ..answer import Answer
 from ..hosting import HostingTask, host_settings
 from ..metric import Metrics, MetricSpec
 from ..segmentation.augment import CropAugment
-from ..segmentation.drawing import palette
+from ..segmentation.drawing import name_colours
 from ..segmentation.pyramid import any_size_options
 from ..task import register_task
 from .anchors import FINEST, halvings_for
-from .apart import answers_apart
 from .boxes import areas, clip
 from .data import BoxTargets, ObjectEncoder
-from .detector import CELLS, LABEL, SCORE, Detector, read_answers, waits_for_device
+from .detector import CELLS, LABEL, SCORE, Detector, answers_apart, read_answers, waits_for_device
 from .drawing import draw_objects, to_runs
 from .errors import ShownMetrics
 from .hosted import HostedDetector
@@ -86,6 +85,7 @@ class Detect(HostingTask):
     recipe, finetuning, largest = "detect", "detect_finetune", 512
     page = DetectionPage
     boxes = True
+    target_names = ("boxes", "labels", "crowd", "mask")
     host_kind, host = "OBJECT_DETECTION", HostedDetector
 
     # From data to a batch
@@ -133,12 +133,12 @@ class Detect(HostingTask):
         return "mask_ap" if spec.extra.get("masks") else "ap"
 
     @classmethod
-    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:  # noqa: ARG003
+    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:
         """Return what makes tensors of images and objects; crops are made on the device."""
         return ObjectEncoder(spec.framing)
 
     @classmethod
-    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:  # noqa: ARG003
+    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
         """Return what makes training crops."""
         scale = spec.extra.get("scale") or [1.0, 1.0]
         return CropAugment(augment, crop=spec.img_size, scale=scale, mean=spec.mean, std=spec.std, device=device)
@@ -146,7 +146,7 @@ class Detect(HostingTask):
     # In training
 
     @classmethod
-    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:  # noqa: ARG003
+    def model_options(cls, name: str, spec: InputSpec) -> dict[str, Any]:
         """Let the backbone take images of any size."""
         return any_size_options(name)
 
@@ -234,11 +234,7 @@ class Detect(HostingTask):
             self.metric_specs(self.spec), masks=bool(self.spec.extra.get("masks")), side=self.spec.img_size
         )
 
-    def answer(self, batch: Batch) -> dict[str, Tensor]:
-        """Return what the model finds in each sample of a batch."""
-        return self.read(self({"image": batch["image"]})["output"].float(), batch)
-
-    def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:  # noqa: ARG002
+    def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return the answers that stand: `boxes`, `scores`, `labels` and perhaps `masks`, best first."""
         assert self.spec is not None
         found = read_answers(output, **standing(self.spec))
@@ -262,10 +258,7 @@ class Detect(HostingTask):
         """Return the answers that stand, B, K, columns: box, score, class (-1 for none) and the cells of a mask."""
         if output.ndim != 3 or output.shape[2] < CELLS:
             raise ValueError(f"it gives an answer of shape {output.shape} where boxes with score and class were due")
-        found = read_answers(torch.from_numpy(np.ascontiguousarray(output)), **standing(spec))
-        parts = [found.boxes, found.scores[..., None], found.labels[..., None].float()]
-        parts += [] if found.masks is None else [found.masks.flatten(2)]
-        return torch.cat(parts, dim=-1).numpy()
+        return read_answers(torch.from_numpy(np.ascontiguousarray(output)), **standing(spec)).rows().numpy()
 
     @classmethod
     def unframe(cls, row: np.ndarray, size: tuple[int, int], spec: InputSpec) -> np.ndarray:
@@ -290,10 +283,6 @@ class Detect(HostingTask):
         whole = row[row[:, LABEL] == WHOLE]
         size = (int(whole[0, 3]), int(whole[0, 2])) if len(whole) else (spec.img_size, spec.img_size)
         objects = [_object(one, size, spec) for one in row if one[LABEL] >= 0]
-        colours = {
-            name: "#{:02x}{:02x}{:02x}".format(*one)
-            for name, one in zip(spec.outputs, palette(len(spec.outputs)), strict=True)
-        }
         best: dict[str, float] = {}
         for one in objects:
             best.setdefault(one["class"], one["score"])  # they come best first
@@ -304,10 +293,10 @@ class Detect(HostingTask):
         )
         text = ", ".join(f"{counts[name]} {name}" for name in best if counts[name]) or "nothing sure"
         record = {"answer": text, "size": list(size), "objects": objects, "outputs": list(spec.outputs)}
-        return Answer(text, rows, record, said=tuple(counts), colours=colours)
+        return Answer(text, rows, record, said=tuple(counts), colours=name_colours(spec.outputs))
 
     @classmethod
-    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:  # noqa: ARG003
+    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
         """Return class, score and box."""
         return ["class", "score", "left", "top", "right", "bottom"]
 
@@ -323,11 +312,6 @@ class Detect(HostingTask):
         sure = [one for one in answer.record["objects"] if one["score"] >= SURE]
         height, width = answer.record["size"]
         return draw_objects(pixels, sure, answer.colours, (height, width))
-
-    @classmethod
-    def line_record(cls, answer: Answer) -> dict[str, Any]:
-        """Return the objects."""
-        return {name: value for name, value in answer.record.items() if name != "outputs"}
 
     @classmethod
     def served_record(cls, answer: Answer) -> dict[str, Any]:

@@ -96,6 +96,4 @@ def _things(parsed: ElementTree.Element, file: Path) -> Iterator[Thing]:
         except ValueError:
             raise ValueError(f"{file}: an object lacks its name or a side of its box ({', '.join(SIDES)})") from None
         difficult = (one.findtext("difficult") or "0").strip() == "1"
-        yield Thing(
-            label, (left - 1, top - 1, right, bottom), difficult
-        )  # pixels are counted from 1, the last included
+        yield Thing(label, (left - 1, top - 1, right, bottom), difficult)  # counted from 1, the last pixel included

@@ -97,11 +97,8 @@ def _lines(file: Path, lines: list[str], size: Size) -> Iterator[Line]:
             continue
         try:
             label, values = float(words[0]), list(map(float, words[1:]))
-            if (
-                label < 0
-                or label != int(label)
-                or not (len(values) == 4 or (len(values) >= 6 and len(values) % 2 == 0))
-            ):
+            shaped = len(values) == 4 or (len(values) >= 6 and len(values) % 2 == 0)
+            if label < 0 or label != int(label) or not shaped:
                 raise ValueError
         except (ValueError, OverflowError):
             raise ValueError(f"{file}, line {number}: {line[:80]!r}; {LINE}") from None

@@ -56,13 +56,8 @@ class MultilabelMetrics(Metrics):
 
     def predictions(self) -> dict[str, Tensor]:
         """Return shares, labels and thresholds for pages."""
-        return {
-            PLACE: self.columns[PLACE],
-            "share": torch.from_numpy(self.shares),
-            "label": self.columns["label"],
-            "loss": self.losses,
-            "threshold": torch.from_numpy(self.thresholds()),
-        }
+        kept = {PLACE: self.columns[PLACE], "share": torch.from_numpy(self.shares), "label": self.columns["label"]}
+        return kept | {"loss": self.losses, "threshold": torch.from_numpy(self.thresholds())}
 
 
 def choose_thresholds(shares: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -73,14 +68,19 @@ def choose_thresholds(shares: np.ndarray, labels: np.ndarray) -> np.ndarray:
         positives = int(label.sum())
         if not positives or positives == len(label):
             continue
-        order = np.argsort(-share, kind="stable")
-        share, right = share[order], np.cumsum(label[order])
-        last = np.flatnonzero(np.append(np.diff(share), -1.0))  # of equal shares, all are said or none
+        share, right, last = _ranked(share, label)
         f1 = 2 * right[last] / (last + 1 + positives)
         best = last[np.argmax(f1)]
         below = share[best + 1] if best + 1 < len(share) else 0.0
         found[column] = (share[best] + below) / 2
     return found
+
+
+def _ranked(share: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return falling shares, the labels found up to each, and the last place of each share: equal ones go together."""
+    order = np.argsort(-share, kind="stable")
+    share = share[order]
+    return share, np.cumsum(label[order]), np.flatnonzero(np.append(np.diff(share), -1.0))
 
 
 def decide_crossed(shares: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -99,9 +99,7 @@ def average_precision(share: np.ndarray, label: np.ndarray) -> float:
     positives = label.sum()
     if not positives:
         return float("nan")
-    order = np.argsort(-share, kind="stable")
-    share, right = share[order], np.cumsum(label[order])
-    last = np.flatnonzero(np.append(np.diff(share), -1.0))
+    _, right, last = _ranked(share, label)
     gained = np.diff(right[last], prepend=0.0)
     return float((gained * right[last] / (last + 1)).sum() / positives)
 

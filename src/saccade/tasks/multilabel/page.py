@@ -33,20 +33,13 @@ def _label_section(shown: Shown) -> Section:
         positives = int(label.sum())
         said = share >= limits[column]
         hits = int((said & (label > 0)).sum())
+        limit, count = f"{limits[column]:.2f}", f"{int(said.sum()):,}"
         if not positives:
-            rows.append(
-                (2.0, [shorten(name, 80), "0", "none", f"{limits[column]:.2f}", f"{int(said.sum()):,}", "", ""])
-            )
+            rows.append((2.0, [shorten(name, 80), "0", "none", limit, count, "", ""]))
             continue
         precision = average_precision(share, label)
         low, high = bootstrap(average_precision, share, label)
-        cells = [
-            shorten(name, 80),
-            f"{positives:,}",
-            f"{precision:.1%}",
-            f"{limits[column]:.2f}",
-            f"{int(said.sum()):,}",
-        ]
+        cells = [shorten(name, 80), f"{positives:,}", f"{precision:.1%}", limit, count]
         right = f"{hits / said.sum():.1%}" if said.any() else "none"
         rows.append((precision, [*cells, right, f"{hits / positives:.1%}"]))
         chart.append(Interval(name, low, precision, high, count_of(positives, "sample")))

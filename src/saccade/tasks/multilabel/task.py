@@ -77,7 +77,7 @@ class Multilabel(Task):
         return read_labels(table, options.columns)
 
     @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:  # noqa: ARG003
+    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
         """Keep how often labels are there, which is what chance would reach."""
         if not isinstance(data.train, Stream):
             spec.extra["prevalence"] = round(float(np.mean(data.train.counts() / max(len(data.train), 1))), 6)
@@ -92,7 +92,7 @@ class Multilabel(Task):
             raise ValueError("prevalence is a number")
 
     @classmethod
-    def mixed_targets(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig) -> Follow:  # noqa: ARG003
+    def mixed_targets(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig) -> Follow:
         """Return labels as numbers, mixed as the images are."""
         return SoftLabels(loss.smoothing)
 
@@ -102,7 +102,7 @@ class Multilabel(Task):
         weights = None if loss is None else _positive_weights(loss, counts, labels=len(spec.outputs))
         return {"options": options, "positive_weights": weights}
 
-    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
+    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
         """Return "output", the logits, B, labels, and with targets, B, labels from 0 to 1, "loss"."""
         logits = read_logits(self.ask(batch))
         if "target" not in batch:
@@ -162,12 +162,12 @@ class Multilabel(Task):
         return Answer(", ".join(said) or "no label", rows, record, said=tuple(said))
 
     @classmethod
-    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:  # noqa: ARG003
+    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
         """Return the labels that are said, then a column for the probability of each."""
         return ["labels", *spec.outputs]
 
     @classmethod
-    def table_rows(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[list[str | float]]:  # noqa: ARG003
+    def table_rows(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[list[str | float]]:
         """Return an answer's one row."""
         return [["|".join(answer.record["answer"]), *answer.record["shares"]]]
 

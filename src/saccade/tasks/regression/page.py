@@ -7,7 +7,7 @@ from ...report.chart import Point, scatter
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, grid, paragraph, table
 from ..page import Page, Shown, bootstrap, worst_section
-from .metrics import explained, rank_correlation
+from .metrics import explained, rank_correlation, root
 
 DRAWN = 600  # samples in a plot
 PLOTS = 6  # columns drawn
@@ -27,28 +27,18 @@ class RegressionPage(Page):
 def _plot_section(shown: Shown) -> Section:
     answer, truth = shown.predictions["answer"], shown.predictions["truth"]
     every = -(-len(answer) // DRAWN)
-    plots = [
-        scatter(
-            {
-                "samples": [
-                    Point(float(t), float(a), "") for t, a in zip(truth[::every, c], answer[::every, c], strict=True)
-                ]
-            },
-            title=f"{shorten(name, 60)}: answered against true",
-            x_label="true",
-            y_label="answered",
-            guide=_diagonal(truth[:, c], answer[:, c]),
+    plots = []
+    for c, name in enumerate(shown.outputs[:PLOTS]):
+        both = zip(truth[::every, c], answer[::every, c], strict=True)
+        points = {"samples": [Point(float(t), float(a)) for t, a in both]}
+        ends = [float(end(truth[:, c].tolist() + answer[:, c].tolist())) for end in (min, max)]
+        title = f"{shorten(name, 60)}: answered against true"
+        plots.append(
+            scatter(points, title=title, x_label="true", y_label="answered", guide=[(end, end) for end in ends])
         )
-        for c, name in enumerate(shown.outputs[:PLOTS])
-    ]
     shown_all = "every validation sample" if every == 1 else f"every {every}th validation sample"
     about = f"A dot is {shown_all}; on the dashed line the answer is exact."
     return Section("answers", "Answers against truth", join(paragraph(about), grid(*plots)))
-
-
-def _diagonal(truth: np.ndarray, answer: np.ndarray) -> list[tuple[float, float]]:
-    low, high = float(min(truth.min(), answer.min())), float(max(truth.max(), answer.max()))
-    return [(low, low), (high, high)]
 
 
 def _column_section(shown: Shown) -> Section:
@@ -59,21 +49,14 @@ def _column_section(shown: Shown) -> Section:
         pair = np.stack([answer[:, column : column + 1], truth[:, column : column + 1]], axis=1)
         low, high = bootstrap(np.mean, off)
         guess = float(np.abs(truth[:, column] - np.median(truth[:, column])).mean())
-        rows.append(
-            [
-                shorten(name, 80),
-                f"{number(off.mean())} ({number(low)} to {number(high)})",
-                number(float(np.sqrt(np.square(off).mean()))),
-                f"{explained(pair):.3f}",
-                f"{rank_correlation(pair):.3f}",
-                number(guess),
-            ]
-        )
+        error, squared = f"{number(off.mean())} ({number(low)} to {number(high)})", number(root(np.square(off)))
+        order = [f"{explained(pair):.3f}", f"{rank_correlation(pair):.3f}"]
+        rows.append([shorten(name, 80), error, squared, *order, number(guess)])
     head = ["Column", "Mean absolute error", "Root mean squared", "R squared", "Spearman", "Always the median"]
     caption = (
         "Every column in its own unit, with the 95% interval over validation samples; the last column is the mean "
+        "absolute error of always answering the median"
     )
-    caption += "absolute error of always answering the median"
     return Section("columns", "Column by column", table(head, rows, caption=caption, numeric=range(1, len(head))))
 
 

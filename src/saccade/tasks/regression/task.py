@@ -90,7 +90,7 @@ class Regress(Task):
         return leave_out(config, ("mixup", "cutmix"), "numbers are no classes")
 
     @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:  # noqa: ARG003
+    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
         """Keep mean and deviation of the training numbers, by which answers are read."""
         if isinstance(data.train, Stream):
             raise ConfigError("the task regress needs samples that can be listed; give a CSV or Parquet list")
@@ -107,16 +107,16 @@ class Regress(Task):
             raise ValueError(f"mean and std of the numbers are {len(spec.outputs)} numbers each, one a column")
 
     @classmethod
-    def mixed_targets(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig) -> Follow:  # noqa: ARG003
+    def mixed_targets(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig) -> Follow:
         """Return numbers, mixed as the images are."""
         return scaled
 
     @classmethod
-    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:  # noqa: ARG003
+    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
         """Return the options and the numbers' scale."""
         return {"options": options, **{name: torch.tensor(spec.extra[name]) for name in ("mean", "std")}}
 
-    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
+    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
         """Return "output", numbers in deviations, B, columns, and with targets in their own units "loss"."""
         output = read_logits(self.ask(batch))
         if "target" not in batch:
@@ -127,11 +127,8 @@ class Regress(Task):
         """Return the loss of each sample, B."""
         output = upcast(output)
         wanted = (targets.to(output.dtype) - self.mean) / self.std
-        if self.options.loss == "mse":
-            return F.mse_loss(output, wanted, reduction="none").mean(1)
-        if self.options.loss == "l1":
-            return F.l1_loss(output, wanted, reduction="none").mean(1)
-        return F.smooth_l1_loss(output, wanted, reduction="none").mean(1)
+        losses = {"mse": F.mse_loss, "l1": F.l1_loss, "huber": F.smooth_l1_loss}
+        return losses[self.options.loss](output, wanted, reduction="none").mean(1)
 
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return the raw answer, the numbers in their own units, and with targets the loss of each."""
@@ -154,12 +151,12 @@ class Regress(Task):
         return (output * np.asarray(spec.extra["std"]) + np.asarray(spec.extra["mean"])).astype(np.float32)
 
     @classmethod
-    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:  # noqa: ARG003
+    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:
         """Return where no number differs by more than a hundredth of its deviation in training."""
         return np.abs(first - second).max(1) <= NEAR
 
     @classmethod
-    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:  # noqa: ARG003
+    def describe(cls, row: np.ndarray, spec: InputSpec, *, top: int = 5) -> Answer:
         """Return each column's number."""
         values = {name: float(f"{value:.6g}") for name, value in zip(spec.outputs, row, strict=True)}
         rows = tuple((name, f"{value:.4g}", None) for name, value in values.items())
@@ -167,11 +164,11 @@ class Regress(Task):
         return Answer(text, rows, {"answer": text, "values": values})
 
     @classmethod
-    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:  # noqa: ARG003
+    def table_head(cls, spec: InputSpec, *, top: int = 5) -> list[str]:
         """Return the columns' names."""
         return list(spec.outputs)
 
     @classmethod
-    def table_rows(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[list[str | float]]:  # noqa: ARG003
+    def table_rows(cls, answer: Answer, spec: InputSpec, *, top: int = 5) -> list[list[str | float]]:
         """Return the numbers, in one row."""
         return [[answer.record["values"][name] for name in spec.outputs]]

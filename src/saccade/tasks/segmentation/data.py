@@ -193,11 +193,6 @@ def _values(root: Path, names: Sequence[str]) -> set[int]:
     return found
 
 
-def claims(table: Table) -> bool:
-    """Tell whether a list has a column of masks."""
-    return table.find(COLUMNS) is not None
-
-
 def read_masks(table: Table, *, given: str | list[str] | None, ignore: int | None) -> MaskTargets:
     """Return the masks that a column of a list names, relative to the list."""
     names = table.find(COLUMNS)

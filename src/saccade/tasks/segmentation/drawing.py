@@ -2,6 +2,7 @@
 
 import colorsys
 import io
+from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image
@@ -17,6 +18,11 @@ def palette(classes: int) -> list[list[int]]:
         light = (0.55, 0.4, 0.7)[place // 12 % 3]
         found.append([round(255 * part) for part in colorsys.hls_to_rgb(hue, light, 0.75)])
     return found
+
+
+def name_colours(names: Sequence[str]) -> dict[str, str]:
+    """Return the colours of classes, as "#rrggbb", by their names."""
+    return {name: "#{:02x}{:02x}{:02x}".format(*one) for name, one in zip(names, palette(len(names)), strict=True)}
 
 
 def encode_places(mask: np.ndarray) -> bytes:
@@ -43,8 +49,8 @@ def resize_mask(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return np.asarray(image.resize(size[::-1], Image.Resampling.NEAREST)).astype(mask.dtype)
 
 
-def overlay(image: np.ndarray, mask: np.ndarray, *, share: float = 0.5) -> np.ndarray:
+def overlay(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Return an image, H, W, 3 uint8, under the colours of its classes, H, W."""
     colours = np.array([*palette(max(int(mask.max(initial=0)) + 1, 1)), list(GREY)], dtype=np.float32)[mask]
-    shown = np.where((mask < 0)[..., None], image, (1 - share) * image + share * colours)
+    shown = np.where((mask < 0)[..., None], image, 0.5 * image + 0.5 * colours)
     return shown.round().clip(0, 255).astype(np.uint8)

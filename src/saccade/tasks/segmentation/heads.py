@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ...config import ConfigError
 from ...registry import Registry, parse_options
-from .pyramid import FeaturePyramid, OnPyramid, pad_to
+from .pyramid import FeaturePyramid, OnPyramid, init_convs, pad_to, round_up
 
 EXTRA = "segmentation-models-pytorch: pip install 'saccade[dense]'"
 HEADS: Registry[Callable[..., "Head"]] = Registry("head", group="saccade.heads", home="saccade.tasks.segmentation")
@@ -52,8 +52,7 @@ class Segmenter(OnPyramid):
         name, options = parse_options(head, HEADS, given_here=("channels",))
         pyramid = FeaturePyramid(backbone, norm=name not in UNNORMED)
         made = HEADS.find(name)(channels=tuple(pyramid.channels), **options)
-        cfg = getattr(backbone, "pretrained_cfg", None) or {}
-        self.pretrained_cfg = cfg
+        self.pretrained_cfg = getattr(backbone, "pretrained_cfg", None) or {}
         self.default_cfg = {"classifier": ("decoder", "classifier", "auxiliary")}  # what other classes leave as it is
         self.num_classes, self.num_features, self.side = num_classes, pyramid.channels[-1], side
         self.multiple = pyramid.multiple * made.cells
@@ -67,7 +66,7 @@ class Segmenter(OnPyramid):
         )
         for part in (self.decoder, self.classifier, self.auxiliary, self.neck.resample):
             if part is not None:
-                part.apply(_initialise)
+                part.apply(init_convs)
         for last in (self.classifier, self.auxiliary):
             if last is not None:
                 weight: Any = last[-1].weight
@@ -91,7 +90,7 @@ class Segmenter(OnPyramid):
         height, width = images.shape[-2:]
         if self.side is not None:
             return F.interpolate(logits, (height, width), mode="bilinear", align_corners=False)
-        whole = [(side + self.multiple - 1) // self.multiple * self.multiple for side in (height, width)]
+        whole = [round_up(side, self.multiple) for side in (height, width)]
         return F.interpolate(logits, whole, mode="bilinear", align_corners=False)[..., :height, :width]
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
@@ -268,11 +267,3 @@ def _skipping(name: str, kind: str, channels: Sequence[int], width: int, aux: in
     steps = tuple(width * 2**power for power in (4, 3, 2, 1, 0))
     decoder = _smp(name, kind)(_wide(channels, empty=True), steps, 5)
     return Head(FromFinest(decoder, skips=True), width, kernel=3, aux=aux)
-
-
-def _initialise(module: nn.Module) -> None:
-    """Draw a head's convolutions as suits networks with ReLU."""
-    if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
-        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)

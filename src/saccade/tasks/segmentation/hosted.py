@@ -4,12 +4,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+
+from ..hosting import Hosted
 
 SMALLEST = 1e-6  # chance of a class
 
 
-class HostedSegmenter(nn.Module):
+class HostedSegmenter(Hosted):
     """A model of transformers that answers like this package's segmenters.
 
     Args:
@@ -18,12 +20,6 @@ class HostedSegmenter(nn.Module):
     """
 
     no_graph = "it is a model of transformers; use the run itself, or a head of this package's: upernet, fpn"
-
-    def __init__(self, model: nn.Module, num_classes: int) -> None:
-        super().__init__()
-        self.host, self.num_classes = model, num_classes
-        self.pretrained_cfg: dict[str, Any] = {}
-        self.default_cfg: dict[str, Any] = {}
 
     def losses(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the model's own loss, and logits, B, K, H, W; pixels that count nowhere belong to no mask.

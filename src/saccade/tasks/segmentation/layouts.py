@@ -36,11 +36,11 @@ class MaskFolderReader:
 
     rank, task = 40, "segment"
 
-    def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
+    def matches(self, spec: str, path: Path) -> bool:
         """Whether a layout knows it."""
         return path.is_dir() and find_layout(path) is not None
 
-    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
+    def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:
         """Open it; which classes there are may be told by the task's options."""
         task_options = getattr(options.read_targets, "keywords", {}).get("options")
         given, ignore = getattr(task_options, "classes", None), getattr(task_options, "ignore", IGNORED)
@@ -64,16 +64,17 @@ def open_masks(
     """
     layout = find_layout(path)
     assert layout is not None
-    panoptic = _read_panoptic(path) if layout.name == "COCO panoptic" else None
-    found = panoptic.pairs if panoptic is not None else layout.pairs(path)
+    targets: MaskTargets | None = None
+    if layout.name == "COCO panoptic":
+        found, targets = _read_panoptic(path)
+    else:
+        found = layout.pairs(path)
     if not found.get("train"):
         raise ValueError(f"{path} is laid out as {layout.name} and has no training images with masks; see docs/data.md")
     sources: dict[str, FileSource] = {}
     notes: tuple[str, ...] = (f"images and masks as {layout.name} lays them out",)
-    whole = [mask for part in found.values() for image, mask in part if image and mask]
-    if panoptic is not None:
-        targets = panoptic.targets
-    else:
+    if targets is None:
+        whole = [mask for part in found.values() for image, mask in part if image and mask]
         targets = make_targets(path, whole, classes=layout.classes(path), given=given, ignore=ignore)
     notes += targets.notes
     lonely = [mask for part in found.values() for image, mask in part if not image]
@@ -188,11 +189,11 @@ def _listed(file: Path, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _ade20k(root: Path) -> Pairs:
-    found: Pairs = {}
-    for part, name in (("train", "training"), ("val", "validation")):
-        if (root / "images" / name).is_dir():
-            found[part] = _matched(root, root / "images" / name, root / "annotations" / name)
-    return found
+    return {
+        part: _matched(root, root / "images" / name, root / "annotations" / name)
+        for part, name in (("train", "training"), ("val", "validation"))
+        if (root / "images" / name).is_dir()
+    }
 
 
 def _cityscapes(root: Path) -> Pairs:
@@ -240,12 +241,6 @@ def _trimaps(root: Path) -> Path:
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError, OSError)
 
 
-@dataclass(frozen=True)
-class _Panoptic:
-    pairs: Pairs
-    targets: MaskTargets
-
-
 def _panoptic_lists(root: Path) -> dict[str, Path]:
     found = {}
     for part in ("train", "val"):
@@ -255,7 +250,7 @@ def _panoptic_lists(root: Path) -> dict[str, Path]:
     return found
 
 
-def _read_panoptic(root: Path) -> _Panoptic:
+def _read_panoptic(root: Path) -> tuple[Pairs, MaskTargets]:
     """Read COCO's lists: a mask's colours are numbers of segments, whose categories the list has."""
     pairs: Pairs = {}
     names: list[str] = []
@@ -283,7 +278,7 @@ def _read_panoptic(root: Path) -> _Panoptic:
             raise ValueError(f"{file} is not a list of panoptic masks as COCO has it ({repr(error)[:300]})") from None
     classes = ClassMap(outputs, tuple(range(len(outputs))))
     rows = np.arange(len(names))
-    return _Panoptic(pairs, MaskTargets(rows, outputs, (), root, Names(names), classes, segments))
+    return pairs, MaskTargets(rows, outputs, (), root, Names(names), classes, segments)
 
 
 def _inside(root: Path, path: Path) -> str:

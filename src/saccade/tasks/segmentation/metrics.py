@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ...data.geometry import OUTSIDE
 from ..metric import PLACE, Metrics, MetricSpec
+from ..page import choose_shown
 
 SINGLE = 40  # classes up to which each has a metric of its own
 CONFUSED = 64  # classes up to which a sample's whole confusion is kept
-WORST, SOME = 12, 6  # samples that a page shows
 SMALL = 192  # longer side of the masks it shows
 NEAR = 0.02  # of an image's diagonal: how wide a border is (Cheng et al., 2021)
 
@@ -64,14 +64,6 @@ class SegmentationMetrics(Metrics):
             kept["shown"] = torch.from_numpy(choose_shown(np.array(own)))
             kept["small"] = self.columns["small"][kept["shown"]]
         return kept
-
-
-def choose_shown(scores: np.ndarray) -> np.ndarray:
-    """Return which samples are worth looking at: the worst, those in the middle and the best, in rising order."""
-    order = np.argsort(scores, kind="stable")
-    middle = len(order) // 2
-    parts = (order[:WORST], order[max(middle - SOME // 2, 0) : middle + SOME // 2], order[-SOME:])
-    return np.array(list(dict.fromkeys(int(index) for part in parts for index in part)), dtype=np.int64)
 
 
 def small_masks(masks: Tensor) -> Tensor:

@@ -7,15 +7,14 @@ import numpy as np
 from ...data.framing import unfit
 from ...data.image import BadSample
 from ...report.heat import heat_map
-from ...report.image import encode_image
 from ...report.markup import Html, join, shorten, tag
 from ...report.page import Section, paragraph, table
 from ...report.rows import Interval
 from ..metric import MetricSpec
-from ..page import CHARTED, NAME, Page, Shown, bootstrap, no_images, output_section
+from ..page import CHARTED, COMPARED, Page, Shown, bootstrap, compared_section, no_images, output_section
 from .data import MaskTargets
 from .drawing import overlay, palette, resize_mask
-from .metrics import SOME, WORST, class_iou, mean_iou
+from .metrics import class_iou, mean_iou
 
 CONFUSION = 24  # classes up to which all of them are in the map of confusions
 SIDE = 200  # of an image on the page
@@ -47,37 +46,26 @@ class SegmentationPage(Page):
 
 
 def _image_section(shown: Shown) -> Section:
-    title = "Worst, typical and best images"
-    kept = shown.predictions
     targets = None if shown.source is None else shown.source.targets
-    if "shown" not in kept or not shown.same_samples or not isinstance(targets, MaskTargets):
-        return no_images(shown, title)
-    items = []
-    for number, index in enumerate(kept["shown"]):
-        place = int(kept["place"][index])
-        pixels = shown.read(place)
+    if "shown" not in shown.predictions or not shown.same_samples or not isinstance(targets, MaskTargets):
+        return no_images(shown, COMPARED)
+
+    def draw(number: int, place: int, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         try:
             truth = targets.mask(place)
         except (BadSample, OSError):
-            continue
-        if pixels is None or truth.shape != pixels.shape[:2]:
-            continue
-        answer = unfit(kept["small"][number], (pixels.shape[0], pixels.shape[1]))
-        name = shorten(shown.source.name(place), NAME) if shown.source is not None else ""
-        group = "worst" if number < WORST else "typical" if number < WORST + SOME else "best"
-        images = [
-            tag("div", encode_image(_drawn(pixels, mask), alt=f"{words} of {name}", largest=SIDE), class_="frame")
-            for mask, words in ((truth, "truth"), (answer, "answer"))
-        ]
-        caption = paragraph(f"{group}: mean IoU ", tag("strong", f"{float(kept['miou'][index]):.1%}"))
-        items.append(tag("li", *images, caption, paragraph(name, class_="name")))
-    about = (
+            return None
+        if truth.shape != pixels.shape[:2]:
+            return None
+        answer = unfit(shown.predictions["small"][number], (pixels.shape[0], pixels.shape[1]))
+        return _drawn(pixels, truth), _drawn(pixels, answer)
+
+    about = paragraph(
         "The truth above, the answer below it. Wrong masks gather among the worst, so look at the truth before blaming "
         "the model."
     )
     legend = tag("p", *[_swatch(name, colour) for name, colour in _colours(shown)], class_="note")
-    body = tag("ol", *items, class_="pictures") if items else paragraph("No image could be read.", class_="note")
-    return Section("pictures", title, join(paragraph(about), legend, body))
+    return compared_section(shown, draw, about=join(about, legend), measure=("mean IoU", "miou"), side=SIDE)
 
 
 def _drawn(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -110,15 +98,9 @@ def _class_section(shown: Shown) -> Section:
         low, high = bootstrap(partial(class_iou, place), counts)
         found = f"{right[place] / true[place]:.1%}" if true[place] else "none there"
         exact = f"{right[place] / said[place]:.1%}" if said[place] else "never said"
-        cells = [
-            shorten(name, 80),
-            f"{true[place] / total:.2%}",
-            f"{value:.1%} ({low:.1%} to {high:.1%})",
-            found,
-            exact,
-        ]
-        rows.append((value, cells))
-        chart.append(Interval(name, low, value, high, f"{true[place] / total:.2%} of the pixels"))
+        part, ends = f"{true[place] / total:.2%}", f"{value:.1%} ({low:.1%} to {high:.1%})"
+        rows.append((value, [shorten(name, 80), part, ends, found, exact]))
+        chart.append(Interval(name, low, value, high, f"{part} of the pixels"))
     return output_section(
         rows,
         chart,

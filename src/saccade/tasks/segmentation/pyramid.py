@@ -108,6 +108,14 @@ class EvenConv2dSame(Conv2dSame):
         return F.conv2d(F.pad(x, pads), self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
 
 
+def init_convs(module: nn.Module) -> None:
+    """Draw a head's convolutions as suits networks with ReLU."""
+    if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
 def settle_padding(backbone: nn.Module) -> None:
     """Let "same" convolutions rely on sides that their strides divide."""
     for module in backbone.modules():
@@ -128,10 +136,11 @@ def fixed_side(name: str, side: int) -> int | None:
     config = timm.get_pretrained_cfg(name, allow_unregistered=True)
     if config is None or not config.fixed_input_size or any_size_options(name):
         return None
-    return _up(side, SAFE) if "img_size" in constructor_options(name) else int(config.input_size[-1])
+    return round_up(side, SAFE) if "img_size" in constructor_options(name) else int(config.input_size[-1])
 
 
-def _up(side: int, multiple: int) -> int:
+def round_up(side: int, multiple: int) -> int:
+    """Return the least multiple of a number that is no smaller than a side."""
     return (side + multiple - 1) // multiple * multiple
 
 
@@ -140,8 +149,8 @@ def pad_to(images: Tensor, multiple: int) -> Tensor:
     height, width = images.shape[-2:]
     if not torch.compiler.is_exporting() and height % multiple == 0 and width % multiple == 0:
         return images
-    rows = torch.arange(_up(height, multiple), device=images.device).clamp(max=height - 1)
-    columns = torch.arange(_up(width, multiple), device=images.device).clamp(max=width - 1)
+    rows = torch.arange(round_up(height, multiple), device=images.device).clamp(max=height - 1)
+    columns = torch.arange(round_up(width, multiple), device=images.device).clamp(max=width - 1)
     return images.index_select(2, rows).index_select(3, columns)
 
 

@@ -21,20 +21,21 @@ from ...data.split import abbreviate
 from ...data.table import Table
 from ...data.targets import Counts, Targets
 from ..answer import Answer
+from ..classification.task import weigh_classes
 from ..hosting import HostingTask, host_settings
 from ..metric import Metrics, MetricSpec
 from ..task import register_task
 from . import layouts  # noqa: F401, it registers its reader
 from .augment import CropAugment
-from .data import LOOKED, MaskEncoder, MaskTargets, claims, read_masks
-from .drawing import encode_places, overlay, palette, resize_mask
+from .data import COLUMNS, LOOKED, MaskEncoder, MaskTargets, read_masks
+from .drawing import encode_places, name_colours, overlay, palette, resize_mask
 from .heads import Answers, Segmenter
 from .hosted import HostedSegmenter
 from .losses import Loss, mask_loss, pixel_losses, pixel_weights
 from .metrics import SegmentationMetrics, metric_specs, small_masks
 from .page import SegmentationPage
 from .pyramid import any_size_options, fixed_side
-from .testing import answer_scales, answer_sliding, answer_whole
+from .testing import answer_scales, answer_sliding
 from .values import IGNORED
 
 DEFAULT_HEAD = "upernet"
@@ -89,7 +90,7 @@ class Segment(HostingTask):
     Options = SegmentOptions
     page = SegmentationPage
     recipe = "segment"
-    masks = True
+    masks, target_names = True, ("mask",)
     host_kind, host = "UNIVERSAL_SEGMENTATION", HostedSegmenter
 
     class_weights: Tensor | None
@@ -112,7 +113,7 @@ class Segment(HostingTask):
     @classmethod
     def claims(cls, table: Table) -> bool:
         """Tell whether a list has a column of masks."""
-        return claims(table)
+        return table.find(COLUMNS) is not None
 
     @classmethod
     def read_table(cls, table: Table, options: Any) -> Targets:
@@ -150,12 +151,12 @@ class Segment(HostingTask):
             raise ValueError("extra.pixels is a list of numbers, one a class")
 
     @classmethod
-    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:  # noqa: ARG003
+    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:
         """Return what makes tensors of images and masks; crops are made on the device."""
         return MaskEncoder(spec.framing)
 
     @classmethod
-    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:  # noqa: ARG003
+    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
         """Return what makes training crops."""
         crop, scale = spec.extra.get("crop") or spec.img_size, spec.extra.get("scale") or [1.0, 1.0]
         return CropAugment(augment, crop=crop, scale=scale, mean=spec.mean, std=spec.std, device=device)
@@ -186,12 +187,12 @@ class Segment(HostingTask):
         return made
 
     @classmethod
-    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:  # noqa: ARG003
+    def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
         """Return the options and the classes' weights, balanced ones by the pixels of each class."""
         weights = None if loss is None else _class_weights(loss, spec)
         return {"options": options, "class_weights": weights, "keep_masks": loss is not None}  # a run's page shows some
 
-    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
+    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
         """Tell the pixels' classes.
 
         Args:
@@ -223,11 +224,12 @@ class Segment(HostingTask):
         def ask(images: Tensor) -> Tensor:
             return _logits(self.ask({**batch, "image": images}))
 
-        options, side = self.options, batch["image"].shape[-1]
-        answer = answer_whole if options.test == "whole" else partial(answer_sliding, window=options.crop or side)
+        options, images = self.options, batch["image"]
+        slide = partial(answer_sliding, ask, window=options.crop or images.shape[-1])
+        answer = ask if options.test == "whole" else slide
         if list(options.scales) == [1.0] and not options.flip:
-            return answer(ask, batch["image"])
-        return answer_scales(partial(answer, ask), batch["image"], scales=options.scales, flip=options.flip)
+            return answer(images)
+        return answer_scales(answer, images, scales=options.scales, flip=options.flip)
 
     def follow(self, result: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, ...]:
         """Return the samples' shares of right pixels, summed."""
@@ -258,11 +260,6 @@ class Segment(HostingTask):
         assert self.spec is not None
         return SegmentationMetrics(self.metric_specs(self.spec), len(self.spec.outputs))
 
-    def answer(self, batch: Batch) -> dict[str, Tensor]:
-        """Return what the model says to each sample of a batch."""
-        inputs = {name: value for name, value in batch.items() if name not in ("mask", "place")}
-        return self.read(self(inputs)["output"].float(), batch)
-
     def read(self, output: Tensor, batch: Batch) -> dict[str, Tensor]:
         """Return the classes of the pixels, `mask`, and the loss of every sample where masks are known."""
         found = {"output": output, "mask": output.argmax(1)}
@@ -276,7 +273,7 @@ class Segment(HostingTask):
         return found
 
     @classmethod
-    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:  # noqa: ARG003
+    def same(cls, first: np.ndarray, second: np.ndarray, spec: InputSpec) -> np.ndarray:
         """Return where nearly all pixels are of the same class."""
         return (first.argmax(1) == second.argmax(1)).mean((1, 2)) >= SAME
 
@@ -302,7 +299,7 @@ class Segment(HostingTask):
         rows = tuple((spec.outputs[place], f"{shares[place]:.1%}", float(shares[place])) for place in order)
         areas = [{"area": area, "share": area} for area in (round(float(shares[place]), 6) for place in order)]
         classes = [{"class": spec.outputs[p], "index": p, **area} for p, area in zip(order, areas, strict=True)]
-        colours = {spec.outputs[p]: "#{:02x}{:02x}{:02x}".format(*palette(len(shares))[p]) for p in order}
+        colours = {spec.outputs[p]: name_colours(spec.outputs)[spec.outputs[p]] for p in order}
         record = {"answer": rows[0][0], **areas[0], "classes": classes, "outputs": list(spec.outputs)}
         text = ", ".join(f"{name} {text}" for name, text, _ in rows)
         return Answer(text, rows, record, mask=row, colours=colours, measure="area")
@@ -362,19 +359,11 @@ def _logits(answer: Any) -> Tensor:
 
 
 def _class_weights(loss: LossConfig, spec: InputSpec) -> Tensor | None:
-    if loss.class_weights == "none":
-        return None
-    if loss.class_weights == "balanced":
-        if "pixels" not in spec.extra:
-            raise ConfigError("loss.class_weights = balanced needs the classes' pixels; a stream does not tell")
-        pixels = torch.tensor(spec.extra["pixels"], dtype=torch.float64)
-        weights = torch.where(
-            pixels > 0, (pixels.sum() / pixels.clamp(min=1)).sqrt(), 0.0
-        )  # of the root: borders are thin
-    else:
-        weights = torch.tensor(loss.class_weights, dtype=torch.float64)
-        if len(weights) != len(spec.outputs):
-            raise ConfigError(
-                f"loss.class_weights has {len(weights)} numbers, the data has {len(spec.outputs)} classes"
-            )
+    if loss.class_weights != "balanced":
+        return weigh_classes(loss, None, classes=len(spec.outputs))
+    if "pixels" not in spec.extra:
+        raise ConfigError("loss.class_weights = balanced needs the classes' pixels; a stream does not tell")
+    pixels = torch.tensor(spec.extra["pixels"], dtype=torch.float64)
+    # Of the root: borders are thin.
+    weights = torch.where(pixels > 0, (pixels.sum() / pixels.clamp(min=1)).sqrt(), 0.0)
     return (weights / weights.mean()).float()

@@ -9,11 +9,6 @@ from torch import Tensor
 Ask = Callable[[Tensor], Tensor]  # images B, C, H, W -> logits B, K, H, W
 
 
-def answer_whole(ask: Ask, images: Tensor) -> Tensor:
-    """Return the logits of images as they are."""
-    return ask(images)
-
-
 def answer_sliding(ask: Ask, images: Tensor, *, window: int) -> Tensor:
     """Return logits averaged over windows of one side that overlap by a third; the last ones end at the edge."""
     height, width = images.shape[-2:]

@@ -52,14 +52,8 @@ MOST = 4096  # classes
 FILE_BYTES = 2**22  # of a file that names them
 GUESSED = 64  # values that are taken for classes where no file names them
 FILES = (
-    "classes.json",
-    "colormap.json",
-    "classes.csv",
-    "class_dict.csv",
-    "colormap.csv",
-    "labelmap.txt",
-    "classes.txt",
-)
+    "classes.json", "colormap.json", "classes.csv", "class_dict.csv", "colormap.csv", "labelmap.txt", "classes.txt"
+)  # fmt: skip
 FORMS = (
     "classes.txt with a name a line, classes.csv with the columns name,value or name,r,g,b, or classes.json with "
     '{"name": value} or {"name": [r, g, b]}'

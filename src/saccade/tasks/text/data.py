@@ -58,7 +58,8 @@ class TextSource(Source):
 
     def sample(self, index: int) -> Sample:
         """Return all of a sample."""
-        return Sample(as_inputs(self.texts[index]), self.targets.read(index), self.name(index))
+        inputs = dict(zip(("text", "pair"), self.texts[index], strict=False))
+        return Sample(inputs, self.targets.read(index), self.name(index))
 
     def subset(self, indices: Sequence[int] | np.ndarray) -> "TextSource":
         """Return the source of some of the texts."""
@@ -77,8 +78,3 @@ class TextSource(Source):
                 digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
             digest.update(b"\1")
         return digest.hexdigest()
-
-
-def as_inputs(texts: tuple[str, ...]) -> dict[str, str]:
-    """Return one or two texts by the names a sample has them under."""
-    return dict(zip(("text", "pair"), texts, strict=False))

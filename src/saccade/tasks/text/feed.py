@@ -102,7 +102,7 @@ class TokenValidation(Validation):
 class KeepTexts:
     """What makes training batches of rows of tokens: nothing is left to chance."""
 
-    def __call__(self, batch: Batch, *, strong: bool = True) -> Batch:  # noqa: ARG002
+    def __call__(self, batch: Batch, *, strong: bool = True) -> Batch:
         """Return the batch with its target as the truth too."""
         plain = self.plain({name: part for name, part in batch.items() if name != "key"})
         return {**plain, "truth": batch["target"]}

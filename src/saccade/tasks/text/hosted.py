@@ -15,13 +15,8 @@ from ..task import Task
 from .tokens import Reading, open_tokenizer
 
 VOCABULARIES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
+    "tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"
+)  # fmt: skip
 LONGEST = 1_000_000  # tokens; a tokenizer that says more says nothing
 
 

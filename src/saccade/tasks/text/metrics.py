@@ -1,13 +1,12 @@
 """How good classes of texts are: accuracy, Matthews' correlation, loss."""
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..metric import GROUP, PLACE, Metrics, MetricSpec
+from ..classification.metrics import LogitMetrics
+from ..metric import GROUP, MetricSpec
 
 
 def metric_specs(classes: int) -> tuple[MetricSpec, ...]:
@@ -19,34 +18,18 @@ def metric_specs(classes: int) -> tuple[MetricSpec, ...]:
     )
 
 
-class TextMetrics(Metrics):
-    """Collects logits and classes."""
+class TextMetrics(LogitMetrics):
+    """Measures classes of texts."""
 
-    def measure(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return logits, B, classes, and classes, B."""
-        return {"logits": answers["output"], "label": batch["target"]}
+    right = "accuracy"
 
     def scores(self) -> dict[str, Tensor]:
         """Return loss and rightness of each text, and its class beside the answer, of which a confusion is counted."""
-        logits, labels = self.columns["logits"], self.columns["label"]
-        answers = logits.argmax(1)
         return {
-            "loss": F.cross_entropy(logits, labels, reduction="none"),
-            "accuracy": (answers == labels).to(torch.uint8),
-            "pair": torch.stack([labels, answers], dim=1).to(torch.int32),
-            GROUP: labels,
-        }
-
-    def predictions(self) -> dict[str, Tensor]:
-        """Return what pages show."""
-        logits, scores = self.columns["logits"], self.scores()
-        return {
-            PLACE: self.columns[PLACE],
-            "label": self.columns["label"],
-            "prediction": logits.argmax(1),
-            "correct": scores["accuracy"],
-            "confidence": logits.softmax(1).amax(1),
-            "loss": scores["loss"],
+            "loss": F.cross_entropy(self.logits, self.labels, reduction="none"),
+            "accuracy": (self.answers == self.labels).to(torch.uint8),
+            "pair": torch.stack([self.labels, self.answers], dim=1).to(torch.int32),
+            GROUP: self.labels,
         }
 
 

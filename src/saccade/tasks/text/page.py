@@ -19,11 +19,9 @@ class TextPage(Page):
     def remark(cls, shown: Shown, spec: MetricSpec) -> str | None:
         """Return the interval over texts of what is no mean of them."""
         ends, usual = shown.interval(spec), super().remark(shown, spec)
-        return (
-            usual
-            if ends is None
-            else f"95% interval over texts {ends[0]:.3f} to {ends[1]:.3f}; chance: {spec.chance:g}"
-        )
+        if ends is None:
+            return usual
+        return f"95% interval over texts {ends[0]:.3f} to {ends[1]:.3f}; chance: {spec.chance:g}"
 
     @classmethod
     def sections(cls, shown: Shown) -> list[Section]:
@@ -39,19 +37,11 @@ def _classes(shown: Shown) -> Section:
     for number, name in enumerate(shown.outputs):
         there, said = labels == number, answers == number
         hits = int((there & said).sum())
-        rows.append(
-            [
-                shorten(name, 80),
-                f"{there.sum():,}",
-                f"{said.sum():,}",
-                _share(hits, there.sum()),
-                _share(hits, said.sum()),
-            ]
-        )
+        shares = [_share(hits, there.sum()), _share(hits, said.sum())]
+        rows.append([shorten(name, 80), f"{there.sum():,}", f"{said.sum():,}", *shares])
     head = ["Class", "Texts", "Said", "Found of its texts", "Right where it is said"]
-    return Section(
-        "classes", "Class by class", table(head, rows, caption="Validation texts", numeric=range(1, len(head)))
-    )
+    numbers = table(head, rows, caption="Validation texts", numeric=range(1, len(head)))
+    return Section("classes", "Class by class", numbers)
 
 
 def _share(part: int, whole: int) -> str:
@@ -61,11 +51,8 @@ def _share(part: int, whole: int) -> str:
 def _worst(shown: Shown) -> Section:
     title, source = "The worst texts", shown.source
     if not isinstance(source, TextSource) or not shown.same_samples:
-        return Section(
-            "texts",
-            title,
-            paragraph("The validation texts were not at hand when this page was written.", class_="note"),
-        )
+        message = "The validation texts were not at hand when this page was written."
+        return Section("texts", title, paragraph(message, class_="note"))
     losses, places = shown.predictions["loss"], shown.predictions[PLACE]
     items = []
     for index in np.argsort(-np.nan_to_num(losses, nan=np.inf), kind="stable")[:TEXTS]:
@@ -77,6 +64,5 @@ def _worst(shown: Shown) -> Section:
         "The validation texts with the highest loss. Wrong labels gather here, so look at the labels before blaming "
         "the model."
     )
-    return Section(
-        "texts", title, join(paragraph(about), table(["Text", "Label", "Answer"], items, caption="Highest loss first"))
-    )
+    listed = table(["Text", "Label", "Answer"], items, caption="Highest loss first")
+    return Section("texts", title, join(paragraph(about), listed))

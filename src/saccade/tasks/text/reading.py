@@ -13,7 +13,7 @@ from ...data.split import TRAIN, VAL, abbreviate
 from ...data.table import SPLITS, ordered
 from ...wording import is_number
 from .data import TextSource, TextTargets
-from .tables import COLA, ENDINGS, Columns, open_hub, open_saved, read_columns
+from .tables import COLA, ENDINGS, Columns, find_column, open_hub, open_saved, part_of, read_columns
 
 # What columns are called, in GLUE and elsewhere: pairs first, since one of them may be called as single texts are.
 PAIRS = (
@@ -81,7 +81,7 @@ def open_texts(config: DataConfig, options: TextOptions) -> Data:
     return Data(source, held_texts, _name(config.path), tuple(notes))
 
 
-def find_columns(columns: Mapping[str, object], options: TextOptions, *, where: str) -> tuple[str, ...]:
+def find_columns(columns: Columns, options: TextOptions, *, where: str) -> tuple[str, ...]:
     """Return the names of the one or two columns of texts."""
     known = {name.strip().lower(): name for name in columns}
     given = [name for name in (options.text, options.pair) if name is not None]
@@ -94,7 +94,7 @@ def find_columns(columns: Mapping[str, object], options: TextOptions, *, where: 
     for pair in PAIRS:
         if all(name in known for name in pair):
             return tuple(known[name] for name in pair)
-    single = next((known[name] for name in SINGLE if name in known), None)
+    single = find_column(columns, SINGLE)
     if single is None:
         raise ValueError(
             f"{where} has the columns {abbreviate([*columns], most=20)}; texts are found under {' or '.join(SINGLE)}, "
@@ -120,13 +120,7 @@ def _parts(spec: str, options: TextOptions) -> tuple[Columns, Columns | None, li
     split = next((columns[name] for name in columns if name.strip().lower() in SPLITS), None)
     if split is None or not {part.lower() for part in split} & set(TRAIN):
         return columns, None, []
-    parts = {
-        name: {
-            key: [value for value, part in zip(values, split, strict=True) if part == name]
-            for key, values in columns.items()
-        }
-        for name in dict.fromkeys(split)
-    }
+    parts = {name: part_of(columns, split, [name]) for name in dict.fromkeys(split)}
     return _chosen(parts, options, spec)
 
 
@@ -183,9 +177,7 @@ def _source(columns: Columns, options: TextOptions, *, where: str, prefix: str) 
 
 
 def _label(columns: Columns, options: TextOptions, where: str) -> str:
-    known = {name.strip().lower(): name for name in columns}
-    wanted = [options.label.lower()] if options.label is not None else LABELS
-    found = next((known[name] for name in wanted if name in known), None)
+    found = find_column(columns, LABELS if options.label is None else [options.label.lower()])
     if found is None:
         looked = f"classes are found under {' or '.join(LABELS)}. Name the column by --task text:label=COLUMN"
         asked = f"{options.label!r} was asked for as the classes'" if options.label is not None else looked

@@ -30,6 +30,18 @@ def read_columns(path: Path) -> Columns:
     return columns
 
 
+def find_column(columns: Columns, names: Sequence[str]) -> str | None:
+    """Return the column that has the first of some names, in capitals or not; None if there is none."""
+    known = {name.strip().lower(): name for name in columns}
+    return next((known[name] for name in names if name in known), None)
+
+
+def part_of(columns: Columns, split: Sequence[str], parts: Sequence[str]) -> Columns:
+    """Return the rows of columns that a column of parts, `split`, puts into one of some parts."""
+    rows = [row for row, part in enumerate(split) if part in parts]
+    return {name: [cells[row] for row in rows] for name, cells in columns.items()}
+
+
 def of_dataset(dataset: Any) -> Columns:
     """Return the columns of a set of Hugging Face, classes by their names."""
     found: Columns = {}

@@ -49,12 +49,12 @@ class ClassifyText(OnHuggingFace, Classify):
     # From data to a batch
 
     @classmethod
-    def claims(cls, table: Table) -> bool:  # noqa: ARG003
+    def claims(cls, table: Table) -> bool:
         """Leave lists to the tasks on images: texts are asked for by --task text."""
         return False
 
     @classmethod
-    def read_table(cls, table: Table, options: Any) -> Targets:  # noqa: ARG003
+    def read_table(cls, table: Table, options: Any) -> Targets:
         """Refuse lists of images."""
         raise table.refuse("what the task text reads, which is no list of images; `saccade train` checks texts itself")
 
@@ -71,7 +71,7 @@ class ClassifyText(OnHuggingFace, Classify):
         return cls.adapt_host(config, compile=bool(config.engine.compile)), []
 
     @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:  # noqa: ARG003
+    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
         """Keep what the set is judged by, which columns its texts were in, the model's configuration and tokenizer."""
         assert isinstance(data.train, TextSource)
         targets = data.train.targets
@@ -93,12 +93,12 @@ class ClassifyText(OnHuggingFace, Classify):
         super().check_spec(spec)
 
     @classmethod
-    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:  # noqa: ARG003
+    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:
         """Return what makes tokens of texts."""
         return TextEncoder(Reading.of(spec))
 
     @classmethod
-    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:  # noqa: ARG003
+    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
         """Return what leaves tokens as they are."""
         return KeepTexts()
 

@@ -80,11 +80,8 @@ class Reading:
             raise ValueError("its spec does not say how texts become tokens")
         if not all(type(given[name]) is kind for name, kind in names.items()):
             raise ValueError("what its spec says of tokens is not as training writes it")
-        if (
-            not 0 <= given["pad"] < 2**31
-            or not 2 <= given["limit"] < 2**24
-            or len(given["tokenizer"]) > TOKENIZER_CHARS
-        ):
+        ranged = 0 <= given["pad"] < 2**31 and 2 <= given["limit"] < 2**24
+        if not ranged or len(given["tokenizer"]) > TOKENIZER_CHARS:
             raise ValueError("pad, limit or tokenizer in its spec are out of range")
         return cls(**given)
 
@@ -166,7 +163,7 @@ class TextEncoder:
 
     reading: Reading
 
-    def __call__(self, sample: Sample, word: int = 0) -> Encoded:  # noqa: ARG002
+    def __call__(self, sample: Sample, word: int = 0) -> Encoded:
         """Return a text's tokens."""
         texts = tuple(sample.inputs[name] for name in ("text", "pair") if name in sample.inputs)
         tokens = self.reading.encode([texts], names=[sample.name])

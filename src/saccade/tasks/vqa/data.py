@@ -16,7 +16,7 @@ from ...data.source import FileSource, Sample
 from ...data.split import abbreviate
 from ...data.table import PATHS, SPLITS
 from ...data.targets import Targets
-from ..text.tables import Columns, read_columns
+from ..text.tables import Columns, find_column, part_of, read_columns
 
 QUESTIONS, ANSWERS = ("question", "text"), ("answer", "answers", "label")
 MARK, SCORE = "|", "="
@@ -168,19 +168,12 @@ def _parted(columns: Columns, path: Path) -> dict[str, Columns]:
     unknown = sorted(set(split) - set(roles) - {"test"})
     if unknown or "train" not in split:
         raise ValueError(f"{path}: the column split has {abbreviate(sorted(set(split)))}; it says train, val or test")
-    return {
-        role: {
-            name: [cell for cell, part in zip(cells, split, strict=True) if roles.get(part) == role]
-            for name, cells in columns.items()
-        }
-        for role in ("train", "val")
-        if any(roles.get(part) == role for part in split)
-    }
+    names = {role: [name for name in roles if roles[name] == role] for role in ("train", "val")}
+    return {role: part_of(columns, split, some) for role, some in names.items() if set(some) & set(split)}
 
 
 def _cells(columns: Columns, names: Sequence[str], path: Path) -> list[tuple[int, str]]:
-    known = {name.strip().lower(): name for name in columns}
-    found = next((known[name] for name in names if name in known), None)
+    found = find_column(columns, names)
     if found is None:
         raise ValueError(f"{path} has the columns {abbreviate(list(columns), most=20)}; it needs {' or '.join(names)}")
     return list(enumerate(columns[found], 1))

@@ -23,7 +23,7 @@ class QuestionEncoder:
     framing: Framing
     reading: Reading
 
-    def __call__(self, sample: Sample, word: int = 0) -> Encoded:  # noqa: ARG002
+    def __call__(self, sample: Sample, word: int = 0) -> Encoded:
         """Return a sample as tensors."""
         image, reading = sample.inputs["image"], self.reading
         tokens = reading.encode([(sample.inputs["text"],)], names=[f"the question on {sample.name}"])
@@ -66,7 +66,6 @@ def embed_whole(embeddings: Any, images: Tensor) -> Tensor | None:
     side = embeddings.config.image_size // embeddings.config.patch_size
     grid = place[:, 1:].mT.unflatten(2, (side, side))
     grid = F.interpolate(grid, size=(height, width), mode="bilinear", align_corners=True)
-    first = (embeddings.cls_token + place[:, :1]).expand(
-        images.shape[0], -1, -1
-    )  # not len(), which a traced graph would take for a constant
+    # Not len(images), which a traced graph would take for a constant.
+    first = (embeddings.cls_token + place[:, :1]).expand(images.shape[0], -1, -1)
     return embeddings.dropout(torch.cat([first, (patches + grid).flatten(2).mT], dim=1))

@@ -54,7 +54,7 @@ class AnswerQuestions(OnHuggingFace, OneOf):
         return cls.adapt_host(config, compile=False, graphs=False), []
 
     @classmethod
-    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:  # noqa: ARG003
+    def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
         """Keep the model's configuration and its tokenizer."""
         targets = data.val.targets
         assert isinstance(targets, AnswerTargets)
@@ -62,12 +62,12 @@ class AnswerQuestions(OnHuggingFace, OneOf):
         spec.mean, spec.std = [0.5] * 3, [0.5] * 3  # as ViLT's own image processor has it
 
     @classmethod
-    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:  # noqa: ARG003
+    def encoder(cls, spec: InputSpec, augment: AugmentConfig | None = None) -> Encoder:
         """Return what makes tensors of images and questions."""
         return QuestionEncoder(spec.framing, Reading.of(spec))
 
     @classmethod
-    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:  # noqa: ARG003
+    def expander(cls, spec: InputSpec, augment: AugmentConfig, loss: LossConfig, *, device: torch.device) -> Expand:
         """Return what normalises images."""
         return NormalizeImages(Normalize(spec.mean, spec.std, device=device))
 
@@ -109,7 +109,7 @@ class AnswerQuestions(OnHuggingFace, OneOf):
         everywhere = torch.ones(whole.shape[:2], dtype=torch.long, device=whole.device)
         return self.model(**given, image_embeds=whole, pixel_mask=everywhere)
 
-    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:  # noqa: ARG002
+    def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
         """Answer and compare: binary cross-entropy, summed over answers, as ViLT is trained."""
         self.refuse_draws(draws)
         logits = read_logits(self.ask(batch))
