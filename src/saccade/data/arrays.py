@@ -18,18 +18,7 @@ from .reader import ReadOptions, register_reader
 from .source import ArraySource, Splits
 from .targets import numbered_classes
 
-FASHION = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IDX = re.compile(r"(.*?)(train|t10k|test)-(images|labels)[.-]idx[13]-ubyte(\.gz)?")
 STRIPS = {"data_batch_1.png", "train_lables.json"}  # of the npm package, spelt so
@@ -49,27 +38,17 @@ class EmbeddedReader:
         return spec in ("", "embedded")
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
-        """Open it."""
-        return open_embedded()
-
-
-def open_embedded() -> Splits:
-    """Open what comes with the package of Fashion-MNIST (MIT licence): 4,000 training and 1,000 test images."""
-    file = resources.files("saccade.data").joinpath("embedded", "fashion_mnist.npz")
-    with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
-        classes = tuple(str(name) for name in archive["classes"])
-        train, test = (
-            ArraySource(
-                archive[f"x_{split}"],
-                archive[f"y_{split}"],
-                classes=classes,
-                prefix=split,
-                ids=archive[f"{split}_index"],
+        """Open what comes with the package of Fashion-MNIST (MIT licence): 4,000 training and 1,000 test images."""
+        file = resources.files("saccade.data").joinpath("embedded", "fashion_mnist.npz")
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+            classes = tuple(str(name) for name in archive["classes"])
+            parts = [(split, archive[f"x_{split}"], archive[f"y_{split}"]) for split in ("train", "test")]
+            train, test = (
+                ArraySource(images, labels, classes=classes, prefix=split, ids=archive[f"{split}_index"])
+                for split, images, labels in parts
             )
-            for split in ("train", "test")
-        )
-    note = f"this is the embedded part of Fashion-MNIST: {len(train)} training and {len(test)} test images"
-    return Splits(train, test, (note,))
+        note = f"this is the embedded part of Fashion-MNIST: {len(train)} training and {len(test)} test images"
+        return Splits(train, test, (note,))
 
 
 @register_reader("arrays")
