@@ -86,10 +86,7 @@ class Targets:
         return iter(())
 
     def write_part(
-        self,
-        folder: Path,
-        part: str,
-        samples: Sequence[tuple[int, str, tuple[int, int]]],
+        self, folder: Path, part: str, samples: Sequence[tuple[int, str, tuple[int, int]]]
     ) -> Iterator[tuple[str, str]]:
         """Write what a clean copy says of its samples; yield names and reasons of what it lacks.
 

@@ -103,13 +103,7 @@ def _going_on(
 
 
 def _try_all(
-    subjects: Sequence[Subject],
-    values: Values,
-    rung: Rung,
-    store: Store,
-    *,
-    device: torch.device,
-    until: float | None,
+    subjects: Sequence[Subject], values: Values, rung: Rung, store: Store, *, device: torch.device, until: float | None
 ) -> list[Trial] | None:
     """Try a candidate in every arm; None if there is no time for it."""
     found = []

@@ -219,12 +219,7 @@ class _Search:
         )
 
     def _write(
-        self,
-        subject: Subject,
-        axes: Sequence[Axis],
-        rungs: Sequence[Rung],
-        attempts: Sequence[Attempt],
-        best: Attempt,
+        self, subject: Subject, axes: Sequence[Axis], rungs: Sequence[Rung], attempts: Sequence[Attempt], best: Attempt
     ) -> Tuned:
         metric = subject.ground.metric
         own = [one.trial.score for one in attempts if one.rung == best.rung and _is_own(one, axes)]
