@@ -22,7 +22,6 @@ from . import tables
 from .cut import mean_records, runs_of_pass
 from .findings import Disagreement
 from .result import Comparison
-from .tuned_section import tuning
 from .words import NAME, how_to_read, summary, title, verdicts
 
 IMAGES = 6  # gains and losses of an arm, each
@@ -49,7 +48,7 @@ def render_report(
     found: dict[tuple[str, str], list[Block]] = {
         ("intervals", "The differences"): tables.differences(result),
         ("curves", "Learning curves"): curves(result, records or {}),
-        ("tuning", "How the arms were tuned"): tuning(result.tuned),
+        ("tuning", "How the arms were tuned"): tables.tuning(result.tuned),
         ("costs", "Cost against gain"): [*gain_by_cost(result), tables.costs(result), *tables.at_equal_time(result)],
         ("classes", "Class by class"): tables.classes(result),
         ("pictures", "Samples they disagree on"): disagreeing(result, source),

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from ..config import AugmentConfig, ConfigError, TrainConfig, flatten, overlay
-from ..training.recipes import SHORT_FLAGS
+from ..training.recipes import SHORT_FLAGS, grid_of
 from ..wording import is_number
 
 RATE, DECAY, STRENGTH = "optim.lr", "optim.weight_decay", "augment"  # the last stands for several settings
@@ -46,6 +46,14 @@ class Axis:
         if not self.ordered or (self.name == STRENGTH and value == 0):  # there is nothing below none
             return ""
         return "lowest" if value == self.values[0] else "highest" if value == self.values[-1] else ""
+
+
+def find_axes(config: TrainConfig, resolved: TrainConfig, fixed: Sequence[str] = ()) -> tuple[Axis, ...]:
+    """Return what is tried for settings, before and after they were fitted to a set; `fixed` ones stay as they are."""
+    grid = grid_of(config)
+    if grid is None:
+        return own_space(resolved, fixed)
+    return read_grid(grid, resolved, source=f"recipe {config.recipe}", fixed=fixed)
 
 
 def own_space(config: TrainConfig, fixed: Sequence[str] = ()) -> tuple[Axis, ...]:
