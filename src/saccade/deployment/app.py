@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from ..report.heat import heat_css
 from ..report.plain import to_json
+from ..tasks.text.tokens import TextError
 from .batching import Batcher, ClientGone
 from .browse import RunIndex
 from .explaining import Explainer
@@ -301,6 +302,10 @@ def _add_refusals(app: FastAPI, state: ServerState) -> None:
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         detail = "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())
         return JSONResponse({"detail": detail}, 422)
+
+    @app.exception_handler(TextError)
+    async def unreadable(_: Request, error: TextError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 422)
 
     @app.exception_handler(ClientGone)
     @app.exception_handler(ClientDisconnect)

@@ -1,5 +1,6 @@
 """`saccade serve`: models behind HTTP, with a page."""
 
+import ipaddress
 import os
 import signal
 import socket
@@ -13,7 +14,6 @@ import torch
 
 from .browse import RunIndex
 from .explaining import Explainer
-from .guard import loopback_names
 from .limits import Limits
 from .predictor import Predictor, open_predictor
 from .texts import pack_question, tokens_of
@@ -93,6 +93,16 @@ def serve(
         app = create_app(models, settings=settings, runs=runs)
         _announce(listener, app, open_to_all=names is None and settings.token is None)
         run_server(app, listener)
+
+
+def loopback_names(host: str) -> Sequence[str] | None:
+    """Return the names of this machine if an address is of loopback, else None."""
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]"))
+    except ValueError:
+        return None
+    own = f"[{address}]" if address.version == 6 else str(address)
+    return tuple(dict.fromkeys(("localhost", "127.0.0.1", "[::1]", own))) if address.is_loopback else None
 
 
 def make_server(app: "FastAPI") -> "uvicorn.Server":
