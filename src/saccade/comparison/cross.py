@@ -15,7 +15,7 @@ from ..runs import Run
 from ..tasks.metric import GROUP, MetricSpec
 from .cut import Cut
 from .difference import Difference
-from .evidence import Evidence
+from .evidence import Evidence, common_places, per_sample
 from .folded import Folds
 from .folder import is_finished, slug
 from .paired import from_differences, macro_values, pseudo_values
@@ -150,8 +150,8 @@ def cross_validate(
         keep_answers(ready, planner.folder.path / OUT_OF_FOLD)
         write_text(planner.folder.result_file, result.to_json())
         write_text(planner.folder.markdown_file, result.to_markdown())
-    console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True)
-    console.print(f"written: {result.path}", highlight=False, markup=False)
+    console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False, markup=False)
+    console.print(f"written: {result.path}")
     return result
 
 
@@ -187,18 +187,14 @@ def _conclude(ready: Ready, path: Path) -> Validated:
 
 def _estimate(evidence: Evidence, spec: MetricSpec, cut: Cut) -> Difference:
     """Return a number over all passes with its interval."""
-    scores = list(evidence.samples.values())
-    places = scores[0].places
-    for one in scores[1:]:
-        places = np.intersect1d(places, one.places)
-    rows = [np.searchsorted(one.places, places) for one in scores]
-    records = [one.columns[spec.column][row] for one, row in zip(scores, rows, strict=True)]
-    labels = scores[0].columns[GROUP][rows[0]] if spec.by_group else None
+    places = common_places({ARM: evidence})
+    records = per_sample(evidence, spec.column, evidence.seeds, places)
+    labels = per_sample(evidence, GROUP, evidence.seeds[:1], places)[0] if spec.by_group else None
     return estimate(records, spec.statistic, labels, folds=cut.folds().subset(places), share=spec.share)
 
 
 def estimate(
-    records: Sequence[np.ndarray],
+    records: Sequence[np.ndarray] | np.ndarray,
     statistic: Callable[[Any], float] | None,
     labels: np.ndarray | None,
     *,

@@ -1,6 +1,6 @@
 """From finished runs to what a comparison found."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -57,7 +57,13 @@ class Measure:
     @property
     def binary(self) -> tuple[str, ...]:
         """Names of the metrics whose scores are all 0 or 1: right or wrong."""
-        return tuple(name for name, spec in self.metrics.items() if self._have(spec.column) and self._binary(spec))
+        samples = [scores.columns for arm in self.arms.values() for scores in arm.samples.values()]
+        plain = {name: spec.column for name, spec in self.metrics.items() if spec.statistic is None}
+        return tuple(
+            name
+            for name, column in plain.items()
+            if self._have(column) and all(right_or_wrong(columns[column]) for columns in samples)
+        )
 
     def seeds(self, reference: str, arm: str) -> tuple[int, ...]:
         """Return the seeds that finished in both arms."""
@@ -245,12 +251,6 @@ class Measure:
             if spec is not None and spec.statistic is None and not spec.by_group and self._have(spec.column):
                 return name
         return None
-
-    def _binary(self, spec: MetricSpec) -> bool:
-        return spec.statistic is None and all(right_or_wrong(column) for column in self._columns(spec.column))
-
-    def _columns(self, name: str) -> Iterator[np.ndarray]:
-        return (scores.columns[name] for arm in self.arms.values() for scores in arm.samples.values())
 
     def _records(self, arm: str, spec: MetricSpec, seeds: tuple[int, ...]) -> np.ndarray:
         """Return an arm's records, seeds x samples x ...; float64 where they are one number a sample."""

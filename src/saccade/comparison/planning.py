@@ -154,7 +154,8 @@ class Planner:
         names = list(dict.fromkeys(twins.values()))
         shared = [name for name in self.request.shared if name != "data.path"]
         store = Store(self.folder.path / "tuning")
-        console = rich.console.Console(stderr=True, quiet=self.request.quiet, soft_wrap=True)
+        quiet = self.request.quiet
+        console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False, markup=False)
         try:
             self.tuned = tune_arms(
                 {name: self.configs[name] for name in names},
@@ -165,7 +166,7 @@ class Planner:
                 seconds=self.request.record["tune"],
                 again=set(done) == set(names),
                 device=local_device(self.configs[self.reference].engine.device),
-                say=lambda line: console.print(line, highlight=False, markup=False),
+                say=console.print,
             )
         except Interrupted as stopped:  # it is the whole comparison that is resumed
             raise Interrupted(stopped.number, self.folder.path) from None
@@ -213,7 +214,7 @@ class Planner:
                 if name in self.paces:
                     continue
                 config = self.configs[name]
-                paths = [self._path(name, seed) for seed in self.seeds]
+                paths = [self.folder.run_path(name, self._config(name, seed)) for seed in self.seeds]
                 done = [pace_of(path, config) for path in paths if is_finished(path)]
                 pace = next((pace for pace in done if pace is not None), None)
                 try:
@@ -277,28 +278,23 @@ class Planner:
                 )
         return fingerprints
 
-    def _path(self, name: str, seed: int) -> Path:
-        return self.folder.run_path(name, self._config(name, seed))
-
     def _config(self, name: str, seed: int) -> TrainConfig:
         return overlay(self.configs[name], {"seed": seed})
 
     def _jobs(self, twins: Mapping[str, str]) -> tuple[Job, ...]:
         names = [name for name in dict.fromkeys(twins.values()) if name not in self.failed]
         folds = self.request.folds
-        if folds is None:
-            return tuple(
-                Job(name, seed, self._config(name, seed), self._path(name, seed))
-                for seed in self.seeds
-                for name in names
-            )
         parts = [piece for seed in self.seeds for piece in pieces(seed, folds, self.request.repeats)]
-        return tuple(self._fold_job(name, piece) for piece in parts for name in names)
-
-    def _fold_job(self, name: str, piece: Piece) -> Job:
-        first = self.configs[name].data.split_seed
-        config = overlay(self.configs[name], {**piece.settings, "data.split_seed": first + piece.repeat})
-        return Job(name, piece.seed, config, self.folder.run_path(name, config), piece)
+        jobs = []
+        for piece in parts:
+            for name in names:
+                config = self._config(name, piece.seed)
+                if folds is not None:
+                    cut = config.data.split_seed + piece.repeat
+                    config = overlay(config, {"data.fold": piece.fold, "data.split_seed": cut})
+                path = self.folder.run_path(name, config)
+                jobs.append(Job(name, piece.seed, config, path, None if folds is None else piece))
+        return tuple(jobs)
 
     def _describe(
         self,
