@@ -123,6 +123,14 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
+def append_line(path: Path, text: str, *, then: str = "do the same again") -> None:
+    """Add a line to a file, on the disk before this returns; arguments as for `whole_file`."""
+    with explained(path, then=then), open(path, "a", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder beside a folder's place; when all is written it takes the place of what was there."""

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from .config import ConfigError, DataConfig, TrainConfig, overlay, read_yaml, to_yaml
-from .files import explained, write_text
+from .files import append_line, explained, write_text
 from .scores import Scores, read_scores, scores_before
 
 COMMON = r"\.DS_Store|\.[^/]+\.part(/.*)?"  # in a run's folder beside what verbs write: drafts, a Mac's own
@@ -148,10 +148,7 @@ class Run:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a record to the metrics, on the disk before this returns."""
-        with explained(self.metrics_file, then=self._resume), open(self.metrics_file, "a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(record)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.metrics_file, json.dumps(dict(record)), then=self._resume)
         self._write_csv(self.metrics())
 
     def forget_after(self, epoch: int) -> None:

@@ -26,7 +26,7 @@ from .limits import Limits, Refusal, Room, Uploads
 from .metrics import CONTENT_TYPE, Metrics
 from .predictor import Predictor
 from .schema import BODY, EXPLAINED, PREDICTED, REFUSALS
-from .texts import pack_question, read_text, tokens_of
+from .texts import pack, read_text
 from .upload import Decoder, Form, check_type, read_form
 
 PAGES = {"index.html": "/", "docs.html": "/docs"}  # other files of the page are below /page/
@@ -129,16 +129,11 @@ class ServerState:
 
     async def read(self, form: Form, served: Served) -> tuple[Any, tuple[int, int]]:
         """Return what a model is asked about, framed or as tokens, and the height and width an image had."""
-        if served.predictor.task.reads == "text":
-            text = read_text(form.fields, served.predictor)
-            return await asyncio.to_thread(tokens_of, text, served.predictor), (0, 0)
-        if served.predictor.task.reads == "question":
-            (question,) = read_text(form.fields, served.predictor)
-            return await self.decode(
-                form, served, lambda pixels: (pack_question(pixels, question, served.predictor), pixels.shape[:2])
-            )
-        framing = served.predictor.framing
-        return await self.decode(form, served, lambda pixels: (framing(pixels), pixels.shape[:2]))
+        predictor = served.predictor
+        texts = () if predictor.task.reads == "image" else read_text(form.fields, predictor)
+        if predictor.task.reads == "text":
+            return await asyncio.to_thread(pack, predictor, None, texts), (0, 0)
+        return await self.decode(form, served, lambda pixels: (pack(predictor, pixels, texts), pixels.shape[:2]))
 
     async def read_whole(self, form: Form, served: Served) -> Any:
         """Return what a model is asked about as it was given: pixels, or a text."""

@@ -162,13 +162,15 @@ def read_text(fields: Mapping[str, str], predictor: Predictor) -> tuple[str, ...
     return tuple(fields[name] for name in wanted)
 
 
-def tokens_of(texts: tuple[str, ...], predictor: Predictor) -> Tensor:
-    """Return texts as tokens; raises TextError on what the model cannot be asked."""
-    kind: Any = predictor.task
-    return kind.pack_text(texts, predictor.spec, name="the text")
+def pack(predictor: Predictor, pixels: np.ndarray | None, texts: tuple[str, ...] = ()) -> Tensor:
+    """Return what a model is asked: a framed image, H, W, 3 before, tokens of texts, or both as one tensor.
 
-
-def pack_question(pixels: np.ndarray, question: str, predictor: Predictor) -> Tensor:
-    """Return an image, H, W, 3, and a question about it as one tensor; raises TextError likewise."""
+    Texts that the model cannot be asked are refused by TextError.
+    """
     kind: Any = predictor.task
-    return kind.pack_sample(Sample({"image": pixels, "text": question}, None, "the question"), predictor.spec)
+    if kind.reads == "text":
+        return kind.pack_text(texts, predictor.spec, name="the text")
+    assert pixels is not None
+    if kind.reads == "question":
+        return kind.pack_sample(Sample({"image": pixels, "text": texts[0]}, None, "the question"), predictor.spec)
+    return predictor.framing(pixels)

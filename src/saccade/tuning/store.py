@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 
 from ..config import TrainConfig, flatten
-from ..files import explained, write_text
+from ..files import append_line, write_text
 from ..runs import RunError
 from ..training.trial import Ground, OutOfTime, Trial, run_trial
 
@@ -97,10 +96,7 @@ class Store:
 
     def add(self, key: str, trial: Trial, about: Mapping[str, Any]) -> None:
         """Write down how a trial ended, on the disk before this returns; its state goes."""
-        with explained(self.trials_file), open(self.trials_file, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"key": key, **about, **asdict(trial)}, ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.trials_file, json.dumps({"key": key, **about, **asdict(trial)}, ensure_ascii=False))
         self.trials[key] = trial
         shutil.rmtree(self.folder(key), ignore_errors=True)
 
