@@ -38,7 +38,7 @@ class Verdict:
         return self.text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Difference:
     """How much the second arm differs from the first, b - a, and how sure that is.
 
@@ -79,11 +79,11 @@ class Difference:
     seed_se: float
     sample_se: float
     sign_flip_p: float | None
-    mcnemar_p: float | None
-    mcnemar_per_seed: np.ndarray = field(repr=False)
-    design: Literal["paired", "unpaired", "fixed"]
-    larger_is_better: bool
-    right_or_wrong: bool
+    mcnemar_p: float | None = None
+    mcnemar_per_seed: np.ndarray = field(repr=False, default_factory=lambda: np.empty(0))
+    design: Literal["paired", "unpaired", "fixed"] = "paired"
+    larger_is_better: bool = True
+    right_or_wrong: bool = False
     margin: float | None
     spread: Spread = field(repr=False)
     share: bool = False

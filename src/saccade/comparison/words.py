@@ -126,14 +126,11 @@ def in_words(result: Findings, name: str) -> str:
 def _unsteady(result: Findings, arm: ArmResult) -> str:
     """Return how often trainings failed or came to nothing, where any did."""
     found = ""
-    for whose, one in (
-        (f"{arm.name}'s", arm.stability),
-        (f"{result.reference}'s", result.arm(result.reference).stability),
-    ):
+    for tried in (arm, result.arm(result.reference)):
+        whose, one = f"{tried.name}'s", tried.stability
         if one is not None and one.failed:
-            found += (
-                f" Of {whose} {one.tried} trainings {one.failed} failed, so that {one.low:.0%} to {one.high:.0%} may."
-            )
+            may = f"{one.low:.0%} to {one.high:.0%} may"
+            found += f" Of {whose} {one.tried} trainings {one.failed} failed, so that {may}."
         if one is not None and one.diverged:
             found += f" {len(one.diverged)} of {whose} trainings finished but did not learn."
     return found
