@@ -25,6 +25,7 @@ from .schedule import Watch, run_jobs
 
 OUT_OF_FOLD = "out_of_fold"  # folder of answers to every sample by trainings without it
 ARM = "base"
+GROUPS = 100  # of samples that are left out in turn, for statistics that are no means
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,6 @@ def estimate(
     *,
     folds: Folds,
     share: bool,
-    groups: int = 100,
 ) -> Difference:
     """Return a number of one arm over folds with its interval, as its difference from zero.
 
@@ -210,7 +210,7 @@ def estimate(
         labels: classes whose means are averaged, P; None for the mean of all.
     """
     if statistic is not None:
-        group, folds = folds.grouped(groups, len(records[0]), np.random.default_rng(0))
+        group, folds = folds.grouped(GROUPS, len(records[0]), np.random.default_rng(0))
         values = np.stack([pseudo_values(one, statistic, group, int(group.max()) + 1) for one in records])
     else:
         values = np.stack([one.astype(np.float64) for one in records])

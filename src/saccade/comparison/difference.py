@@ -137,9 +137,9 @@ class Difference:
             low, high = (low, middle) if enough(middle) else (middle, high)
         return high
 
-    def samples_needed(self, difference: float, *, level: float, power: float = 0.8) -> int:
+    def samples_needed(self, difference: float, *, level: float) -> int:
         """Return about how many images let enough seeds find a difference of this size, twofold reserve included."""
-        limit = self.spread.with_seeds(MOST_SEEDS, now=self.n_seeds).detectable(level=level, power=power)
+        limit = self.spread.with_seeds(MOST_SEEDS, now=self.n_seeds).detectable(level=level)
         return int(np.ceil(2 * self.n_samples * (limit / abs(difference)) ** 2))
 
     @property

@@ -318,15 +318,15 @@ def read_scores(a: Any, b: Any, *, one_seed: bool = False, same_seeds: bool = Tr
     return first, second
 
 
-def read_series(a: Any, b: Any, *, least: int = 2, what: str = "seeds") -> tuple[np.ndarray, np.ndarray]:
+def read_series(a: Any, b: Any, *, what: str = "seeds") -> tuple[np.ndarray, np.ndarray]:
     """Return two flat float64 arrays of one length, after checking them."""
     first, second = _numbers(a, "a"), _numbers(b, "b")
     if first.ndim != 1 or first.shape != second.shape:
         raise ValueError(
             f"a has shape {first.shape}, b has shape {second.shape}; give one number for each of the same {what}"
         )
-    if len(first) < least:
-        raise ValueError(f"{len(first)} {what} were given; at least {least} are needed to see how much they vary")
+    if len(first) < 2:
+        raise ValueError(f"{len(first)} {what} were given; at least 2 are needed to see how much they vary")
     return first, second
 
 

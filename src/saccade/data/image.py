@@ -122,21 +122,18 @@ def decode(
         return _upright(image)
 
 
-def decode_values(
-    source: Path | bytes | BinaryIO, *, name: str, colours: bool = False, max_pixels: int = MAX_PIXELS
-) -> np.ndarray:
+def decode_values(source: Path | bytes | BinaryIO, *, name: str, colours: bool = False) -> np.ndarray:
     """Decode a mask: its values as they are in the file, nothing made brighter, turned or mixed.
 
     Args:
         source: a file, its bytes or an open binary file.
         name: what to call the mask when it is bad.
         colours: give a palette's colours instead of its indices.
-        max_pixels: a larger one is refused.
 
     Returns:
         H, W of grey values (8 or 16 bits) or indices of a palette, or H, W, 3 uint8 of colours.
     """
-    with _opened(source, name=name, max_pixels=max_pixels) as (image, file):
+    with _opened(source, name=name, max_pixels=MAX_PIXELS) as (image, file):
         if image.format in ("JPEG", "MPO"):
             raise BadSample(name, "it is a JPEG, which does not keep the values of a mask; save it as PNG", "range")
         image.load()

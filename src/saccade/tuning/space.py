@@ -122,7 +122,7 @@ def settings_of(values: Values, config: TrainConfig) -> dict[str, Any]:
     return found
 
 
-def candidates(axes: Sequence[Axis], count: int, *, seed: int = 0) -> list[dict[str, Any]]:
+def candidates(axes: Sequence[Axis], count: int) -> list[dict[str, Any]]:
     """Return combinations to try: the recipe's own, then each rate with all else as the recipe has it, then others."""
     own = {axis.name: axis.own for axis in axes}
     chosen = [own] if all(axis.own in axis.values for axis in axes) else []
@@ -130,12 +130,12 @@ def candidates(axes: Sequence[Axis], count: int, *, seed: int = 0) -> list[dict[
     first = axes[0]
     chosen += [{**centre, first.name: value} for value in _from_middle(first)]
     chosen = list({repr(one): one for one in chosen}.values())  # values may be lists
+    draw = random.Random(0)
     if prod(len(axis.values) for axis in axes) <= MOST:
         rest = [dict(zip(own, values, strict=True)) for values in product(*(axis.values for axis in axes))]
         rest = [one for one in rest if one not in chosen]
-        random.Random(seed).shuffle(rest)
+        draw.shuffle(rest)
     else:
-        draw = random.Random(seed)
         rest = [{axis.name: draw.choice(axis.values) for axis in axes} for _ in range(count)]
     return [*chosen, *rest][:count]
 
