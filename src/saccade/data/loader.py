@@ -265,7 +265,6 @@ class _Streaming(IterableDataset[Any]):
             rng_key = key(
                 self.seed, self.epoch, sample.key & (2**63 - 1), 0 if place < len(good) else first + place - len(good)
             )
-            assert isinstance(rng_key, int)
             items.append((self.encode(sample, rng_key), rng_key, []))
         batch, _ = _collate(items, self.encode)
         assert batch is not None
