@@ -158,16 +158,11 @@ class Measure:
         order = np.argsort(-gain, kind="stable")
         best = [place for place in order[:SHOWN] if gain[place] > 0]
         worst = [place for place in order[::-1][:SHOWN] if gain[place] < 0]
-        return tuple(
-            Disagreement(
-                int(self.places[column]),
-                source.name(int(self.places[column])),
-                source.targets.describe(int(self.places[column])),
-                float(means[0][column]),
-                float(means[1][column]),
-            )
-            for column in [*best, *worst]
-        )
+        found = []
+        for column in (*best, *worst):
+            place, (before, after) = int(self.places[column]), (float(mean[column]) for mean in means)
+            found.append(Disagreement(place, source.name(place), source.targets.describe(place), before, after))
+        return tuple(found)
 
     def cost(self, reference: str | None, name: str, planned: PlannedArm) -> Cost:
         """Return what an arm costs, beside the reference."""

@@ -4,6 +4,7 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,9 @@ def read_records(result: Comparison) -> Records:
     for arm in result.arms:
         for seed, path in arm.runs.items():
             runs = runs_of_pass(Path(path), seed, folds) if folds else [Path(path)]
-            try:
+            with suppress(OSError, ValueError):
                 measured = [Run(run).metrics() for run in runs]
                 found.setdefault(arm.name, {})[seed] = mean_records(measured) if folds else measured[0]
-            except (OSError, ValueError):
-                continue
     return found
 
 

@@ -121,13 +121,11 @@ def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evide
     source = source.aligned(tuple(spec.outputs)) if known else source  # in the order of the model's outputs
     images, samples = [], []
     for index in np.unique(np.linspace(0, len(source) - 1, min(limit, len(source))).round().astype(int)):
-        try:
+        with suppress(BadSample):
             if known:
                 samples.append(encode(source.sample(int(index))))
             else:
                 images.append(framing(source.read(int(index))))
-        except BadSample:
-            continue
     if not images and not samples:
         raise ExportError(f"none of the {origin} can be read; name others by --data")
     if not known:
