@@ -23,6 +23,7 @@ def average_weights(runs: Sequence[str | Path], out: str | Path) -> Path:
     if len(runs) < 2:
         raise ConfigError(f"{len(runs)} runs were given to be averaged; give two or more")
     total: dict[str, Tensor] = {}
+    kinds: dict[str, torch.dtype] = {}
     first: dict[str, object] = {}
     for run in runs:
         about, weights = read_described(find_weights(run))
@@ -35,8 +36,8 @@ def average_weights(runs: Sequence[str | Path], out: str | Path) -> Path:
                 "outputs have a mean"
             )
         for name, value in weights.items():
+            kinds.setdefault(name, value.dtype)
             total[name] = total[name] + value.double() if name in total else value.double()
-    kinds = {name: value.dtype for name, value in read_described(find_weights(runs[0]))[1].items()}
     mean = {name: (value / len(runs)).to(kinds[name]) for name, value in total.items()}
     if not all(bool(torch.isfinite(value).all()) for value in mean.values()):
         raise ConfigError("the runs' weights have no finite mean; leave the run out that did not train")

@@ -96,19 +96,16 @@ def build_task(
         torch.manual_seed(seed + 2)
         task = choice.kind.build(model, spec, options=choice.options, loss=loss, counts=counts, total=total)
         plugins = [(name, options) for name, options in map(parse_plugin, config.plugins) if is_task(PLUGINS[name])]
+        plugins.sort(key=lambda plugin: not issubclass(PLUGINS[plugin[0]], TEACHER_TASKS))  # what others are put around
         for name, options in plugins:
             made = PLUGINS[name]
-            if issubclass(made, TEACHER_TASKS):
-                if not issubclass(made, choice.kind):
-                    raise ConfigError(f"the plug-in {name} learns classes from a teacher; the task is {choice}")
-                with _options_explained(name, options):
-                    task = _taught(name, model, options, spec)
-                    task.spec = spec
-        for name, options in plugins:
-            made = PLUGINS[name]
-            if not issubclass(made, TEACHER_TASKS):
-                with _options_explained(name, options):
-                    task = made(task, **options)
+            taught = issubclass(made, TEACHER_TASKS)
+            if taught and not issubclass(made, choice.kind):
+                raise ConfigError(f"the plug-in {name} learns classes from a teacher; the task is {choice}")
+            with _options_explained(name, options):
+                task = _taught(name, model, options, spec) if taught else made(task, **options)
+            if taught:
+                task.spec = spec
     if config.probe:
         freeze_all_but_classifier(model)
     elif config.freeze:

@@ -20,8 +20,6 @@ VERBS = (
     *("predict", "export", "serve", "data", "models", "benchmark"),
 )
 
-# What PyTorch says, as a plain RuntimeError, when the CPU has no memory left.
-
 
 class _Help(HelpFormatter):
     """Help that tells a default where there is one to tell."""

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import yaml
 
 from .ranges import NO, RANGES, say_hint, try_value
+from .wording import is_number
 
 ConfigT = TypeVar("ConfigT")
 TEXT_CHARS, VALUES = 2**20, 100_000  # of a text of settings
@@ -221,12 +222,7 @@ def parse_settings(texts: list[str]) -> dict[str, Any]:
 def read_value(text: str) -> Any:
     """Read a value as YAML does, with 1e-3 as a number too."""
     value = _load(text, f"the value {short(text)!r} cannot be read")
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+    return float(value) if isinstance(value, str) and is_number(value) else value
 
 
 def to_yaml(config: Any) -> str:

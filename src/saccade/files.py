@@ -13,6 +13,8 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+RECORD = 2**30  # bytes of a JSON file
+
 
 class WriteError(OSError):
     """A file that could not be written."""
@@ -75,10 +77,10 @@ def physical_memory() -> int:
         return 2**50
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def read_record(path: Path, *, most: int = RECORD) -> dict[str, Any]:
     """Return the object that a JSON file holds; an empty one where it is not there, damaged, or something else."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_small(path, most=most))
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -119,6 +121,14 @@ def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
     with whole_file(path) as draft, open(draft, "w", encoding="utf-8", newline="") as file:
         file.write(text)
+
+
+def append_line(path: Path, text: str, *, then: str = "do the same again") -> None:
+    """Add a line to a file, on the disk before this returns; arguments as for `whole_file`."""
+    with explained(path, then=then), open(path, "a", encoding="utf-8") as file:
+        file.write(f"{text}\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextmanager

@@ -7,20 +7,23 @@ import os
 import pkgutil
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from .config import ConfigError, DataConfig, TrainConfig, overlay, read_yaml, to_yaml
-from .files import explained, write_text
+from .files import append_line, explained, write_text
 from .scores import Scores, read_scores, scores_before
 
 COMMON = r"\.DS_Store|\.[^/]+\.part(/.*)?"  # in a run's folder beside what verbs write: drafts, a Mac's own
+WAIT = 60.0  # seconds for another process to let go of a run
 GROUPS = ("data", "model", "optim", "schedule")  # of settings, in the config.yaml of any version
 
 
@@ -145,10 +148,7 @@ class Run:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a record to the metrics, on the disk before this returns."""
-        with explained(self.metrics_file, then=self._resume), open(self.metrics_file, "a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(record)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.metrics_file, json.dumps(dict(record)), then=self._resume)
         self._write_csv(self.metrics())
 
     def forget_after(self, epoch: int) -> None:
@@ -207,6 +207,17 @@ def _written_by_verbs() -> re.Pattern[str]:
     commands = import_module(".commands", __package__)
     verbs = (import_module(f"{commands.__name__}.{found.name}") for found in pkgutil.iter_modules(commands.__path__))
     return re.compile("|".join([COMMON, *(verb.WRITES for verb in verbs if hasattr(verb, "WRITES"))]))
+
+
+@contextmanager
+def hold(file: Path, *, wait: float = WAIT) -> Iterator[None]:
+    """Hold a lock file while working; wait so many seconds for who has it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(file, timeout=wait):
+            yield
+    except Timeout:
+        raise RunError(f"{file.parent} is being worked on by another process; wait for it or stop it") from None
 
 
 def require_apart(out: str | Path, data: DataConfig) -> None:

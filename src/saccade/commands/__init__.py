@@ -22,14 +22,9 @@ def add_weights(parser: ArgumentParser) -> None:
     """Add the flags of trained weights, and of samples that belong together, which several verbs have."""
     parser.add_argument(
         "--pretrained",
-        action="store_const",
-        const=True,
+        action="store_true",
         default=None,
         help="start from timm's weights of the model, from its hub or from this machine",
     )
-    parser.add_argument(
-        "--checkpoint", default=None, metavar="FILE|RUN", help="start from these weights: a run's, or a file of them"
-    )
-    parser.add_argument(
-        "--group", default=None, metavar="COLUMN", help="of a list: samples of one patient, video, ... stay together"
-    )
+    parser.add_argument("--checkpoint", metavar="FILE|RUN", help="start from these weights: a run's, or a file of them")
+    parser.add_argument("--group", metavar="COLUMN", help="of a list: samples of one patient, video, ... stay together")

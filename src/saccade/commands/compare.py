@@ -13,48 +13,41 @@ WRITES = r"cost\.json"  # in a run's folder
 
 def flags(parser: ArgumentParser) -> None:
     """Train several arms with several seeds, all else held equal, and say which one helps on your images."""
-    parser.add_argument("data", nargs="?", default=None, help="as for train; nothing: a set inside")
+    parser.add_argument("data", nargs="?", help="as for train; nothing: a set inside")
     parser.add_argument(
         "--arm",
         action="append",
-        default=None,
         help="base, broadcast, drloc:weight=0.3+lr=0.003, NAME:=model=glnet_stl, ...; repeatable",
     )
-    parser.add_argument("--folds", type=int, default=None, help="validate on each of so many parts in turn, such as 5")
+    parser.add_argument("--folds", type=int, help="validate on each of so many parts in turn, such as 5")
     parser.add_argument("--repeats", type=int, default=1, help="ways to cut the folds")
     parser.add_argument("--seeds", default="5", help="how many, or which: 3 or 0,1,7")
-    parser.add_argument("--columns", default=None, help="of a list, which are what: image=name,label=breed")
-    parser.add_argument("--task", default=None, help="as for train; by the data's layout if not given")
-    parser.add_argument("--model", default=None, help="of all arms that do not name another")
+    parser.add_argument("--columns", help="of a list, which are what: image=name,label=breed")
+    parser.add_argument("--task", help="as for train; by the data's layout if not given")
+    parser.add_argument("--model", help="of all arms that do not name another")
     add_weights(parser)
-    parser.add_argument("--recipe", default=None, help="as for train")
-    parser.add_argument("--epochs", type=int, default=None, help="passes over the images")
-    parser.add_argument("--batch-size", type=int, default=None, help="images a step")
-    parser.add_argument("--lr", type=float, default=None, help="the highest learning rate")
-    parser.add_argument("--img-size", type=int, default=None, help="side of the images")
+    parser.add_argument("--recipe", help="as for train")
+    parser.add_argument("--epochs", type=int, help="passes over the images")
+    parser.add_argument("--batch-size", type=int, help="images a step")
+    parser.add_argument("--lr", type=float, help="the highest learning rate")
+    parser.add_argument("--img-size", type=int, help="side of the images")
     parser.add_argument(
-        *("--time", "--budget"),
-        dest="budget",
-        default=None,
-        help="for all of it, such as 30m: seeds and epochs are fitted",
+        "--time", "--budget", dest="budget", help="for all of it, such as 30m: seeds and epochs are fitted"
     )
     parser.add_argument(
         "--tune",
         nargs="?",
         const="10m",
-        default=None,
         metavar="TIME",
         help="seek settings for each arm first, so long each (10m if not said), on a part of the training images",
     )
-    parser.add_argument("--out", default=None, help="the comparison's folder; one under runs/ named by what is asked")
+    parser.add_argument("--out", help="the comparison's folder; one under runs/ named by what is asked")
+    parser.add_argument("--metric", help="one that the task measures; the one that runs are judged by if not given")
+    parser.add_argument("--margin", type=float, help="a difference too small to matter, such as 0.005")
+    parser.add_argument("--parallel", type=int, help="runs side by side; one a GPU if not given")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, ...; all GPUs if there are any")
     parser.add_argument(
-        "--metric", default=None, help="one that the task measures; the one that runs are judged by if not given"
-    )
-    parser.add_argument("--margin", type=float, default=None, help="a difference too small to matter, such as 0.005")
-    parser.add_argument("--parallel", type=int, default=None, help="runs side by side; one a GPU if not given")
-    parser.add_argument("--device", default=None, help="cpu, cuda, cuda:1, ...; all GPUs if there are any")
-    parser.add_argument(
-        "--set", action="append", default=None, metavar="NAME=VALUE", help="any other setting of all arms; repeatable"
+        "--set", action="append", metavar="NAME=VALUE", help="any other setting of all arms; repeatable"
     )
     parser.add_argument("--seeds-fixed", action="store_true", help="speak about these very trainings only")
     parser.add_argument("--plan", action="store_true", help="print the plan and stop")

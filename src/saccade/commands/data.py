@@ -30,34 +30,30 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "data", nargs="?", default="", help="folder, list, archive or shards; nothing: the embedded set"
     )
-    parser.add_argument("--task", default=None, help="as for train; by the data's layout if not given")
-    parser.add_argument("--columns", default=None, help="of a list, which are what: image=name,label=breed")
-    parser.add_argument("--val", default=None, help="the validation images, if the set has none of its own")
+    parser.add_argument("--task", help="as for train; by the data's layout if not given")
+    parser.add_argument("--columns", help="of a list, which are what: image=name,label=breed")
+    parser.add_argument("--val", help="the validation images, if the set has none of its own")
     parser.add_argument("--min-side", type=int, default=16, help="a shorter side is tiny")
     parser.add_argument("--max-pixels", type=int, default=120_000_000, help="more pixels are huge")
     parser.add_argument("--workers", type=int, default=4, help="threads that read")
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
     parser.add_argument(
         "--answers",
-        default=None,
         metavar="RUN|COMPARISON",
         help="check: list labels that are probably wrong, by what trainings without an image say, into --out",
     )
-    parser.add_argument("--arm", default=None, help="check --answers: whose; the most accurate arm's if not given")
+    parser.add_argument("--arm", help="check --answers: whose; the most accurate arm's if not given")
     parser.add_argument(
         "--fix",
-        default=None,
         metavar="OUT",
         help="check: write a clean copy to this folder; with --answers write the set's list with labels as in "
         "OUT/suspects.csv to this file; the set is not touched",
     )
-    parser.add_argument("--teacher", default=None, help="labels: a run, timm:NAME, or timm:NAME@FILE.safetensors")
-    parser.add_argument("--out", default=None, help="labels: the folder to write")
+    parser.add_argument("--teacher", help="labels: a run, timm:NAME, or timm:NAME@FILE.safetensors")
+    parser.add_argument("--out", help="labels: the folder to write")
     parser.add_argument("--top", type=int, default=5, help="labels: classes to keep of each place")
     parser.add_argument("--logits", action="store_true", help="labels: keep logits, as published, not probabilities")
-    parser.add_argument(
-        "--img-size", type=int, default=None, help="labels: side of the images; the teacher's by default"
-    )
+    parser.add_argument("--img-size", type=int, help="labels: side of the images; the teacher's by default")
     parser.add_argument("--batch-size", type=int, default=32, help="labels: images the teacher is asked about at once")
     parser.add_argument("--device", default="cpu", help="labels: where the teacher is asked")
 
@@ -173,6 +169,5 @@ def _say_fixed(fixed: "Fixed", *, quiet: bool) -> None:
         console.print(f"and {len(fixed.left_out) - SHOWN} more: left_out.csv in the copy has all")
     lacks = f"{count_of(len(fixed.left_out), 'image')} left out"
     console.print(
-        f"clean copy: {fixed.path}, {count_of(fixed.kept, 'image')}, {lacks}; the set itself is as it was",
-        markup=False,
+        f"clean copy: {fixed.path}, {count_of(fixed.kept, 'image')}, {lacks}; the set itself is as it was", markup=False
     )

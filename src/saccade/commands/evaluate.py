@@ -13,37 +13,25 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "runs", nargs="+", help="a run's folder, its model.safetensors or a timm model's name; several: side by side"
     )
+    parser.add_argument("--data", help="images to ask about; the runs' own validation images if not given")
+    parser.add_argument("--columns", help="of a list as --data, which are what: image=name,label=breed")
+    parser.add_argument("--task", help="other options of the models' task, as in segment:flip=true")
     parser.add_argument(
-        "--data", default=None, help="images to ask about; the runs' own validation images if not given"
+        "--robust", action="store_true", help="occlude and corrupt the images as well, and attack those of classifiers"
     )
-    parser.add_argument("--columns", default=None, help="of a list as --data, which are what: image=name,label=breed")
-    parser.add_argument("--task", default=None, help="other options of the models' task, as in segment:flip=true")
+    parser.add_argument("--limit", type=int, help="ask about so many images, evenly by class, label or number")
+    parser.add_argument("--labels", help="of classifiers: ReaL's real.json, or a JSON object from class to class")
     parser.add_argument(
-        "--robust",
-        action="store_true",
-        help="occlude and corrupt the images as well, and attack those of classifiers",
+        "--subset", help="of classifiers: a file of the classes to choose from, one a line (ImageNet-A)"
     )
+    parser.add_argument("--epsilon", action="append", type=float, help="of the attacks, in 255ths; repeatable; 1 and 4")
     parser.add_argument(
-        "--limit", type=int, default=None, help="ask about so many images, evenly by class, label or number"
-    )
-    parser.add_argument(
-        "--labels", default=None, help="of classifiers: ReaL's real.json, or a JSON object from class to class"
-    )
-    parser.add_argument(
-        "--subset",
-        default=None,
-        help="of classifiers: a file of the classes to choose from, one a line (ImageNet-A)",
-    )
-    parser.add_argument(
-        "--epsilon", action="append", type=float, default=None, help="of the attacks, in 255ths; repeatable; 1 and 4"
-    )
-    parser.add_argument(
-        "--folds", type=int, default=None, help="train the run's settings anew on so many folds and judge them by all"
+        "--folds", type=int, help="train the run's settings anew on so many folds and judge them by all"
     )
     parser.add_argument("--repeats", type=int, default=1, help="with --folds: ways to cut them")
     parser.add_argument("--seeds", type=int, default=2, help="with --folds: trainings of every fold")
-    parser.add_argument("--group", default=None, metavar="COLUMN", help="with --folds: as for train")
-    parser.add_argument("--parallel", type=int, default=None, help="with --folds: runs side by side")
+    parser.add_argument("--group", metavar="COLUMN", help="with --folds: as for train")
+    parser.add_argument("--parallel", type=int, help="with --folds: runs side by side")
     parser.add_argument(
         "--average", action="store_true", help="judge the mean of the runs' weights as well; --out keeps it"
     )
@@ -54,7 +42,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=64, help="images at a time")
     parser.add_argument("--workers", type=int, default=0, help="processes that read files")
     parser.add_argument(
-        "--out", default=None, help="folder of evaluation.json and .html; RUN/evaluation of the first run if not given"
+        "--out", help="folder of evaluation.json and .html; RUN/evaluation of the first run if not given"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the evaluation there; else it gets a number")
     parser.add_argument("--json", action="store_true", help="print the result as JSON instead of a table")

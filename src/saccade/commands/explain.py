@@ -15,18 +15,14 @@ def flags(parser: ArgumentParser) -> None:
     """Show what a model did with images: where it looked, what it clustered and nominated, which layers are alike."""
     parser.add_argument("run", help="a run's folder, its model.safetensors, or a timm model by its name")
     parser.add_argument("images", nargs="+", help="images or folders of them, such as cat.jpg or photos/; or texts")
-    parser.add_argument("--out", default=None, help="the page's folder; RUN/explanation if not given")
-    parser.add_argument("--views", default=None, help="only these, such as attention,cka; all that apply if not given")
-    parser.add_argument("--layers", default=None, help="only layers in these modules, such as blocks.3,blocks.11")
-    parser.add_argument("--against", default=None, help="a second run, to compare answers and layers with")
-    parser.add_argument(
-        "--data",
-        default=None,
-        help="images to compare layers by (CKA); `run`: the run's validation images",
-    )
+    parser.add_argument("--out", help="the page's folder; RUN/explanation if not given")
+    parser.add_argument("--views", help="only these, such as attention,cka; all that apply if not given")
+    parser.add_argument("--layers", help="only layers in these modules, such as blocks.3,blocks.11")
+    parser.add_argument("--against", help="a second run, to compare answers and layers with")
+    parser.add_argument("--data", help="images to compare layers by (CKA); `run`: the run's validation images")
     parser.add_argument("--samples", type=int, default=64, help="how many images of --data")
-    parser.add_argument("--block", default=None, help="slots during training: a block with slots, by number or path")
-    parser.add_argument("--epochs", default=None, help="slots during training: after these epochs, such as 1,5,300")
+    parser.add_argument("--block", help="slots during training: a block with slots, by number or path")
+    parser.add_argument("--epochs", help="slots during training: after these epochs, such as 1,5,300")
     parser.add_argument("--heads", default="mean", help="attention: the mean of the heads, all, or some, such as 0,3")
     parser.add_argument("--cka", default="unbiased", choices=["unbiased", "biased"], help="estimate of CKA")
     parser.add_argument(
@@ -35,7 +31,7 @@ def flags(parser: ArgumentParser) -> None:
         choices=["gradient", "integrated"],
         help="words: gradient times input, or integrated",
     )
-    parser.add_argument("--device", default=None, help="cpu, cuda, cuda:1, ...; the CPU if not given")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, ...; the CPU if not given")
     parser.add_argument("--overwrite", action="store_true", help="replace the explanation that --out names")
 
 

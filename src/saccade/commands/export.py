@@ -23,12 +23,12 @@ WRITES = (
 def flags(parser: ArgumentParser) -> None:
     """Write a run for other programs: ONNX or a torch.export package, verified on real images before it is kept."""
     parser.add_argument("target", help="a run's folder, its weights, or a timm model's name")
-    parser.add_argument("--format", action="append", default=None, help="onnx (if not given) or pt2; repeatable")
+    parser.add_argument("--format", action="append", help="onnx (if not given) or pt2; repeatable")
     parser.add_argument("--half", action="store_true", help="a float16 version as well (ONNX)")
     parser.add_argument("--int8", action="store_true", help="a version with 8-bit weights as well (ONNX)")
-    parser.add_argument("--out", default=None, help="the folder to write to; `export` in the run's if not given")
-    parser.add_argument("--data", default=None, help="images to judge by, as for train; the run's own if not given")
-    parser.add_argument("--val", default=None, help="the validation images of --data, if it has none of its own")
+    parser.add_argument("--out", help="the folder to write to; `export` in the run's if not given")
+    parser.add_argument("--data", help="images to judge by, as for train; the run's own if not given")
+    parser.add_argument("--val", help="the validation images of --data, if it has none of its own")
     parser.add_argument("--limit", type=int, default=500, help="how many images to judge by")
     parser.add_argument("--json", action="store_true", help="print what was measured as JSON")
 

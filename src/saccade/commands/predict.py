@@ -18,15 +18,14 @@ def flags(parser: ArgumentParser) -> None:
         help="files, folders, or - for a list of names on standard input; of a model of texts: texts, files of lines, "
         "tables, or - for lines",
     )
-    parser.add_argument("--out", default=None, help="a .csv, .jsonl or .json file; standard output if not given")
+    parser.add_argument("--out", help="a .csv, .jsonl or .json file; standard output if not given")
     parser.add_argument(
         "--form",
-        default=None,
         choices=["csv", "jsonl", "coco"],
         help="by the ending of --out if not given; coco is one JSON document of a detector's objects",
     )
-    parser.add_argument("--draw", default=None, metavar="DIR", help="a folder for images with the answers drawn")
-    parser.add_argument("--masks", default=None, metavar="DIR", help="a folder for masks, of a segmenter")
+    parser.add_argument("--draw", metavar="DIR", help="a folder for images with the answers drawn")
+    parser.add_argument("--masks", metavar="DIR", help="a folder for masks, of a segmenter")
     parser.add_argument("--top", type=int, default=5, help="how many classes, or other parts of an answer, to name")
     parser.add_argument("--batch-size", type=int, default=32, help="images asked together")
     parser.add_argument("--workers", type=int, default=4, help="threads that read")

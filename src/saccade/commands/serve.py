@@ -11,9 +11,7 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; by default for this machine alone")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")
-    parser.add_argument(
-        "--token", default=None, help="clients must send it; better set as SACCADE_TOKEN, which `ps` does not show"
-    )
+    parser.add_argument("--token", help="clients must send it; better set as SACCADE_TOKEN, which `ps` does not show")
     parser.add_argument("--batch-size", type=int, default=32, help="images that share a forward pass at most")
     parser.add_argument("--wait-ms", type=float, default=5.0, help="an image waits so long for others at most")
     parser.add_argument("--queue", type=int, default=256, help="images that may wait; further ones are answered 503")
@@ -22,12 +20,8 @@ def flags(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--upload-seconds", type=float, default=15.0, help="from the first to the last byte of an upload"
     )
-    parser.add_argument(
-        "--browse", action="append", default=None, metavar="DIR", help="folder of runs to list; repeatable"
-    )
-    parser.add_argument(
-        "--allow-host", action="append", default=None, metavar="NAME", help="a further name of the server"
-    )
+    parser.add_argument("--browse", action="append", metavar="DIR", help="folder of runs to list; repeatable")
+    parser.add_argument("--allow-host", action="append", metavar="NAME", help="a further name of the server")
     parser.add_argument("--trust", action="store_true", help="open .pt2 files, which are programs")
 
 

@@ -2,7 +2,6 @@
 
 import signal
 from argparse import ArgumentParser
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -20,43 +19,28 @@ WRITES = (
 def flags(parser: ArgumentParser) -> None:
     """Train a model on your images, or resume a run that was stopped."""
     parser.add_argument(
-        "data",
-        nargs="?",
-        default=None,
-        help="a folder of class folders, a list, an array file, shards; nothing: a set inside",
+        "data", nargs="?", help="a folder of class folders, a list, an array file, shards; nothing: a set inside"
     )
-    parser.add_argument("--columns", default=None, help="of a list, which are what: image=name,label=breed")
+    parser.add_argument("--columns", help="of a list, which are what: image=name,label=breed")
     parser.add_argument(
         "--task",
-        default=None,
         help="classify, multilabel, regress, ..., multilabel:loss=asymmetric; by the data's layout if not given",
     )
-    parser.add_argument("--model", default=None, help="a model's name, ours or timm's")
-    parser.add_argument("--plugin", action="append", default=None, help="broadcast, drloc:weight=0.3, ...; repeatable")
+    parser.add_argument("--model", help="a model's name, ours or timm's")
+    parser.add_argument("--plugin", action="append", help="broadcast, drloc:weight=0.3, ...; repeatable")
     add_weights(parser)
-    parser.add_argument(
-        "--recipe", default=None, help="a recipe's name or a YAML file; `small`, or with trained weights `finetune`"
-    )
-    parser.add_argument("--epochs", type=int, default=None, help="passes over the images; 100 in `small`")
-    parser.add_argument(
-        "--batch-size",
-        type=int,
-        default=None,
-        help="images a step; 256 in `small`, less for small sets",
-    )
-    parser.add_argument("--lr", type=float, default=None, help="the highest learning rate; the recipe's if not given")
-    parser.add_argument("--img-size", type=int, default=None, help="side of the images; by the images if not given")
-    parser.add_argument("--seed", type=int, default=None, help="of weights, order and augmentation")
-    parser.add_argument("--out", default=None, help="the run's folder; a new one under runs/ if not given")
-    parser.add_argument("--resume", default=None, help="a run's folder to resume")
-    parser.add_argument("--device", default=None, help="cpu, cuda, cuda:1, ...; a GPU if there is one")
-    parser.add_argument("--workers", type=int, default=None, help="processes that read files")
-    parser.add_argument(
-        "--set", action="append", default=None, metavar="NAME=VALUE", help="any other setting; repeatable"
-    )
-    parser.add_argument(
-        "--time", default=None, help="that the run may take, such as 10m or 1h30m: its epochs are fitted to it"
-    )
+    parser.add_argument("--recipe", help="a recipe's name or a YAML file; `small`, or with trained weights `finetune`")
+    parser.add_argument("--epochs", type=int, help="passes over the images; 100 in `small`")
+    parser.add_argument("--batch-size", type=int, help="images a step; 256 in `small`, less for small sets")
+    parser.add_argument("--lr", type=float, help="the highest learning rate; the recipe's if not given")
+    parser.add_argument("--img-size", type=int, help="side of the images; by the images if not given")
+    parser.add_argument("--seed", type=int, help="of weights, order and augmentation")
+    parser.add_argument("--out", help="the run's folder; a new one under runs/ if not given")
+    parser.add_argument("--resume", help="a run's folder to resume")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, ...; a GPU if there is one")
+    parser.add_argument("--workers", type=int, help="processes that read files")
+    parser.add_argument("--set", action="append", metavar="NAME=VALUE", help="any other setting; repeatable")
+    parser.add_argument("--time", help="that the run may take, such as 10m or 1h30m: its epochs are fitted to it")
     parser.add_argument("--overwrite", action="store_true", help="replace the run that --out names")
     parser.add_argument("--quiet", action="store_true", help="print nothing")
     parser.add_argument("--print-config", action="store_true", help="print the settings and stop")
@@ -69,24 +53,14 @@ def run(args: Args) -> int:
     from ..training.recipes import SHORT_FLAGS, configure, gather_settings
     from ..training.train import train as run_training
 
-    given: dict[str, Any] = {name: args[name] for name in SHORT_FLAGS if name != "plugins"}
-    given["plugins"] = [part for text in args.plugin or [] for part in text.split("+")]
+    plugins = [part for text in args.plugin or [] for part in text.split("+")]
     settings = parse_settings(args["set"] or [])
     if args.print_config:
-        print(to_yaml(configure(args.recipe, gather_settings(**given) | settings)), end="")
+        short = {name: args[name] for name in SHORT_FLAGS if name != "plugins"}
+        print(to_yaml(configure(args.recipe, gather_settings(**short, plugins=plugins) | settings)), end="")
         return 0
     try:
-        run_training(
-            **given,
-            recipe=args.recipe,
-            settings=settings,
-            out=args.out,
-            resume=args.resume,
-            overwrite=args.overwrite,
-            time=args.time,
-            since=args.since,
-            quiet=args.quiet,
-        )
+        run_training(args.data, **args.given_to(run_training, plugins=plugins, settings=settings))
     except Interrupted as stop:
         Console(stderr=True, soft_wrap=True).print(
             f"stopped by {stop}; resume with: saccade train --resume {escape(str(stop.run))}\n"

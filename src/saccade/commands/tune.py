@@ -10,27 +10,21 @@ from . import Args
 
 def flags(parser: ArgumentParser) -> None:
     """Find rate, weight decay and strength of augmentation for a model on your data, in a given time."""
-    parser.add_argument("data", nargs="?", default=None, help="as for train; nothing: a set inside")
-    parser.add_argument("--model", default=None, help="a model's name, ours or timm's")
+    parser.add_argument("data", nargs="?", help="as for train; nothing: a set inside")
+    parser.add_argument("--model", help="a model's name, ours or timm's")
     parser.add_argument("--budget", default="10m", help="time for all of it, such as 90s, 10m or 1h30m")
-    parser.add_argument("--task", default=None, help="as for train; by the data's layout if not given")
-    parser.add_argument("--plugin", action="append", default=None, help="as for train; repeatable")
+    parser.add_argument("--task", help="as for train; by the data's layout if not given")
+    parser.add_argument("--plugin", action="append", help="as for train; repeatable")
+    parser.add_argument("--recipe", help="to begin from, by name or file; its `grid` says what is tried, if it has one")
+    parser.add_argument("--epochs", type=int, help="of the run that settings are sought for")
+    parser.add_argument("--batch-size", type=int, help="samples a step")
+    parser.add_argument("--lr", type=float, help="then the rate is not sought")
+    parser.add_argument("--img-size", type=int, help="side of the images; by the images if not given")
+    parser.add_argument("--out", help="the search's folder; one under runs/ named by what is asked")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1, ...; a GPU if there is one")
+    parser.add_argument("--workers", type=int, help="processes that read files")
     parser.add_argument(
-        "--recipe", default=None, help="to begin from, by name or file; its `grid` says what is tried, if it has one"
-    )
-    parser.add_argument("--epochs", type=int, default=None, help="of the run that settings are sought for")
-    parser.add_argument("--batch-size", type=int, default=None, help="samples a step")
-    parser.add_argument("--lr", type=float, default=None, help="then the rate is not sought")
-    parser.add_argument("--img-size", type=int, default=None, help="side of the images; by the images if not given")
-    parser.add_argument("--out", default=None, help="the search's folder; one under runs/ named by what is asked")
-    parser.add_argument("--device", default=None, help="cpu, cuda, cuda:1, ...; a GPU if there is one")
-    parser.add_argument("--workers", type=int, default=None, help="processes that read files")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=None,
-        metavar="NAME=VALUE",
-        help="any other setting, kept as given; repeatable",
+        "--set", action="append", metavar="NAME=VALUE", help="any other setting, kept as given; repeatable"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace another search in --out")
     parser.add_argument("--quiet", action="store_true", help="print nothing")

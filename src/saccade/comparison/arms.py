@@ -15,14 +15,8 @@ from ..plugins import PLUGINS
 from ..training.recipes import SHORT_FLAGS, configure, default_recipe
 
 BASE = "base"
-OF_ALL = (
-    "data",
-    "columns",
-    "plugins",
-    "seed",
-    "device",
-    "workers",
-)  # short flags that all arms share, or that `+` writes
+# Short flags that all arms share, or that `+` writes.
+OF_ALL = ("data", "columns", "plugins", "seed", "device", "workers")
 SHORT = {name: dotted for name, dotted in SHORT_FLAGS.items() if name not in OF_ALL}
 NAME = re.compile(r"\w[\w .+-]*")
 

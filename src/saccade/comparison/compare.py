@@ -135,8 +135,8 @@ def compare(
     folder = planner.folder
     with folder.lock(), planner.crew:
         ready = planner.plan(keep=True)
-        console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True)
-        console.print(str(ready.plan), highlight=False, markup=False)
+        console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False, markup=False)
+        console.print(str(ready.plan))
         jobs = [job for job in ready.jobs if not is_finished(job.path)]
         primary = ready.question.metrics.get(ready.question.primary)
         watch = Watch(total=len(jobs), seconds=ready.plan.seconds, metric=primary, quiet=quiet)
@@ -152,7 +152,7 @@ def compare(
         write_text(folder.result_file, result.to_json())
         write_text(folder.markdown_file, result.to_markdown(plan=True))
         _report(result, ready.validation)
-    console.print(f"written: {folder.path / 'report.html'}", highlight=False, markup=False)
+    console.print(f"written: {folder.path / 'report.html'}")
     return result
 
 

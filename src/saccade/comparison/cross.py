@@ -15,7 +15,7 @@ from ..runs import Run
 from ..tasks.metric import GROUP, MetricSpec
 from .cut import Cut
 from .difference import Difference
-from .evidence import Evidence
+from .evidence import Evidence, common_places, per_sample
 from .folded import Folds
 from .folder import is_finished, slug
 from .paired import from_differences, macro_values, pseudo_values
@@ -25,6 +25,7 @@ from .schedule import Watch, run_jobs
 
 OUT_OF_FOLD = "out_of_fold"  # folder of answers to every sample by trainings without it
 ARM = "base"
+GROUPS = 100  # of samples that are left out in turn, for statistics that are no means
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,8 @@ def cross_validate(
         keep_answers(ready, planner.folder.path / OUT_OF_FOLD)
         write_text(planner.folder.result_file, result.to_json())
         write_text(planner.folder.markdown_file, result.to_markdown())
-    console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True)
-    console.print(f"written: {result.path}", highlight=False, markup=False)
+    console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False, markup=False)
+    console.print(f"written: {result.path}")
     return result
 
 
@@ -187,24 +188,19 @@ def _conclude(ready: Ready, path: Path) -> Validated:
 
 def _estimate(evidence: Evidence, spec: MetricSpec, cut: Cut) -> Difference:
     """Return a number over all passes with its interval."""
-    scores = list(evidence.samples.values())
-    places = scores[0].places
-    for one in scores[1:]:
-        places = np.intersect1d(places, one.places)
-    rows = [np.searchsorted(one.places, places) for one in scores]
-    records = [one.columns[spec.column][row] for one, row in zip(scores, rows, strict=True)]
-    labels = scores[0].columns[GROUP][rows[0]] if spec.by_group else None
+    places = common_places({ARM: evidence})
+    records = per_sample(evidence, spec.column, evidence.seeds, places)
+    labels = per_sample(evidence, GROUP, evidence.seeds[:1], places)[0] if spec.by_group else None
     return estimate(records, spec.statistic, labels, folds=cut.folds().subset(places), share=spec.share)
 
 
 def estimate(
-    records: Sequence[np.ndarray],
+    records: Sequence[np.ndarray] | np.ndarray,
     statistic: Callable[[Any], float] | None,
     labels: np.ndarray | None,
     *,
     folds: Folds,
     share: bool,
-    groups: int = 100,
 ) -> Difference:
     """Return a number of one arm over folds with its interval, as its difference from zero.
 
@@ -214,7 +210,7 @@ def estimate(
         labels: classes whose means are averaged, P; None for the mean of all.
     """
     if statistic is not None:
-        group, folds = folds.grouped(groups, len(records[0]), np.random.default_rng(0))
+        group, folds = folds.grouped(GROUPS, len(records[0]), np.random.default_rng(0))
         values = np.stack([pseudo_values(one, statistic, group, int(group.max()) + 1) for one in records])
     else:
         values = np.stack([one.astype(np.float64) for one in records])

@@ -31,11 +31,6 @@ class Piece:
     repeat: int  # which cut
     fold: int  # which part is validated on
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What tells the training from others of the same arm."""
-        return {"seed": self.seed, "data.fold": self.fold}
-
 
 def pieces(seed: int, folds: int | None, repeats: int = 1) -> Iterator[Piece]:
     """Yield the trainings of a seed: one, or one a fold of every cut."""

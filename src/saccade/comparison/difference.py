@@ -38,7 +38,7 @@ class Verdict:
         return self.text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Difference:
     """How much the second arm differs from the first, b - a, and how sure that is.
 
@@ -79,11 +79,11 @@ class Difference:
     seed_se: float
     sample_se: float
     sign_flip_p: float | None
-    mcnemar_p: float | None
-    mcnemar_per_seed: np.ndarray = field(repr=False)
-    design: Literal["paired", "unpaired", "fixed"]
-    larger_is_better: bool
-    right_or_wrong: bool
+    mcnemar_p: float | None = None
+    mcnemar_per_seed: np.ndarray = field(repr=False, default_factory=lambda: np.empty(0))
+    design: Literal["paired", "unpaired", "fixed"] = "paired"
+    larger_is_better: bool = True
+    right_or_wrong: bool = False
     margin: float | None
     spread: Spread = field(repr=False)
     share: bool = False
@@ -137,9 +137,9 @@ class Difference:
             low, high = (low, middle) if enough(middle) else (middle, high)
         return high
 
-    def samples_needed(self, difference: float, *, level: float, power: float = 0.8) -> int:
+    def samples_needed(self, difference: float, *, level: float) -> int:
         """Return about how many images let enough seeds find a difference of this size, twofold reserve included."""
-        limit = self.spread.with_seeds(MOST_SEEDS, now=self.n_seeds).detectable(level=level, power=power)
+        limit = self.spread.with_seeds(MOST_SEEDS, now=self.n_seeds).detectable(level=level)
         return int(np.ceil(2 * self.n_samples * (limit / abs(difference)) ** 2))
 
     @property

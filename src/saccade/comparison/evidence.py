@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,11 +126,8 @@ def same_samples(arms: Mapping[str, Evidence]) -> bool:
 
 def common_places(arms: Mapping[str, Evidence]) -> np.ndarray:
     """Return the samples that every run answered, in order; one that a run could not read is left out."""
-    found: np.ndarray | None = None
-    for arm in arms.values():
-        for scores in arm.samples.values():
-            found = scores.places if found is None else np.intersect1d(found, scores.places)
-    return np.empty(0, np.int64) if found is None else np.sort(found)
+    places = [scores.places for arm in arms.values() for scores in arm.samples.values()]
+    return np.sort(reduce(np.intersect1d, places)) if places else np.empty(0, np.int64)
 
 
 def per_sample(arm: Evidence, column: str, seeds: tuple[int, ...], places: np.ndarray) -> np.ndarray:

@@ -9,12 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from ..config import TrainConfig, flatten
 from ..data.split import abbreviate
 from ..files import write_text
-from ..runs import Run, RunError
+from ..runs import Run, RunError, hold
 from ..state import list_states
 
 FORMAT = 1
@@ -42,7 +40,6 @@ FIRST = {
     "engine": "precision compile graphs channels_last grad_checkpointing parallel",
     "keep": "ema evaluate_every",
 }
-WAIT = 60.0  # seconds for another process to let go of a run
 
 
 class Folder:
@@ -168,14 +165,3 @@ def resumable(path: Path) -> Run | None:
             )
         shutil.rmtree(path)
     return None
-
-
-@contextmanager
-def hold(file: Path, *, wait: float = WAIT) -> Iterator[None]:
-    """Hold a lock file while working; wait so many seconds for who has it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(file, timeout=wait):
-            yield
-    except Timeout:
-        raise RunError(f"{file.parent} is being worked on by another process; wait for it or stop it") from None

@@ -1,6 +1,6 @@
 """From finished runs to what a comparison found."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -57,7 +57,13 @@ class Measure:
     @property
     def binary(self) -> tuple[str, ...]:
         """Names of the metrics whose scores are all 0 or 1: right or wrong."""
-        return tuple(name for name, spec in self.metrics.items() if self._have(spec.column) and self._binary(spec))
+        samples = [scores.columns for arm in self.arms.values() for scores in arm.samples.values()]
+        plain = {name: spec.column for name, spec in self.metrics.items() if spec.statistic is None}
+        return tuple(
+            name
+            for name, column in plain.items()
+            if self._have(column) and all(right_or_wrong(columns[column]) for columns in samples)
+        )
 
     def seeds(self, reference: str, arm: str) -> tuple[int, ...]:
         """Return the seeds that finished in both arms."""
@@ -152,16 +158,11 @@ class Measure:
         order = np.argsort(-gain, kind="stable")
         best = [place for place in order[:SHOWN] if gain[place] > 0]
         worst = [place for place in order[::-1][:SHOWN] if gain[place] < 0]
-        return tuple(
-            Disagreement(
-                int(self.places[column]),
-                source.name(int(self.places[column])),
-                source.targets.describe(int(self.places[column])),
-                float(means[0][column]),
-                float(means[1][column]),
-            )
-            for column in [*best, *worst]
-        )
+        found = []
+        for column in (*best, *worst):
+            place, (before, after) = int(self.places[column]), (float(mean[column]) for mean in means)
+            found.append(Disagreement(place, source.name(place), source.targets.describe(place), before, after))
+        return tuple(found)
 
     def cost(self, reference: str | None, name: str, planned: PlannedArm) -> Cost:
         """Return what an arm costs, beside the reference."""
@@ -245,12 +246,6 @@ class Measure:
             if spec is not None and spec.statistic is None and not spec.by_group and self._have(spec.column):
                 return name
         return None
-
-    def _binary(self, spec: MetricSpec) -> bool:
-        return spec.statistic is None and all(right_or_wrong(column) for column in self._columns(spec.column))
-
-    def _columns(self, name: str) -> Iterator[np.ndarray]:
-        return (scores.columns[name] for arm in self.arms.values() for scores in arm.samples.values())
 
     def _records(self, arm: str, spec: MetricSpec, seeds: tuple[int, ...]) -> np.ndarray:
         """Return an arm's records, seeds x samples x ...; float64 where they are one number a sample."""

@@ -211,18 +211,12 @@ def summarize(
     level: float = 0.95,
     margin: float | None = None,
     share: bool | None = None,
-    larger_is_better: bool = True,
-    unit: str = "",
     folds: Folds | None = None,  # noqa: ARG001, of a number a seed, whose spread they are no part of
-    design: Literal["paired", "unpaired", "fixed"] = "paired",
     per_seed: np.ndarray | None = None,
-    mcnemar_p: float | None = None,
-    mcnemar_per_seed: np.ndarray | None = None,
     right_or_wrong: bool = False,
-    n_seeds: int,
-    n_samples: int,
+    **other: Any,
 ) -> Difference:
-    """Return the result that follows from a mean and its spread."""
+    """Return the result that follows from a mean and its spread; `other` is what it has besides."""
     check_level(level)
     if margin is not None and not margin > 0:
         raise ValueError(f"margin={margin} was given; it is the largest difference that does not matter, above zero")
@@ -245,16 +239,10 @@ def summarize(
         seed_se=float(np.sqrt(spread.seed)),
         sample_se=float(np.sqrt(spread.sample)),
         sign_flip_p=None if per_seed is None else sign_flip(per_seed),
-        mcnemar_p=mcnemar_p,
-        mcnemar_per_seed=np.empty(0) if mcnemar_per_seed is None else mcnemar_per_seed,
-        design=design,
-        larger_is_better=larger_is_better,
         right_or_wrong=right_or_wrong,
         spread=spread,
         share=right_or_wrong if share is None else share,
-        unit=unit,
-        n_seeds=n_seeds,
-        n_samples=n_samples,
+        **other,
     )
 
 
@@ -330,15 +318,15 @@ def read_scores(a: Any, b: Any, *, one_seed: bool = False, same_seeds: bool = Tr
     return first, second
 
 
-def read_series(a: Any, b: Any, *, least: int = 2, what: str = "seeds") -> tuple[np.ndarray, np.ndarray]:
+def read_series(a: Any, b: Any, *, what: str = "seeds") -> tuple[np.ndarray, np.ndarray]:
     """Return two flat float64 arrays of one length, after checking them."""
     first, second = _numbers(a, "a"), _numbers(b, "b")
     if first.ndim != 1 or first.shape != second.shape:
         raise ValueError(
             f"a has shape {first.shape}, b has shape {second.shape}; give one number for each of the same {what}"
         )
-    if len(first) < least:
-        raise ValueError(f"{len(first)} {what} were given; at least {least} are needed to see how much they vary")
+    if len(first) < 2:
+        raise ValueError(f"{len(first)} {what} were given; at least 2 are needed to see how much they vary")
     return first, second
 
 

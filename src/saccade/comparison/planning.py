@@ -95,6 +95,12 @@ class Planner:
         self.paces: dict[str, Pace] = {}
         self.notes: list[Note] = []
         self.tuned: TunedArms | None = None
+        self.twins: dict[str, str] = {}  # for every arm the first one that has the same settings: itself, or another
+
+    @property
+    def distinct(self) -> list[str]:
+        """The arms that are run: those with settings of their own that could be built."""
+        return [name for name in dict.fromkeys(self.twins.values()) if name not in self.failed]
 
     def spent(self) -> float:
         """Return the seconds that planning has taken so far and the report will take; they belong to the budget."""
@@ -111,12 +117,14 @@ class Planner:
         kept = self.folder.record() or {}  # also where another comparison gives way to this one
         _, data = self.cache.open(self.configs[self.reference])
         self.crew.call()  # they import while arms are built here
-        twins = self._twins()
-        done = self._tune(twins, kept.get("tuned", [])) if keep and self.request.tune is not None else []
-        snapshots = self._inspect(twins)
+        first: dict[str, str] = {}
+        order = [self.reference, *(name for name in self.configs if name != self.reference)]
+        self.twins = {name: first.setdefault(config_hash(self.configs[name]), name) for name in order}
+        done = self._tune(kept.get("tuned", [])) if keep and self.request.tune is not None else []
+        snapshots = self._inspect()
         base = self._base(snapshots)
         question = ask(self.request, base.metrics, base.primary)
-        budget, fit = self._fit(before, twins)
+        budget, fit = self._fit(before)
         snapshots = {
             name: replace(one, config=overlay(one.config, {"schedule.epochs": self.configs[name].schedule.epochs}))
             for name, one in snapshots.items()
@@ -129,9 +137,9 @@ class Planner:
             self.folder.write(
                 {**self.request.record, "arms": arms}, {"fit": fit, "samples": fingerprints, **looks, **tuned}
             )
-        jobs = self._jobs(twins)
+        jobs = self._jobs()
         cut = self._cut(data)
-        plan = self._describe(data.name, twins, snapshots, jobs, budget, cut)
+        plan = self._describe(data.name, snapshots, jobs, budget, cut)
         if cut is not None:
             question = replace(question, folds=cut.folds())
         notes = tuple(dict.fromkeys(self.notes))
@@ -143,42 +151,37 @@ class Planner:
             return None
         return Cut.of(data, folds=folds, repeats=repeats, seed=self.configs[self.reference].data.split_seed)
 
-    def _twins(self) -> dict[str, str]:
-        """Return for every arm the first one that has the same settings: itself, or an earlier one."""
-        first: dict[str, str] = {}
-        order = [self.reference, *(name for name in self.configs if name != self.reference)]
-        return {name: first.setdefault(config_hash(self.configs[name]), name) for name in order}
-
-    def _tune(self, twins: Mapping[str, str], done: Sequence[str]) -> list[str]:
+    def _tune(self, done: Sequence[str]) -> list[str]:
         """Give the arms the settings that fit them; return the arms that were tuned."""
-        names = list(dict.fromkeys(twins.values()))
+        names = self.distinct
         shared = [name for name in self.request.shared if name != "data.path"]
         store = Store(self.folder.path / "tuning")
-        console = rich.console.Console(stderr=True, quiet=self.request.quiet, soft_wrap=True)
+        quiet = self.request.quiet
+        console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False, markup=False)
         try:
             self.tuned = tune_arms(
                 {name: self.configs[name] for name in names},
                 {arm.name: (*shared, *arm.settings) for arm in self.arms if arm.name in names},
                 self.cache,
                 store,
-                reference=twins[self.reference],
+                reference=self.twins[self.reference],
                 seconds=self.request.record["tune"],
                 again=set(done) == set(names),
                 device=local_device(self.configs[self.reference].engine.device),
-                say=lambda line: console.print(line, highlight=False, markup=False),
+                say=console.print,
             )
         except Interrupted as stopped:  # it is the whole comparison that is resumed
             raise Interrupted(stopped.number, self.folder.path) from None
-        for name, twin in twins.items():
+        for name, twin in self.twins.items():
             self.configs[name] = overlay(self.configs[name], self.tuned.settings[twin])
         self.notes += notes_on_tuning(self.tuned)
         return names
 
-    def _inspect(self, twins: Mapping[str, str]) -> dict[str, ArmSnapshot]:
+    def _inspect(self) -> dict[str, ArmSnapshot]:
         """Build every distinct arm; one that cannot be built is noted and left out."""
         snapshots: dict[str, ArmSnapshot] = {}
         device = torch.device(self._kind())
-        for name in dict.fromkeys(twins.values()):
+        for name in self.distinct:
             try:
                 snapshots[name] = inspect_arm(self.configs[name], self.cache, device)
             except Exception as error:  # whatever an arm's model or plug-in does, the others can be compared
@@ -213,7 +216,7 @@ class Planner:
                 if name in self.paces:
                     continue
                 config = self.configs[name]
-                paths = [self._path(name, seed) for seed in self.seeds]
+                paths = [self.folder.run_path(name, self._config(name, seed)) for seed in self.seeds]
                 done = [pace_of(path, config) for path in paths if is_finished(path)]
                 pace = next((pace for pace in done if pace is not None), None)
                 try:
@@ -235,14 +238,14 @@ class Planner:
     def _compiles(self, config: TrainConfig) -> bool:
         return self._kind() == "cuda" and config.engine.compile is not False
 
-    def _fit(self, before: Mapping[str, Any], twins: Mapping[str, str]) -> tuple[str, dict[str, Any] | None]:
+    def _fit(self, before: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
         """Reduce seeds and epochs to the budget; once decided, it stays, so that runs can go on."""
         budget, asked = self.request.record["budget"], before.get("request", {})
         if budget is None:
             return "", None
         fit = before.get("fit")
         if fit is None or asked.get("budget") != budget or asked.get("seeds") != self.request.record["seeds"]:
-            names = [name for name in dict.fromkeys(twins.values()) if name not in self.failed]
+            names = self.distinct
             for pace in self._paces(names[:1]).values():  # where even this one does not fit, the others are not timed
                 if min(2, len(self.seeds)) * pace.seconds(1) / max(len(self.slots), 1) > budget - self.spent():
                     fit_budget(budget, dict.fromkeys(names, pace), dict.fromkeys(names, 1), seeds=2, spent=self.spent())
@@ -277,37 +280,25 @@ class Planner:
                 )
         return fingerprints
 
-    def _path(self, name: str, seed: int) -> Path:
-        return self.folder.run_path(name, self._config(name, seed))
-
     def _config(self, name: str, seed: int) -> TrainConfig:
         return overlay(self.configs[name], {"seed": seed})
 
-    def _jobs(self, twins: Mapping[str, str]) -> tuple[Job, ...]:
-        names = [name for name in dict.fromkeys(twins.values()) if name not in self.failed]
+    def _jobs(self) -> tuple[Job, ...]:
         folds = self.request.folds
-        if folds is None:
-            return tuple(
-                Job(name, seed, self._config(name, seed), self._path(name, seed))
-                for seed in self.seeds
-                for name in names
-            )
         parts = [piece for seed in self.seeds for piece in pieces(seed, folds, self.request.repeats)]
-        return tuple(self._fold_job(name, piece) for piece in parts for name in names)
-
-    def _fold_job(self, name: str, piece: Piece) -> Job:
-        first = self.configs[name].data.split_seed
-        config = overlay(self.configs[name], {**piece.settings, "data.split_seed": first + piece.repeat})
-        return Job(name, piece.seed, config, self.folder.run_path(name, config), piece)
+        jobs = []
+        for piece in parts:
+            for name in self.distinct:
+                config = self._config(name, piece.seed)
+                if folds is not None:
+                    cut = config.data.split_seed + piece.repeat
+                    config = overlay(config, {"data.fold": piece.fold, "data.split_seed": cut})
+                path = self.folder.run_path(name, config)
+                jobs.append(Job(name, piece.seed, config, path, None if folds is None else piece))
+        return tuple(jobs)
 
     def _describe(
-        self,
-        data: str,
-        twins: Mapping[str, str],
-        snapshots: Mapping[str, ArmSnapshot],
-        jobs: Sequence[Job],
-        budget: str,
-        cut: Cut | None = None,
+        self, data: str, snapshots: Mapping[str, ArmSnapshot], jobs: Sequence[Job], budget: str, cut: Cut | None
     ) -> Plan:
         rest = [job for job in jobs if not is_finished(job.path)]
         paces = self._paces(list(dict.fromkeys(job.arm for job in rest)))
@@ -329,7 +320,7 @@ class Planner:
         return Plan(
             data=data,
             reference=self.reference,
-            arms=tuple(self._planned(arm, twins[arm.name], snapshots, base, paces) for arm in self.arms),
+            arms=tuple(self._planned(arm, snapshots, base, paces) for arm in self.arms),
             seeds=self.seeds,
             samples=samples,
             same_samples=len(seen) == 1,
@@ -344,15 +335,15 @@ class Planner:
         )
 
     def _planned(
-        self, arm: Arm, twin: str, snapshots: Mapping[str, ArmSnapshot], base: ArmSnapshot, paces: Mapping[str, Pace]
+        self, arm: Arm, snapshots: Mapping[str, ArmSnapshot], base: ArmSnapshot, paces: Mapping[str, Pace]
     ) -> PlannedArm:
-        snapshot, own = snapshots.get(twin), self.configs[arm.name]
-        is_base = snapshot is base
+        twin, own = self.twins[arm.name], self.configs[arm.name]
+        snapshot = snapshots.get(twin)
         return PlannedArm(
             name=arm.name,
             text=arm.text,
             changes=changed(self.configs[self.reference], own),
-            checks=() if snapshot is None or is_base else check_all(base, snapshot),
+            checks=() if snapshot is None or snapshot is base else check_all(base, snapshot),
             identical_to=None if twin == arm.name else twin,
             failed=self.failed.get(twin),
             epochs=own.schedule.epochs,

@@ -3,7 +3,8 @@
 import json
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,7 @@ from . import tables
 from .cut import mean_records, runs_of_pass
 from .findings import Disagreement
 from .result import Comparison
-from .tuned_section import tuning
-from .words import NAME, how_to_read, summary, title, verdicts
+from .words import NAME, capital, how_to_read, summary, title, verdicts
 
 IMAGES = 6  # gains and losses of an arm, each
 RAW = 300_000  # characters of result.json
@@ -49,7 +49,7 @@ def render_report(
     found: dict[tuple[str, str], list[Block]] = {
         ("intervals", "The differences"): tables.differences(result),
         ("curves", "Learning curves"): curves(result, records or {}),
-        ("tuning", "How the arms were tuned"): tuning(result.tuned),
+        ("tuning", "How the arms were tuned"): tables.tuning(result.tuned),
         ("costs", "Cost against gain"): [*gain_by_cost(result), tables.costs(result), *tables.at_equal_time(result)],
         ("classes", "Class by class"): tables.classes(result),
         ("pictures", "Samples they disagree on"): disagreeing(result, source),
@@ -86,11 +86,9 @@ def read_records(result: Comparison) -> Records:
     for arm in result.arms:
         for seed, path in arm.runs.items():
             runs = runs_of_pass(Path(path), seed, folds) if folds else [Path(path)]
-            try:
+            with suppress(OSError, ValueError):
                 measured = [Run(run).metrics() for run in runs]
                 found.setdefault(arm.name, {})[seed] = mean_records(measured) if folds else measured[0]
-            except (OSError, ValueError):
-                continue
     return found
 
 
@@ -119,13 +117,19 @@ def curves(result: Comparison, records: Records) -> list[Block]:
         field, spec = f"val_{metric}", result.spec(metric)
         right = metric == result.primary and metric in result.binary
         label = "right answers" if right else result.words(metric)
-        for x_label, x in (("epoch", _epochs), ("seconds of training", _seconds)):
-            lines = {name: _curve(trained, field, x) for name, trained in found.items()}
+        for x_label in ("epoch", "seconds of training"):
+            lines = {name: _curve(trained, field, timed=x_label != "epoch") for name, trained in found.items()}
             lines = {name: line for name, line in lines.items() if line}
             if lines:
-                heading = f"{label[:1].upper()}{label[1:]} in validation, by {x_label}"
-                percent = spec is not None and spec.share
-                charts.append(_curve_chart(lines, heading, x_label, label, percent=percent))
+                chart = line_chart(
+                    {name: [(at, mean) for at, mean, _, _ in line] for name, line in lines.items()},
+                    bands={name: [(at, low, high) for at, _, low, high in line] for name, line in lines.items()},
+                    title=f"{capital(label)} in validation, by {x_label}",
+                    x_label=x_label,
+                    y_label=label,
+                    percent=spec is not None and spec.share,
+                )
+                charts.append(chart)
     if not charts:
         return [Text("The runs' curves were not at hand.", "note")]
     about = (
@@ -135,32 +139,14 @@ def curves(result: Comparison, records: Records) -> list[Block]:
     return [Text(about), grid(*charts)]
 
 
-def _curve_chart(curves: Mapping[str, Sequence[Sequence[float]]], title: str, x: str, y: str, *, percent: bool) -> Html:
-    return line_chart(
-        {name: [(at, mean) for at, mean, _, _ in curve] for name, curve in curves.items()},
-        bands={name: [(at, low, high) for at, _, low, high in curve] for name, curve in curves.items()},
-        title=title,
-        x_label=x,
-        y_label=y,
-        percent=percent,
-    )
-
-
-def _epochs(run: Sequence[Mapping[str, Any]]) -> list[float]:
-    return [float(record["epoch"]) for record in run]
-
-
-def _seconds(run: Sequence[Mapping[str, Any]]) -> list[float]:
-    return np.cumsum([float(record.get("seconds") or 0.0) for record in run]).tolist()
-
-
 def _curve(
-    runs: Sequence[Sequence[Mapping[str, Any]]], field: str, x: Callable[[Sequence[Mapping[str, Any]]], list[float]]
+    runs: Sequence[Sequence[Mapping[str, Any]]], field: str, *, timed: bool
 ) -> list[tuple[float, float, float, float]]:
-    """Return x, mean, lowest and highest over seeds, of the epochs that all of them validated."""
+    """Return epoch or seconds, mean, lowest and highest over seeds, of the epochs that all of them validated."""
     seeds = []
     for run in runs:
-        pairs = zip(run, x(run), strict=True)
+        seconds = np.cumsum([float(record.get("seconds") or 0.0) for record in run]).tolist()
+        pairs = zip(run, seconds if timed else [float(record["epoch"]) for record in run], strict=True)
         seeds.append({r["epoch"]: (at, float(r[field])) for r, at in pairs if isinstance(r.get(field), int | float)})
     shared = sorted(set.intersection(*(set(seed) for seed in seeds))) if seeds else []
     curve = []

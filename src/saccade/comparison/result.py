@@ -8,8 +8,7 @@ from ..report.document import Block, Text, to_markdown
 from ..report.page import show_table
 from ..report.plain import to_json
 from .findings import Findings
-from .tables import at_equal_time, classes, costs, differences, disagreements, disagreements_text
-from .tuned_section import tuning
+from .tables import at_equal_time, classes, costs, differences, disagreements, disagreements_text, tuning
 from .words import about, title
 
 IMAGES = 3  # gains and losses of an arm, each

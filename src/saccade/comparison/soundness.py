@@ -1,7 +1,6 @@
 """Whether the arms of a comparison were trained well enough for it to mean anything: what its notes warn of."""
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,8 @@ from ..runs import Run
 from ..tasks.metric import MetricSpec
 from ..training.parallel import local_device
 from ..training.recipes import family_of
-from ..training.trial import SEED, Ground, OutOfTime, Trial, prepare_ground, run_trial
-from ..tuning.store import Store, key_of
+from ..training.trial import SEED, Ground, OutOfTime, Trial, prepare_ground
+from ..tuning.store import Store
 from .plan import Note
 from .snapshot import DataCache
 
@@ -138,13 +137,8 @@ class Probes:
         resolved, ground = prepare_ground(config, choice, data, device)
         short = {"seed": SEED, "schedule.epochs": epochs, "schedule.patience": None, "keep.evaluate_every": epochs}
         tried = overlay(resolved, {**short, "engine.compile": False})
-        key = key_of(tried)
-        if key not in self.store.trials:
-            if self.until is not None and time.monotonic() > self.until:
-                raise OutOfTime
-            trial = run_trial(tried, ground, self.store.folder(key), device=device, until=self.until)
-            self.store.add(key, trial, {"model": tried.model.name, "lr": tried.optim.lr, "epochs": epochs})
-        return self.store.trials[key], ground
+        about = {"model": tried.model.name, "lr": tried.optim.lr, "epochs": epochs}
+        return self.store.trial(tried, ground, about, device=device, until=self.until), ground
 
 
 def _better(score: float, than: float, metric: MetricSpec, ground: Ground) -> bool:

@@ -91,9 +91,9 @@ class Spread:
         top = float(widths.max()) + 10 * deviation  # found for certain
         return float(optimize.brentq(lambda x: _power(x, widths, deviation) - power, 0, top, xtol=1e-9 * deviation))
 
-    def estimated_detectable(self, *, level: float = 0.95, power: float = 0.8) -> float:
+    def estimated_detectable(self, *, level: float = 0.95) -> float:
         """Return `detectable` made right on average: a spread estimated from few seeds is mostly too small."""
-        return self.detectable(level=level, power=power) / self.understated
+        return self.detectable(level=level) / self.understated
 
     @property
     def understated(self) -> float:

@@ -59,13 +59,7 @@ def find_diverged(
     return tuple(sorted(found))
 
 
-def weigh(
-    judged: Judgement,
-    arm: Stability,
-    reference: Stability,
-    *,
-    worth: tuple[float, float] | None,
-) -> Judgement:
+def weigh(judged: Judgement, arm: Stability, reference: Stability, *, worth: tuple[float, float] | None) -> Judgement:
     """Return a judgement that counts failed and diverged trainings.
 
     A failed training is worth what chance answers. The verdict stands if it does so even where the arm fails as often

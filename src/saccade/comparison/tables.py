@@ -8,8 +8,13 @@ from typing import Any
 from ..durations import say_duration
 from ..report.document import TEXT, Block, Code, Name, Span, Table, Text
 from ..report.markup import shorten
+from ..report.page import grid
+from ..tuning.report import axis_chart, best_by_value
+from ..tuning.space import say_value
+from ..wording import count_of
 from .difference import Difference
 from .findings import ClassDifference, Cost, Disagreement, Findings
+from .tuned import TunedArms, promise
 from .words import NAME, capital
 
 CLASSES = 12  # shown at once
@@ -257,3 +262,40 @@ def _value(value: Any) -> str:
     return shorten(
         "none" if value is None else value if isinstance(value, str) else json.dumps(value, default=str), 300
     )
+
+
+def tuning(tuned: TunedArms | None) -> list[Block]:
+    """Return how the arms were tuned, each arm's curve and settings; empty for arms that were not."""
+    if tuned is None:
+        return []
+    count = "" if tuned.trained_on is None else f"{tuned.trained_on:,} "
+    about = (
+        f"Before the comparison every arm was given {say_duration(tuned.seconds)} and the same "
+        f"{len({one.number for one in tuned.attempts})} candidates on the same {count}training samples, judged on "
+        f"{tuned.judged_on:,} others of them; the validation samples were not looked at. {promise()}"
+    )
+    rows = tuple(
+        (
+            Name(name),
+            *(f"{say_value(values[axis.name])}{_end(tuned, name, axis.name)}" for axis in tuned.axes),
+            "its own" if name in tuned.own else "best on average",
+        )
+        for name, values in tuned.values.items()
+    )
+    table = Table("What the arms got", ("Arm", *(axis.words for axis in tuned.axes), "Chosen as"), rows)
+    charts, after = [], f", {count_of(tuned.rungs[0].epochs, 'epoch')}"
+    for axis in tuned.axes:
+        lines = {}
+        for name in tuned.values:
+            ended = [one for one in tuned.attempts if one.arm == name and one.rung == 0]
+            points = best_by_value(axis, ended, larger=tuned.metric.larger_is_better) if axis.ordered else []
+            if points:
+                lines[name] = points
+        if lines:
+            charts.append(axis_chart(axis, lines, tuned.metric, after=after))
+    return [Text(about), grid(*charts), table]
+
+
+def _end(tuned: TunedArms, arm: str, axis: str) -> str:
+    end = tuned.edges.get(arm, {}).get(axis)
+    return f" (the {end} tried)" if end else ""

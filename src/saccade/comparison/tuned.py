@@ -12,14 +12,12 @@ from ..durations import say_duration
 from ..tasks.metric import MetricSpec
 from ..training.engine import torch_settings
 from ..training.pace import measure_pace
-from ..training.recipes import grid_of
 from ..training.trial import prepare_ground
 from ..tuning.choice import ALARM, choose
-from ..tuning.halving import MOST, Rung, plan_rungs
-from ..tuning.search import Attempt, Subject, edges_of, require_rungs, run_search
-from ..tuning.space import Axis, candidates, own_space, read_grid, settings_of
+from ..tuning.halving import Rung, say_rungs
+from ..tuning.search import Attempt, Subject, edges_of, fit_rungs, run_search
+from ..tuning.space import Axis, candidates, find_axes, settings_of
 from ..tuning.store import Store
-from ..wording import count_of
 from .plan import Note
 from .snapshot import DataCache
 
@@ -70,9 +68,7 @@ def tune_arms(
         subjects.append(Subject(name, resolved, ground, tuple(fixed[name])))
     base = next(one for one in subjects if one.name == reference)
     shared = [name for name in fixed[reference] if all(name in names for names in fixed.values())]
-    grid = grid_of(configs[reference])
-    source = f"recipe {configs[reference].recipe}"
-    axes = own_space(base.config, shared) if grid is None else read_grid(grid, base.config, source=source, fixed=shared)
+    axes = find_axes(configs[reference], base.config, shared)
     if not axes:
         raise ConfigError("tune was given and rate, weight decay and augmentation were, too: nothing is left to try")
     request = {"seconds": seconds}
@@ -83,8 +79,7 @@ def tune_arms(
     else:
         rungs = _plan(base, axes, seconds, len(subjects), until, device)
         store.decide(request, rungs=[[rung.count, rung.epochs] for rung in rungs])
-    rounds = ", ".join(f"{rung.count} for {count_of(rung.epochs, 'epoch')}" for rung in rungs)
-    say(f"tuning {len(subjects)} arms, {say_duration(seconds)} each, on training samples alone: {rounds}")
+    say(f"tuning {len(subjects)} arms, {say_duration(seconds)} each, on training samples alone: {say_rungs(rungs)}")
     chosen = candidates(axes, rungs[0].count)
     attempts = run_search(subjects, chosen, rungs, store, device=device, until=until, say=say)
     found = choose(attempts, list(configs), larger=base.ground.metric.larger_is_better)
@@ -118,10 +113,7 @@ def _plan(
     with torch_settings(config, device):
         pace = measure_pace(config, base.ground.choice, base.ground.data, device)
     left = (until - time.monotonic()) / arms
-    count = min(len(candidates(axes, MOST)), MOST)
-    rungs = plan_rungs(left, pace, candidates=count, most=base.config.schedule.epochs)
-    require_rungs(rungs, seconds, pace, 1)
-    return rungs
+    return fit_rungs(axes, left, pace, most=base.config.schedule.epochs, budget=seconds)
 
 
 def _settings(subject: Subject, values: Mapping[str, Any]) -> dict[str, Any]:

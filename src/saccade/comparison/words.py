@@ -19,39 +19,21 @@ EFFECTS = {  # of one arm and of several
     "never applied": ("was never applied", "were never applied"),
     "failed": ("failed", "failed"),
 }
-HOW = (
-    (
-        "Arm",
-        "One way to train: the reference as it is, or with something changed, such as a plug-in added. All else is "
-        "held equal.",
-    ),
-    (
-        "Seed",
-        "Training begins from chance: two trainings of the very same arm end differently. So each is trained several "
-        "times, each time from another seed, and arms are compared seed by seed.",
-    ),
-    ("Points", "One point is one {of} in a hundred: from 90% to 91% is one point."),
-    (
-        "Interval",
-        "What the true difference may be, given these trainings and these samples. If it does not hold zero, "
-        "the difference is not put down to chance.{cut}",
-    ),
-    (
-        "Cannot tell",
-        "Not the same as no difference. The experiment is too small to say: more seeds, or more validation "
-        "samples, make it sharper.",
-    ),
-    (
-        "Unstable",
-        "Trainings failed or came to nothing. The interval speaks of those that finished; counting the others could "
-        "turn it.",
-    ),
-    (
-        "Not said",
-        "Nothing is said of other samples than of this kind, of other models, or of longer training; nor of what "
-        "goes wrong more rarely than it could be seen: of {seeds} trainings none failing, up to {unseen:.0%} may.",
-    ),
-)
+HOW = {
+    "Arm": "One way to train: the reference as it is, or with something changed, such as a plug-in added. All else is "
+    "held equal.",
+    "Seed": "Training begins from chance: two trainings of the very same arm end differently. So each is trained "
+    "several times, each time from another seed, and arms are compared seed by seed.",
+    "Points": "One point is one {of} in a hundred: from 90% to 91% is one point.",
+    "Interval": "What the true difference may be, given these trainings and these samples. If it does not hold zero, "
+    "the difference is not put down to chance.{cut}",
+    "Cannot tell": "Not the same as no difference. The experiment is too small to say: more seeds, or more validation "
+    "samples, make it sharper.",
+    "Unstable": "Trainings failed or came to nothing. The interval speaks of those that finished; counting the others "
+    "could turn it.",
+    "Not said": "Nothing is said of other samples than of this kind, of other models, or of longer training; nor of "
+    "what goes wrong more rarely than it could be seen: of {seeds} trainings none failing, up to {unseen:.0%} may.",
+}
 
 
 def title(result: Findings) -> str:
@@ -103,7 +85,7 @@ def how_to_read(result: Findings) -> list[tuple[str, str]]:
     known = {"of": of, "cut": cut, "seeds": seeds, "unseen": wilson(0, seeds)[1]}
     unstable = any(kind_of(result, arm.name) == "unstable" for arm in result.arms)
     left_out = {word for word, wanted in (("Points", share), ("Unstable", unstable)) if not wanted}
-    return [(word, text.format(**known)) for word, text in HOW if word not in left_out]
+    return [(word, text.format(**known)) for word, text in HOW.items() if word not in left_out]
 
 
 def in_words(result: Findings, name: str) -> str:
@@ -126,14 +108,11 @@ def in_words(result: Findings, name: str) -> str:
 def _unsteady(result: Findings, arm: ArmResult) -> str:
     """Return how often trainings failed or came to nothing, where any did."""
     found = ""
-    for whose, one in (
-        (f"{arm.name}'s", arm.stability),
-        (f"{result.reference}'s", result.arm(result.reference).stability),
-    ):
+    for tried in (arm, result.arm(result.reference)):
+        whose, one = f"{tried.name}'s", tried.stability
         if one is not None and one.failed:
-            found += (
-                f" Of {whose} {one.tried} trainings {one.failed} failed, so that {one.low:.0%} to {one.high:.0%} may."
-            )
+            may = f"{one.low:.0%} to {one.high:.0%} may"
+            found += f" Of {whose} {one.tried} trainings {one.failed} failed, so that {may}."
         if one is not None and one.diverged:
             found += f" {len(one.diverged)} of {whose} trainings finished but did not learn."
     return found

@@ -18,12 +18,12 @@ import torch
 
 from ..config import TrainConfig, overlay
 from ..files import read_record, write_text
-from ..runs import Run
+from ..runs import Run, hold
 from ..training.loop import Interrupted, TrainingError
 from ..training.pace import Pace, measure_pace
 from ..training.parallel import local_device
 from ..training.train import train_config
-from .folder import hold, is_finished, resumable
+from .folder import is_finished, resumable
 from .snapshot import DataCache
 
 GRACE = 30.0  # seconds to save the state after the parent is gone

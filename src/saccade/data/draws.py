@@ -36,14 +36,9 @@ def key(*parts: Key) -> Key:
     return word
 
 
-def uniform(word: Tensor, purpose: int | Tensor) -> Tensor:
-    """Return float32 numbers in [0, 1), one for each key; another purpose gives another number."""
+def uniform(word: Key, purpose: Key) -> Any:
+    """Return a number in [0, 1) for each key, float32 for tensors of them; another purpose gives another number."""
     return (key(word, purpose) >> 8) * 2.0**-24  # 24 bits are exact in float32
-
-
-def uniform_number(word: int, purpose: int) -> float:
-    """Return what `uniform` returns for one key given as a Python integer."""
-    return (key(word, purpose) >> 8) * 2.0**-24
 
 
 def generator(*parts: int, device: torch.device | str = "cpu") -> torch.Generator:

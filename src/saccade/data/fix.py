@@ -10,7 +10,7 @@ from pathlib import Path
 from ..files import whole_folder
 from .check import LookedThrough, same_pixels
 from .lists import name_rows
-from .source import FileSource, Source
+from .source import FileSource
 from .table import PATHS, read_columns, rename_columns
 
 LISTED = ("path", "reason")
@@ -28,27 +28,31 @@ class Fixed:
 
 def write_clean(found: LookedThrough, spec: str, out: Path, columns: Mapping[str, str] | None = None) -> Fixed:
     """Copy what is sound of a set of files into a folder that is not there yet; nothing is left half-written."""
-    source, sources = Path(spec).expanduser(), list(found.splits.values())
+    source = Path(spec).expanduser()
+    splits = {split: one for split, one in found.splits.items() if isinstance(one, FileSource)}
     is_list = source.is_file() and source.suffix.lower() in (".csv", ".tsv", ".parquet")
-    plain = all(isinstance(one, FileSource) for one in sources)
-    rewritten = plain and bool(sources[0].targets.repaired)
-    if not plain or not (is_list or rewritten or found.report.task == "classify"):
+    rewritten = any(one.targets.repaired for one in splits.values())
+    if splits.keys() != found.splits.keys() or not (is_list or rewritten or found.report.task == "classify"):
         raise ValueError(
             f"fix={out} was given and {spec or 'the embedded set'} is neither class folders nor a list of files or "
             "objects; only of these a clean copy can be written"
         )
     _require_new(out, source)
     dropped = dict(_dropped(found))
-    left = {(found.splits[split].name(number), reason) for (split, number), reason in dropped.items()}
-    names = {split: _kept_names(one, split, dropped) for split, one in found.splits.items()}
+    left = {(splits[split].name(number), reason) for (split, number), reason in dropped.items()}
+    names = {
+        split: [one.names[number] for number in range(len(one)) if (split, number) not in dropped]
+        for split, one in splits.items()
+    }
     places = _places([name for part in names.values() for name in part])
+    root = splits["train"].root
     with whole_folder(out) as draft:
         for name, place in places.items():
-            _copy(_root(sources[0]) / name, draft / place)
+            _copy(root / name, draft / place)
         if is_list:
             _write_list(draft, source, columns or {}, names, places)
         elif rewritten:
-            left |= set(_write_parts(draft, found, dropped, places))
+            left |= set(_write_parts(draft, found, splits, dropped, places))
         with open(draft / LEFT_OUT, "w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([LISTED, *sorted(left)])
     kept = sum(map(len, names.values()))
@@ -75,22 +79,15 @@ def _dropped(found: LookedThrough) -> Iterator[tuple[tuple[str, int], str]]:
                 yield (look.split, look.number), f"it is the same image as {name}{part}"
 
 
-def _kept_names(source: Source, split: str, dropped: Mapping[tuple[str, int], str]) -> list[str]:
-    assert isinstance(source, FileSource)
-    return [source.names[number] for number in range(len(source)) if (split, number) not in dropped]
-
-
-def _root(source: Source) -> Path:
-    assert isinstance(source, FileSource)
-    return source.root
-
-
 def _write_parts(
-    out: Path, found: LookedThrough, dropped: Mapping[tuple[str, int], str], places: Mapping[str, str]
+    out: Path,
+    found: LookedThrough,
+    splits: Mapping[str, FileSource],
+    dropped: Mapping[tuple[str, int], str],
+    places: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
     """Write what targets say of the samples that are kept; yield what is left out of it, and what was lost before."""
-    for split, source in found.splits.items():
-        assert isinstance(source, FileSource)
+    for split, source in splits.items():
         looks = [look for look in found.looks if look.split == split and (split, look.number) not in dropped]
         kept = [(look.number, places[source.names[look.number]], (look.shape[0], look.shape[1])) for look in looks]
         yield from source.targets.write_part(out, split, kept)

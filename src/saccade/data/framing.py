@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..config import AugmentConfig
-from .draws import uniform_number
+from .draws import uniform
 from .geometry import AREA, LEFT, OUTSIDE, RATIO, TOP
 from .source import Sample
 
@@ -163,11 +163,11 @@ def unfit(mask: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 def random_box(height: int, width: int, word: int, config: AugmentConfig) -> Box:
     """Return a random part of an image, of random area and shape."""
     low, high = config.scale
-    area = (low + uniform_number(word, AREA) * (high - low)) * height * width
+    area = (low + uniform(word, AREA) * (high - low)) * height * width
     narrow, wide = (math.log(side) for side in config.ratio)
-    ratio = math.exp(narrow + uniform_number(word, RATIO) * (wide - narrow))
+    ratio = math.exp(narrow + uniform(word, RATIO) * (wide - narrow))
     w, h = min(math.sqrt(area * ratio), width), min(math.sqrt(area / ratio), height)
-    left, top = uniform_number(word, LEFT) * (width - w), uniform_number(word, TOP) * (height - h)
+    left, top = uniform(word, LEFT) * (width - w), uniform(word, TOP) * (height - h)
     return left, top, left + w, top + h
 
 

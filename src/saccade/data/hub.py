@@ -38,7 +38,7 @@ class HubReader:
 
 @register_reader("saved")
 class SavedReader:
-    """A folder that `datasets` saved."""
+    """A folder that `datasets` saved with `save_to_disk`."""
 
     rank = 30
 
@@ -48,7 +48,8 @@ class SavedReader:
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
         """Open it."""
-        return open_saved(path)
+        found = import_extra("datasets", package="datasets").load_from_disk(str(path))
+        return _splits(found, where=str(path), roots=[path])
 
 
 @register_reader("parquet")
@@ -166,12 +167,6 @@ def open_hub(spec: str, *, buffer: int = 4096) -> Splits:
     if train.length is None:  # a set whose card tells no sizes has been counted by now
         train.length = getattr((held.info.splits or {}).get(roles["train"]), "num_examples", None)
     return Splits(train, HubSource(held, prefix=roles["val"], roots=roots), notes)
-
-
-def open_saved(path: Path) -> Splits:
-    """Open a folder that `datasets` saved with `save_to_disk`."""
-    found = import_extra("datasets", package="datasets").load_from_disk(str(path))
-    return _splits(found, where=str(path), roots=[path])
 
 
 def open_parquet(path: Path) -> Splits:

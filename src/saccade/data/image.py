@@ -71,18 +71,8 @@ class BadSample(ValueError):  # noqa: N818
 
     def __init__(self, name: str, reason: str, kind: str = "damaged", count: int = 1) -> None:
         super().__init__(name, reason, kind, count)  # all, so that it survives the way back from a loader's process
-        self.name = name
+        self.name, self.reason, self.kind = name, reason, kind
         self.fault = Fault(reason, kind, count)
-
-    @property
-    def reason(self) -> str:
-        """Why, in plain words."""
-        return self.fault.reason
-
-    @property
-    def kind(self) -> str:
-        """Why, in one word."""
-        return self.fault.kind
 
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}"
@@ -132,21 +122,18 @@ def decode(
         return _upright(image)
 
 
-def decode_values(
-    source: Path | bytes | BinaryIO, *, name: str, colours: bool = False, max_pixels: int = MAX_PIXELS
-) -> np.ndarray:
+def decode_values(source: Path | bytes | BinaryIO, *, name: str, colours: bool = False) -> np.ndarray:
     """Decode a mask: its values as they are in the file, nothing made brighter, turned or mixed.
 
     Args:
         source: a file, its bytes or an open binary file.
         name: what to call the mask when it is bad.
         colours: give a palette's colours instead of its indices.
-        max_pixels: a larger one is refused.
 
     Returns:
         H, W of grey values (8 or 16 bits) or indices of a palette, or H, W, 3 uint8 of colours.
     """
-    with _opened(source, name=name, max_pixels=max_pixels) as (image, file):
+    with _opened(source, name=name, max_pixels=MAX_PIXELS) as (image, file):
         if image.format in ("JPEG", "MPO"):
             raise BadSample(name, "it is a JPEG, which does not keep the values of a mask; save it as PNG", "range")
         image.load()
@@ -235,7 +222,8 @@ def _check_range(image: Image.Image, name: str, *, sixteen: bool) -> None:
     """Refuse pixels whose black and white are not known."""
     mode = image.mode
     if mode in ("F", "I") or mode.startswith("I;"):
-        low, high = (0, 0) if mode == "F" else _extremes(image)
+        values = np.asarray(image)
+        low, high = (int(values.min()), int(values.max())) if values.size and mode != "F" else (0, 0)
         if mode == "F" or low < 0 or high > 65535:
             reason = "its pixels are 32-bit numbers without a known range; convert it to 8 or 16 bits"
             raise BadSample(name, reason, "range")
@@ -245,12 +233,6 @@ def _check_range(image: Image.Image, name: str, *, sixteen: bool) -> None:
         colours = [band for band in image.getbands() if band not in "Aa"]
         highest = max(int(image.getchannel(band).getextrema()[1]) for band in colours)  # type: ignore[arg-type]
         _refuse_black(256 * highest + 255, name)
-
-
-def _extremes(image: Image.Image) -> tuple[int, int]:
-    """Return the lowest and highest of an image's whole numbers."""
-    values = np.asarray(image)
-    return (int(values.min()), int(values.max())) if values.size else (0, 0)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

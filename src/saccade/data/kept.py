@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -154,10 +155,8 @@ def decoded_bytes(source: Source) -> int:
     """Return about how much memory all images of a source take, from a few of them."""
     sizes = []
     for index in range(0, len(source), -(-len(source) // SAMPLED)):
-        try:
+        with suppress(BadSample):
             sizes.append(source.read(index).nbytes)
-        except BadSample:
-            continue
     return round(float(np.mean(sizes)) * len(source)) if sizes else 0
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from .draws import Order, key, uniform_number
+from .draws import Order, key, uniform
 from .feed import Batch, Expand, Feed, sample_keys, to_device
 from .framing import Encoded, Encoder
 from .image import BadSample, Fault, count_bad
@@ -60,7 +60,7 @@ class FileFeed(Feed):
         super().__init__(expand.after_framing())
         self.source, self.order, self.steps, self.device = source, order, order.steps, device
         self.allowed = bad_limit * len(source)
-        self.plan = _Plan()
+        self.plan: list[list[tuple[int, int]]] = []  # places and keys of the batches that are read next
         self.loader = _loader(_Reading(source, encode, 1 if workers else threads), workers, batch_sampler=self.plan)
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
@@ -69,7 +69,7 @@ class FileFeed(Feed):
         index, copies = self.order.epoch(epoch)
         rng_keys = sample_keys(self.order.seed, epoch, index, copies).tolist()
         pairs = list(zip(index.tolist(), rng_keys, strict=True))
-        self.plan.batches = [pairs[mine] for mine in self.order.batches(start=start)]
+        self.plan[:] = [pairs[mine] for mine in self.order.batches(start=start)]
         for batch, bad in self.loader:
             note_bad(self.bad, bad, self.allowed, of=len(self.source))
             if batch is None:
@@ -133,7 +133,7 @@ class StreamFeed(Feed):
 
 def replacement(rng_key: int, attempt: int, length: int) -> int:
     """Return the image that takes the place of one that cannot be read; `rng_key` is that of its draws."""
-    return int(uniform_number(rng_key, INSTEAD + attempt) * length)
+    return int(uniform(rng_key, INSTEAD + attempt) * length)
 
 
 def too_many_bad(name: str, fault: Fault) -> TooManyBad:
@@ -187,19 +187,6 @@ def init_worker(_: int) -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE))
-
-
-class _Plan:
-    """The batches a loader is to read next."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[tuple[int, int]]] = []
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        return iter(self.batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
 
 
 Read = tuple[Encoded | None, int, list[tuple[str, Fault]]]  # sample, key, those that could not be read
@@ -278,7 +265,6 @@ class _Streaming(IterableDataset[Any]):
             rng_key = key(
                 self.seed, self.epoch, sample.key & (2**63 - 1), 0 if place < len(good) else first + place - len(good)
             )
-            assert isinstance(rng_key, int)
             items.append((self.encode(sample, rng_key), rng_key, []))
         batch, _ = _collate(items, self.encode)
         assert batch is not None

@@ -198,17 +198,12 @@ def open_shards(spec: str, *, buffer: int = 4096) -> Splits:
 def index_shards(shards: Sequence[Path], *, classes: Sequence[str], without: np.ndarray | None = None) -> ShardSource:
     """List the images of shards; a shard that is cut short gives what is there."""
     stream = ShardStream(shards, classes=classes, without=without)
-    found: list[Entry] = []
-    lost: list[BadSample] = []
-    for entry in chain.from_iterable(stream._entries(shard) for shard in range(len(shards))):
-        if isinstance(entry, Entry):
-            found.append(entry)
-        else:
-            lost.append(entry)
+    entries = [entry for shard in range(len(shards)) for entry in stream._entries(shard)]
+    found = [entry for entry in entries if isinstance(entry, Entry)]
     places = np.array([(entry.shard, entry.offset, entry.size) for entry in found], dtype=np.int64).reshape(-1, 3)
     labels = np.array([entry.label for entry in found], dtype=np.int64)
     source = ShardSource(shards, [entry.name for entry in found], places, labels, classes=classes)
-    source.lost = tuple(lost)
+    source.lost = tuple(entry for entry in entries if isinstance(entry, BadSample))
     return source
 
 

@@ -215,12 +215,7 @@ class FileSource(Source):
     """
 
     def __init__(
-        self,
-        root: Path,
-        names: "Sequence[str] | Names",
-        targets: Targets | np.ndarray,
-        *,
-        classes: Sequence[str] = (),
+        self, root: Path, names: "Sequence[str] | Names", targets: Targets | np.ndarray, *, classes: Sequence[str] = ()
     ) -> None:
         self.root = root
         self.names = names if isinstance(names, Names) else Names(names)

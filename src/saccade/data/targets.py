@@ -86,10 +86,7 @@ class Targets:
         return iter(())
 
     def write_part(
-        self,
-        folder: Path,
-        part: str,
-        samples: Sequence[tuple[int, str, tuple[int, int]]],
+        self, folder: Path, part: str, samples: Sequence[tuple[int, str, tuple[int, int]]]
     ) -> Iterator[tuple[str, str]]:
         """Write what a clean copy says of its samples; yield names and reasons of what it lacks.
 
@@ -133,7 +130,20 @@ class ClassTargets(Targets):
     @classmethod
     def of(cls, labels: np.ndarray, classes: Sequence[str], *, count: int, where: str) -> "ClassTargets":
         """Return labels as targets, or say what is wrong with them; `where` is what an error calls the set."""
-        return cls(check_labels(labels, count=count, classes=classes, where=where), tuple(classes))
+        labels = np.asarray(labels)
+        if labels.size == 0:
+            labels = labels.astype(np.int64)
+        if labels.shape != (count,) or labels.dtype.kind not in "iu":
+            raise ValueError(
+                f"{where}: labels of type {labels.dtype} and shape {labels.shape} were given for {count} images; "
+                "they are one whole number an image"
+            )
+        if count and (labels.min() < 0 or labels.max() >= len(classes)):
+            raise ValueError(
+                f"{where}: labels from {labels.min()} to {labels.max()} were given for {len(classes)} classes; "
+                f"they count from 0 to {len(classes) - 1}"
+            )
+        return cls(labels.astype(np.int64), tuple(classes))
 
     def read(self, index: int) -> int:
         """Return a sample's class."""
@@ -169,24 +179,6 @@ def require_classes(classes: Sequence[str], where: str) -> None:
             f"{where} has {len(classes)} class ({abbreviate(classes)}); a classifier needs two or more. In a folder "
             "of images, each class is a folder of its own"
         )
-
-
-def check_labels(labels: np.ndarray, *, count: int, classes: Sequence[str], where: str) -> np.ndarray:
-    """Return labels as int64, or say what is wrong with them."""
-    labels = np.asarray(labels)
-    if labels.size == 0:
-        labels = labels.astype(np.int64)
-    if labels.shape != (count,) or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"{where}: labels of type {labels.dtype} and shape {labels.shape} were given for {count} images; "
-            "they are one whole number an image"
-        )
-    if count and (labels.min() < 0 or labels.max() >= len(classes)):
-        raise ValueError(
-            f"{where}: labels from {labels.min()} to {labels.max()} were given for {len(classes)} classes; "
-            f"they count from 0 to {len(classes) - 1}"
-        )
-    return labels.astype(np.int64)
 
 
 def numbered_classes(highest: int, *, where: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from ..report.heat import heat_css
 from ..report.plain import to_json
+from ..tasks.text.tokens import TextError
 from .batching import Batcher, ClientGone
 from .browse import RunIndex
 from .explaining import Explainer
@@ -25,7 +26,7 @@ from .limits import Limits, Refusal, Room, Uploads
 from .metrics import CONTENT_TYPE, Metrics
 from .predictor import Predictor
 from .schema import BODY, EXPLAINED, PREDICTED, REFUSALS
-from .texts import pack_question, read_text, tokens_of
+from .texts import pack, read_text
 from .upload import Decoder, Form, check_type, read_form
 
 PAGES = {"index.html": "/", "docs.html": "/docs"}  # other files of the page are below /page/
@@ -128,16 +129,11 @@ class ServerState:
 
     async def read(self, form: Form, served: Served) -> tuple[Any, tuple[int, int]]:
         """Return what a model is asked about, framed or as tokens, and the height and width an image had."""
-        if served.predictor.task.reads == "text":
-            text = read_text(form.fields, served.predictor)
-            return await asyncio.to_thread(tokens_of, text, served.predictor), (0, 0)
-        if served.predictor.task.reads == "question":
-            (question,) = read_text(form.fields, served.predictor)
-            return await self.decode(
-                form, served, lambda pixels: (pack_question(pixels, question, served.predictor), pixels.shape[:2])
-            )
-        framing = served.predictor.framing
-        return await self.decode(form, served, lambda pixels: (framing(pixels), pixels.shape[:2]))
+        predictor = served.predictor
+        texts = () if predictor.task.reads == "image" else read_text(form.fields, predictor)
+        if predictor.task.reads == "text":
+            return await asyncio.to_thread(pack, predictor, None, texts), (0, 0)
+        return await self.decode(form, served, lambda pixels: (pack(predictor, pixels, texts), pixels.shape[:2]))
 
     async def read_whole(self, form: Form, served: Served) -> Any:
         """Return what a model is asked about as it was given: pixels, or a text."""
@@ -301,6 +297,10 @@ def _add_refusals(app: FastAPI, state: ServerState) -> None:
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         detail = "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())
         return JSONResponse({"detail": detail}, 422)
+
+    @app.exception_handler(TextError)
+    async def unreadable(_: Request, error: TextError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 422)
 
     @app.exception_handler(ClientGone)
     @app.exception_handler(ClientDisconnect)

@@ -1,13 +1,13 @@
 """Runs and comparisons in folders that were named at the start, found again by an id and never by a path."""
 
 import hashlib
-import json
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..data.spec import InputSpec
+from ..files import read_record
 from ..report.plain import to_json
 from ..tasks.opening import find_task
 
@@ -96,10 +96,10 @@ def _item(path: Path, name: str) -> Item:
     key = hashlib.sha256(str(path).encode("utf-8", "backslashreplace")).hexdigest()[:16]
     has_report = (path / "report.html").is_file()
     if (path / "comparison.json").is_file():
-        arms = _record(path / "comparison.json").get("request", {}).get("arms", {})
+        arms = read_record(path / "comparison.json", most=LARGEST_RECORD).get("request", {}).get("arms", {})
         facts = {"arms": list(arms)} if isinstance(arms, dict) else {}
         return Item(key, "comparison", name, (path / "result.json").is_file(), has_report, facts)
-    summary = _record(path / "summary.json")
+    summary = read_record(path / "summary.json", most=LARGEST_RECORD)
     facts = {fact: summary[fact] for fact in ("epochs", "data", "parameters") if fact in summary} | _score(summary)
     return Item(key, "run", name, bool(summary), has_report, to_json(facts))
 
@@ -119,13 +119,3 @@ def _score(summary: dict[str, Any]) -> dict[str, Any]:
     record = {"name": metric.name, "words": metric.words, "share": metric.share, "text": metric.show(value)}
     record["larger"] = metric.larger_is_better
     return {f"val_{metric.name}": value, "score": {**record, "value": value}}
-
-
-def _record(file: Path) -> dict[str, Any]:
-    try:
-        if file.stat().st_size > LARGEST_RECORD:
-            return {}
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}

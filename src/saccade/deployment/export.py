@@ -77,23 +77,17 @@ def export(
         )
     judge = Judge(wrapped.outputs, evidence, spec, tolerance=tolerance)
     with _drafts(folder) as drafts:
-        work = _Export(
-            wrapped,
-            spec,
-            _describe(model, spec, _name(target) + UNFINISHED * loaded.unfinished),
-            (folder, drafts),
-            judge,
-            progress,
-        )
+        bundle = _describe(model, spec, _name(target) + UNFINISHED * loaded.unfinished)
+        work = _Export(wrapped, spec, bundle, (folder, drafts), judge, progress)
         for form in dict.fromkeys(formats):
-            work.plain(form)
+            work.write(form, f"model.{form}", bundle)
         if half:
-            work.half()
+            work.write("onnx", "model.half.onnx", replace(bundle, precision="float16"))
         if int8:
             work.int8(gather_training(target, spec, data=data, val=val))
     done = Exported(
         folder=folder,
-        bundle=work.bundle,
+        bundle=bundle,
         files=tuple(work.files),
         samples=len(evidence.samples),
         origin=evidence.origin,
@@ -125,14 +119,6 @@ class _Export:
         self.files: list[ExportedFile] = []
         self.notes: list[str] = []
 
-    def plain(self, form: str) -> None:
-        """Write the float32 version."""
-        self._write(form, f"model.{form}", self.bundle)
-
-    def half(self) -> None:
-        """Write the float16 version."""
-        self._write("onnx", "model.half.onnx", replace(self.bundle, precision="float16"))
-
     def int8(self, training: Tensor | None) -> None:
         """Write the version with 8-bit weights, of the float32 file; framed training images, if any, tell ranges."""
         bundle = replace(self.bundle, precision="int8")
@@ -144,7 +130,8 @@ class _Export:
         if message := tell_little(self.files[-1].mib, source.stat().st_size / 2**20):
             self.notes.append(message)
 
-    def _write(self, form: str, name: str, bundle: Bundle) -> None:
+    def write(self, form: str, name: str, bundle: Bundle) -> None:
+        """Write a version in the precision that its bundle says."""
         if bundle.precision not in self.traced:
             self.progress(f"tracing {bundle.name} in {bundle.precision}")
             wrapped = halved(self.wrapped.model, self.spec) if bundle.precision == "float16" else self.wrapped

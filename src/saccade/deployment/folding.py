@@ -20,6 +20,7 @@ from ..plugins.attach import HOOKS
 
 Undo = Callable[[], None]
 Change = Callable[[], Undo]
+Modules = dict[nn.Module, int]  # each with the axis of its channels
 
 # Layers that are linear in their weight and add their bias last, each with the axis of its output's channels. Exact
 # types: a subclass may do something to its weight that undoes a scaling.
@@ -45,15 +46,23 @@ def folds(model: nn.Module, args: tuple[Any, ...], *, backward: bool) -> list[Ch
     layers = {m: LAYERS[type(m)] for m in model.modules() if type(m) in LAYERS and not hooked(m)}
     if not backward:
         layers = {layer: axis for layer, axis in layers.items() if _reads_plainly(layer)}
-    if not layers or not norms:
+    if backward:
+        pairs = _joined(model, args, layers, norms)
+    else:
+        pairs = [(layer, norm) for norm, layer in _joined(model, args, norms, layers)]
+    return [_fold(model, layer, norm, affine[norm], backward=backward) for layer, norm in pairs]
+
+
+def _joined(model: nn.Module, args: tuple[Any, ...], makers: Modules, takers: Modules) -> list[tuple[Any, Any]]:
+    """Return makers and takers between which nobody reads; none where the tensors of the model cannot be followed."""
+    if not makers or not takers:
         return []
-    flow = Flow(layers, norms) if backward else Flow(norms, layers)
+    flow = Flow(makers, takers)
     try:
         flow.follow(model, args)
     except Exception:  # not every tensor can be followed: what is not seen is not folded
         return []
-    pairs = flow.pairs() if backward else [(layer, norm) for norm, layer in flow.pairs()]
-    return [_fold(model, layer, norm, affine[norm], backward=backward) for layer, norm in pairs]
+    return flow.pairs()
 
 
 def bias_folds(model: nn.Module, args: tuple[Any, ...]) -> list[Change]:
@@ -64,14 +73,7 @@ def bias_folds(model: nn.Module, args: tuple[Any, ...]) -> list[Change]:
     convolutions = {m: LAYERS[type(m)] for m in model.modules() if type(m) in CONVOLUTIONS and not hooked(m)}
     convolutions = {m: axis for m, axis in convolutions.items() if m.bias is not None}
     linear = {m: -1 for m in model.modules() if type(m) in (nn.Linear, Linear) and not hooked(m)}
-    if not convolutions or not linear:
-        return []
-    flow = Flow(convolutions, linear)
-    try:
-        flow.follow(model, args)
-    except Exception:  # as above
-        return []
-    return [_move_bias(conv, layer) for conv, layer in flow.pairs()]
+    return [_move_bias(conv, layer) for conv, layer in _joined(model, args, convolutions, linear)]
 
 
 def _move_bias(conv: Any, layer: Any) -> Change:
@@ -204,7 +206,7 @@ class Flow(TorchDispatchMode):
         takers: modules that may take them, each with the axis of the channels there.
     """
 
-    def __init__(self, makers: dict[nn.Module, int], takers: dict[nn.Module, int]) -> None:
+    def __init__(self, makers: Modules, takers: Modules) -> None:
         super().__init__()
         self.makers, self.takers = makers, takers
         self.running: list[nn.Module] = []

@@ -2,19 +2,14 @@
 
 import asyncio
 import hmac
-import ipaddress
-import json
 import time
-from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .limits import Refusal
 from .metrics import Metrics
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 # A chart brings style attributes, and a report in a frame its own style; no script but the page's files ever runs.
 POLICY = (
@@ -51,7 +46,7 @@ class Guard:
 
     def __init__(
         self,
-        app: App,
+        app: ASGIApp,
         *,
         metrics: Metrics,
         paths: Collection[str],
@@ -65,7 +60,7 @@ class Guard:
         self.token = token.encode() if token else None
         self.hosts = None if hosts is None else frozenset(hosts)
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in or refuse it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
@@ -93,7 +88,8 @@ class Guard:
         try:
             self._check(scope)
         except Refusal as refusal:
-            await _refuse(refusal, answer)
+            headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else None
+            await JSONResponse({"detail": refusal.detail}, refusal.status, headers)(scope, body, answer)
         else:
             await self.app(scope, body, answer)
 
@@ -102,7 +98,7 @@ class Guard:
             return path
         return "/reports" if path.startswith("/reports/") else "other"  # names of a client's making are not kept
 
-    def _check(self, scope: Message) -> None:
+    def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if self.hosts is not None and not _is_known(host, self.hosts):
@@ -111,8 +107,8 @@ class Guard:
                 f"the server was called {host[:100]!r}; it answers to {', '.join(sorted(self.hosts))}. Name it by "
                 "--allow-host if it is meant",
             )
-        origin = headers.get(b"origin")
-        if origin is not None and scope["method"] not in ("GET", "HEAD") and _site(origin) != host:
+        origin, safe = headers.get(b"origin"), scope["method"] in ("GET", "HEAD")
+        if origin is not None and not safe and origin.decode("latin-1").partition("://")[2] != host:
             raise Refusal(403, "the request was sent by a page of another site; only the server's own page may")
         if self.token is not None and scope["path"] not in self.free:
             kind, _, given = headers.get(b"authorization", b"").partition(b" ")
@@ -123,7 +119,7 @@ class Guard:
 class _Body:
     """The body of a request, and whether all of it was read."""
 
-    def __init__(self, scope: Message, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive) -> None:
         headers = dict(scope["headers"])
         self.receive = receive
         self.unread = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
@@ -145,31 +141,6 @@ class _Body:
                     left -= len((await self()).get("body", b""))
         except TimeoutError:
             return
-
-
-async def _refuse(refusal: Refusal, send: Send) -> None:
-    body = json.dumps({"detail": refusal.detail}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if refusal.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-def loopback_names(host: str) -> Sequence[str] | None:
-    """Return the names of this machine if an address is of loopback, else None."""
-    if host == "localhost":
-        return ("localhost", "127.0.0.1", "[::1]")
-    try:
-        address = ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return None
-    own = f"[{address}]" if address.version == 6 else str(address)
-    return tuple(dict.fromkeys(("localhost", "127.0.0.1", "[::1]", own))) if address.is_loopback else None
-
-
-def _site(origin: bytes) -> str:
-    return origin.decode("latin-1").partition("://")[2]
 
 
 def _is_known(host: str, known: Collection[str]) -> bool:

@@ -10,18 +10,15 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch import Tensor
 
 from ..data.image import MAX_PIXELS, BadSample, decode
 from ..data.spec import InputSpec
 from ..tasks import Answer, Task
 from .paths import find_paths
 from .predictor import Predictor, open_predictor
-from .texts import QuestionReader, TextReader
+from .texts import QuestionReader, Read, TextReader
 
 KEPT = 640  # longer side of the images that are kept
-Size = tuple[int, int]  # height, width
-Read = tuple[str, Tensor | None, np.ndarray | None, Size, str | None]  # name, framed, whole, what is wrong with it
 
 
 @dataclass(frozen=True)
@@ -138,11 +135,13 @@ def _stream(
 
 def _ask(predictor: Predictor, batch: list[Read], top: int) -> Iterator[Prediction]:
     task, spec = predictor.task, predictor.spec
-    framed = [image for _, image, *_ in batch if image is not None]
+    framed = [one.framed for one in batch if one.framed is not None]
     rows = iter(predictor.rows(task.stack(framed, spec)) if framed else ())
-    for name, image, whole, size, problem in batch:
-        answer = None if image is None else task.describe(task.unframe(next(rows), size, spec), spec, top=top)
-        yield Prediction(name, answer, problem, whole)
+    for one in batch:
+        answer = None
+        if one.framed is not None:
+            answer = task.describe(task.unframe(next(rows), one.size, spec), spec, top=top)
+        yield Prediction(one.name, answer, one.problem, one.whole)
 
 
 class _Reader:
@@ -156,13 +155,13 @@ class _Reader:
         try:
             whole = decode(path, name=name, max_pixels=self.max_pixels)
             kept = _small(whole) if self.keep else None
-            return name, self.framing(whole), kept, (whole.shape[0], whole.shape[1]), None
+            return Read(name, self.framing(whole), kept, (whole.shape[0], whole.shape[1]))
         except BadSample as error:
-            return name, None, None, (0, 0), error.reason
+            return Read(name, problem=error.reason)
         except MemoryError:
-            return name, None, None, (0, 0), "there is not enough memory to decode it"
+            return Read(name, problem="there is not enough memory to decode it")
         except ValueError as error:  # a name with a zero byte
-            return name, None, None, (0, 0), f"its name cannot be opened ({error})"
+            return Read(name, problem=f"its name cannot be opened ({error})")
 
 
 def _small(pixels: np.ndarray) -> np.ndarray:

@@ -4,18 +4,24 @@ from typing import Any
 
 from .upload import KINDS
 
-_BINARY = {"type": "string", "format": "binary"}
-_FORM = {
-    "type": "object",
-    "description": "an image in `file`; for a model that reads texts `text`, and `pair` for the second of two; "
-    "for one that answers questions about images both `file` and `text`",
-    "properties": {
+
+def _of(kind: str | list[str], about: str = "", **more: Any) -> dict[str, Any]:
+    """Return the description of a value."""
+    return {"type": kind, **more, **({"description": about} if about else {})}
+
+
+_BINARY, _TEXT, _SHARE = _of("string", format="binary"), _of("string"), _of("number", minimum=0, maximum=1)
+_FORM = _of(
+    "object",
+    "an image in `file`; for a model that reads texts `text`, and `pair` for the second of two; for one that answers "
+    "questions about images both `file` and `text`",
+    properties={
         "file": {**_BINARY, "description": f"the image: {', '.join(kind.partition('/')[2] for kind in KINDS)}"},
-        "text": {"type": "string", "description": "of a model that reads texts, or the question"},
-        "pair": {"type": "string", "description": "the second of two texts"},
-        "model": {"type": "string", "description": "as in the query"},
+        "text": _of("string", "of a model that reads texts, or the question"),
+        "pair": _of("string", "the second of two texts"),
+        "model": _of("string", "as in the query"),
     },
-}
+)
 BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -23,99 +29,86 @@ BODY: dict[str, Any] = {
     }
 }
 
-_CLASSES = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "required": ["class", "share"],  # probability of classes; of a mask's classes the area they cover
-        "properties": {
-            "class": {"type": "string"},
-            "index": {"type": "integer"},
-            "probability": {"type": "number", "minimum": 0, "maximum": 1},
-            "area": {"type": "number", "minimum": 0, "maximum": 1},
-            "share": {"type": "number", "minimum": 0, "maximum": 1, "description": "the same, by its earlier name"},
-        },
+_CLASS = _of(
+    "object",
+    required=["class", "share"],  # probability of classes; of a mask's classes the area they cover
+    properties={
+        "class": _TEXT,
+        "index": _of("integer"),
+        "probability": _SHARE,
+        "area": _SHARE,
+        "share": {**_SHARE, "description": "the same, by its earlier name"},
     },
-}
-_ROWS = {
-    "type": "array",
-    "description": "the parts of the answer, of any task",
-    "items": {
-        "type": "object",
-        "required": ["name", "text", "share", "said"],
-        "properties": {
-            "name": {"type": "string"},
-            "text": {"type": "string"},
-            "probability": {"type": "number", "description": "from 0 to 1, where the part has one"},
-            "area": {
-                "type": "number",
-                "description": "of a mask's class, how much of the image it covers, from 0 to 1",
-            },
-            "share": {"type": ["number", "null"], "description": "either of them, by its earlier name; else null"},
-            "said": {"type": "boolean", "description": "whether the part is the answer, and not listed beside it"},
-        },
+)
+_ROW = _of(
+    "object",
+    required=["name", "text", "share", "said"],
+    properties={
+        "name": _TEXT,
+        "text": _TEXT,
+        "probability": _of("number", "from 0 to 1, where the part has one"),
+        "area": _of("number", "of a mask's class, how much of the image it covers, from 0 to 1"),
+        "share": _of(["number", "null"], "either of them, by its earlier name; else null"),
+        "said": _of("boolean", "whether the part is the answer, and not listed beside it"),
     },
-}
-_FIGURE = {
-    "type": "object",
-    "properties": {
-        "key": {"type": "string"},
-        "caption": {"type": "string"},
-        "layer": {"type": ["string", "null"]},
-        "depth": {"type": ["integer", "null"]},
-        "picture": {"type": ["string", "null"], "description": "a PNG as a data URI"},
-        "chart": {"type": ["string", "null"], "description": "HTML"},
-        "numbers": {"type": "object"},
+)
+_FIGURE = _of(
+    "object",
+    properties={
+        "key": _TEXT,
+        "caption": _TEXT,
+        "layer": _of(["string", "null"]),
+        "depth": _of(["integer", "null"]),
+        "picture": _of(["string", "null"], "a PNG as a data URI"),
+        "chart": _of(["string", "null"], "HTML"),
+        "numbers": _of("object"),
     },
-}
-_VIEW = {
-    "type": "object",
-    "properties": {
-        "key": {"type": "string"},
-        "title": {"type": "string"},
-        "about": {"type": "string"},
-        "absent": {"type": ["string", "null"], "description": "why there is nothing to show"},
-        "figures": {"type": "array", "items": _FIGURE},
+)
+_VIEW = _of(
+    "object",
+    properties={
+        "key": _TEXT,
+        "title": _TEXT,
+        "about": _TEXT,
+        "absent": _of(["string", "null"], "why there is nothing to show"),
+        "figures": _of("array", items=_FIGURE),
     },
-}
+)
 
 
 def _answer(about: str, properties: dict[str, Any], more: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the description of an answer with properties that it always has, and more that it may have."""
-    schema = {"type": "object", "required": list(properties), "properties": properties | (more or {})}
+    schema = _of("object", required=list(properties), properties=properties | (more or {}))
     return {"description": about, "content": {"application/json": {"schema": schema}}}
 
 
 PREDICTED = _answer(
     "What the model says; beside these, what the model's task is known for: of classes, the likeliest ones.",
     {
-        "model": {"type": "string"},
-        "task": {"type": "string", "description": "classify, multilabel, regress, ..."},
-        "text": {"type": "string", "description": "the answer in a few words"},
-        "rows": _ROWS,
+        "model": _TEXT,
+        "task": _of("string", "classify, multilabel, regress, ..."),
+        "text": _of("string", "the answer in a few words"),
+        "rows": _of("array", "the parts of the answer, of any task", items=_ROW),
     },
     {
         "answer": {"description": "the likeliest class, the labels that are said, or the numbers in words"},
-        "probability": {"type": ["number", "null"], "description": "of the likeliest class"},
-        "area": {"type": "number", "description": "of the class that covers most, of a segmenter"},
-        "share": {"type": ["number", "null"], "description": "either of them, by its earlier name"},
-        "classes": _CLASSES,
-        "labels": {"type": "array", "items": {"type": "object"}, "description": "label, probability, threshold, said"},
-        "values": {"type": "object", "description": "numbers by their column"},
-        "mask": {
-            "type": "object",
-            "description": "of a segmenter: png (base64; red + 256 green is the class), colours",
-        },
+        "probability": _of(["number", "null"], "of the likeliest class"),
+        "area": _of("number", "of the class that covers most, of a segmenter"),
+        "share": _of(["number", "null"], "either of them, by its earlier name"),
+        "classes": _of("array", items=_CLASS),
+        "labels": _of("array", "label, probability, threshold, said", items=_of("object")),
+        "values": _of("object", "numbers by their column"),
+        "mask": _of("object", "of a segmenter: png (base64; red + 256 green is the class), colours"),
     },
 )
 EXPLAINED = _answer(
     "The views.",
     {
-        "model": {"type": "string"},
-        "picture": {"type": ["string", "null"], "description": "what the model saw, a PNG as a data URI"},
-        "classes": {**_CLASSES, "description": "the parts of the answer that have a share"},
-        "rows": {"type": "array", "items": {"type": "object"}, "description": "name, text and share of all parts"},
-        "views": {"type": "array", "items": _VIEW},
+        "model": _TEXT,
+        "picture": _of(["string", "null"], "what the model saw, a PNG as a data URI"),
+        "classes": _of("array", "the parts of the answer that have a share", items=_CLASS),
+        "rows": _of("array", "name, text and share of all parts", items=_of("object")),
+        "views": _of("array", items=_VIEW),
     },
 )
 REFUSALS: dict[int | str, dict[str, Any]] = {

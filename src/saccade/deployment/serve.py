@@ -1,5 +1,6 @@
 """`saccade serve`: models behind HTTP, with a page."""
 
+import ipaddress
 import os
 import signal
 import socket
@@ -9,14 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from .browse import RunIndex
 from .explaining import Explainer
-from .guard import loopback_names
 from .limits import Limits
 from .predictor import Predictor, open_predictor
-from .texts import pack_question, tokens_of
+from .texts import pack
 
 if TYPE_CHECKING:
     import uvicorn
@@ -95,6 +94,16 @@ def serve(
         run_server(app, listener)
 
 
+def loopback_names(host: str) -> Sequence[str] | None:
+    """Return the names of this machine if an address is of loopback, else None."""
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]"))
+    except ValueError:
+        return None
+    own = f"[{address}]" if address.version == 6 else str(address)
+    return tuple(dict.fromkeys(("localhost", "127.0.0.1", "[::1]", own))) if address.is_loopback else None
+
+
 def make_server(app: "FastAPI") -> "uvicorn.Server":
     """Return a server whose connections have deadlines; the application asks it whether it is about to stop."""
     import uvicorn
@@ -159,16 +168,11 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _open(target: str | Path, *, device: str, trust: bool) -> tuple[Predictor, Explainer | None]:
     predictor = open_predictor(target, device=device, trust=trust)
-    reads = predictor.task.reads
     # What is slow the first time, or fails, does so before anyone asks.
-    if reads == "text":
-        blank = tokens_of(("a",) * len(predictor.spec.extra["columns"]), predictor)
-    elif reads == "question":
-        blank = pack_question(np.zeros((predictor.img_size, predictor.img_size, 3), np.uint8), "a", predictor)
-    else:
-        blank = torch.zeros(predictor.channels, predictor.img_size, predictor.img_size, dtype=torch.uint8)
-    predictor.rows(predictor.task.stack([blank], predictor.spec))
-    explained = predictor.model is not None and reads != "question"
+    blank = np.zeros((predictor.img_size, predictor.img_size, 3), np.uint8)
+    asked = pack(predictor, blank, ("a",) * len(predictor.spec.extra.get("columns", "a")))
+    predictor.rows(predictor.task.stack([asked], predictor.spec))
+    explained = predictor.model is not None and predictor.task.reads != "question"
     return predictor, Explainer(target, device=device) if explained else None
 
 

@@ -1,9 +1,10 @@
 """Texts and questions about images that a model is asked: as files name them and as a request brings them."""
 
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -24,11 +25,22 @@ LONGEST = 2**20  # bytes of a line
 NAME = 80  # characters of a text that is its own name
 
 Item = tuple[str, tuple[str, ...]]  # name, one or two texts
-Read = tuple[str, Tensor | None, np.ndarray | None, tuple[int, int], str | None]  # as of images
+Question = tuple[str, Path, str]  # name, image, question
+HOW = "give a table with the columns image and question, or lines with an image's path, a tab and a question"
+
+
+class Read(NamedTuple):
+    """A file or a text as it was read; what is wrong with it is an answer, not an error."""
+
+    name: str
+    framed: Tensor | None = None  # what the model is asked
+    whole: np.ndarray | None = None  # an image as it is kept
+    size: tuple[int, int] = (0, 0)  # height and width that an image had
+    problem: str | None = None  # what is wrong with it
 
 
 class TextReader:
-    """Finds texts and makes tokens of them; what is wrong with one is an answer, not an error."""
+    """Finds texts and makes tokens of them."""
 
     def __init__(self, spec: InputSpec) -> None:
         self.spec, self.kind = spec, find_task(spec.task)
@@ -37,11 +49,11 @@ class TextReader:
     def __call__(self, item: Item) -> Read:
         """Return a text as tokens."""
         name, texts = item
+        kind: Any = self.kind
         try:
-            kind: Any = self.kind
-            return name, kind.pack_text(texts, self.spec, name=name), None, (0, 0), None
+            return Read(name, kind.pack_text(texts, self.spec, name=name))
         except TextError as error:
-            return name, None, None, (0, 0), str(error)
+            return Read(name, problem=str(error))
 
     def find(self, given: Iterable[str | Path]) -> Iterator[Item]:
         """Yield texts with their names.
@@ -50,22 +62,11 @@ class TextReader:
             given: texts, `-`, or files: of lines (.txt), or tables with the columns the model was trained on. In a line
                 the two texts of a pair are parted by a tab.
         """
-        for item in given:
-            path = Path(item)
-            ending = path.suffix.lower()
-            if str(item) == "-":
-                yield from self._lines(sys.stdin.buffer, "line")
-            elif ending in LINES and (path.exists() or " " not in str(item)):
-                with path.open("rb") as file:
-                    yield from self._lines(file, path.name)
-            elif ending in ENDINGS and (path.exists() or " " not in str(item)):
-                yield from self._table(path)
+        for name, found in find_lines(given, between=" "):
+            if isinstance(found, Path):
+                yield from self._table(found)
             else:
-                yield str(item)[:NAME], self._parted(str(item))
-
-    def _lines(self, file: BinaryIO, name: str) -> Iterator[Item]:
-        for number, line in read_lines(file, name):
-            yield number, self._parted(line)
+                yield name, tuple(found.split("\t", 1)) if len(self.columns) == 2 else (found,)
 
     def _table(self, path: Path) -> Iterator[Item]:
         columns = read_columns(path)
@@ -80,8 +81,60 @@ class TextReader:
         for number, texts in enumerate(rows, 1):
             yield f"{path.name} {number}", texts
 
-    def _parted(self, text: str) -> tuple[str, ...]:
-        return tuple(text.split("\t", 1)) if len(self.columns) == 2 else (text,)
+
+class QuestionReader:
+    """Finds questions and makes tensors of them and their images."""
+
+    def __init__(self, spec: InputSpec, *, max_pixels: int) -> None:
+        self.spec, self.kind, self.max_pixels = spec, find_task(spec.task), max_pixels
+
+    def __call__(self, item: Question) -> Read:
+        """Return an image and a question as one tensor."""
+        name, path, question = item
+        kind: Any = self.kind
+        try:
+            image = decode(path, name=name, max_pixels=self.max_pixels)
+            packed = kind.pack_sample(Sample({"image": image, "text": question}, None, path.name), self.spec)
+            return Read(name, packed, size=(image.shape[0], image.shape[1]))
+        except BadSample as error:
+            return Read(name, problem=error.reason)
+        except (TextError, MemoryError) as error:
+            return Read(name, problem=str(error) or "there is not enough memory to decode it")
+
+    def find(self, given: Iterable[str | Path]) -> Iterator[Question]:
+        """Yield questions with their images; paths in a table are relative to it, others to where one is.
+
+        Args:
+            given: tables, files of lines (.txt), lines themselves, or `-` for lines on standard input.
+        """
+        for name, found in find_lines(given, between="\t"):
+            if isinstance(found, Path):
+                for row, (image, question) in enumerate(read_questions(read_columns(found), found), 1):
+                    yield f"{name} {row}", found.parent / image, question
+                continue
+            shown, (image, tab, question) = name.replace("\t", " "), found.partition("\t")
+            if not tab or not image.strip() or not question.strip():
+                raise ValueError(f"{shown!r} is no image with a question; {HOW}")
+            yield shown, Path(image.strip()), question.strip()
+
+
+def find_lines(given: Iterable[str | Path], *, between: str) -> Iterator[tuple[str, str | Path]]:
+    """Yield lines with their names, and the paths of tables: those given, of files, and of standard input for `-`.
+
+    Args:
+        between: what stands in a line that is given itself; what has it is a file only if there is one.
+    """
+    for item in given:
+        path, text = Path(item), str(item)
+        ending = path.suffix.lower()
+        is_file = ending in (*LINES, *ENDINGS) and (between not in text or os.path.exists(path))
+        if text == "-":
+            yield from read_lines(sys.stdin.buffer, "line")
+        elif is_file and ending in LINES:
+            with path.open("rb") as file:
+                yield from read_lines(file, path.name)
+        else:
+            yield (path.name, path) if is_file else (text[:NAME], text)
 
 
 def read_lines(file: BinaryIO, name: str) -> Iterator[tuple[str, str]]:
@@ -97,59 +150,6 @@ def read_lines(file: BinaryIO, name: str) -> Iterator[tuple[str, str]]:
             yield f"{name} {number}", text
 
 
-HOW = "give a table with the columns image and question, or lines with an image's path, a tab and a question"
-
-Question = tuple[str, Path, str]  # name, image, question
-
-
-class QuestionReader:
-    """Finds questions and makes tensors of them and their images; what is wrong with one is an answer, not an error."""
-
-    def __init__(self, spec: InputSpec, *, max_pixels: int) -> None:
-        self.spec, self.kind, self.max_pixels = spec, find_task(spec.task), max_pixels
-
-    def __call__(self, item: Question) -> Read:
-        """Return an image and a question as one tensor."""
-        name, path, question = item
-        kind: Any = self.kind
-        try:
-            image = decode(path, name=name, max_pixels=self.max_pixels)
-            packed = kind.pack_sample(Sample({"image": image, "text": question}, None, path.name), self.spec)
-            return name, packed, None, (image.shape[0], image.shape[1]), None
-        except BadSample as error:
-            return name, None, None, (0, 0), error.reason
-        except (TextError, MemoryError) as error:
-            return name, None, None, (0, 0), str(error) or "there is not enough memory to decode it"
-
-    def find(self, given: Iterable[str | Path]) -> Iterator[Question]:
-        """Yield questions with their images; paths in a table are relative to it, others to where one is.
-
-        Args:
-            given: tables, files of lines (.txt), lines themselves, or `-` for lines on standard input.
-        """
-        for item in given:
-            path = Path(item)
-            if str(item) == "-":
-                for name, line in read_lines(sys.stdin.buffer, "line"):
-                    yield _parted(line, name)
-            elif path.suffix.lower() in LINES and "\t" not in str(item):
-                with path.open("rb") as file:
-                    for name, line in read_lines(file, path.name):
-                        yield _parted(line, name)
-            elif path.suffix.lower() in ENDINGS and "\t" not in str(item):
-                for row, (image, question) in enumerate(read_questions(read_columns(path), path), 1):
-                    yield f"{path.name} {row}", path.parent / image, question
-            else:
-                yield _parted(str(item), str(item)[:80].replace("\t", " "))
-
-
-def _parted(line: str, name: str) -> Question:
-    image, tab, question = line.partition("\t")
-    if not tab or not image.strip() or not question.strip():
-        raise ValueError(f"{name!r} is no image with a question; {HOW}")
-    return name, Path(image.strip()), question.strip()
-
-
 def read_text(fields: Mapping[str, str], predictor: Predictor) -> tuple[str, ...]:
     """Return the one or two texts that a model is asked about; of a model that reads images too, the question."""
     wanted = FIELDS[: len(predictor.spec.extra.get("columns", ["question"]))]
@@ -162,19 +162,15 @@ def read_text(fields: Mapping[str, str], predictor: Predictor) -> tuple[str, ...
     return tuple(fields[name] for name in wanted)
 
 
-def tokens_of(texts: tuple[str, ...], predictor: Predictor) -> Tensor:
-    """Return texts as tokens; what the model cannot be asked is refused."""
+def pack(predictor: Predictor, pixels: np.ndarray | None, texts: tuple[str, ...] = ()) -> Tensor:
+    """Return what a model is asked: a framed image, H, W, 3 before, tokens of texts, or both as one tensor.
+
+    Texts that the model cannot be asked are refused by TextError.
+    """
     kind: Any = predictor.task
-    try:
+    if kind.reads == "text":
         return kind.pack_text(texts, predictor.spec, name="the text")
-    except TextError as error:
-        raise Refusal(422, str(error)) from None
-
-
-def pack_question(pixels: np.ndarray, question: str, predictor: Predictor) -> Tensor:
-    """Return an image, H, W, 3, and a question about it as one tensor; what the model cannot be asked is refused."""
-    kind: Any = predictor.task
-    try:
-        return kind.pack_sample(Sample({"image": pixels, "text": question}, None, "the question"), predictor.spec)
-    except TextError as error:
-        raise Refusal(422, str(error)) from None
+    assert pixels is not None
+    if kind.reads == "question":
+        return kind.pack_sample(Sample({"image": pixels, "text": texts[0]}, None, "the question"), predictor.spec)
+    return predictor.framing(pixels)

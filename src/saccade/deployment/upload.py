@@ -40,12 +40,12 @@ class Form:
     fields: dict[str, str] = field(default_factory=dict)  # the other fields of the form, by name
 
 
+@dataclass
 class _Part:
     """One part of a form while it is read."""
 
-    def __init__(self) -> None:
-        self.headers: dict[str, str] = {}
-        self.data = bytearray()
+    headers: dict[str, str] = field(default_factory=dict)
+    data: bytearray = field(default_factory=bytearray)
 
 
 class _Parts:

@@ -17,10 +17,10 @@ from ..config import DataConfig, TrainConfig
 from ..data.feed import Batch
 from ..data.framing import resize_images
 from ..data.image import BadSample
-from ..data.open import open_data
+from ..data.open import Data, open_data
 from ..data.source import Source, Stream
 from ..data.spec import InputSpec
-from ..runs import Run, RunError
+from ..runs import Run
 from ..tasks.opening import find_task, open_samples
 from .bundle import ExportError
 
@@ -71,17 +71,14 @@ def gather(
         val: that set's validation samples, if it has none of its own.
         limit: at most so many, spread over the set.
     """
-    config = _config(target)
     if data is not None:
-        text = (config.task if config is not None else None) or spec.task
-        opened = open_samples(text, DataConfig(path=data, val=val))[1]
+        opened = _open(target, spec, data, val)
         return _evidence(opened.val, spec, f"validation samples of {data}", limit)
-    if config is not None:
-        try:
-            opened = open_samples(config.task or spec.task, config.data)[1]
-            return _evidence(opened.val, spec, f"validation samples of the run ({opened.name})", limit)
-        except (OSError, ValueError, ImportError):
-            pass  # its data is elsewhere now: parity can be judged by any image, what is lost cannot
+    try:
+        opened = _open(target, spec, data, val)
+        return _evidence(opened.val, spec, f"validation samples of the run ({opened.name})", limit)
+    except (OSError, ValueError, ImportError):
+        pass  # its data is elsewhere now: parity can be judged by any image, what is lost cannot
     return _evidence(open_data("").val, spec, "embedded images", limit)
 
 
@@ -89,17 +86,11 @@ def gather_training(
     target: str | Path, spec: InputSpec, *, data: str | None = None, val: str | None = None
 ) -> Tensor | None:
     """Return some training images, framed, uint8 N, C, S, S: of the set named, else of the run; None without any."""
-    config = _config(target)
     try:
-        if data is not None:
-            opened = open_samples((config and config.task) or spec.task, DataConfig(path=data, val=val))[1]
-        elif config is not None:
-            opened = open_samples(config.task or spec.task, config.data)[1]
-        else:
-            return None
+        train = _open(target, spec, data, val).train
     except (OSError, ValueError, ImportError):
         return None
-    train, found = opened.train, []
+    found = []
     if isinstance(train, Stream):
         return None
     for index in np.unique(np.linspace(0, len(train) - 1, min(CALIBRATION, len(train))).round().astype(int)):
@@ -108,12 +99,15 @@ def gather_training(
     return torch.stack(found) if found else None
 
 
-def _config(target: str | Path) -> TrainConfig | None:
-    """Return the settings of a run; None where it is none, or they cannot be read."""
+def _open(target: str | Path, spec: InputSpec, data: str | None, val: str | None) -> Data:
+    """Open the set named, else the run's own; raises an error where a target is no run whose settings can be read."""
     try:
-        return Run.open(target).config()
-    except (RunError, OSError, ValueError):
-        return None
+        config = Run.open(target).config()
+    except (OSError, ValueError):
+        if data is None:
+            raise
+        config = TrainConfig()
+    return open_samples(config.task or spec.task, config.data if data is None else DataConfig(path=data, val=val))[1]
 
 
 def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evidence:
@@ -127,13 +121,11 @@ def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evide
     source = source.aligned(tuple(spec.outputs)) if known else source  # in the order of the model's outputs
     images, samples = [], []
     for index in np.unique(np.linspace(0, len(source) - 1, min(limit, len(source))).round().astype(int)):
-        try:
+        with suppress(BadSample):
             if known:
                 samples.append(encode(source.sample(int(index))))
             else:
                 images.append(framing(source.read(int(index))))
-        except BadSample:
-            continue
     if not images and not samples:
         raise ExportError(f"none of the {origin} can be read; name others by --data")
     if not known:

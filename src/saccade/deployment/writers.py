@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -28,11 +28,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what makes a spreadsheet run a cel
 LEAST = 160  # images are enlarged to this side before something is drawn on them
 
 
-class Writer(Protocol):
-    """Takes predictions one after another."""
-
-    def __call__(self, prediction: Prediction) -> None:
-        """Write one."""
+Writer = Callable[[Prediction], None]  # takes predictions one after another
 
 
 class CsvWriter:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..training.pace import Pace
+from ..wording import count_of
 
 ETA = 3  # of so many candidates one goes on, to train so many times as long
 MOST = 27  # candidates
@@ -28,6 +29,11 @@ def make_rungs(count: int, first: int, most: int) -> list[Rung]:
         if count <= 2 or epochs >= most:
             return rungs
         count, epochs = max(math.ceil(count / ETA), 2), epochs * ETA
+
+
+def say_rungs(rungs: Sequence[Rung]) -> str:
+    """Return the rounds in words."""
+    return ", ".join(f"{rung.count} for {count_of(rung.epochs, 'epoch')}" for rung in rungs)
 
 
 def seconds_of(rungs: Sequence[Rung], pace: Pace) -> float:

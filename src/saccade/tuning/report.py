@@ -12,7 +12,7 @@ from ..report.markup import Html
 from ..report.page import Section, grid, next_section, render_page
 from ..tasks.metric import MetricSpec
 from ..wording import count_of
-from .halving import Rung
+from .halving import Rung, say_rungs
 from .result import Tuned
 from .search import Attempt, Subject
 from .space import STRENGTH, Axis, say_value
@@ -37,7 +37,6 @@ def render_report(
         ("trials", "Every trial"): [_trials(axes, attempts, metric)],
     }
     own = "" if found.own_score is None else f" The settings it began from: {metric.show(found.own_score)}."
-    rounds = ", ".join(f"{rung.count} for {count_of(rung.epochs, 'epoch')}" for rung in rungs)
     lead = [
         Text(
             f"{metric.title} {metric.show(found.score)} after {count_of(best.epochs, 'epoch')} on samples "
@@ -47,7 +46,7 @@ def render_report(
         *(Text(f"{text}.", "note") for text in edges(axes, best, found.edges)),
         Text(
             f"{count_of(found.trials, 'trial')} by successive halving in {say_duration(found.seconds)}: "
-            f"{rounds}. The validation samples were "
+            f"{say_rungs(rungs)}. The validation samples were "
             "not looked at. Each trial is one training with one seed: neighbours that differ by little are not told "
             "apart, and the best score of many flatters itself; a run by the recipe tells what it is worth."
         ),
@@ -99,17 +98,9 @@ def _against(axes: Sequence[Axis], attempts: Sequence[Attempt], metric: MetricSp
             for rung in sorted({one.rung for one in attempts}):
                 ended = [one for one in attempts if one.rung == rung and one.trial.score is not None]
                 points = best_by_value(axis, ended, larger=metric.larger_is_better)
-                if points and ended:
-                    lines[count_of(ended[0].epochs, "epoch")] = [(place(axis, value), score) for value, score in points]
-            charts.append(
-                line_chart(
-                    lines,
-                    title=f"{metric.title} against {axis.words}",
-                    x_label=axis_label(axis),
-                    y_label=metric.words,
-                    percent=metric.share,
-                )
-            )
+                if points:
+                    lines[count_of(ended[0].epochs, "epoch")] = points
+            charts.append(axis_chart(axis, lines, metric))
     about = "A dot is the best of the trials that had that value, whatever their other settings; lines are the rounds."
     return [Text(about), grid(*charts)] if charts else []
 
@@ -124,18 +115,23 @@ def best_by_value(axis: Axis, ended: Sequence[Attempt], *, larger: bool) -> list
     return sorted(found.items())
 
 
-def place(axis: Axis, value: float) -> float:
-    """Return where a value stands on a chart: doublings of a rate or a decay, the value itself of others."""
+def axis_chart(
+    axis: Axis, lines: Mapping[str, Sequence[tuple[Any, float]]], metric: MetricSpec, *, after: str = ""
+) -> Html:
+    """Return a chart of scores by the values of a setting: doublings of a rate or a decay, the values of others."""
     scaled = axis.name != STRENGTH and axis.own and axis.own > 0 and min(axis.values) > 0
-    return math.log2(value / axis.own) if scaled else float(value)
-
-
-def axis_label(axis: Axis) -> str:
-    """Return what the axis of such a chart shows."""
-    if axis.name == STRENGTH:
-        return "times the recipe's"
-    scaled = axis.own and axis.own > 0 and min(axis.values) > 0
-    return f"doublings of {say_value(axis.own)}" if scaled else axis.words
+    label = f"doublings of {say_value(axis.own)}" if scaled else axis.words
+    placed = {
+        name: [(math.log2(value / axis.own) if scaled else float(value), score) for value, score in points]
+        for name, points in lines.items()
+    }
+    return line_chart(
+        placed,
+        title=f"{metric.title} against {axis.words}{after}",
+        x_label="times the recipe's" if axis.name == STRENGTH else label,
+        y_label=metric.words,
+        percent=metric.share,
+    )
 
 
 def _learning(attempts: Sequence[Attempt], metric: MetricSpec) -> Html:

@@ -1,6 +1,5 @@
 """Run a search: every arm the same candidates for the same time, the better ones longer, until the time is over."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,11 +10,11 @@ from ..config import TrainConfig, overlay
 from ..durations import BudgetError, say_duration
 from ..tasks.metric import MetricSpec
 from ..training.pace import Pace
-from ..training.trial import SEED, Ground, OutOfTime, Trial, run_trial
+from ..training.trial import SEED, Ground, OutOfTime, Trial
 from ..wording import count_of
-from .halving import Rung, survivors
-from .space import Axis, Values, settings_of
-from .store import Store, key_of
+from .halving import MOST, Rung, plan_rungs, survivors
+from .space import Axis, Values, candidates, settings_of
+from .store import Store
 
 LOOKS = 4  # validations of a trial
 
@@ -76,12 +75,18 @@ def run_search(
     larger = subjects[0].ground.metric.larger_is_better
     for place, rung in enumerate(rungs):
         for number in going:
-            found = _try_all(subjects, chosen[number], rung, store, device=device, until=until)
-            if found is None:
+            values, found = dict(chosen[number]), []
+            try:
+                for subject in subjects:
+                    config = subject.trial_config(values, rung.epochs)
+                    about = {"arm": subject.name, "values": values, "epochs": rung.epochs}
+                    least = _expected(store, rung.epochs)
+                    found.append(store.trial(config, subject.ground, about, device=device, until=until, least=least))
+            except OutOfTime:
                 say(f"the time is over in round {place + 1} of {len(rungs)}")
                 return attempts
             for subject, trial in zip(subjects, found, strict=True):
-                attempts.append(Attempt(subject.name, number, dict(chosen[number]), place, rung.epochs, trial))
+                attempts.append(Attempt(subject.name, number, values, place, rung.epochs, trial))
                 say(_line(attempts[-1], subject.ground.metric, of=len(subjects)))
         if place + 1 < len(rungs):
             going = _going_on(attempts, subjects, place, rungs[place + 1].count, larger=larger)
@@ -102,32 +107,6 @@ def _going_on(
     return list(dict.fromkeys(in_turn))[:count]
 
 
-def _try_all(
-    subjects: Sequence[Subject],
-    values: Values,
-    rung: Rung,
-    store: Store,
-    *,
-    device: torch.device,
-    until: float | None,
-) -> list[Trial] | None:
-    """Try a candidate in every arm; None if there is no time for it."""
-    found = []
-    for subject in subjects:
-        config = subject.trial_config(values, rung.epochs)
-        key = key_of(config)
-        if key not in store.trials:
-            if until is not None and time.monotonic() + _expected(store, rung.epochs) > until:
-                return None
-            try:
-                trial = run_trial(config, subject.ground, store.folder(key), device=device, until=until)
-            except OutOfTime:
-                return None
-            store.add(key, trial, {"arm": subject.name, "values": dict(values), "epochs": rung.epochs})
-        found.append(store.trials[key])
-    return found
-
-
 def _expected(store: Store, epochs: int) -> float:
     """Return how long a trial will take at least, from those that ended."""
     paces = [one.seconds / len(one.losses) for one in store.trials.values() if one.losses and not one.failed]
@@ -143,14 +122,15 @@ def _line(attempt: Attempt, metric: MetricSpec, *, of: int) -> str:
     return f"round {attempt.rung + 1}, {count_of(attempt.epochs, 'epoch')}, {arm}{values}: {shown}"
 
 
-def require_rungs(rungs: Sequence[Rung], budget: float, pace: Pace, subjects: int) -> None:
-    """Refuse a time in which nothing can be told apart."""
+def fit_rungs(axes: Sequence[Axis], left: float, pace: Pace, *, most: int, budget: float) -> list[Rung]:
+    """Return the rounds that fit into what is left of a time; refuse one in which nothing can be told apart."""
+    rungs = plan_rungs(left, pace, candidates=len(candidates(axes, MOST)), most=most)
     if not rungs:
-        needed = 2 * subjects * pace.seconds(1) + pace.took
         raise BudgetError(
             f"a budget of {say_duration(budget)} was given; two candidates for one epoch take about "
-            f"{say_duration(needed)}. Give more, or fewer samples (--set data.train_limit=N)"
+            f"{say_duration(2 * pace.seconds(1) + pace.took)}. Give more, or fewer samples (--set data.train_limit=N)"
         )
+    return rungs
 
 
 def best_of(attempts: Sequence[Attempt], arm: str, *, larger: bool) -> Attempt | None:

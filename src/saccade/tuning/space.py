@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from ..config import AugmentConfig, ConfigError, TrainConfig, flatten, overlay
-from ..training.recipes import SHORT_FLAGS
+from ..training.recipes import SHORT_FLAGS, grid_of
 from ..wording import is_number
 
 RATE, DECAY, STRENGTH = "optim.lr", "optim.weight_decay", "augment"  # the last stands for several settings
@@ -46,6 +46,14 @@ class Axis:
         if not self.ordered or (self.name == STRENGTH and value == 0):  # there is nothing below none
             return ""
         return "lowest" if value == self.values[0] else "highest" if value == self.values[-1] else ""
+
+
+def find_axes(config: TrainConfig, resolved: TrainConfig, fixed: Sequence[str] = ()) -> tuple[Axis, ...]:
+    """Return what is tried for settings, before and after they were fitted to a set; `fixed` ones stay as they are."""
+    grid = grid_of(config)
+    if grid is None:
+        return own_space(resolved, fixed)
+    return read_grid(grid, resolved, source=f"recipe {config.recipe}", fixed=fixed)
 
 
 def own_space(config: TrainConfig, fixed: Sequence[str] = ()) -> tuple[Axis, ...]:
@@ -114,7 +122,7 @@ def settings_of(values: Values, config: TrainConfig) -> dict[str, Any]:
     return found
 
 
-def candidates(axes: Sequence[Axis], count: int, *, seed: int = 0) -> list[dict[str, Any]]:
+def candidates(axes: Sequence[Axis], count: int) -> list[dict[str, Any]]:
     """Return combinations to try: the recipe's own, then each rate with all else as the recipe has it, then others."""
     own = {axis.name: axis.own for axis in axes}
     chosen = [own] if all(axis.own in axis.values for axis in axes) else []
@@ -122,12 +130,12 @@ def candidates(axes: Sequence[Axis], count: int, *, seed: int = 0) -> list[dict[
     first = axes[0]
     chosen += [{**centre, first.name: value} for value in _from_middle(first)]
     chosen = list({repr(one): one for one in chosen}.values())  # values may be lists
+    draw = random.Random(0)
     if prod(len(axis.values) for axis in axes) <= MOST:
         rest = [dict(zip(own, values, strict=True)) for values in product(*(axis.values for axis in axes))]
         rest = [one for one in rest if one not in chosen]
-        random.Random(seed).shuffle(rest)
+        draw.shuffle(rest)
     else:
-        draw = random.Random(seed)
         rest = [{axis.name: draw.choice(axis.values) for axis in axes} for _ in range(count)]
     return [*chosen, *rest][:count]
 

@@ -2,17 +2,19 @@
 
 import hashlib
 import json
-import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..config import TrainConfig, flatten
-from ..files import explained, write_text
+from ..files import append_line, write_text
 from ..runs import RunError
-from ..training.trial import Trial
+from ..training.trial import Ground, OutOfTime, Trial, run_trial
 
 FORMAT = 1
 MACHINE = ("engine.", "keep.every", "keep.states", "keep.tensorboard", "data.workers", "data.path", "recipe")
@@ -69,12 +71,32 @@ class Store:
         """Return where a trial keeps its state while it runs."""
         return self.path / "trials" / key
 
+    def trial(
+        self,
+        config: TrainConfig,
+        ground: Ground,
+        about: Mapping[str, Any],
+        *,
+        device: torch.device,
+        until: float | None,
+        least: float = 0.0,
+    ) -> Trial:
+        """Return how a trial ended, in the folder before or now; raises OutOfTime where it cannot end until then.
+
+        Args:
+            about: what is written beside it.
+            least: seconds that it takes at least.
+        """
+        key = key_of(config)
+        if key not in self.trials:
+            if until is not None and time.monotonic() + least > until:
+                raise OutOfTime
+            self.add(key, run_trial(config, ground, self.folder(key), device=device, until=until), about)
+        return self.trials[key]
+
     def add(self, key: str, trial: Trial, about: Mapping[str, Any]) -> None:
         """Write down how a trial ended, on the disk before this returns; its state goes."""
-        with explained(self.trials_file), open(self.trials_file, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"key": key, **about, **asdict(trial)}, ensure_ascii=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.trials_file, json.dumps({"key": key, **about, **asdict(trial)}, ensure_ascii=False))
         self.trials[key] = trial
         shutil.rmtree(self.folder(key), ignore_errors=True)
 

@@ -10,27 +10,26 @@ from typing import Any
 
 import rich.console
 import torch
-from filelock import FileLock, Timeout
 
 from ..config import ConfigError, TrainConfig
 from ..data.open import Data
 from ..data.source import Stream
 from ..durations import parse_duration, say_duration
 from ..files import write_text
-from ..runs import RunError, require_apart
+from ..runs import hold, require_apart
 from ..tasks.opening import TaskChoice, open_samples
 from ..training.engine import torch_settings
 from ..training.loop import Interrupted
 from ..training.pace import Pace, measure_pace
 from ..training.parallel import local_device
-from ..training.recipes import configure, gather_settings, grid_of
+from ..training.recipes import configure, gather_settings
 from ..training.trial import prepare_ground
 from ..wording import count_of
-from .halving import MOST, Rung, plan_rungs
+from .halving import Rung, say_rungs
 from .report import render_report
 from .result import Tuned, recipe_text
-from .search import Attempt, Subject, best_of, edges_of, require_rungs, run_search
-from .space import Axis, Values, candidates, own_space, read_grid, say_value, settings_of
+from .search import Attempt, Subject, best_of, edges_of, fit_rungs, run_search
+from .space import Axis, candidates, find_axes, say_value, settings_of
 from .store import Store
 
 RESERVE, LEAST = 0.02, 4.0  # of the budget, or seconds where that is more, which writing what was found may take
@@ -104,16 +103,14 @@ def tune(
     request = _request(config, given, seconds)
     path = Path(out or Path("runs") / f"tune-{Path(config.model.name).name}-{_digest(request)}").expanduser()
     require_apart(path, config.data)
-    console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True)
+    console = rich.console.Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False, markup=False)
     store = Store(path)
     store.make()
     try:
-        with FileLock(path / ".lock", timeout=0):
+        with hold(path / ".lock", wait=0.0):
             known = store.begin(request, overwrite=overwrite)
             search = _Search(config, given, store, known, request, since=since, seconds=seconds, console=console)
             return search.run()
-    except Timeout:
-        raise RunError(f"{path} is being worked on by another process; wait for it or stop it") from None
     except Interrupted as stopped:  # it is the whole search that is resumed
         raise Interrupted(stopped.number, path) from None
 
@@ -151,7 +148,7 @@ class _Search:
             self.store.decide(self.request, limit=limit, rungs=[[rung.count, rung.epochs] for rung in rungs])
         chosen = candidates(axes, rungs[0].count)
         self._say_plan(rungs, axes, subject)
-        say = lambda line: self.console.print(line, highlight=False, markup=False)  # noqa: E731
+        say = self.console.print
         attempts = run_search([subject], chosen, rungs, self.store, device=self.device, until=self.until, say=say)
         best = best_of(attempts, subject.name, larger=subject.ground.metric.larger_is_better)
         if best is None:
@@ -160,12 +157,7 @@ class _Search:
 
     def _subject(self, choice: TaskChoice, data: Data, *, limit: int | None) -> tuple[Subject, tuple[Axis, ...]]:
         resolved, ground = prepare_ground(self.config, choice, data, self.device, limit=limit)
-        grid = grid_of(self.config)
-        fixed = tuple(self.given)
-        if grid is not None:
-            axes = read_grid(grid, resolved, source=f"recipe {self.config.recipe}", fixed=fixed)
-        else:
-            axes = own_space(resolved, fixed)
+        axes = find_axes(self.config, resolved, tuple(self.given))
         if not axes:
             raise ConfigError(
                 "nothing is left to be tried: rate, weight decay and augmentation were given, or are not the recipe's; "
@@ -189,15 +181,11 @@ class _Search:
                 share = limit / samples
                 steps = max(round(pace.steps * share), 1)
                 pace = Pace(pace.startup, pace.step, pace.validation * share, steps, pace.every, pace.how, pace.took)
-        most = subject.config.schedule.epochs
-        count = min(len(candidates(axes, MOST)), MOST)
-        rungs = plan_rungs(left, pace, candidates=count, most=most)
-        require_rungs(rungs, self.seconds, pace, 1)
+        rungs = fit_rungs(axes, left, pace, most=subject.config.schedule.epochs, budget=self.seconds)
         return limit, rungs, subject
 
     def _pace(self, subject: Subject) -> Pace:
-        own: Values = {}
-        config = subject.trial_config(own, subject.config.schedule.epochs)
+        config = subject.trial_config({}, subject.config.schedule.epochs)
         timed = config, subject.ground.choice, subject.ground.data, self.device
         with torch_settings(config, self.device):
             found = measure_pace(*timed)
@@ -210,21 +198,13 @@ class _Search:
     def _say_plan(self, rungs: Sequence[Rung], axes: Sequence[Axis], subject: Subject) -> None:
         train, held = subject.ground.data.train, subject.ground.data.val
         count = "a stream of" if isinstance(train, Stream) else f"{len(train):,}"
-        rounds = ", ".join(f"{rung.count} for {count_of(rung.epochs, 'epoch')}" for rung in rungs)
         self.console.print(
             f"{subject.name}: {', '.join(axis.words for axis in axes)} on {count} training samples, judged on "
-            f"{len(held):,} others of them; the validation samples are not looked at. Candidates: {rounds}.",
-            highlight=False,
-            markup=False,
+            f"{len(held):,} others of them; the validation samples are not looked at. Candidates: {say_rungs(rungs)}."
         )
 
     def _write(
-        self,
-        subject: Subject,
-        axes: Sequence[Axis],
-        rungs: Sequence[Rung],
-        attempts: Sequence[Attempt],
-        best: Attempt,
+        self, subject: Subject, axes: Sequence[Axis], rungs: Sequence[Rung], attempts: Sequence[Attempt], best: Attempt
     ) -> Tuned:
         metric = subject.ground.metric
         own = [one.trial.score for one in attempts if one.rung == best.rung and _is_own(one, axes)]
@@ -263,7 +243,7 @@ class _Search:
             f"train by it: saccade train {self.config.data.path or ''} --recipe {tuned.recipe}".replace("  ", " "),
         ]
         for line in lines:
-            self.console.print(line, highlight=False, markup=False)
+            self.console.print(line)
 
 
 def edge_text(axis: Axis, value: Any, tuned: Tuned) -> str:

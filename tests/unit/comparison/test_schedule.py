@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 
 from saccade.comparison import processes, schedule
 from saccade.comparison.arms import parse_arm
-from saccade.comparison.folder import hold, is_finished
+from saccade.comparison.folder import is_finished
 from saccade.comparison.processes import Crew, Slot, make_slots, time_probe
 from saccade.comparison.schedule import Clock, Job, Watch, run_jobs
 from saccade.comparison.worker import Outcome
 from saccade.config import TrainConfig, overlay
-from saccade.runs import Run
+from saccade.runs import Run, hold
 from saccade.tasks import MetricSpec
 from saccade.training.loop import Interrupted
 from support.comparisons import SETTINGS, write_run

@@ -48,7 +48,7 @@ def test_arms_near_chance_are_named_where_chance_is_known():
 def fake_probes(tmp_path, monkeypatch, scores):
     """Probes whose trials score by their model and rate."""
     monkeypatch.setattr(
-        "saccade.comparison.soundness.run_trial",
+        "saccade.tuning.store.run_trial",
         lambda config, *_, **__: Trial(scores[(config.model.name, config.optim.lr)]),
     )
     return Probes(tmp_path, DataCache())

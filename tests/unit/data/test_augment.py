@@ -5,7 +5,7 @@ from saccade.config import AugmentConfig
 from saccade.data import augment as module
 from saccade.data import geometry
 from saccade.data.augment import beta_quantiles, boxes, erase, jitter, look_up, rand_colour
-from saccade.data.draws import key, uniform_number
+from saccade.data.draws import key, uniform
 from saccade.data.geometry import (
     LEFT,
     PURPOSES,
@@ -189,7 +189,7 @@ def test_draws_of_batches_equal_those_of_single_images():
     keys = key(9, 1, torch.arange(6))
     draws = draw_uniforms(keys)
     assert draws.shape == (6, PURPOSES)
-    assert all(draws[i, p] == uniform_number(int(keys[i]), p) for i in range(6) for p in (0, 5, 63))
+    assert all(draws[i, p] == uniform(int(keys[i]), p) for i in range(6) for p in (0, 5, 63))
 
 
 def test_grey_images_are_augmented_too():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from saccade.data.draws import MASK, Order, generator, key, part, seed_of, stir, uniform, uniform_number
+from saccade.data.draws import MASK, Order, generator, key, part, seed_of, stir, uniform
 from saccade.data.feed import sample_keys
 
 EXTREMES = [0, 1, 2, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**62, 2**63 - 1]
@@ -20,7 +20,7 @@ def test_integers_and_tensors_draw_the_same():
     assert mixed.tolist() == [key(7, word, 3) for word in EXTREMES]
     numbers = uniform(mixed, 11)
     assert numbers.dtype == torch.float32
-    assert numbers.tolist() == [uniform_number(word, 11) for word in mixed.tolist()]
+    assert numbers.tolist() == [uniform(word, 11) for word in mixed.tolist()]
 
 
 def test_tensors_never_overflow():

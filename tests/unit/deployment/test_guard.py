@@ -1,7 +1,7 @@
 import httpx
 import pytest
 
-from saccade.deployment.guard import loopback_names
+from saccade.deployment.serve import loopback_names
 from support.serving import image, make_app, running
 
 TOKEN = "a long secret"

@@ -14,7 +14,7 @@ from saccade.training.pace import Pace
 from saccade.training.parallel import local_device
 from saccade.training.recipes import configure
 from saccade.training.trial import prepare_ground
-from saccade.tuning import search, tune
+from saccade.tuning import search, store, tune
 from saccade.tuning.halving import Rung
 from support.training import TINY
 
@@ -25,7 +25,7 @@ RUNGS = [Rung(3, 1), Rung(2, 2)]
 def planned(monkeypatch):
     """Rounds that do not depend on how fast this machine is."""
     monkeypatch.setattr(tune, "measure_pace", lambda *_: Pace(0.0, 0.0, 0.0, 1))
-    monkeypatch.setattr(tune, "plan_rungs", lambda *_, **__: RUNGS)
+    monkeypatch.setattr(search, "plan_rungs", lambda *_, **__: RUNGS)
 
 
 def run_tune(out, **more):
@@ -63,7 +63,7 @@ def test_trials_are_judged_on_training_samples_alone():
 
 def test_a_search_that_was_killed_goes_on_without_loss(planned, tmp_path, monkeypatch):
     whole = run_tune(tmp_path / "whole")
-    count, run_trial = [], search.run_trial
+    count, run_trial = [], store.run_trial
 
     def dying(*args, **kwargs):
         count.append(1)
@@ -71,7 +71,7 @@ def test_a_search_that_was_killed_goes_on_without_loss(planned, tmp_path, monkey
             raise KeyboardInterrupt
         return run_trial(*args, **kwargs)
 
-    monkeypatch.setattr(search, "run_trial", dying)
+    monkeypatch.setattr(store, "run_trial", dying)
     with pytest.raises(KeyboardInterrupt):
         run_tune(tmp_path / "killed")
     with open(tmp_path / "killed" / "trials.jsonl", "a") as file:
