@@ -2,7 +2,6 @@
 
     python benchmarks/table.py --out results                       # all rows, about six minutes of an H200
     python benchmarks/table.py --out results --only glnet_stl      # rows whose name has that in it
-    python benchmarks/table.py --out results --chosen chosen.json  # depthwise kernels that benchmarks/kernels.py chose
     DEV=cpu python benchmarks/table.py --out results --batch-size 2 --size 64 --no-compile --limit 120    # a trial
 
 All processes compile side by side; when the last one is ready, or the limit has passed, they are timed in turns, so
@@ -31,7 +30,6 @@ import torch
 from torch import nn
 
 import saccade
-from saccade.layers import depthwise_triton
 
 DEVICE = os.environ.get("DEV", "cuda")
 SWIN = "swin_tiny_patch4_window7_224"
@@ -50,10 +48,8 @@ GOALS |= {"nommer_tiny": (1.0, 1.2, 1.0, 1.2), "sot_small": (1.1, 1.5, 0.9, 1.2)
 def rows() -> list[str]:
     """Return the rows as MODEL.MODE or MODEL.MODE.VARIANT, the longest to compile first."""
     names = [f"{model}.train" for model in ("glnet_4g", *OURS[::-1], SWIN)]
-    names += [f"{model}.train.depthwise" for model in ("glnet_4g", "glnet_stl")]
     names += [f"{model}.train.{plugin}" for model in (SWIN, DEIT) for plugin in PLUGINS]
     names += [f"{model}.infer" for model in (*OURS, SWIN)]
-    names += [f"{model}.infer.depthwise" for model in ("glnet_4g", "glnet_stl")]
     names += [f"{model}.optimized" for model in OURS]
     names += [f"{model}.{mode}" for mode in ("eager", "train_eager") for model in (*OURS, SWIN)]
     return [*dict.fromkeys(names), "glnet_stl.pixels"]
@@ -67,7 +63,6 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=224, help="image side")
     parser.add_argument("--limit", type=float, default=330, help="seconds until the first is timed")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--chosen", type=Path, help="tiles of depthwise kernels, as benchmarks/kernels.py writes them")
     parser.add_argument("--kernels", type=int, default=25, help="how many of the longest kernels to keep of a row")
     parser.add_argument("--no-compile", action="store_true", help="try the script itself")
     parser.add_argument("--alone", metavar="ROW", help=argparse.SUPPRESS)
@@ -213,10 +208,6 @@ def prepare(name: str, args: argparse.Namespace) -> tuple[Callable[[], Any], int
     model_name, mode, *variant = name.split(".")
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
-    if args.chosen:
-        use_chosen(args.chosen)
-    if not variant or variant[0] != "depthwise":
-        depthwise_triton.CHOSEN.clear()
     if mode == "pixels":
         return by_size(model_name, args), args.batch_size
     images = random_images(args.batch_size, args.size)
@@ -321,13 +312,6 @@ def random_images(batch: int, size: int) -> torch.Tensor:
 def half() -> torch.autocast:
     """Return autocast to bfloat16 on a GPU."""
     return torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda")
-
-
-def use_chosen(file: Path) -> None:
-    """Take the tiles that a run of benchmarks/kernels.py on this machine chose."""
-    for row in json.loads(file.read_text()):
-        tiles = (depthwise_triton.Tiles(*row[part]) for part in ("forward", "map", "kernel"))
-        depthwise_triton.CHOSEN[row["size"], row["width"]] = depthwise_triton.Choice(*tiles)
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from timm.models import register_notrace_module
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from . import depthwise_triton
-from .numerics import as_products_read
 from .product import own_backward_serves
 
 
@@ -28,8 +26,6 @@ class DepthwiseConv(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a map of the same shape."""
-        if depthwise_triton.choose(x, self.kernel_size[0]) is not None:
-            return depthwise_triton.depthwise(as_products_read(x), self.weight, self.bias, False)
         if own_backward_serves(x, self.weight):
             return _Depthwise.apply(x, self.weight, self.bias)
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
