@@ -230,11 +230,11 @@ class ObjectEncoder(ImageEncoder):
         target, size = sample.target, sample.inputs["image"].shape[:2]
         if isinstance(target, Mapping):
             target = dict(target)
-            if (reason := _other_size(target.pop("listed_size"), size)) is not None:
+            if (reason := _other_size(target.pop("listed_size", None), size)) is not None:
                 raise BadSample(sample.name, reason, "size")
             target["boxes"] = _cut(target["boxes"], target["labels"] >= 0, size, name=sample.name)
             if "regions" in target:
-                regions, layers = target.pop("regions"), target.pop("layers")
+                regions, layers = target.pop("regions"), target.pop("layers", 1)
                 boxes = target["boxes"][: len(regions)]
                 target["mask"] = paint_objects(regions, boxes, size, name=sample.name, layers=layers)
             sample = sample._replace(target=target)
