@@ -66,7 +66,7 @@ def test_what_went_by_before_it_was_asked_for_belongs_to_its_time_and_so_does_cl
 
 def test_the_command_counts_from_its_start(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("saccade.training.train.train", lambda *_, **given: seen.append(given["since"]))
+    monkeypatch.setattr("saccade.training.train.train", lambda *_, since, **_given: seen.append(since))
     before = time.monotonic()
     assert main(["train", "--time", "2m", "--out", str(tmp_path / "run")]) == 0
     assert before <= seen[0] <= time.monotonic()
