@@ -28,7 +28,7 @@ def address(runs):
 
 
 @pytest.fixture(scope="session")
-def browser():
+def browser(address):  # its pages may be asking until it is gone, so it goes before the server does
     webdriver = pytest.importorskip("selenium.webdriver", reason="install the dev extra: pip install -e '.[dev]'")
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if not (chromium and driver):

@@ -42,6 +42,8 @@ def opened(browser, written):
     """Open a page by its name, or any file; the network is off until the end."""
     from support.page import Page
 
+    browser.get("about:blank")  # a page that is still open asks its server, and complains of being offline
+    browser.get_log("browser")
     browser.set_network_conditions(offline=True, latency=0, throughput=0)
 
     def open_one(name, **how):
