@@ -83,9 +83,10 @@ def paint_objects(
     pixels = []
     for place, (region, box) in enumerate(zip(regions, boxes, strict=True)):
         try:
-            pixels.append(_pixels(region, box, size))
+            mask = None if region is None else to_mask(region, size)
         except ValueError as error:
             raise BadSample(name, f"object {place + 1}: {error}", "box") from None
+        pixels.append(np.flatnonzero(mask if mask is not None and mask.any() else box_mask(box, size)))
     found = np.zeros((layers, size[0] * size[1]), dtype=np.int32)
     for place in sorted(range(len(pixels)), key=lambda number: -len(pixels[number])):
         free = ~found[:, pixels[place]].any(1)
@@ -127,12 +128,6 @@ def _keep(region: Any, box: np.ndarray, size: tuple[int, int]) -> tuple[Any, int
         return kept, area
     mask = box_mask(box, size)
     return tools.encode(np.asfortranarray(mask.astype(np.uint8))), int(mask.sum())
-
-
-def _pixels(region: Any, box: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return which pixels of an image, counted row by row, are an object's."""
-    mask = None if region is None else to_mask(region, size)
-    return np.flatnonzero(mask if mask is not None and mask.any() else box_mask(box, size))
 
 
 def box_mask(box: np.ndarray, size: tuple[int, int]) -> np.ndarray:
