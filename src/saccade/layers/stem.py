@@ -1,7 +1,13 @@
-"""A convolution at full resolution before max pooling, with its bias added to the small map."""
+"""A convolution at full resolution before max pooling: small images, the bias, the pooling's gradient."""
 
+from functools import reduce
+from typing import Any
+
+import torch
 import torch.nn.functional as F
+from timm.models import register_notrace_function
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 
 def pool_before_bias(stem: nn.Sequential, x: Tensor) -> Tensor:
@@ -19,5 +25,71 @@ def pool_before_bias(stem: nn.Sequential, x: Tensor) -> Tensor:
         return stem(x)
     x = F.conv2d(x, conv.weight, None, conv.stride, conv.padding, conv.dilation, conv.groups)
     for pool in pools:
-        x = pool(x)
+        x = MaxPool.apply(x) if torch.compiler.is_compiling() and torch.is_grad_enabled() and _halves(pool) else pool(x)
     return x + conv.bias.to(x.dtype).view(-1, 1, 1)
+
+
+def _halves(pool: nn.Module) -> bool:
+    """Tell whether a module is the max pooling that `MaxPool` is."""
+    if type(pool) is not nn.MaxPool2d or pool.ceil_mode or pool.return_indices:
+        return False
+    return (pool.kernel_size, pool.stride, pool.padding, pool.dilation) == (3, 2, 1, 1)
+
+
+class MaxPool(torch.autograd.Function):
+    """Max pooling of 3x3 cells to half the side, whose gradient a compiler makes one plain kernel of.
+
+    The largest of a cell gets the gradient, the first of several as in PyTorch's own. Rows and columns of the input are
+    even or odd: an even one is in the middle of a cell, an odd one at the end of one and at the beginning of the next.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Pool maps, B, C, H, W."""
+        out, index = F.max_pool2d_with_indices(x, (3, 3), (2, 2), (1, 1))
+        height, width = out.shape[2:]
+        row = index // x.shape[3] - 2 * torch.arange(height, device=x.device)[:, None] + 1
+        column = index % x.shape[3] - 2 * torch.arange(width, device=x.device) + 1
+        ctx.save_for_backward((3 * row + column).to(torch.int8))  # the place in its cell, 0 to 8
+        ctx.size = x.shape[2:]
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        """Return the gradient towards the maps."""
+        (place,) = ctx.saved_tensors
+        bit = torch.arange(2, device=grad.device, dtype=torch.int8)
+        row, column = bit.view(2, 1, 1, 1), bit.view(2, 1)  # odd or even, of B, H', 2, W', 2, C
+        found = []
+        for down, right in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            # an even row is the middle one of its cell, an odd one the last, and the first of the cell below
+            at = 3 * (_first(row) if down else row + 1) + (_first(column) if right else column + 1)
+            near, there = (_next(x.permute(0, 2, 3, 1), down, right) for x in (grad, place))
+            found.append(torch.where(there == at, near, 0))
+        whole = reduce(torch.add, found).flatten(3, 4).flatten(1, 2)
+        return whole[:, : ctx.size[0], : ctx.size[1]].permute(0, 3, 1, 2)
+
+
+def _first(odd: Tensor) -> Tensor:
+    """Return 0 for odd, else a number that no place of a cell comes to."""
+    return 9 * (1 - odd)
+
+
+def _next(x: Tensor, down: int, right: int) -> Tensor:
+    """Return the cell below, or to the right, with none behind the last, B, H', 1, W', 1, C."""
+    return F.pad(x[:, down:, right:], (0, 0, 0, right, 0, down), value=-1)[:, :, None, :, None]
+
+
+def pad_to(x: Tensor, side: int) -> Tensor:
+    """Pad an image with zeros at the right and below to a smallest side, where poolings would leave no pixel.
+
+    Sizes that are symbolic while a model is being exported are taken to be large enough.
+    """
+    height, width = x.shape[2:]
+    if not (isinstance(height, int) and isinstance(width, int)) or min(height, width) >= side:
+        return x
+    return F.pad(x, (0, max(0, side - width), 0, max(0, side - height)))
+
+
+register_notrace_function(pad_to)  # it looks at sizes

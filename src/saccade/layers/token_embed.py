@@ -5,14 +5,15 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
-from timm.models import register_notrace_function
 from torch import Tensor, nn
 
+from .dense_rows import pieces_by_rows, pooled_transition, track
 from .dense_stage import as_map, by_piece, in_parts, pooled_pieces, rows
 from .dense_training import Pieces, Stem
+from .exporting import is_exporting
 from .product import own_backward_serves
 from .reuse import eager_inference, unheard
-from .stem import pool_before_bias
+from .stem import pad_to, pool_before_bias
 
 STEM = 64  # the block widths below are the published ones and follow from it
 
@@ -89,14 +90,32 @@ class DenseNetEmbed(TokenEmbed):
     def forward(self, x: Tensor) -> Tensor:
         """Return a map of tokens, B, embed_dim, H, W."""
         x = pad_to(x, self.stride - 1)
+        if self.takes_rows(x):
+            x = pool_before_bias(self.stem, x)
+            for block, transition in self.stages:
+                x = transition.behind(block, x)
+            return self.proj(x)
         if not self.takes_parts(x):
             return super().forward(x)
         trains = torch.is_grad_enabled()
         conv = self.stem[0]
         x = Stem.apply(x, conv.weight, conv.bias) if trains else torch.cat([self.stem(part) for part in in_parts(x)])
-        for block, transition in zip(self.blocks[::2], self.blocks[1::2], strict=True):
-            x = cast(Transition, transition).after(cast(DenseBlock, block), x)
+        for block, transition in self.stages:
+            x = transition.after(block, x)
         return self.proj(x)
+
+    @property
+    def stages(self) -> list[tuple["DenseBlock", "Transition"]]:
+        """The blocks, each with its transition."""
+        return list(zip(self.blocks[::2], self.blocks[1::2], strict=True))  # type: ignore[arg-type]
+
+    def takes_rows(self, x: Tensor) -> bool:
+        """Tell whether convolutions become products of rows: on a GPU, with no norms in blocks and nobody listening."""
+        if type(x) is not Tensor or not x.is_cuda or not len(x):  # a tracer's stand-in cannot say
+            return False
+        if is_exporting() or torch.jit.is_tracing() or any(block.norm for block, _ in self.stages):
+            return False
+        return unheard(self.stem, self.blocks)
 
     def takes_parts(self, x: Tensor) -> bool:
         """Tell whether a few images at a time go a quicker way: on the CPU in full precision, with nobody listening."""
@@ -111,7 +130,7 @@ class DenseNetEmbed(TokenEmbed):
             and len(x) > 0
             and all(
                 block.norm is False and type(transition.norm) is nn.BatchNorm2d and transition.norm.affine
-                for block, transition in zip(self.blocks[::2], self.blocks[1::2], strict=True)
+                for block, transition in self.stages
             )
             and unheard(self.stem, self.blocks)
         )
@@ -187,6 +206,13 @@ class Transition(nn.Module):
         """Return B, out, H', W'."""
         return self.pool(self.conv(self.norm(x)))
 
+    def behind(self, block: DenseBlock, x: Tensor) -> Tensor:
+        """Return what this makes of a block's output on a GPU."""
+        layers = cast(list[DenseLayer], list(block.layers))
+        pieces = pieces_by_rows(x, [layer.conv1.weight for layer in layers], [layer.conv2 for layer in layers])
+        made = pooled_transition(pieces, self.norm, self.conv, self.pool)
+        return self(torch.cat(pieces, dim=1)) if made is None else made
+
     def after(self, block: DenseBlock, x: Tensor) -> Tensor:
         """Return what this makes of a block's output without making that output."""
         layers = cast(list[DenseLayer], list(block.layers))
@@ -205,18 +231,6 @@ class Transition(nn.Module):
         matrix = self.conv.weight[:, :, 0, 0]
         out = F.linear(rows(pooled), matrix * scale, matrix @ (norm.bias - mean * scale))
         return as_map(out, pooled)
-
-
-def track(norm: nn.BatchNorm2d, mean: Tensor, variance: Tensor, count: int) -> None:
-    """Move a norm's running statistics towards a batch's, as it does itself."""
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    assert norm.num_batches_tracked is not None
-    with torch.no_grad():
-        norm.num_batches_tracked.add_(1)
-        share = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
-        norm.running_mean.lerp_(mean, share)
-        norm.running_var.lerp_(variance * (count / max(1, count - 1)), share)
 
 
 class ResNetEmbed(TokenEmbed):
@@ -374,20 +388,6 @@ class LinearEmbed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return a map of tokens, B, embed_dim, H, W."""
         return self.proj(pad_to(x, self.stride))
-
-
-def pad_to(x: Tensor, side: int) -> Tensor:
-    """Pad an image with zeros at the right and below to a smallest side, where poolings would leave no pixel.
-
-    Sizes that are symbolic while a model is being exported are taken to be large enough.
-    """
-    height, width = x.shape[2:]
-    if not (isinstance(height, int) and isinstance(width, int)) or min(height, width) >= side:
-        return x
-    return F.pad(x, (0, max(0, side - width), 0, max(0, side - height)))
-
-
-register_notrace_function(pad_to)  # it looks at sizes
 
 
 TOKEN_EMBEDS: dict[str, Callable[..., nn.Module]] = {

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..layers.performer import Performer
 from ..layers.position import resize_tokens
-from ..layers.token_embed import pad_to
+from ..layers.stem import pad_to
 from ._backbone import run_blocks
 from ._builder import build, default_cfg
 from ._columnar import Block, Columnar
