@@ -172,11 +172,11 @@ def timed(step: Callable[[], Any], images: int, args: argparse.Namespace) -> dic
     spent = clock(step, args.rounds)
     middle = statistics.median(spent)
     found = {"ms": middle, "rounds": spent, "images_per_second": 1e3 * images / middle}
-    if DEVICE == "cuda" and hasattr(step, "body"):
-        found |= captured(step.body, images, args)
     if DEVICE == "cuda":
         found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
         found["kernels"] = longest_kernels(step, args.kernels)
+    if DEVICE == "cuda" and hasattr(step, "body"):
+        found |= captured(step.body, images, args)
     return found
 
 
