@@ -38,6 +38,7 @@ from saccade.data.source import ArraySource, FileSource
 from saccade.runs import Run
 from saccade.tasks.opening import choose_task
 from saccade.training.console import Console
+from saccade.training.engine import torch_settings
 from saccade.training.loop import Loop
 from saccade.training.parallel import Alone, local_device
 from saccade.training.recipes import configure
@@ -103,7 +104,8 @@ class Side:
 def serve(kind: "type[Ours | Theirs]", args: argparse.Namespace, connection: Any) -> None:
     """Run epochs when asked to, in a process of its own."""
     config, data, spec, device = prepared(args)
-    with tempfile.TemporaryDirectory() as folder:
+    own = torch_settings(config, device) if kind is Ours else nullcontext()
+    with tempfile.TemporaryDirectory() as folder, own:
         side = kind(config, data, spec, device, args, Path(folder))
         while (number := connection.recv()) is not None:
             begun = time.perf_counter()

@@ -61,6 +61,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--only", action="append", help="rows whose name has this in it; may be given several times")
+    parser.add_argument("--rows", help="these rows alone, with commas between")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--size", type=int, default=224, help="image side")
     parser.add_argument("--limit", type=float, default=330, help="seconds until the first is timed")
@@ -75,6 +76,8 @@ def main() -> None:
         return
     args.out.mkdir(parents=True, exist_ok=True)
     names = [name for name in rows() if not args.only or any(part in name for part in args.only)]
+    if args.rows:
+        names = [name for name in names if name in args.rows.split(",")]
     # Those that compile nothing come after the others have given their memory back.
     for wave in ([n for n in names if not _eager(n)], [n for n in names if _eager(n)]):
         for old in args.out.glob("*.ready"):
@@ -241,8 +244,9 @@ def prepare(name: str, args: argparse.Namespace) -> tuple[Callable[[], Any], int
     optimized = mode == "optimized"
     if optimized:  # a model in half precision instead of autocast: no weight is converted when it runs
         images = images.to(torch.bfloat16 if DEVICE == "cuda" else torch.float32)
-        model = saccade.optimize(model.to(images.dtype), images[:2], compile=False)
-    run = torch.compile(model) if compiled else model
+        run = saccade.optimize(model.to(images.dtype), images[:2], compile=compiled)
+    else:
+        run = torch.compile(model) if compiled else model
 
     def infer() -> None:
         with torch.inference_mode(), nullcontext() if optimized else half():

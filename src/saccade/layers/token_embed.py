@@ -1,7 +1,7 @@
 """Token embeddings of SoT: a small convolutional pyramid, or one linear patch projection, to a map of tokens."""
 
 from collections.abc import Callable
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -72,6 +72,8 @@ class DenseNetEmbed(TokenEmbed):
         norm: batch norm in front of each ReLU inside the dense layers. The published code leaves it to the version of
             timm: without in the pinned one (default), with from timm 0.6 on.
     """
+
+    compiles_whole: ClassVar[bool] = True  # its layers' weights are read and they are not called on a GPU
 
     def __init__(self, *, in_chans: int = 3, embed_dim: int = 240, stride: int = 16, norm: bool = False) -> None:
         blocks: list[nn.Module] = []

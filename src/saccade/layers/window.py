@@ -86,15 +86,18 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     """Attend with a bias (heads, N, N), by the fused kernel wherever it can be used.
 
     Compiled for training on CUDA, a bias that is trained gets a memory layout that the fused kernel's backward refuses
-    (seen with torch 2.11); the products spelt out are fused by the compiler instead.
+    (seen with torch 2.11); the products are spelt out for the compiler instead.
     """
     if torch.compiler.is_compiling() and query.is_cuda and bias.requires_grad:
-        return _attend_by_products(query, key, value, bias)
+        return attend_by_products(query, key, value, bias)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias[None])
 
 
-def _attend_by_products(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-    logits = query * query.shape[-1] ** -0.5 @ key.mT + bias
+def attend_by_products(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+    """Attend with keys that nothing weighs added up to a multiple of eight: only aligned rows have fast products."""
+    more = -key.shape[-2] % 8
+    key, value = (F.pad(x, (0, 0, 0, more)) for x in (key, value))
+    logits = query * query.shape[-1] ** -0.5 @ key.mT + F.pad(bias, (0, more), value=float("-inf"))
     return logits.softmax(dim=-1) @ value
 
 

@@ -185,18 +185,24 @@ def _has_hooks(block: nn.Module) -> bool:
 
 
 def repeated_blocks(task: nn.Module) -> list[nn.Module]:
-    """Return the smallest members of lists of modules whose kind the task has more than once: blocks, not stages."""
+    """Return the smallest members of lists of modules whose kind the task has more than once: blocks, not stages.
+
+    A module whose class says `compiles_whole` is one of them, whatever is inside.
+    """
+    whole = [module for module in task.modules() if getattr(type(module), "compiles_whole", False)]
+    inside = {id(m) for module in whole for m in module.modules()}
     members = [
         member
         for module in task.modules()
-        if isinstance(module, nn.ModuleList | nn.Sequential)
+        if isinstance(module, nn.ModuleList | nn.Sequential) and id(module) not in inside
         for member in module
         if not isinstance(member, nn.ModuleList | nn.Sequential) and len(list(member.children())) > 1
     ]
     kinds = Counter(type(member) for member in members)
     repeated = [member for member in members if kinds[type(member)] > 1]
     known = {id(member) for member in repeated}
-    return [member for member in repeated if not any(id(m) in known for m in member.modules() if m is not member)]
+    blocks = [member for member in repeated if not any(id(m) in known for m in member.modules() if m is not member)]
+    return whole + blocks
 
 
 class Replay:

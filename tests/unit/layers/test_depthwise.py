@@ -1,18 +1,19 @@
 import pytest
 import torch
 
-from saccade.layers.depthwise import DepthwiseConv
+from saccade.layers.depthwise import DepthwiseConv, Turned
 
 
+@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(
     ("size", "shape"), [(3, (2, 5, 7, 4)), (5, (3, 4, 4, 6)), (1, (1, 3, 3, 2)), (5, (2, 1, 2, 3))]
 )
-def test_gradients_equal_those_of_the_plain_convolution(size, shape):
+def test_gradients_equal_those_of_the_plain_convolution(size, shape, turned):
     torch.manual_seed(0)
     layer = DepthwiseConv(shape[-1], size).double()
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(shape, dtype=torch.float64)
-    out = layer(x)
+    out = Turned.apply(x, layer.weight, layer.bias) if turned else layer(x)
     got = torch.autograd.grad((out * weight).sum(), [x, layer.weight, layer.bias])
     plain = torch.nn.functional.conv2d(
         x.permute(0, 3, 1, 2), layer.weight, layer.bias, padding=size // 2, groups=shape[-1]

@@ -17,7 +17,7 @@ from saccade import ContextBroadcast, ExtraBlock, SqueezeExcite, UniformHead, at
 from saccade.config import TrainConfig
 from saccade.layers.activation import Gelu
 from saccade.training import engine
-from saccade.training.engine import compile_parts, torch_settings, uncompiled, use_fast_gelu
+from saccade.training.engine import compile_parts, repeated_blocks, torch_settings, uncompiled, use_fast_gelu
 
 HOSTS: dict[str, Callable[[], nn.Module]] = {
     "vit": partial(
@@ -269,3 +269,11 @@ def test_training_attends_without_the_kernel_whose_gradient_can_be_no_number(ena
         assert torch.backends.cuda.cudnn_sdp_enabled() is enabled
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def test_a_part_that_reads_its_layers_weights_is_compiled_as_one():
+    model = timm.create_model("sot_tiny", img_size=32)
+    kinds = [type(block).__name__ for block in repeated_blocks(model)]
+    assert kinds.count("DenseNetEmbed") == 1
+    assert "DenseLayer" not in kinds
+    assert len(kinds) > 2
