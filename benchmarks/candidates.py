@@ -33,6 +33,9 @@ PLANS: dict[str, dict[str, tuple[str, ...]]] = {
         "wide_mix": (DECAY, WIDE, *MIX),
         "wide_drop": (DECAY, WIDE, "model.drop_path=0.1"),
         "wider": (DECAY, WIDER),
+        "muon": (DECAY, *MUON),
+        "wide_muon_mix": (DECAY, WIDE, *MUON, *MIX),
+        "wider_muon": (DECAY, WIDER, *MUON),
     },
     "vit": {
         "decay": (PLAIN, "optim.lr=1e-3", DECAY, *MIX),

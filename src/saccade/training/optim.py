@@ -5,6 +5,7 @@ import inspect
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from ..config import ConfigError, OptimConfig, ScheduleConfig
 from ..state import piece_of
 from ..tasks import Task
+from .muon import Muon
 
 FUSED = ("adam", "adamw", "sgd", "nesterov", "momentum")
 CAPTURABLE = ("adam", "adamw", "nadamw", "muon", "nmuon", "adamuon", "nadamuon")  # as CUDA graphs, where told so
@@ -41,7 +43,8 @@ def build_optimizer(
         options["capturable"] = True
     groups = _groups(task, config)
     try:
-        optimizer = create_optimizer_v2(groups, config.name, lr=scaled_lr(config), weight_decay=0.0, **options)
+        create: Any = Muon if config.name == "muon" else partial(create_optimizer_v2, opt=config.name)
+        optimizer = create(groups, lr=scaled_lr(config), weight_decay=0.0, **options)
     except (ValueError, TypeError, AssertionError, ImportError) as error:  # timm's and PyTorch's ways to refuse
         detail = ", ".join(f"{name}={value}" for name, value in options.items())
         raise ConfigError(
