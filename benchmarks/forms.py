@@ -13,6 +13,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -163,15 +164,14 @@ def main(form: str) -> None:
             part = Part(width, size, form).to(DEVICE)
             x = torch.randn(batch, side * side, width, device=DEVICE)
             x = x.bfloat16() if DEVICE == "cuda" else x
-            time_part(f"{form} {batch} x {side} x {side} x {width}, {size}", part, lambda x: part(x, side), x)  # noqa: B023
+            time_part(f"{form} {batch} x {side} x {side} x {width}, {size}", part, partial(part, side=side), x)
         return
     window.attend_by_products = ATTENDS[form]
     for batch, side, width, heads in WINDOWS:
         attention = window.WindowAttention(width, num_heads=heads).to(DEVICE)
         x = torch.randn(batch, side * side, width, device=DEVICE)
-        time_part(
-            f"windows, {form} {batch} x {side} x {side} x {width}", attention, lambda x: attention(x, (side, side)), x
-        )  # noqa: B023, E501
+        name = f"windows, {form} {batch} x {side} x {side} x {width}"
+        time_part(name, attention, partial(attention, grid=(side, side)), x)
 
 
 if __name__ == "__main__":
