@@ -24,6 +24,8 @@ WIDER = 'model.options={"dims":[96,192],"depths":[2,6],"pattern":["G","GA"]}'  #
 MUON = ("optim.name=muon", "optim.momentum=0.95")
 MIX = ("augment.mix_prob=0.8", "augment.off_epochs=8")
 PLAIN = 'model.options={"patch_size":4,"depth":9,"num_heads":12,"mlp_ratio":2.0}'  # a ViT of 2.7 M
+AVERAGED = PLAIN[:-1] + ',"class_token":false,"global_pool":"avg"}'
+LARGE = ("optim.batch_size=1024", "optim.lr=3.5e-3")
 SLOW = ("optim.batch_size=256", "optim.lr=1e-3")
 PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "cifar": {  # the recipe's own numbers reach 77.9 and 95.15 after 100 epochs and overfit from the 55th on
@@ -36,11 +38,16 @@ PLANS: dict[str, dict[str, tuple[str, ...]]] = {
         "muon": (DECAY, *MUON),
         "wide_muon_mix": (DECAY, WIDE, *MUON, *MIX),
         "wider_muon": (DECAY, WIDER, *MUON),
+        "wider_muon_mix": (DECAY, WIDER, *MUON, *MIX),
+        "wider_muon_large": (DECAY, WIDER, *MUON, *LARGE),
+        "wider_muon_drop": (DECAY, WIDER, *MUON, *MIX, "model.drop_path=0.05"),
     },
     "vit": {
         "decay": (PLAIN, "optim.lr=1e-3", DECAY, *MIX),
         "slow": (PLAIN, *SLOW, "model.drop_path=0.1", *MIX),
         "muon": (PLAIN, *SLOW, *MUON, "optim.weight_decay=0.1", "model.drop_path=0.1", *MIX),
+        "averaged": (AVERAGED, "optim.lr=2e-3", *MUON, "optim.weight_decay=0.1", *MIX),
+        "averaged_drop": (AVERAGED, "optim.lr=2e-3", *MUON, DECAY, "model.drop_path=0.1", *MIX),
         "strong": (
             PLAIN,
             *SLOW,

@@ -13,7 +13,8 @@ test images are not looked at. All families are swept in turns, the most telling
 3. other seeds of the best rate, three in all;
 4. weight decay, strength of augmentation, drop path and clipping around the best, one at a time;
 5. other seeds of the first rates, three in all: where few images judge, as of photographs;
-6. other seeds of the best rate's neighbours.
+6. other seeds of the best rate's neighbours;
+7. Muon in place of AdamW, at that rate, half, twice and four times of it.
 
 Every trial that ended is a line of OUT/*.jsonl, so that the same command goes on where it was stopped, today or another
 time; `--seconds` stops it in time.
@@ -76,7 +77,7 @@ def main() -> None:
     parser.add_argument("--families", default=",".join(MODELS))
     parser.add_argument("--claims", type=Path, help="an empty folder that processes side by side share the work by")
     parser.add_argument("--seconds", type=float, default=420.0, help="when to stop, from the start of the process")
-    parser.add_argument("--steps", default="1236", help="which of the six steps, in this order")
+    parser.add_argument("--steps", default="1236", help="which of the steps, in this order")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tiny", action="store_true", help="very small models, to try the script")
     args = parser.parse_args()
@@ -110,7 +111,7 @@ class Sweep:
     def run(self) -> None:
         """Take steps of families, the first steps first, until none is left or the time is over."""
         steps = {"1": self.coarse, "2": self.finer, "3": self.seeds, "4": self.others}
-        steps |= {"5": self.coarse_seeds, "6": self.neighbours}
+        steps |= {"5": self.coarse_seeds, "6": self.neighbours, "7": self.muon}
         tasks = [(step, family) for step in self.args.steps for family in self.families]
         while tasks and self.left() > 2:
             mine = next((task for task in tasks if self.claim(*task)), None)
@@ -202,6 +203,11 @@ class Sweep:
             tried.append({"model.options": PUBLISHED[family]})
         for values in tried:
             yield {**best, **values}, 0, self.args.epochs
+
+    def muon(self, family: str) -> Iterator[Asked]:
+        best = best_rate(self.by_rate(family, self.args.epochs))
+        for rate in (best, 2 * best, best / 2, 4 * best):
+            yield {"optim.lr": rate, "optim.name": "muon", "optim.momentum": 0.95}, 0, self.args.epochs
 
     def by_rate(self, family: str, epochs: int) -> dict[float, float]:
         """Return the first seed's score of each rate, with all else as the recipe has it."""

@@ -12,7 +12,7 @@ from torch.optim.adamw import adamw
 
 
 class Muon(Single):
-    """timm's Muon without Nesterov's momentum; AdamW, fused on a GPU, for what is no matrix.
+    """timm's Muon without Nesterov's momentum, in full precision on the CPU; AdamW for what is no matrix.
 
     What it remembers has the names that timm gives it.
     """
@@ -60,6 +60,7 @@ class Muon(Single):
             _COEFFICIENTS[group["ns_coefficients"]],
             eps=group["eps"],
             safety_factor=group["safety_factor"],
+            dtype=torch.bfloat16 if params[0].is_cuda else torch.float32,  # few CPUs have fast products in the former
         )
         moves = (turned.to(params[0].dtype) * (-lr * scale)).unbind()
         shaped = [_wide_like(move, matrix_of(p)).reshape(p.shape) for move, p in zip(moves, params, strict=True)]
