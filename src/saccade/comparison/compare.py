@@ -12,6 +12,8 @@ from ..data.source import Source
 from ..files import write_text
 from ..runs import Run
 from ..training.loop import Interrupted
+from ..wording import count_of
+from .clock import Clock, Job
 from .conclude import conclude
 from .cross import OUT_OF_FOLD, keep_answers
 from .folder import is_finished
@@ -20,7 +22,7 @@ from .planning import Planner, Ready
 from .report import write_report
 from .request import Request
 from .result import Comparison
-from .schedule import Job, Watch, run_jobs
+from .schedule import Watch, run_jobs
 from .soundness import Probes, warn_of_chance, warn_of_losses
 from .worker import Outcome
 
@@ -140,12 +142,15 @@ def compare(
         jobs = [job for job in ready.jobs if not is_finished(job.path)]
         primary = ready.question.metrics.get(ready.question.primary)
         watch = Watch(total=len(jobs), seconds=ready.plan.seconds, metric=primary, quiet=quiet)
+        clock = Clock(jobs, planner.limits(ready), len(planner.crew.workers))
         try:
-            outcomes = run_jobs(jobs, planner.crew, watch, until=planner.until())
+            outcomes = run_jobs(jobs, planner.crew, watch, clock)
             planner.crew.close()  # what follows may need the device
         except Interrupted as stopped:  # it is the whole comparison that is resumed
             raise Interrupted(stopped.number, folder.path) from None
-        notes = [*_left_out(jobs, outcomes), *_doubts(planner, ready)]
+        run = {(job.arm, job.seed): job for group in clock.whole.values() for job in group}
+        ready = replace(ready, jobs=tuple(run.get((job.arm, job.seed), job) for job in ready.jobs))
+        notes = [*_left_out(jobs, outcomes), *_shortened(ready), *_doubts(planner, ready)]
         ready = replace(ready, notes=(*ready.notes, *notes))
         result = conclude(ready, outcomes, folder)
         keep_answers(ready, folder.path / OUT_OF_FOLD)
@@ -164,6 +169,24 @@ def _left_out(jobs: Sequence[Job], outcomes: Mapping[tuple[str, int], Outcome]) 
     named = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     message = f"there was no time for {named}: runs took longer than planned"
     return [Note("budget", message, "the same command with a larger --budget adds them")]
+
+
+def _shortened(ready: Ready) -> list[Note]:
+    """Return a note on seeds whose runs were given fewer epochs than planned."""
+    arm = max(ready.plan.arms, key=lambda arm: arm.epochs)
+    own = arm.identical_to or arm.name
+    found: dict[int, list[int]] = {}
+    for job in ready.jobs:
+        if job.arm == own and job.epochs < arm.epochs and is_finished(job.path):
+            found.setdefault(job.epochs, []).append(job.whole)
+    told = []
+    for epochs, wholes in found.items():
+        seeds = list(dict.fromkeys(wholes))
+        told.append(f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))} for {count_of(epochs, 'epoch')}")
+    if not told:
+        return []
+    message = f"runs took longer than planned: {', '.join(told)} instead of {arm.epochs}, every arm alike"
+    return [Note("budget", message, "a larger --budget, or a machine without other work, allows them all")]
 
 
 def _doubts(planner: Planner, ready: Ready) -> list[Note]:

@@ -115,8 +115,12 @@ class Folder:
         """Return how many times one has looked at results here, this time included, and write it down."""
         record, looks = self.record(), self.looks(seeds)
         if record and looks != record.get("looks"):
-            write_text(self.record_file, json.dumps({**record, "looks": looks}, indent=1, ensure_ascii=False))
+            self.add({"looks": looks})
         return looks.index(sorted(seeds)) + 1
+
+    def add(self, found: Mapping[str, Any]) -> None:
+        """Write down what else was found."""
+        write_text(self.record_file, json.dumps({**(self.record() or {}), **found}, indent=1, ensure_ascii=False))
 
     def run_path(self, name: str, config: TrainConfig) -> Path:
         """Return where a run is or will be; the same settings under another arm's name are found."""

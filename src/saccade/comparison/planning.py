@@ -17,19 +17,19 @@ from ..durations import BudgetError, say_duration
 from ..runs import Run, RunError
 from ..training.defaults import cores
 from ..training.loop import Interrupted
-from ..training.machine import AFTERWARDS
+from ..training.machine import AFTERWARDS, CLOSING
 from ..training.pace import Pace
 from ..training.parallel import local_device
 from ..tuning.store import Store
 from .arms import Arm, changed, reference_of
 from .budget import RULE, fit_budget, makespan
+from .clock import Job, Limits, part_of
 from .cut import Cut, Piece, pieces
 from .evidence import Evidence, read_evidence
 from .folder import Folder, config_hash, is_finished
 from .plan import Note, Plan, PlannedArm, estimate_detectable
 from .processes import Crew, make_slots, time_probe, visible_gpus
 from .request import Question, Request, ask
-from .schedule import Job
 from .snapshot import ArmSnapshot, DataCache, check_all, inspect_arm
 from .tuned import TunedArms, notes_on_tuning, tune_arms
 from .worker import pace_of
@@ -76,7 +76,10 @@ class Planner:
     """Makes the plan of what is asked."""
 
     def __init__(self, request: Request) -> None:
-        self.begun = time.monotonic() if request.since is None else request.since
+        asked = time.monotonic()
+        self.begun = asked if request.since is None else request.since
+        # Closing takes longer on a busy machine, as starting did.
+        self.closing = max(AFTERWARDS, min(asked - self.begun, CLOSING * (request.record["budget"] or 0.0)))
         self.request, self.folder = request, Folder(request.folder)
         self.arms, self.seeds, shared = request.parsed_arms, request.seed_list, request.shared
         device = request.device or str(shared.get("engine.device", "auto"))
@@ -95,6 +98,7 @@ class Planner:
         self.paces: dict[str, Pace] = {}
         self.notes: list[Note] = []
         self.tuned: TunedArms | None = None
+        self.shortened: dict[str, dict[str, int]] = {}  # epochs by seed and arm, where runs took longer than planned
         self.twins: dict[str, str] = {}  # for every arm the first one that has the same settings: itself, or another
 
     @property
@@ -104,12 +108,28 @@ class Planner:
 
     def spent(self) -> float:
         """Return the seconds that planning has taken so far and the report will take; they belong to the budget."""
-        return time.monotonic() - self.begun + AFTERWARDS
+        return time.monotonic() - self.begun + self.closing
 
     def until(self) -> float | None:
         """Return when all runs have to have ended, on the monotonic clock; None without a budget."""
         budget = self.request.record["budget"]
-        return None if budget is None else self.begun + budget - AFTERWARDS
+        return None if budget is None else self.begun + budget - self.closing
+
+    def limits(self, ready: Ready) -> Limits:
+        """Return what the runs of a plan are held to."""
+        rest = {job.whole for job in ready.jobs if not is_finished(job.path)}
+        done = len({job.whole for job in ready.jobs} - rest)
+        least = 1 if self.request.folds is not None or self.request.seeds_fixed else 2
+        return Limits(self.until(), self.paces, self._shorten, least=least, done=done)
+
+    def _shorten(self, job: Job, share: float) -> Job:
+        """Return a run with a share of its epochs, and write down that it has them."""
+        epochs = part_of(job.epochs, share)
+        self.shortened.setdefault(str(job.whole), {})[job.arm] = epochs
+        fit = (self.folder.record() or {}).get("fit") or {}
+        self.folder.add({"fit": {**fit, "shortened": self.shortened}})
+        config = overlay(job.config, {"schedule.epochs": epochs})
+        return replace(job, config=config, path=self.folder.run_path(job.arm, config))
 
     def plan(self, *, keep: bool) -> Ready:
         """Make the plan; `keep` writes down in the folder what was asked and decided."""
@@ -260,6 +280,7 @@ class Planner:
             most, longest = max(found.epochs.values()), max(epochs.values())
             fit = {"seeds": found.seeds, "most": most, "longest": longest, "detail": found.detail}
         self.seeds = self.seeds[: fit["seeds"]]
+        self.shortened = fit.get("shortened", {})
         for name, config in self.configs.items():
             epochs_here = max(self.asked[name] * fit["most"] // fit["longest"], 1)
             self.configs[name] = overlay(config, {"schedule.epochs": epochs_here})
@@ -293,6 +314,8 @@ class Planner:
                 if folds is not None:
                     cut = config.data.split_seed + piece.repeat
                     config = overlay(config, {"data.fold": piece.fold, "data.split_seed": cut})
+                epochs = self.shortened.get(str(piece.whole), {}).get(name)
+                config = config if epochs is None else overlay(config, {"schedule.epochs": epochs})
                 path = self.folder.run_path(name, config)
                 jobs.append(Job(name, piece.seed, config, path, None if folds is None else piece))
         return tuple(jobs)

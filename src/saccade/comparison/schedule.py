@@ -1,45 +1,28 @@
 """Run the runs of a comparison, here or side by side in processes of their own, and show how far they are."""
 
+import shutil
 import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import rich.console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from ..config import TrainConfig
 from ..durations import say_duration
 from ..runs import Run
 from ..tasks.metric import MetricSpec
+from ..training.allowance import Allowance
 from ..training.loop import Interrupted
-from .cut import STRIDE, Piece
+from .clock import Clock, Job
 from .processes import POLL, Crew, Worker, stop_all
 from .worker import Outcome, train_run
 
 TICK = 1.0  # seconds between looks at how far the runs are
-LEAST_SEEDS = 2  # that are run whatever the time
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run: an arm with a seed."""
-
-    arm: str
-    seed: int
-    config: TrainConfig
-    path: Path
-    piece: Piece | None = None  # of a pass over folds
-
-    def __str__(self) -> str:
-        if self.piece is None:
-            return f"{self.arm}, seed {self.seed}"
-        cut = f" of cut {self.piece.repeat + 1}" if self.piece.repeat else ""
-        return f"{self.arm}, seed {self.piece.whole % STRIDE}, fold {self.piece.fold + 1}{cut}"
 
 
 class Watch:
@@ -129,49 +112,34 @@ class Watch:
         }
 
 
-class Clock:
-    """Tells whether there is time for another seed, until a moment of the monotonic clock, from how long runs took."""
-
-    def __init__(self, jobs: Sequence[Job], until: float | None, slots: int) -> None:
-        self.until, self.slots = until, max(slots, 1)
-        self.seeds = list(dict.fromkeys(job.seed for job in jobs))
-        self.arms = len({job.arm for job in jobs})
-        self.took: list[float] = []
-        self.over = False
-
-    def allows(self, seed: int) -> bool:
-        """Whether a seed may begin: all of its runs fit, by those that ended; the first two always may."""
-        if self.until is None or seed in self.seeds[:LEAST_SEEDS] or not self.took:
-            return True
-        rounds = -(-self.arms // self.slots)
-        last = self.took[-self.arms :]  # the first ones waited for the compiler
-        self.over = self.over or time.monotonic() + rounds * sum(last) / len(last) > self.until
-        return not self.over
-
-
 def run_jobs(
-    jobs: Sequence[Job], crew: Crew, watch: Watch, *, until: float | None = None
+    jobs: Sequence[Job], crew: Crew, watch: Watch, clock: Clock | None = None
 ) -> dict[tuple[str, int], Outcome]:
     """Run jobs in their order, by a crew or in this process, as long as there is time; say how each ended."""
-    clock = Clock(jobs, until, len(crew.workers))
+    clock = clock or Clock(jobs, slots=len(crew.workers))
     with watch:
-        return run_side_by_side(jobs, crew, watch, clock) if crew.workers else run_here(jobs, watch, clock)
+        return run_side_by_side(jobs, crew, watch, clock) if crew.workers else run_here(watch, clock)
 
 
-def run_here(jobs: Sequence[Job], watch: Watch, clock: Clock | None = None) -> dict[tuple[str, int], Outcome]:
+def run_here(watch: Watch, clock: Clock) -> dict[tuple[str, int], Outcome]:
     """Run jobs one after another in this process; Ctrl-C leaves the present one resumable."""
     found = {}
-    clock = clock or Clock(jobs, None, 1)
-    seed = None
-    for job in jobs:
-        if job.seed != seed and not clock.allows(job.seed):
-            break
-        seed, begun = job.seed, time.monotonic()
-        watch.begin(job, job.path, job.config.schedule.epochs)
-        found[(job.arm, job.seed)] = outcome = train_run(job.config, job.path)
-        clock.took.append(time.monotonic() - begun)
-        watch.end(job, outcome)
+    while (job := clock.next()) is not None:
+        watch.begin(job, job.path, job.epochs)
+        outcome = train_run(job.config, job.path, allowance=clock.allowance(job))
+        if _end(job, outcome, watch, clock):
+            found[(job.arm, job.seed)] = outcome
     return found
+
+
+def _end(job: Job, outcome: Outcome, watch: Watch, clock: Clock) -> bool:
+    """Take note of how a run ended; False if it will be begun again, or is left out, since it was late."""
+    clock.end(job, outcome, time.monotonic() - watch.begun[str(job)])
+    late = outcome.kind == "late"
+    watch.end(job, None if late else outcome)
+    if late and job not in clock.present:
+        shutil.rmtree(job.path, ignore_errors=True)
+    return not late
 
 
 @dataclass
@@ -181,37 +149,34 @@ class _Working:
     retried: bool
 
 
-def run_side_by_side(
-    jobs: Sequence[Job], crew: Crew, watch: Watch, clock: Clock | None = None
-) -> dict[tuple[str, int], Outcome]:
+def run_side_by_side(jobs: Sequence[Job], crew: Crew, watch: Watch, clock: Clock) -> dict[tuple[str, int], Outcome]:
     """Run jobs in processes beside this one; a run whose process dies is resumed once."""
-    clock = clock or Clock(jobs, None, len(crew.workers))
-    waiting = deque((job, False) for job in jobs)
-    seeds: set[int] = set()  # that have begun
+    again = deque[Job]()
     free, working = list(crew.workers), list[_Working]()
     found: dict[tuple[str, int], Outcome] = {}
     try:
-        while waiting or working:
-            while waiting and free:
-                job, retried = waiting.popleft()
-                if job.seed not in seeds and not clock.allows(job.seed):
-                    continue
-                seeds.add(job.seed)
-                working.append(_begin(job, free.pop(0), retried))
-                watch.begin(job, job.path, job.config.schedule.epochs)
+        while True:
+            while free:
+                job = clock.next()
+                retried = job is None and bool(again)
+                job = again.popleft() if retried else job
+                if job is None:
+                    break
+                working.append(_begin(job, free.pop(0), retried, clock.allowance(job)))
+                watch.begin(job, job.path, job.epochs)
+            if not working:
+                break
             time.sleep(POLL)
             for one in [one for one in working if one.worker.ended()]:
                 working.remove(one)
                 free.append(one.worker)
                 outcome = _outcome(one.worker)
-                clock.took.append(time.monotonic() - watch.begun[str(one.job)])
-                if outcome.kind not in ("finished", "refused") and not one.retried:
+                if outcome.kind not in ("finished", "refused", "late") and not one.retried:
                     watch.say(f"{one.job}: {outcome.reason}; resuming it once")
-                    waiting.append((one.job, True))
+                    again.append(one.job)
                     watch.end(one.job, None)
-                    continue
-                watch.end(one.job, outcome)
-                found[(one.job.arm, one.job.seed)] = outcome
+                elif _end(one.job, outcome, watch, clock):
+                    found[(one.job.arm, one.job.seed)] = outcome
     except KeyboardInterrupt:
         watch.say("saving and stopping all runs ...")
         raise Interrupted(signal.SIGINT, jobs[0].path.parent) from None
@@ -220,8 +185,9 @@ def run_side_by_side(
     return found
 
 
-def _begin(job: Job, worker: Worker, retried: bool) -> _Working:
-    asked = {"do": "train", "config": worker.slot.settings(job.config), "path": str(job.path)}
+def _begin(job: Job, worker: Worker, retried: bool, allowance: Allowance | None) -> _Working:
+    asked: dict[str, Any] = {"do": "train", "config": worker.slot.settings(job.config), "path": str(job.path)}
+    asked |= {} if allowance is None else {"allowance": asdict(allowance)}
     answer, log = job.path.with_name(f".{job.path.name}.answer.json"), job.path.with_name(f"{job.path.name}.log")
     worker.begin(asked, answer=answer, log=log)
     return _Working(job, worker, retried)
@@ -233,6 +199,6 @@ def _outcome(worker: Worker) -> Outcome:
         outcome = Outcome(**worker.read())
     except (RuntimeError, TypeError) as error:
         outcome = Outcome("failed", str(error))
-    if outcome.kind != "finished":
+    if outcome.kind not in ("finished", "late"):
         worker.stop()
     return outcome

@@ -1,6 +1,7 @@
 """Whether the arms of a comparison were trained well enough for it to mean anything: what its notes warn of."""
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -132,6 +133,8 @@ class Probes:
         return notes
 
     def _run(self, config: TrainConfig, epochs: int) -> tuple[Trial, Ground]:
+        if self.until is not None and time.monotonic() > self.until:
+            raise OutOfTime
         device = local_device(config.engine.device)
         choice, data = self.cache.open(config)
         resolved, ground = prepare_ground(config, choice, data, device)

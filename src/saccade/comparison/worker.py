@@ -19,6 +19,7 @@ import torch
 from ..config import TrainConfig, overlay
 from ..files import read_record, write_text
 from ..runs import Run, hold
+from ..training.allowance import Allowance, Late
 from ..training.loop import Interrupted, TrainingError
 from ..training.pace import Pace, measure_pace
 from ..training.parallel import local_device
@@ -29,26 +30,31 @@ from .snapshot import DataCache
 GRACE = 30.0  # seconds to save the state after the parent is gone
 COST = "cost.json"
 
-Kind = Literal["finished", "refused", "memory", "failed", "stopped"]
+Kind = Literal["finished", "refused", "memory", "failed", "stopped", "late"]
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How a run ended."""
 
-    # "finished"; "refused" (it would end the same way again), "memory", "failed" or "stopped" (to be resumed)
+    # "finished"; "refused" (it would end the same way again), "memory", "failed", "stopped" or "late" (to be resumed)
     kind: Kind
     reason: str = ""  # why it did not finish
+    epoch_seconds: float | None = None  # that an epoch takes, of one that is late
 
 
-def train_run(config: TrainConfig, path: Path, cache: DataCache | None = None) -> Outcome:
-    """Train a run, or resume it; one that is finished is left alone."""
+def train_run(
+    config: TrainConfig, path: Path, cache: DataCache | None = None, *, allowance: Allowance | None = None
+) -> Outcome:
+    """Train a run, or resume it, as long as there is time; one that is finished is left alone."""
     try:
         with hold(path.with_name(f".{path.name}.lock")):
             if not is_finished(path):
-                _train(config, path, cache or DataCache())
+                _train(config, path, cache or DataCache(), allowance)
     except Interrupted:
         raise
+    except Late as late:
+        return Outcome("late", str(late), late.epoch_seconds)
     except torch.OutOfMemoryError as error:
         return Outcome("memory", str(error).splitlines()[0])
     except (TrainingError, MemoryError) as error:
@@ -62,16 +68,16 @@ def train_run(config: TrainConfig, path: Path, cache: DataCache | None = None) -
     return Outcome("finished")
 
 
-def _train(config: TrainConfig, path: Path, cache: DataCache) -> None:
+def _train(config: TrainConfig, path: Path, cache: DataCache, allowance: Allowance | None) -> None:
     begun, run = time.monotonic(), resumable(path)
     if run is not None:
         machine = {"engine.device": config.engine.device, "engine.threads": config.engine.threads}
-        train_config(overlay(run.config(), machine), run=run, quiet=True)
+        train_config(overlay(run.config(), machine), run=run, quiet=True, allowance=allowance)
         return
     device = local_device(config.engine.device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    train_config(config, out=path, quiet=True, opened=cache.open(config))
+    train_config(config, out=path, quiet=True, opened=cache.open(config), allowance=allowance)
     cost: dict[str, Any] = {"wall_seconds": time.monotonic() - begun}
     if device.type == "cuda":
         cost |= {"peak_memory": torch.cuda.max_memory_allocated(device)}
@@ -119,7 +125,8 @@ def _do(asked: Mapping[str, Any], cache: DataCache) -> Mapping[str, Any]:
         config = overlay(TrainConfig(), asked["config"], source="the comparison")
         if asked["do"] == "probe":
             return {"pace": asdict(probe(config, cache))}
-        return asdict(train_run(config, Path(asked["path"]), cache))
+        allowance = Allowance(**asked["allowance"]) if "allowance" in asked else None
+        return asdict(train_run(config, Path(asked["path"]), cache, allowance=allowance))
     except Interrupted as stopped:
         return asdict(Outcome("stopped", str(stopped)))
     except Exception as error:

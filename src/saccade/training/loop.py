@@ -21,6 +21,7 @@ from ..state import State, StateError, piece_of, save_state, set_aside
 from ..tasks import Metrics, Task
 from ..weights import save_model
 from ..wording import count_of
+from .allowance import Allowance, Late
 from .console import Board, Console
 from .engine import turn_onednn_on, uncompiled
 from .lifecycle import on_signal
@@ -59,6 +60,8 @@ class Loop(Step):
         self.saved_at, self.seconds = time.monotonic(), 0.0
         self.stop_signal: int | None = None
         self.deadline: float | None = None  # by time.monotonic; no epoch begins that would not end before it
+        self.allowance: Allowance | None = None  # of a run among others
+        self.ends: list[float] = []  # of epochs trained here
         self.epoch_begun, self.out_of_time = self.saved_at, False
         self.board: Board | None = None
         self.measured: Metrics | None = None  # of the last validation, until a step changes the weights
@@ -162,6 +165,14 @@ class Loop(Step):
         late = self.config.keep.every_steps is None and self._late()
         if self.ended() or self.world.agree(late and self.world.is_main):
             self.save()
+        self.ends.append(now)
+        if self.allowance is not None and not self.ended():
+            left = self.config.schedule.epochs - self.epoch
+            try:
+                self.allowance.check(now=now, second=self.ends[0], epochs=len(self.ends), left=left)
+            except Late:
+                self.save()
+                raise
         return record
 
     def _judge(self, value: float) -> None:

@@ -26,6 +26,7 @@ from ..state import load_state
 from ..tasks.opening import TaskChoice, choose_task, open_samples
 from ..weights import save_model, save_tensors
 from ..wording import count_of
+from .allowance import Allowance
 from .console import Console
 from .engine import torch_settings
 from .fitting import find_rate
@@ -192,6 +193,7 @@ def train_config(
     notes: Sequence[str] = (),
     fitting: Fitting | None = None,
     opened: tuple[TaskChoice, Data] | None = None,
+    allowance: Allowance | None = None,
 ) -> Trained:
     """Train by complete settings.
 
@@ -200,6 +202,7 @@ def train_config(
         notes: to be said first.
         fitting: what a new run is fitted to before it begins; None trains it as it is.
         opened: its task and samples, where they are open already.
+        allowance: of a run among others; raises `Late`, with its state saved, when all of them will not end in time.
     """
     device = local_device(config.engine.device)
     with torch_settings(config, device), join_world(device) as world:
@@ -217,13 +220,13 @@ def train_config(
         parts = assemble(config, choice, data, spec, world=world, device=device)
         console.judge_by(parts.metrics, parts.primary.name, parts.task.running)
         console.expect(config, parts.feed.steps, len(parts.validation.source), said=bool(said))
-        held = parts.validation.source
-        check_bad(parts.validation.bad, config.data.bad_limit * len(held), of=len(held))
+        check_bad(parts.validation.bad, config.data.bad_limit * (held := len(parts.validation.source)), of=held)
         run = run or _new_run(config, out, world, overwrite=overwrite)
         for note in (*notes, *data.notes, *spec.notes, *parts.feed.notes, *said):
             console.say(note)
         with held_alone(run, world):
             loop = Loop(config, run, parts, world=world, device=device, console=console)
+            loop.allowance = allowance
             if resumed:
                 _restore(loop, run, console)
             elif fitting is not None:

@@ -12,11 +12,12 @@ from safetensors.torch import load_file
 
 from saccade.comparison import processes, schedule
 from saccade.comparison.arms import parse_arm
+from saccade.comparison.clock import Job
 from saccade.comparison.folder import is_finished
 from saccade.comparison.processes import Crew, Slot, make_slots, time_probe
-from saccade.comparison.schedule import Clock, Job, Watch, run_jobs
+from saccade.comparison.schedule import Watch, run_jobs
 from saccade.comparison.worker import Outcome
-from saccade.config import TrainConfig, overlay
+from saccade.config import overlay
 from saccade.runs import Run, hold
 from saccade.tasks import MetricSpec
 from saccade.training.loop import Interrupted
@@ -50,7 +51,7 @@ def test_gpus_get_a_process_each_and_several_if_asked():
 
 
 def test_a_failing_run_does_not_stop_the_others(tmp_path, monkeypatch):
-    def train_run(config, path):
+    def train_run(config, path, allowance=None):
         if config.seed == 1:
             return Outcome("refused", "no")
         write_run(path, [True, False])
@@ -209,18 +210,3 @@ def test_workers_stop_by_themselves_when_the_comparison_is_killed(tmp_path):
         with hold(run.with_name(".seed-0.lock"), wait=60):  # its worker holds it as long as it works
             assert list((run / "state").glob("step-*"))
             assert not is_finished(run)
-
-
-def test_a_seed_begins_only_if_all_its_runs_fit_and_the_first_two_always_do(tmp_path):
-    jobs = [Job(arm, seed, TrainConfig(), tmp_path) for seed in range(4) for arm in ("a", "b")]
-    clock = Clock(jobs, time.monotonic() + 100, 1)
-    assert clock.allows(3)  # nothing is known yet
-    clock.took = [30.0, 40.0]
-    assert clock.allows(2)
-    clock.took = [60.0, 60.0]
-    assert not clock.allows(2)
-    assert clock.allows(1)
-    assert Clock(jobs, None, 1).allows(3)
-    side_by_side = Clock(jobs, time.monotonic() + 100, 2)
-    side_by_side.took = [60.0]
-    assert side_by_side.allows(2)
