@@ -11,6 +11,7 @@ from ..config import TrainConfig
 from ..runs import Run
 from ..training.allowance import Allowance
 from ..training.pace import Pace
+from ..wording import count_of
 from .budget import FLOOR, LEAST_SEEDS, makespan
 from .cut import STRIDE, Piece
 from .worker import Outcome
@@ -79,6 +80,7 @@ class Clock:
         self.present: deque[Job] = deque()  # of the seed that has begun
         self.share = self.first = 1.0  # of the epochs planned, that runs have now, and those of the first seed
         self.slower, self.ended, self.again = 1.0, 0, 0
+        self.news: list[str] = []  # what was changed, in words
         self.time = 0.0 if self.limits.until is None else max(self.limits.until - self.now(), 0.0)
 
     def next(self) -> Job | None:
@@ -106,6 +108,11 @@ class Clock:
         self.ended += 1
         if pace is not None and outcome.kind == "finished":
             self.slower = _without_first(took, job.path) / pace.seconds(job.epochs)
+
+    @property
+    def left(self) -> int:
+        """How many runs there are to be given out."""
+        return len(self.present) + sum(len(self.whole[whole]) for whole in self.waiting)
 
     def allowance(self, job: Job) -> Allowance | None:
         """Return what a run that was given out has to know of the time; None where it may take what it takes."""
@@ -145,12 +152,18 @@ class Clock:
 
     def _take(self, count: int, share: float) -> None:
         """Keep so many of the seeds that are waiting, with a share of their epochs."""
+        left = []
         while len(self.waiting) > count:
-            del self.whole[self.waiting.pop()]
-        if share < 1.0 and self.limits.shorten is not None:
+            left.append(self.waiting.pop())
+            del self.whole[left[-1]]
+        if left:
+            self.news.append(f"runs take longer than planned: no time for {_seeds(sorted(left))}")
+        if share < 1.0 and self.waiting and self.limits.shorten is not None:
             self.share *= share
             for whole in self.waiting:
                 self.whole[whole] = [self.limits.shorten(job, share) for job in self.whole[whole]]
+            epochs = count_of(max(job.epochs for job in self.whole[self.waiting[0]]), "epoch")
+            self.news.append(f"runs take longer than planned: {epochs} for {_seeds(self.waiting)}")
 
     def _choose(self, left: Sequence[int], before: int) -> tuple[int, float]:
         """Return how many of the seeds that are left fit, and with which share of the epochs they have now."""
@@ -183,6 +196,10 @@ class Clock:
         """Return the pace of an arm; one that could not be timed takes as long as the slowest."""
         paces = self.limits.paces or {}
         return paces.get(arm) or max(paces.values(), key=lambda pace: pace.seconds(1), default=None)
+
+
+def _seeds(wholes: Sequence[int] | deque[int]) -> str:
+    return f"seed{'s' * (len(wholes) > 1)} {', '.join(str(whole % STRIDE) for whole in wholes)}"
 
 
 def part_of(epochs: int, share: float) -> int:

@@ -16,6 +16,7 @@ from ..wording import count_of
 from .clock import Clock, Job
 from .conclude import conclude
 from .cross import OUT_OF_FOLD, keep_answers
+from .cut import STRIDE
 from .folder import is_finished
 from .plan import Note, Plan
 from .planning import Planner, Ready
@@ -178,7 +179,7 @@ def _shortened(ready: Ready) -> list[Note]:
     found: dict[int, list[int]] = {}
     for job in ready.jobs:
         if job.arm == own and job.epochs < arm.epochs and is_finished(job.path):
-            found.setdefault(job.epochs, []).append(job.whole)
+            found.setdefault(job.epochs, []).append(job.whole % STRIDE)
     told = []
     for epochs, wholes in found.items():
         seeds = list(dict.fromkeys(wholes))

@@ -124,12 +124,21 @@ def run_jobs(
 def run_here(watch: Watch, clock: Clock) -> dict[tuple[str, int], Outcome]:
     """Run jobs one after another in this process; Ctrl-C leaves the present one resumable."""
     found = {}
-    while (job := clock.next()) is not None:
+    while (job := _next(watch, clock)) is not None:
         watch.begin(job, job.path, job.epochs)
         outcome = train_run(job.config, job.path, allowance=clock.allowance(job))
         if _end(job, outcome, watch, clock):
             found[(job.arm, job.seed)] = outcome
     return found
+
+
+def _next(watch: Watch, clock: Clock) -> Job | None:
+    """Return the next run, and say what there is no time for."""
+    job = clock.next()
+    while clock.news:
+        watch.say(clock.news.pop(0), style="yellow")
+        watch.total = watch.ended + len(watch.running) + clock.left + (job is not None)
+    return job
 
 
 def _end(job: Job, outcome: Outcome, watch: Watch, clock: Clock) -> bool:
@@ -157,7 +166,7 @@ def run_side_by_side(jobs: Sequence[Job], crew: Crew, watch: Watch, clock: Clock
     try:
         while True:
             while free:
-                job = clock.next()
+                job = _next(watch, clock)
                 retried = job is None and bool(again)
                 job = again.popleft() if retried else job
                 if job is None:
