@@ -58,6 +58,7 @@ class Limits:
     shorten: Callable[[Job, float], Job] | None = None  # gives a run a share of its epochs, and writes that down
     least: int = 2  # seeds that are run whatever the time
     done: int = 0  # seeds that were finished before
+    fixed: frozenset[int] = frozenset()  # seeds of which some runs were, so that the others keep their epochs
 
 
 class Clock:
@@ -142,7 +143,8 @@ class Clock:
         count, share = self._choose([whole, *self.waiting], before)
         if before >= self.limits.least and share < 1.0:
             count = 0
-        if self.again >= MOST_AGAIN or (count and share == 1.0) or (count and self.limits.shorten is None):
+        same = share == 1.0 or self.limits.shorten is None or whole in self.limits.fixed
+        if self.again >= MOST_AGAIN or (count and same):
             return False
         self.again += 1
         self.present.clear()
@@ -160,16 +162,18 @@ class Clock:
             self.news.append(f"runs take longer than planned: no time for {_seeds(sorted(left))}")
         if share < 1.0 and self.waiting and self.limits.shorten is not None:
             self.share *= share
-            for whole in self.waiting:
+            short = [whole for whole in self.waiting if whole not in self.limits.fixed]
+            for whole in short:
                 self.whole[whole] = [self.limits.shorten(job, share) for job in self.whole[whole]]
-            epochs = count_of(max(job.epochs for job in self.whole[self.waiting[0]]), "epoch")
-            self.news.append(f"runs take longer than planned: {epochs} for {_seeds(self.waiting)}")
+            if short:
+                epochs = count_of(max(job.epochs for job in self.whole[short[0]]), "epoch")
+                self.news.append(f"runs take longer than planned: {epochs} for {_seeds(short)}")
 
     def _choose(self, left: Sequence[int], before: int) -> tuple[int, float]:
         """Return how many of the seeds that are left fit, and with which share of the epochs they have now."""
         if self._fits([job for whole in left for job in self.whole[whole]], slack=SLACK):
             return len(left), 1.0
-        longest = max(job.epochs for job in self.whole[left[0]])
+        longest = max(job.epochs for whole in left for job in self.whole[whole])
         must = max(min(self.limits.least, before + len(left)) - before, 0)
         least = max(min(LEAST_SEEDS, before + len(left)) - before, must)
         floor = max(round((AMONG * self.first if before else FLOOR) / self.share * longest), 1)
@@ -190,6 +194,7 @@ class Clock:
 
     def _planned(self, job: Job, share: float = 1.0) -> float:
         pace = self._pace(job.arm)
+        share = 1.0 if job.whole in self.limits.fixed else share
         return 0.0 if pace is None else pace.seconds(part_of(job.epochs, share))
 
     def _pace(self, arm: str) -> Pace | None:
@@ -198,7 +203,7 @@ class Clock:
         return paces.get(arm) or max(paces.values(), key=lambda pace: pace.seconds(1), default=None)
 
 
-def _seeds(wholes: Sequence[int] | deque[int]) -> str:
+def _seeds(wholes: Sequence[int]) -> str:
     return f"seed{'s' * (len(wholes) > 1)} {', '.join(str(whole % STRIDE) for whole in wholes)}"
 
 

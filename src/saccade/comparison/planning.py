@@ -118,9 +118,11 @@ class Planner:
     def limits(self, ready: Ready) -> Limits:
         """Return what the runs of a plan are held to."""
         rest = {job.whole for job in ready.jobs if not is_finished(job.path)}
-        done = len({job.whole for job in ready.jobs} - rest)
+        begun = {job.whole for job in ready.jobs if is_finished(job.path)}
         least = 1 if self.request.folds is not None or self.request.seeds_fixed else 2
-        return Limits(self.until(), self.paces, self._shorten, least=least, done=done)
+        return Limits(
+            self.until(), self.paces, self._shorten, least=least, done=len(begun - rest), fixed=frozenset(begun & rest)
+        )
 
     def _shorten(self, job: Job, share: float) -> Job:
         """Return a run with a share of its epochs, and write down that it has them."""

@@ -35,10 +35,16 @@ class Machine:
             seconds -= part
 
     def compare(
-        self, jobs: Sequence[Job], *, until: float | None, least: int = 2, done: int = 0, slots: int = 1
+        self,
+        jobs: Sequence[Job],
+        *,
+        until: float | None,
+        least: int = 2,
+        done: int = 0,
+        fixed: frozenset[int] = frozenset(),
     ) -> Clock:
-        limits = Limits(until, self.paces, shorten, least=least, done=done)
-        clock = Clock(jobs, limits, slots, now=lambda: self.time)
+        limits = Limits(until, self.paces, shorten, least=least, done=done, fixed=fixed)
+        clock = Clock(jobs, limits, now=lambda: self.time)
         while (job := clock.next()) is not None:
             begun, outcome = self.time, self._train(job, clock.allowance(job))
             clock.end(job, outcome, self.time - begun)
@@ -145,6 +151,16 @@ def test_the_least_is_run_even_without_time_and_seeds_finished_before_count() ->
     machine = Machine(lambda _: 1.0)
     machine.compare(jobs_of(10, 3), until=0.0, done=2)
     assert not machine.ran
+
+
+def test_a_seed_of_which_a_run_was_finished_before_keeps_its_epochs() -> None:
+    jobs = jobs_of(20, 3)[1:]  # the first run of seed 0 was finished before
+    whole = sum(PACES[job.arm].seconds(20) for job in jobs)
+    machine = Machine(LOADS["twice as slow"])
+    machine.compare(jobs, until=whole, fixed=frozenset({0}))
+    assert machine.ran[("other", 0)] == 20
+    assert machine.ran[("base", 1)] == machine.ran[("other", 1)] < 20
+    assert machine.time <= 1.05 * whole
 
 
 def test_folds_of_a_pass_stand_or_fall_together() -> None:
