@@ -108,7 +108,8 @@ class Clock:
             return
         self.ended += 1
         if pace is not None and outcome.kind == "finished":
-            self.slower = _without_first(took, job.path) / pace.seconds(job.epochs)
+            slower = _without_first(took, job.path) / pace.seconds(job.epochs)
+            self.slower = slower if self.ended == 1 else (self.slower + slower) / 2
 
     @property
     def left(self) -> int:

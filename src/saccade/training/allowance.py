@@ -1,6 +1,9 @@
 """The time that a run among others has, seen from within it."""
 
 from dataclasses import dataclass
+from math import sqrt
+
+DOUBT = 0.5  # of what one epoch says of the next ones; less with the root of their number
 
 
 class Late(Exception):  # noqa: N818
@@ -24,7 +27,7 @@ class Allowance:
     rest: float  # seconds that was planned for what comes after this run; it gets slower as this run does
 
     def check(self, *, now: float, second: float, epochs: int, left: int) -> None:
-        """Raise `Late` if time will be short.
+        """Raise `Late` if time will be short, beyond what epochs differ by chance.
 
         Args:
             second: when the second of the epochs began; the first one compiles.
@@ -33,5 +36,6 @@ class Allowance:
         """
         if epochs > 1:
             epoch = (now - second) / (epochs - 1)
-            if now + epoch * (left + self.rest / max(self.epoch, 1e-9)) > self.until:
+            needed = epoch * (left + self.rest / max(self.epoch, 1e-9))
+            if now + needed / (1 + DOUBT / sqrt(epochs - 1)) > self.until:
                 raise Late(epoch)
