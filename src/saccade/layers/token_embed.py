@@ -354,11 +354,9 @@ class NonLocal(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return B, out, H, W."""
-        query, key, value = (
-            f(x).flatten(2).transpose(1, 2).unsqueeze(1) for f in (self.theta, self.phi, self.g)
-        )  # B, 1, HW, inner
-        gathered = F.scaled_dot_product_attention(query, key, value, scale=1.0)
-        gathered = gathered.squeeze(1).transpose(1, 2).unflatten(2, x.shape[2:])
+        parts = [f(x).flatten(2).mT.unsqueeze(1) for f in (self.theta, self.phi, self.g)]  # B, 1, HW, inner
+        gathered = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], scale=1.0)
+        gathered = gathered.squeeze(1).mT.unflatten(2, x.shape[2:])
         return self.norm(self.out(gathered) + self.shortcut(x))
 
 
