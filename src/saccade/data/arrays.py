@@ -217,8 +217,8 @@ class NpzReader:
 def open_npz(paths: Sequence[Path]) -> Splits:
     """Open archives of arrays such as `x_train, y_train, x_test, y_test`, joining the parts of one set.
 
-    Images are uint8, N, H, W, N, H, W, C or N, C, H, W; labels whole numbers, N or N, 1. A split may be named first
-    (`train_images`), and there may be one without a name. Instead of pixels there may be mosaics,
+    Images are uint8, N, H, W, N, H, W, C or N, C, H, W; labels whole numbers or names, N or N, 1. A split may be
+    named first (`train_images`), and there may be one without a name. Instead of pixels there may be mosaics,
     `train_webp_000` and so on: encoded images of tiles, which `meta_json` describes.
     """
     parts: dict[str, list[Part]] = {}
@@ -230,6 +230,8 @@ def open_npz(paths: Sequence[Path]) -> Splits:
         classes = names or classes
         for role, arrays in found.items():
             parts.setdefault(role, []).append(arrays)
+    if any(labels.dtype.kind in "US" for arrays in parts.values() for _, labels, _ in arrays):
+        classes = _number(parts, classes)
     highest = max(int(labels.max(initial=0)) for arrays in parts.values() for _, labels, _ in arrays)
     where = ", ".join(map(str, paths))
     classes = classes or numbered_classes(highest, where=where)
@@ -242,6 +244,21 @@ def open_npz(paths: Sequence[Path]) -> Splits:
     if "test" in sources:
         return Splits(sources["train"], sources["test"], (TEST_NOTE,))
     return Splits(sources["train"])
+
+
+def _number(parts: dict[str, list[Part]], classes: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Put numbers in the place of labels that are names, and return the classes: those given, or all, by alphabet."""
+    every = [labels for arrays in parts.values() for _, labels, _ in arrays]
+    if any(labels.dtype.kind not in "US" for labels in every):
+        raise ValueError("some labels are names and others numbers; give either for all images")
+    found = sorted({name for labels in every for name in np.unique(labels).astype(str).tolist()})
+    classes = classes or tuple(found)
+    if unknown := [name for name in found if name not in classes]:
+        raise ValueError(f"labels are {abbreviate(unknown)}, which are not among the classes {abbreviate(classes)}")
+    numbers = {name: number for number, name in enumerate(classes)}
+    for arrays in parts.values():
+        arrays[:] = [(images, np.array([numbers[n] for n in names.astype(str)]), ids) for images, names, ids in arrays]
+    return classes
 
 
 def _archives(spec: str, path: Path) -> list[Path]:

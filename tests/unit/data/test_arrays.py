@@ -149,6 +149,23 @@ def test_npz_opens_under_its_usual_keys(tmp_path, keys):
     assert data.val.labels.tolist() == [2, 1, 0, 0]
 
 
+@pytest.mark.parametrize("kind", ["U", "S"])
+def test_npz_labels_may_be_names(tmp_path, kind):
+    arrays = {"x_train": some_images(4, 8, 8, 3), "x_val": some_images(2, 8, 8, 3, seed=1)}
+    names = {"y_train": np.array(["dog", "ant", "dog", "cat"], kind), "y_val": np.array(["cat", "dog"], kind)}
+    data = open_data(archive(tmp_path / "a.npz", **arrays, **names))
+    assert data.classes == ("ant", "cat", "dog")
+    assert data.train.labels.tolist() == [2, 0, 2, 1]
+    assert data.val.labels.tolist() == [1, 2]
+    ordered = open_data(archive(tmp_path / "b.npz", **arrays, **names, classes=["dog", "cat", "ant"]))
+    assert ordered.classes == ("dog", "cat", "ant")
+    assert ordered.val.labels.tolist() == [1, 0]
+    with pytest.raises(ValueError, match="labels are 'ant', which are not among the classes 'cat', 'dog'"):
+        open_data(archive(tmp_path / "c.npz", **arrays, **names, classes=["cat", "dog"]))
+    with pytest.raises(ValueError, match="some labels are names and others numbers"):
+        open_data(archive(tmp_path / "d.npz", **arrays, **{**names, "y_val": np.array([0, 1])}))
+
+
 def test_npz_without_a_split_is_split_by_number(tmp_path):
     path = archive(tmp_path / "a.npz", images=some_images(20, 3, 8, 9), labels=np.arange(20) % 2, classes=["no", "yes"])
     data = open_data(path, val_share=0.2)
