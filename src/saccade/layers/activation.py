@@ -41,6 +41,12 @@ class _Gelu(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        share = (x * math.sqrt(0.5)).erf_().add_(1).mul_(0.5)
-        density = (x * x).mul_(-0.5).exp_().mul_(1 / math.sqrt(2 * math.pi))
+        share, density = share_and_density(x)
         return share.addcmul_(x, density).mul_(grad)
+
+
+def share_and_density(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the normal distribution's share below x and its density there."""
+    share = (x * math.sqrt(0.5)).erf_().add_(1).mul_(0.5)
+    density = (x * x).mul_(-0.5).exp_().mul_(1 / math.sqrt(2 * math.pi))
+    return share, density

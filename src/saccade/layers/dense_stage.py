@@ -43,6 +43,15 @@ def as_map(matrix: Tensor, like: Tensor) -> Tensor:
     return matrix.view(batch, height, width, -1).permute(0, 3, 1, 2)
 
 
+def around(padded: Tensor) -> Tensor:
+    """Return the 3x3 cells around the positions of a map B, H + 2, W + 2, C, as a matrix B * H * W, 9 * C."""
+    batch, height, width, channels = padded.shape
+    far, row, step, _ = padded.stride()
+    # the three neighbours in a row lie side by side
+    shape = (batch, height - 2, width - 2, 3, 3 * channels)
+    return padded.as_strided(shape, (far, row, step, row, 1), padded.storage_offset()).reshape(-1, 9 * channels)
+
+
 class Scratch:
     """Memory for one part after the other: fresh memory costs as much as a pass over it."""
 
@@ -59,11 +68,8 @@ class Scratch:
 
 def pieces_of(
     x: Tensor, weights: Sequence[Tensor], kernels: Sequence[Tensor], scratch: Scratch
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the new channels of one layer after the other, B, growth, H, W, and what its 3x3 convolution read.
-
-    The latter is memory that the next layer writes over. In the end `scratch` holds in "hidden" what all first
-    convolutions gave, B * H * W, sum of hidden.
+) -> Iterator[Tensor]:
+    """Yield the new channels of one layer after the other, B, growth, H, W.
 
     Args:
         x: maps, B, C, H, W, channels last.
@@ -78,7 +84,7 @@ def pieces_of(
         size = kernel.shape[1]
         inner = torch.clamp_min(hidden[:, :size], 0, out=scratch.matrix("inner", given, size))
         piece = F.conv2d(as_map(inner, x), kernel, padding=1)
-        yield piece, inner
+        yield piece
         hidden = hidden[:, size:]
         if index + 1 < len(kernels):
             new = torch.clamp_min(rows(piece), 0, out=scratch.matrix("new", given, piece.shape[1]))
@@ -90,12 +96,12 @@ def pool(x: Tensor, halve: bool) -> Tensor:
     return F.avg_pool2d(x, 2) if halve else x
 
 
-def pooled_pieces(x: Tensor, weights: Sequence[Tensor], kernels: Sequence[Tensor], *, halve: bool) -> Tensor:
+def pooled_pieces(x: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor], *, halve: bool) -> Tensor:
     """Return a dense block's output, pooled, B, width, H', W'."""
-    scratch = Scratch()
+    weights, scratch = by_piece(first), Scratch()
     parts = []
     for part in in_parts(x):
         found = [pool(part, halve)]
-        found += [pool(piece, halve) for piece, _ in pieces_of(part, weights, kernels, scratch)]
+        found += [pool(piece, halve) for piece in pieces_of(part, weights, kernels, scratch)]
         parts.append(torch.cat(found, dim=1))
     return torch.cat(parts)

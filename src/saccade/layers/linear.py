@@ -1,17 +1,21 @@
-"""A linear layer that runs as a 1x1 convolution in inference on Arm's CPUs.
+"""A linear layer that is quicker on the CPU.
 
-PyTorch copies the whole weight into another order in every call of a linear layer there; the convolution does so within
-the cache. With many rows it takes up to a seventh less time, and never more.
+PyTorch copies the whole weight into another order in every call of a linear layer on Arm's CPUs; a 1x1 convolution does
+so within the cache. With many rows it takes up to a seventh less time, and never more.
 """
 
 import functools
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from timm.models import register_notrace_module
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from .reuse import eager_inference
+from .activation import Gelu, share_and_density
+from .product import own_backward_serves
+from .reuse import eager_inference, unheard
 
 FEW = 64  # rows from which on the copy of the input's shape is worth it
 
@@ -21,7 +25,7 @@ class Linear(nn.Linear):
     """Linear layer, whose rows may be the positions of a map."""
 
     @classmethod
-    def like(cls, layer: nn.Linear) -> "Linear":
+    def like(cls, layer: nn.Linear) -> Self:
         """Return one with the parameters of another linear layer."""
         made = cls(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
         made.weight, made.bias = layer.weight, layer.bias
@@ -29,22 +33,93 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ..., out_features."""
-        if not (eager_inference(x) and self.convolves(x)):
-            return super().forward(x)
-        rows = x.reshape(1, -1, 1, self.in_features).permute(0, 3, 1, 2)  # 1, in, N, 1 as it lies
-        out = F.conv2d(rows, self.weight[:, :, None, None], self.bias)
-        return out.permute(0, 2, 3, 1).reshape(*x.shape[:-1], self.out_features)
+        return multiply(x, self.weight, self.bias) if eager_inference(x) else super().forward(x)
 
-    def convolves(self, x: Tensor) -> bool:
-        """Tell whether the convolution is the quicker way."""
+
+@register_notrace_module
+class TokenLinear(Linear):
+    """The same, quicker in training as well; its results and gradients differ from PyTorch's by rounding."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ..., out_features."""
+        return linear(x, self.weight, self.bias)
+
+    def after_gelu(self, hidden: Tensor) -> Tensor:
+        """Return what the layer makes of GELU, in training: ..., out_features."""
+        return _Linear.apply(hidden, self.weight, self.bias, True)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x @ weight^T + bias, ..., out."""
+    if own_backward_serves(x, weight):
+        return _Linear.apply(x, weight, bias, False)
+    return multiply(x, weight, bias) if eager_inference(x) else F.linear(x, weight, bias)
+
+
+def folds(act: nn.Module, layer: nn.Module, hidden: Tensor, *between: nn.Module) -> bool:
+    """Tell whether training may keep what an activation is given alone, and compute again what the layer is given.
+
+    Args:
+        act: the activation.
+        layer: the linear layer behind it.
+        hidden: what the activation is given.
+        between: modules between the two.
+    """
+    return (
+        type(act) is Gelu
+        and type(layer) is TokenLinear
+        and own_backward_serves(hidden, layer.weight)
+        and all(isinstance(m, nn.Identity) or (type(m) is nn.Dropout and not (m.training and m.p)) for m in between)
+        and unheard(act, layer, *between)
+    )
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, activate: bool) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.activate = activate
+        return multiply(F.gelu(x) if activate else x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        of_x, of_weight, of_bias, _ = ctx.needs_input_grad
+        grads, given = grad.reshape(-1, len(weight)), x.reshape(-1, weight.shape[1])
+        through = (grads @ weight).view_as(given) if of_x else None
+        if ctx.activate:
+            share, density = share_and_density(given)
+            if through is not None:
+                through.mul_(density.mul_(given).add_(share))
+            given = share.mul_(given)
         return (
-            _arm_compute()
-            and x.device.type == "cpu"
-            and x.dtype == self.weight.dtype == torch.float32
-            and x.numel() >= FEW * self.in_features
-            and self.weight.is_contiguous()  # else it lies as the linear layer reads it
-            and not torch.is_autocast_enabled("cpu")
+            None if through is None else through.view_as(x),
+            grads.t() @ given if of_weight else None,
+            grads.sum(0) if of_bias else None,
+            None,
         )
+
+
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x @ weight^T + bias by whatever is quicker."""
+    if not convolves(x, weight):
+        return F.linear(x, weight, bias)
+    rows = x.reshape(1, -1, 1, x.shape[-1]).permute(0, 3, 1, 2)  # 1, in, N, 1 as it lies
+    out = F.conv2d(rows, weight[:, :, None, None], bias)
+    return out.permute(0, 2, 3, 1).reshape(*x.shape[:-1], len(weight))
+
+
+def convolves(x: Tensor, weight: Tensor) -> bool:
+    """Tell whether the convolution is the quicker way."""
+    return (
+        _arm_compute()
+        and x.device.type == "cpu"
+        and x.dtype == weight.dtype == torch.float32
+        and x.numel() >= FEW * x.shape[-1]
+        and weight.is_contiguous()  # else it lies as the linear layer reads it
+        and not torch.is_autocast_enabled("cpu")
+    )
 
 
 @functools.cache

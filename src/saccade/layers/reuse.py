@@ -31,7 +31,13 @@ def unheard(*modules: nn.Module) -> bool:
     """Tell whether nobody listens to modules or to what is inside them."""
     if hooks._global_forward_hooks or hooks._global_forward_pre_hooks:
         return False
-    return not any(m._forward_hooks or m._forward_pre_hooks for module in modules for m in module.modules())
+    if hooks._global_backward_hooks or hooks._global_backward_pre_hooks:
+        return False
+    return not any(
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
+        for module in modules
+        for m in module.modules()
+    )
 
 
 def eager_inference(x: Tensor) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..ranges import require_choice
 from .cluster import Dispatch, correspondence, kmeans, kmeans_cluster, pool_slots, soft_cluster
 from .init import init_linear
+from .linear import Linear
 from .tap import Tap
 
 
@@ -118,4 +119,5 @@ def self_attention(dim: int, num_heads: int) -> Attention:
     nn.init.xavier_uniform_(attention.qkv.weight)
     nn.init.zeros_(attention.qkv.bias)
     init_linear(attention.proj)
+    attention.qkv, attention.proj = Linear.like(attention.qkv), Linear.like(attention.proj)
     return attention

@@ -8,9 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .dense_rows import pieces_by_rows, pooled_transition, track
-from .dense_stage import as_map, by_piece, in_parts, pooled_pieces, rows
-from .dense_training import Pieces, Stem
+from .dense_stage import as_map, pooled_pieces, rows
+from .dense_stem import Stem, stem
+from .dense_training import Pieces
 from .exporting import is_exporting
+from .linear import linear
 from .product import own_backward_serves
 from .reuse import eager_inference, unheard
 from .stem import pad_to, pool_before_bias
@@ -101,7 +103,7 @@ class DenseNetEmbed(TokenEmbed):
             return super().forward(x)
         trains = torch.is_grad_enabled()
         conv = self.stem[0]
-        x = Stem.apply(x, conv.weight, conv.bias) if trains else torch.cat([self.stem(part) for part in in_parts(x)])
+        x = (Stem.apply if trains else stem)(x, conv.weight, conv.bias)
         for block, transition in self.stages:
             x = transition.after(block, x)
         return self.proj(x)
@@ -218,21 +220,20 @@ class Transition(nn.Module):
     def after(self, block: DenseBlock, x: Tensor) -> Tensor:
         """Return what this makes of a block's output without making that output."""
         layers = cast(list[DenseLayer], list(block.layers))
-        weights, kernels = by_piece([layer.conv1.weight for layer in layers]), [layer.conv2.weight for layer in layers]
+        first, kernels = [layer.conv1.weight for layer in layers], [layer.conv2.weight for layer in layers]
         halve = not isinstance(self.pool, nn.Identity)
         norm, batch = self.norm, self.norm.training or self.norm.running_mean is None
         if torch.is_grad_enabled() or batch:
-            pooled, mean, variance = Pieces.apply(x, halve, *weights, *kernels)
+            pooled, mean, variance = Pieces.apply(x, halve, *first, *kernels)
         else:
-            pooled = pooled_pieces(x, weights, kernels, halve=halve)
+            pooled = pooled_pieces(x, first, kernels, halve=halve)
         if not batch:
             mean, variance = norm.running_mean, norm.running_var
         elif norm.running_mean is not None:
             track(norm, mean.detach(), variance.detach(), len(x) * x.shape[2] * x.shape[3])
         scale = norm.weight * (variance + norm.eps).rsqrt()
         matrix = self.conv.weight[:, :, 0, 0]
-        out = F.linear(rows(pooled), matrix * scale, matrix @ (norm.bias - mean * scale))
-        return as_map(out, pooled)
+        return as_map(linear(rows(pooled), matrix * scale, matrix @ (norm.bias - mean * scale)), pooled)
 
 
 class ResNetEmbed(TokenEmbed):

@@ -19,7 +19,7 @@ def test_convolution_equals_linear_layer(shape, bias):
     layer = Linear(7, 5, bias=bias)
     for x in (torch.randn(shape), torch.randn(shape[::-1]).permute(*reversed(range(len(shape))))):
         with torch.inference_mode():
-            assert layer.convolves(x)
+            assert linear.convolves(x, layer.weight)
             got = layer(x)
         assert got.shape == (*shape[:-1], 5)
         torch.testing.assert_close(got, F.linear(x, layer.weight, layer.bias))
@@ -37,10 +37,10 @@ def test_half_precision_and_other_layouts_go_the_usual_way():
     layer = Linear(7, 5)
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
-    assert not Linear(7, 5).double().convolves(x.double())
+    assert not linear.convolves(x.double(), layer.double().weight)
     turned = Linear(7, 5)
     turned.weight.data = turned.weight.data.t().contiguous().t()
-    assert not turned.convolves(x)
+    assert not linear.convolves(x, turned.weight)
 
 
 def test_gradients_are_those_of_a_linear_layer():
