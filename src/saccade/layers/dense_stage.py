@@ -66,9 +66,7 @@ class Scratch:
         return kept
 
 
-def pieces_of(
-    x: Tensor, weights: Sequence[Tensor], kernels: Sequence[Tensor], scratch: Scratch
-) -> Iterator[Tensor]:
+def pieces_of(x: Tensor, weights: Sequence[Tensor], kernels: Sequence[Tensor], scratch: Scratch) -> Iterator[Tensor]:
     """Yield the new channels of one layer after the other, B, growth, H, W.
 
     Args:

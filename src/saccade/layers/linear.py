@@ -5,7 +5,7 @@ so within the cache. With many rows it takes up to a seventh less time, and neve
 """
 
 import functools
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,29 +24,20 @@ FEW = 64  # rows from which on the copy of the input's shape is worth it
 class Linear(nn.Linear):
     """Linear layer, whose rows may be the positions of a map."""
 
+    quick_training = False  # by what differs from PyTorch's own in its rounding
+
     @classmethod
-    def like(cls, layer: nn.Linear) -> Self:
+    def like(cls, layer: nn.Linear, *, quick_training: bool = False) -> "Linear":
         """Return one with the parameters of another linear layer."""
         made = cls(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
-        made.weight, made.bias = layer.weight, layer.bias
+        made.weight, made.bias, made.quick_training = layer.weight, layer.bias, quick_training
         return made
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ..., out_features."""
-        return multiply(x, self.weight, self.bias) if eager_inference(x) else super().forward(x)
-
-
-@register_notrace_module
-class TokenLinear(Linear):
-    """The same, quicker in training as well; its results and gradients differ from PyTorch's by rounding."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ..., out_features."""
-        return linear(x, self.weight, self.bias)
-
-    def after_gelu(self, hidden: Tensor) -> Tensor:
-        """Return what the layer makes of GELU, in training: ..., out_features."""
-        return _Linear.apply(hidden, self.weight, self.bias, True)
+        if self.quick_training or eager_inference(x):
+            return linear(x, self.weight, self.bias)
+        return super().forward(x)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -67,11 +58,17 @@ def folds(act: nn.Module, layer: nn.Module, hidden: Tensor, *between: nn.Module)
     """
     return (
         type(act) is Gelu
-        and type(layer) is TokenLinear
+        and type(layer) is Linear
+        and layer.quick_training
         and own_backward_serves(hidden, layer.weight)
         and all(isinstance(m, nn.Identity) or (type(m) is nn.Dropout and not (m.training and m.p)) for m in between)
         and unheard(act, layer, *between)
     )
+
+
+def after_gelu(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return what a linear layer makes of GELU where the two fold, ..., out."""
+    return _Linear.apply(hidden, weight, bias, True)
 
 
 class _Linear(torch.autograd.Function):

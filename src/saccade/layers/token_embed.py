@@ -102,8 +102,8 @@ class DenseNetEmbed(TokenEmbed):
         if not self.takes_parts(x):
             return super().forward(x)
         trains = torch.is_grad_enabled()
-        conv = self.stem[0]
-        x = (Stem.apply if trains else stem)(x, conv.weight, conv.bias)
+        conv = cast(nn.Conv2d, self.stem[0])
+        x = (Stem.apply if trains else stem)(x, conv.weight, cast(Tensor, conv.bias))
         for block, transition in self.stages:
             x = transition.after(block, x)
         return self.proj(x)

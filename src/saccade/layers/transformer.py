@@ -7,7 +7,7 @@ from timm.models import vision_transformer
 from torch import Tensor, nn
 
 from .activation import Gelu, activate
-from .linear import TokenLinear, folds
+from .linear import Linear, after_gelu, folds
 from .reuse import add
 
 
@@ -19,7 +19,7 @@ class Block(vision_transformer.Block):
         for parent in (self.attn, self.mlp):
             for name, child in parent.named_children():
                 if type(child) is nn.Linear:
-                    setattr(parent, name, TokenLinear.like(child))
+                    setattr(parent, name, Linear.like(child, quick_training=True))
 
     def forward(self, x: Tensor, **attention: Any) -> Tensor:  # type: ignore[override]
         """Return tokens of the same shape; `attention` goes to the attention."""
@@ -35,5 +35,5 @@ class FeedForward(Mlp):
         """Return tokens of the same shape."""
         hidden = self.fc1(x)
         if folds(self.act, self.fc2, hidden, self.drop1, self.norm):
-            return self.drop2(self.fc2.after_gelu(hidden))
+            return self.drop2(after_gelu(hidden, self.fc2.weight, self.fc2.bias))
         return self.drop2(self.fc2(self.norm(self.drop1(activate(self.act, hidden, x, self.fc1)))))

@@ -3,9 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from saccade.layers import linear
-from saccade.layers.linear import FEW, Linear
+from saccade.layers.linear import FEW, Linear, folds
+from saccade.layers.transformer import Block
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +43,34 @@ def test_half_precision_and_other_layouts_go_the_usual_way():
     turned = Linear(7, 5)
     turned.weight.data = turned.weight.data.t().contiguous().t()
     assert not linear.convolves(x, turned.weight)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_quick_training_gives_the_same_results_and_gradients(bias):
+    layer, x = nn.Linear(7, 5, bias=bias), torch.randn(2, FEW, 7, requires_grad=True)
+    wrt = [x, *layer.parameters()]
+    found = [made(x) for made in (layer, Linear.like(layer, quick_training=True))]
+    assert type(found[1].grad_fn) is not type(found[0].grad_fn)
+    torch.testing.assert_close(*found)
+    for a, b in zip(*(torch.autograd.grad(y.square().sum(), wrt) for y in found), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.5])
+def test_a_feed_forward_part_that_keeps_less_has_the_same_gradients(drop):
+    part = Block(8, 2, mlp_ratio=3.0, proj_drop=drop).mlp
+    x = torch.randn(3, 50, 8, requires_grad=True)
+    wrt, found = [x, *part.parameters()], []
+    assert folds(part.act, part.fc2, x, part.drop1, part.norm) == (drop == 0)
+    for listen in (False, True):
+        torch.manual_seed(0)
+        handle = part.act.register_full_backward_hook(lambda *_: None) if listen else None
+        found.append(torch.autograd.grad(part(x).square().sum(), wrt))
+        if handle is not None:
+            assert not folds(part.act, part.fc2, x, part.drop1, part.norm)
+            handle.remove()
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_gradients_are_those_of_a_linear_layer():
