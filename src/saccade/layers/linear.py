@@ -60,6 +60,7 @@ def folds(act: nn.Module, layer: nn.Module, hidden: Tensor, *between: nn.Module)
         type(act) is Gelu
         and type(layer) is Linear
         and layer.quick_training
+        and type(hidden) is Tensor  # a tracer's stand-in is not
         and own_backward_serves(hidden, layer.weight)
         and all(isinstance(m, nn.Identity) or (type(m) is nn.Dropout and not (m.training and m.p)) for m in between)
         and unheard(act, layer, *between)
