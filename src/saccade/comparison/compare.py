@@ -13,7 +13,7 @@ from ..files import write_text
 from ..runs import Run
 from ..training.loop import Interrupted
 from ..wording import count_of
-from .clock import Clock, Job
+from .clock import Clock, Job, said_seeds
 from .conclude import conclude
 from .cross import OUT_OF_FOLD, keep_answers
 from .cut import STRIDE
@@ -182,8 +182,7 @@ def _shortened(ready: Ready) -> list[Note]:
             found.setdefault(job.epochs, []).append(job.whole % STRIDE)
     told = []
     for epochs, wholes in found.items():
-        seeds = list(dict.fromkeys(wholes))
-        told.append(f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))} for {count_of(epochs, 'epoch')}")
+        told.append(f"{said_seeds(list(dict.fromkeys(wholes)))} for {count_of(epochs, 'epoch')}")
     if not told:
         return []
     message = f"runs took longer than planned: {', '.join(told)} instead of {arm.epochs}, every arm alike"

@@ -39,23 +39,6 @@ class DepthwiseConv(nn.Conv2d):
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
-class _Depthwise(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return convolve(x, weight, bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        grad = grad.contiguous()
-        of_x = convolve(grad, weight.flip(2, 3)) if ctx.needs_input_grad[0] else None
-        of_weight = kernel_gradient(x, grad, weight.shape[-1]) if ctx.needs_input_grad[1] else None
-        of_bias = grad.sum((0, 1, 2)) if ctx.needs_input_grad[2] else None
-        return of_x, of_weight, of_bias
-
-
 class Turned(torch.autograd.Function):
     """The convolution, its gradient towards the map by the turned kernel and the others by the library."""
 
@@ -67,7 +50,7 @@ class Turned(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Return the gradients towards map, kernels and bias."""
         x, weight = ctx.saved_tensors
         of_x = convolve(grad, weight.flip(2, 3))
@@ -77,6 +60,20 @@ class Turned(torch.autograd.Function):
         )
         # Summed last, what the convolutions have made of the gradient lies in memory and is not computed once more.
         return of_x, of_weight, upcast(grad).sum((0, 1, 2)).to(grad.dtype)
+
+
+class _Depthwise(Turned):
+    """The same with the kernels' gradient written out, for the CPU."""
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        grad = grad.contiguous()
+        of_x = convolve(grad, weight.flip(2, 3)) if ctx.needs_input_grad[0] else None
+        of_weight = kernel_gradient(x, grad, weight.shape[-1]) if ctx.needs_input_grad[1] else None
+        of_bias = grad.sum((0, 1, 2)) if ctx.needs_input_grad[2] else None
+        return of_x, of_weight, of_bias
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
