@@ -25,6 +25,7 @@ MUON = ("optim.name=muon", "optim.momentum=0.95")
 MIX = ("augment.mix_prob=0.8", "augment.off_epochs=8")
 PLAIN = 'model.options={"patch_size":4,"depth":9,"num_heads":12,"mlp_ratio":2.0}'  # a ViT of 2.7 M
 AVERAGED = PLAIN[:-1] + ',"class_token":false,"global_pool":"avg"}'
+FINE = AVERAGED.replace('"patch_size":4', '"patch_size":2').replace('"num_heads":12', '"num_heads":6')
 LARGE = ("optim.batch_size=1024", "optim.lr=3.5e-3")
 SLOW = ("optim.batch_size=256", "optim.lr=1e-3")
 PLANS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -41,6 +42,9 @@ PLANS: dict[str, dict[str, tuple[str, ...]]] = {
         "wider_muon_mix": (DECAY, WIDER, *MUON, *MIX),
         "wider_muon_large": (DECAY, WIDER, *MUON, *LARGE),
         "wider_muon_drop": (DECAY, WIDER, *MUON, *MIX, "model.drop_path=0.05"),
+        "large": (DECAY, WIDER, *MUON, *MIX, *LARGE),
+        "large_high": (DECAY, WIDER, *MUON, *MIX, *LARGE, "optim.lr=7e-3"),
+        "large_drop": (DECAY, WIDER, *MUON, *MIX, *LARGE, "model.drop_path=0.1"),
     },
     "vit": {
         "decay": (PLAIN, "optim.lr=1e-3", DECAY, *MIX),
@@ -48,6 +52,7 @@ PLANS: dict[str, dict[str, tuple[str, ...]]] = {
         "muon": (PLAIN, *SLOW, *MUON, "optim.weight_decay=0.1", "model.drop_path=0.1", *MIX),
         "averaged": (AVERAGED, "optim.lr=2e-3", *MUON, "optim.weight_decay=0.1", *MIX),
         "averaged_drop": (AVERAGED, "optim.lr=2e-3", *MUON, DECAY, "model.drop_path=0.1", *MIX),
+        "fine": (FINE, "optim.lr=2e-3", *MUON, "optim.weight_decay=0.1", "model.drop_path=0.05", *MIX),
         "strong": (
             PLAIN,
             *SLOW,

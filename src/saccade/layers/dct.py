@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Self
 
 import torch
-from timm.models.vision_transformer import Attention
 from torch import Tensor, nn
 
+from .attention import SelfAttention
 from .window import crop, extend, tile, untile
 
 
@@ -134,7 +134,7 @@ def plain_attention(dim: int, num_heads: int) -> nn.Module:
     """Build attention as NomMer has it: queries, keys and values have no bias, a single head has no output layer."""
     if dim % num_heads:
         raise ValueError(f"num_heads={num_heads} does not divide dim={dim}; choose a divisor of it")
-    attention: nn.Module = Attention(dim, num_heads=num_heads, qkv_bias=False)
+    attention: nn.Module = SelfAttention(dim, num_heads=num_heads, qkv_bias=False)
     if num_heads == 1:
         attention.proj = nn.Identity()
     return attention

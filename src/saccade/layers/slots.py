@@ -3,11 +3,11 @@
 import math
 
 import torch
-from timm.layers import Attention
 from timm.models import register_notrace_module
 from torch import Tensor, nn
 
 from ..ranges import require_choice
+from .attention import SelfAttention
 from .cluster import Dispatch, correspondence, kmeans, kmeans_cluster, pool_slots, soft_cluster
 from .init import init_linear
 from .linear import Linear
@@ -113,9 +113,9 @@ class SlotMixer(nn.Module):
         return correspondence(slots, features, self.scale).softmax(dim=2)
 
 
-def self_attention(dim: int, num_heads: int) -> Attention:
+def self_attention(dim: int, num_heads: int) -> SelfAttention:
     """Build multi-head attention over tokens; its packed input projection is initialised as PyTorch's own is."""
-    attention = Attention(dim, num_heads=num_heads, qkv_bias=True)
+    attention = SelfAttention(dim, num_heads=num_heads, qkv_bias=True)
     nn.init.xavier_uniform_(attention.qkv.weight)
     nn.init.zeros_(attention.qkv.bias)
     init_linear(attention.proj)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from timm.models import register_notrace_function, register_notrace_module
 from torch import Tensor, nn
 
+from .attention import attend_by_products
 from .position import resize_grid
 
 
@@ -91,14 +92,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     if torch.compiler.is_compiling() and query.is_cuda and bias.requires_grad:
         return attend_by_products(query, key, value, bias)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=bias[None])
-
-
-def attend_by_products(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-    """Attend with keys that nothing weighs added up to a multiple of eight: only aligned rows have fast products."""
-    more = -key.shape[-2] % 8
-    key, value = (F.pad(x, (0, 0, 0, more)) for x in (key, value))
-    logits = query * query.shape[-1] ** -0.5 @ key.mT + F.pad(bias, (0, more), value=float("-inf"))
-    return logits.softmax(dim=-1) @ value
 
 
 def resize_bias_table(table: Tensor, length: int) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..config import TrainConfig
 from ..files import cache_folder
 from ..layers.activation import Gelu
+from ..layers.attention import SelfAttention
 
 PLACE = "TORCHINDUCTOR_CACHE_DIR"  # where the compiler keeps what it makes
 Kind = tuple[type, tuple[tuple[str, tuple[int, ...]], ...], tuple[tuple[str, str, float], ...]]  # of blocks
@@ -109,6 +110,7 @@ def compile_parts(task: nn.Module, *, backend: str | Callable[..., Any] = "induc
         return torch.compile(task, backend=backend, dynamic=False)  # type: ignore[return-value]
     for block in blocks:
         _share_drop_path(block)
+        SelfAttention.inside(block)
         call = _copied_call() if _has_hooks(block) else _code.setdefault((backend, _kind(block)), _copied_call())
         compiled = torch.compile(MethodType(call, block), backend=backend, dynamic=False)
         block._compiled_call_impl = compiled  # as `nn.Module.compile`
