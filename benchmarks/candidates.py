@@ -27,6 +27,7 @@ PLAIN = 'model.options={"patch_size":4,"depth":9,"num_heads":12,"mlp_ratio":2.0}
 AVERAGED = PLAIN[:-1] + ',"class_token":false,"global_pool":"avg"}'
 FINE = AVERAGED.replace('"patch_size":4', '"patch_size":2').replace('"num_heads":12', '"num_heads":6')
 LARGE = ("optim.batch_size=1024", "optim.lr=3.5e-3")
+LARGE_DROP = (WIDER, *MUON, *MIX, *LARGE, "model.drop_path=0.1")
 SLOW = ("optim.batch_size=256", "optim.lr=1e-3")
 PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "cifar": {  # the recipe's own numbers reach 77.9 and 95.15 after 100 epochs and overfit from the 55th on
@@ -43,8 +44,11 @@ PLANS: dict[str, dict[str, tuple[str, ...]]] = {
         "wider_muon_large": (DECAY, WIDER, *MUON, *LARGE),
         "wider_muon_drop": (DECAY, WIDER, *MUON, *MIX, "model.drop_path=0.05"),
         "large": (DECAY, WIDER, *MUON, *MIX, *LARGE),
-        "large_high": (DECAY, WIDER, *MUON, *MIX, *LARGE, "optim.lr=7e-3"),
-        "large_drop": (DECAY, WIDER, *MUON, *MIX, *LARGE, "model.drop_path=0.1"),
+        "large_drop": (DECAY, *LARGE_DROP),
+        "large_drop_high": (DECAY, *LARGE_DROP, "optim.lr=7e-3"),
+        "large_drop_nesterov": (DECAY, *LARGE_DROP, "optim.name=nmuon"),
+        "recipe": (DECAY, *LARGE_DROP, "optim.lr=7e-3", "optim.name=nmuon"),
+        "large_drop_linear": (DECAY, *LARGE_DROP, "schedule.curve=poly"),
     },
     "vit": {
         "decay": (PLAIN, "optim.lr=1e-3", DECAY, *MIX),
@@ -52,6 +56,7 @@ PLANS: dict[str, dict[str, tuple[str, ...]]] = {
         "muon": (PLAIN, *SLOW, *MUON, "optim.weight_decay=0.1", "model.drop_path=0.1", *MIX),
         "averaged": (AVERAGED, "optim.lr=2e-3", *MUON, "optim.weight_decay=0.1", *MIX),
         "averaged_drop": (AVERAGED, "optim.lr=2e-3", *MUON, DECAY, "model.drop_path=0.1", *MIX),
+        "quick": (AVERAGED, "optim.lr=4e-3", *MUON, "optim.weight_decay=0.1", "augment.off_epochs=8"),
         "fine": (FINE, "optim.lr=2e-3", *MUON, "optim.weight_decay=0.1", "model.drop_path=0.05", *MIX),
         "strong": (
             PLAIN,

@@ -18,6 +18,8 @@ MIDDLE = 96  # what larger ones are brought to for a model that is made for smal
 SAMPLED = 48  # images whose size is looked at
 FEWEST = 16  # images in a batch that was made smaller
 FEW = 5000  # photographs that are few to learn from alone
+CIFAR = "cifar"  # recipe of sets like it
+MANY, SMALLEST = 16_000, 32  # images, and pixels that they are trained at, from where and up to where it is taken
 FROM_SCRATCH = (
     "{samples} photographs are trained on from random weights; with so few, trained weights mostly give far more: "
     "--pretrained (timm's, with --model NAME) or --checkpoint FILE|RUN, see docs/finetuning.md"
@@ -67,6 +69,15 @@ def typical_side(data: Source | Stream) -> int | None:
     return int(np.median(sides)) if sides else None
 
 
+def is_like_cifar(data: Source | Stream, limit: int | None) -> bool:
+    """Tell whether training images are so many and so small that they have a recipe of their own."""
+    if isinstance(data, Stream):
+        return False
+    array = data.array()
+    side = side_for(typical_side(data), SMALLEST) if array is None else array.shape[1]
+    return min(len(data), limit or len(data)) >= MANY and side <= SMALLEST
+
+
 def batch_for(config: TrainConfig, samples: int | None) -> tuple[int, float]:
     """Return batch size and learning rate such that an epoch has as many steps as the settings ask for at least.
 
@@ -96,6 +107,9 @@ def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, sa
     random = resolved.model.checkpoint is None and not resolved.model.pretrained
     if random and side is not None and side > SMALL_SIDE and samples is not None and samples <= FEW:
         notes.append(FROM_SCRATCH.format(samples=samples))
+    ours = (config.recipe, resolved.model.name, config.optim.name) == ("small", "glnet_nano", "adamw")
+    if ours and random and (samples or 0) >= MANY and size is not None and size <= SMALLEST:
+        notes.append(f"{samples:,} images of {size} pixels: --recipe {CIFAR} is for such sets, see docs/training.md")
     if config.data.img_size is None and side not in (None, size):
         notes.append(f"images of about {side} pixels are trained at {size}; --img-size chooses another size")
     if resolved.optim.batch_size != config.optim.batch_size:

@@ -1,6 +1,6 @@
 """Fit a run to the machine and to a time: model and size where nothing was named, and epochs, before it begins."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
@@ -14,10 +14,10 @@ from ..durations import BudgetError, say_duration
 from ..tasks import Task
 from ..tasks.opening import TaskChoice
 from ..wording import count_of
-from .defaults import cores
+from .defaults import CIFAR, SMALLEST, cores, is_like_cifar
 from .pace import Pace, measure_pace
 from .parallel import World
-from .recipes import read_recipe
+from .recipes import configure, read_recipe
 
 USUAL = 15 * 60.0  # seconds that a run on a CPU is fitted to where nothing was named
 ENOUGH = 30  # epochs that the larger of two models has to come to, else the smaller one is taken
@@ -36,6 +36,7 @@ class Fitting:
 
     seconds: float | None = None  # that it may take; None leaves that to us, where `free`
     free: bool = False  # nothing was named that decides how long it takes, so that model and size may be chosen, too
+    given: Mapping[str, Any] = field(default_factory=dict)  # settings by dotted name that were named
     begun: float = field(default_factory=lambda: monotonic())  # when its time began, by `time.monotonic`
     # when it was asked for; what went by before, such as imports, tells how long this machine takes to close
     asked: float = field(default_factory=lambda: monotonic())
@@ -56,8 +57,9 @@ class Fitting:
     ) -> tuple[TrainConfig, list[str]]:
         """Return the settings that fit, and what there is to say about them; all processes call this."""
         free = self.free and device.type == "cpu" and world.size == 1
+        config, told = self._recipe_of_many(config, choice, data) if device.type == "cuda" else (config, [])
         if self.seconds is None and not free:
-            return config, []
+            return config, told
         asked, seconds = config, self.seconds or USUAL
         if world.is_main:
             self.say("timing a few steps, to say how long the run takes ...")
@@ -85,7 +87,15 @@ class Fitting:
             )
         config = overlay(config, {"schedule.epochs": epochs, "schedule.steps": None})
         to = f"{say_duration(seconds)}: " if self.seconds is not None else _machine(config, data)
-        return config, [_said(asked, config, pace, most, to=to)]
+        return config, [*told, _said(asked, config, pace, most, to=to)]
+
+    def _recipe_of_many(self, config: TrainConfig, choice: TaskChoice, data: Data) -> tuple[TrainConfig, list[str]]:
+        """Return the settings that were measured with many small images, where nothing was named and these are such."""
+        usual = self.free and choice.kind.name == "classify" and config.recipe == Task.recipe
+        if not (usual and is_like_cifar(data.train, config.data.train_limit)):
+            return config, []
+        told = f"many images of {SMALLEST} pixels: settings of the recipe {CIFAR}"
+        return configure(CIFAR, self.given), [f"{told}; --recipe {Task.recipe} takes the usual ones"]
 
 
 def _smaller(config: TrainConfig, choice: TaskChoice, data: Data) -> Iterator[TrainConfig]:

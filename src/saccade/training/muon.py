@@ -12,9 +12,10 @@ from torch.optim.adamw import adamw
 
 
 class Muon(Single):
-    """timm's Muon without Nesterov's momentum, in full precision on the CPU; AdamW for what is no matrix.
+    """timm's Muon, in full precision on the CPU; AdamW for what is no matrix, with Nesterov's momentum and without.
 
-    What it remembers has the names that timm gives it.
+    What it remembers has the names that timm gives it. Sharded weights are left to timm's own, which takes NAdamW for
+    what is no matrix where the momentum is Nesterov's.
     """
 
     def __init__(self, params: Any, *, capturable: bool = False, **options: Any) -> None:
@@ -26,7 +27,7 @@ class Muon(Single):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Change the weights by their gradients."""
         if any(hasattr(p, "device_mesh") for group in self.param_groups for p in group["params"]):
-            return super().step(closure)  # pieces of a sharded matrix cannot be laid side by side
+            return super().step(closure)  # their pieces cannot be laid side by side
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -53,7 +54,10 @@ class Muon(Single):
         lr = group["lr"]
         momenta = [self._remembered(p, "momentum_buffer") for p in params]
         torch._foreach_mul_(params, 1 - lr * group["weight_decay"])
-        torch._foreach_lerp_(momenta, _gradients(params), 1 - group["momentum"])
+        gradients = _gradients(params)
+        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+        if group["nesterov"]:
+            momenta = list(torch._foreach_lerp(gradients, momenta, group["momentum"]))
         turned = zeropower_via_newtonschulz(
             torch.stack([_wide(matrix_of(momentum)) for momentum in momenta]),
             group["ns_steps"],

@@ -43,7 +43,9 @@ def build_optimizer(
         options["capturable"] = True
     groups = _groups(task, config)
     try:
-        create: Any = Muon if config.name == "muon" else partial(create_optimizer_v2, opt=config.name)
+        create: Any = partial(create_optimizer_v2, opt=config.name)
+        if config.name in ("muon", "nmuon"):
+            create = partial(Muon, nesterov=config.name == "nmuon")
         optimizer = create(groups, lr=scaled_lr(config), weight_decay=0.0, **options)
     except (ValueError, TypeError, AssertionError, ImportError) as error:  # timm's and PyTorch's ways to refuse
         detail = ", ".join(f"{name}={value}" for name, value in options.items())

@@ -172,7 +172,7 @@ def train(
         raise ConfigError(f"time={time} was given with resume={resume}; a resumed run keeps the epochs it began with")
     seconds = None if time is None else parse_duration(time, name="time")
     free = recipe is None and not decides_how_long(given)
-    fitting = Fitting(seconds, free=free)
+    fitting = Fitting(seconds, free=free, given=given)
     fitting = fitting if since is None else replace(fitting, begun=since)
     resume = resume or begun_before(out)
     if resume is None:

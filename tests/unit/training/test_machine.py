@@ -3,7 +3,9 @@
 import os
 import time
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
 import saccade
@@ -11,7 +13,7 @@ from saccade.cli import main
 from saccade.config import ConfigError
 from saccade.durations import BudgetError
 from saccade.state import load_state
-from saccade.training import machine
+from saccade.training import defaults, machine
 from saccade.training.console import Console
 from saccade.training.loop import Interrupted, Loop
 from saccade.training.pace import Pace
@@ -143,6 +145,53 @@ def test_what_was_named_is_left_as_it_is(asked, given, recipe):
     seen, (config, said) = asked(given, recipe=recipe, pace=lambda _: SLOW)
     assert (seen, said) == ([], [])
     assert config == configure(recipe, given)
+
+
+def fitted_to_many(data, given, device, *, recipe=None):
+    config = configure(recipe, {"data.path": str(data), **given})
+    choice, opened = open_all(config)
+    free = recipe is None and not machine.decides_how_long(given)
+    fitting = machine.Fitting(free=free, given={"data.path": str(data), **given})
+    return fitting.fit(config, choice, opened, ALONE, torch.device(device))
+
+
+@pytest.fixture
+def many(tmp_path, monkeypatch):
+    monkeypatch.setattr(defaults, "MANY", 40)
+    draws = np.random.default_rng(0)
+    images, labels = draws.integers(0, 255, (50, 32, 32, 3), dtype=np.uint8), np.arange(50) % 5
+    np.savez(tmp_path / "many.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    return tmp_path / "many.npz"
+
+
+def test_many_small_images_get_the_recipe_that_was_measured_with_such_on_a_gpu(many):
+    config, said = fitted_to_many(many, {"augment.mix_prob": 0.3, "seed": 4}, "cuda")
+    assert (config.recipe, config.optim.name, config.model.options["dims"]) == ("cifar", "nmuon", [96, 192])
+    assert (config.augment.mix_prob, config.seed, config.data.path) == (0.3, 4, str(many))
+    assert "--recipe small takes the usual ones" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "recipe"),
+    [
+        ({"schedule.epochs": 7}, None),
+        ({"model.name": "resnet18"}, None),
+        ({}, "small"),
+        ({"data.train_limit": 39}, None),
+    ],
+)
+def test_others_keep_their_settings_on_a_gpu(many, given, recipe):
+    config, said = fitted_to_many(many, given, "cuda", recipe=recipe)
+    assert (config.recipe, said) == ("small", [])
+
+
+def test_larger_images_and_a_cpu_have_nothing_of_it(many, monkeypatch):
+    assert defaults.is_like_cifar(open_all(configure(None, {"data.path": str(many)}))[1].train, None)
+    monkeypatch.setattr(defaults, "SMALLEST", 31)
+    assert fitted_to_many(many, {}, "cuda")[0].recipe == "small"
+    monkeypatch.setattr(defaults, "SMALLEST", 32)
+    monkeypatch.setattr(machine, "measure_pace", lambda *_, **__: FAST)
+    assert fitted_to_many(many, {}, "cpu")[0].recipe == "small"
 
 
 def test_a_time_without_room_for_an_epoch_is_refused_with_how_long_one_takes(asked):

@@ -54,6 +54,7 @@ def names_of(model: nn.Module) -> dict[int, str]:
         "rmsproptf",
         "adopt",
         "muon",
+        "nmuon",
     ],
 )
 def test_an_optimizer_goes_on_as_if_it_had_never_stopped(name: str) -> None:

@@ -223,7 +223,9 @@ TINY = {
     "deit": COLUMN,
     "drloc": SWIN,
     "drloc_finetune": SWIN,
-    **dict.fromkeys(("glnet", "glnet_paper", "token_label", "token_label_paper", "quick", "small", "finetune"), GLNET),
+    **dict.fromkeys(
+        ("glnet", "glnet_paper", "token_label", "token_label_paper", "quick", "small", "cifar", "finetune"), GLNET
+    ),
     **dict.fromkeys(("nommer", "nommer_21k", "nommer_finetune"), NOMMER_SMALL),
     **dict.fromkeys(("segment", "segment_glnet_fpn", "segment_glnet_upernet"), GLNET),
     **dict.fromkeys(("detect", "detect_1x", "detect_finetune", "detect_lsj"), GLNET),
