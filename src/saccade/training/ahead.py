@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import warnings
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from .engine import compile_block, describe_kind, repeated_blocks, torch_setting
 
 LIMIT = 300  # seconds for all processes together, after which they are ended
 FEWEST_CORES, FEWEST_KINDS = 4, 3  # below, too little is gained over the seconds that a process takes to begin
+MOST = 8  # processes, each of which takes some of the GPU's memory
 _seen: set[str] = set()  # what this process has compiled, or had compiled, before
 
 
@@ -80,7 +81,7 @@ def jobs_of(config: TrainConfig, device: torch.device) -> int:
         return 1
     if engine.compile_jobs is not None:
         return engine.compile_jobs
-    return cores() if device.type == "cuda" and cores() >= FEWEST_CORES else 1
+    return min(cores(), MOST) if device.type == "cuda" and cores() >= FEWEST_CORES else 1
 
 
 def compile_ahead(
@@ -97,25 +98,24 @@ def compile_ahead(
     Returns:
         How many kinds there were to compile.
     """
+    blocks = repeated_blocks(task)
+    if jobs < 2 or len(blocks) < 2 or not _keeps():
+        return 0
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-    blocks = repeated_blocks(task)
     known = Path(cache_dir()) / "ahead"  # empty files, named by what is in the cache
     whole = _name(config, device, sorted(set(map(describe_kind, blocks))), _layouts((batch, draw)))
-    if len(blocks) < 2 or jobs < 2 or not _keeps() or _is_known(known, whole):
+    if _is_known(known, whole):
         return 0
+    calls: dict[str, IO[bytes]] = {}
     try:
-        known.mkdir(mode=0o700, exist_ok=True)
-        with FileLock(known / "lock", timeout=0):  # runs beside this one compile as they always did
-            calls = _calls(task, batch, draw, known, config=config, device=device)
+        known.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with FileLock(known / "lock", timeout=0), ExitStack() as files:
+            calls = _calls(task, batch, draw, known, files, config=config, device=device)
             if len(calls) >= (2 if config.engine.compile_jobs else FEWEST_KINDS):
                 _run(list(calls.values()), jobs)
-            for name in (*calls, whole):  # what was not made now will be by the step
-                _seen.add(name)
-                (known / name).touch()
-        return len(calls)
-    except Timeout:
-        return 0
+    except Timeout:  # a run beside this one is at it: no more processes
+        pass
     except Exception as error:
         reason = str(error).partition("\n")[0]
         warnings.warn(
@@ -123,11 +123,22 @@ def compile_ahead(
             "engine.compile_jobs=1 leaves the attempt out",
             stacklevel=2,
         )
-        return 0
+    for name in (*calls, whole):  # what was not made now will be by the step
+        _seen.add(name)
+        with suppress(OSError):
+            (known / name).touch()
+    return len(calls)
 
 
 def _calls(
-    task: nn.Module, batch: Any, draw: dict[str, Tensor], known: Path, *, config: TrainConfig, device: torch.device
+    task: nn.Module,
+    batch: Any,
+    draw: dict[str, Tensor],
+    known: Path,
+    files: ExitStack,
+    *,
+    config: TrainConfig,
+    device: torch.device,
 ) -> dict[str, IO[bytes]]:
     """Run a copy of the task as it was written and return a file with the first call of every kind that is not known.
 
@@ -141,7 +152,7 @@ def _calls(
         flags = [p.requires_grad for p in block.parameters()], [module.training for module in block.modules()]
         name = _name(config, device, describe_kind(block), _layouts((args, kwargs)), state, flags)
         if name not in calls and not _is_known(known, name):
-            calls[name] = tempfile.TemporaryFile()  # noqa: SIM115
+            calls[name] = files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
             given = _layouts((args, kwargs), all_of_them=False)
             torch.save(Call(config, device, torch.get_num_threads(), block, given, *state), calls[name])
         return block._call_impl(*args, **kwargs)
@@ -172,16 +183,17 @@ def _run(files: list[IO[bytes]], jobs: int) -> None:
     """Give each file to a process, some at a time, and wait for all."""
     jobs = min(jobs, len(files))
     code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work; work(int(sys.argv[1]))"
-    environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": str(max(cores() // jobs, 1))}
+    environment = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(cores() // jobs, 1))} | os.environ
     until = time.monotonic() + LIMIT
     left, running, failed = list(files), list[tuple[Any, IO[bytes]]](), list[str]()
+    logs = ExitStack()
     try:
         while (left or running) and time.monotonic() < until:
             while left and len(running) < jobs:
                 file = left.pop(0)
                 command = [sys.executable, "-c", code, str(file.fileno())]
                 file.seek(0)
-                errors = tempfile.TemporaryFile()  # noqa: SIM115
+                errors = logs.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,  # which ends when this process does
@@ -200,6 +212,7 @@ def _run(files: list[IO[bytes]], jobs: int) -> None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        logs.close()
     if failed or running:
         why = failed[0] if failed else f"not within {LIMIT} s"
         raise RuntimeError(f"{len(failed) + len(running) + len(left)} of {len(files)} kinds: {why}")
