@@ -8,9 +8,9 @@
 Half precision by autocast, images channels-last. Processes compile side by side (`--jobs`), and take turns to be timed.
 A model that does not compile within the time limit, or fails, is a row that says so; the exit status is then 1.
 
-`--first` times the first step of training, compiled block by block, with nothing in the compiler's cache: kinds of blocks
-one after another, side by side, and with all of them in the cache. `missed` counts what the step had to compile itself:
-side by side that is 0, or the processes beside it compiled something else.
+`--first` times the first step of training, compiled block by block, with nothing in the compiler's cache: kinds of
+blocks one after another, side by side, and then with all of them in the cache. `missed` counts what the step had to
+compile itself; if that is not 0 side by side, the processes beside it compiled something else.
 """
 
 import argparse
@@ -57,10 +57,16 @@ def main() -> None:
     if args.first_alone:
         time_first(args, *args.first_alone)
         return
-    if args.first:
-        sys.exit(not all([first_steps(args, model) for model in args.model or list_backbones()]))
-    print(f"{torch.cuda.get_device_name()}; torch {torch.__version__}, timm {timm.__version__}; {time.strftime('%F')}")
+    where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    versions = f"torch {torch.__version__}, timm {timm.__version__}"
+    print(f"{where}, {cores()} cores; {versions}; {time.strftime('%F')}")
     print(f"Command: python benchmarks/compiled.py {' '.join(sys.argv[1:])}\n")
+    if args.first:
+        print(
+            "| model | kinds | compiled ahead | first step | in all | missed |\n| --- | --- | --: | --: | --: | --: |"
+        )
+        fine = [first_steps(args, model) for model in args.model or list_backbones()]
+        sys.exit(not all(fine))
     print("| model | mode | images/s | ms a batch | first call | peak memory |\n| --- | --- | --: | --: | --: | --: |")
     jobs = [(model, mode) for model in args.model or list_backbones() for mode in args.mode or MODES]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
@@ -135,22 +141,17 @@ def build(args: argparse.Namespace, name: str, device: torch.device) -> tuple[nn
 
 def first_steps(args: argparse.Namespace, model: str) -> bool:
     """Print the rows of one model's first step, each in a fresh process."""
-    where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    print(f"{where}, {cores()} cores; torch {torch.__version__}, timm {timm.__version__}; {time.strftime('%F')}")
-    print(f"Command: python benchmarks/compiled.py {' '.join(sys.argv[1:])}\n")
-    print("| model | kinds | compiled ahead | first step | in all | missed |\n| --- | --- | --: | --: | --: | --: |")
-    command = [sys.executable, __file__, "--batch-size", str(args.batch_size), "--first-alone", model]
-    command += ["--img-size", str(args.img_size)][: 2 * bool(args.img_size)]
-    at = command.index("--first-alone") + 2
+    command = [sys.executable, __file__, "--batch-size", str(args.batch_size)]
+    command += ["--img-size", str(args.img_size)] if args.img_size else []
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_CACHE_DIR"}
     fine = True
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         for how, place in (("one after another", first), ("side by side", second), ("in the cache", second)):
-            environment = {name: value for name, value in os.environ.items() if name != "TRITON_CACHE_DIR"}
+            one = [*command, "--first-alone", model, how]
             environment[PLACE] = place
             try:
-                one = [*command[:at], how, *command[at:]]
                 done = subprocess.run(one, env=environment, capture_output=True, text=True, timeout=args.limit)
-                row = done.stdout.rstrip() if not done.returncode else f"FAILED: {done.stderr.strip()[-300:]}"
+                row = done.stdout.strip() if not done.returncode else f"FAILED: {done.stderr.strip()[-300:]}"
             except subprocess.TimeoutExpired:
                 row = f"not within {args.limit:g} s"
             fine = fine and row.startswith("| ")

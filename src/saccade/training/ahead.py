@@ -96,15 +96,16 @@ def compile_ahead(
     """Compile the kinds of blocks that `task(batch, **draw)` calls side by side, unless this or another process did.
 
     Returns:
-        How many kinds there were to compile.
+        How many processes were to compile one.
     """
-    blocks = repeated_blocks(task)
-    if jobs < 2 or len(blocks) < 2 or not _keeps():
+    kinds = sorted(set(map(describe_kind, repeated_blocks(task))))
+    fewest = 2 if config.engine.compile_jobs else FEWEST_KINDS
+    if jobs < 2 or len(kinds) < fewest or not _keeps():
         return 0
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     known = Path(cache_dir()) / "ahead"  # empty files, named by what is in the cache
-    whole = _name(config, device, sorted(set(map(describe_kind, blocks))), _layouts((batch, draw)))
+    whole = _name(config, device, kinds, _layouts((batch, draw)))
     if _is_known(known, whole):
         return 0
     calls: dict[str, IO[bytes]] = {}
@@ -112,7 +113,7 @@ def compile_ahead(
         known.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(known / "lock", timeout=0), ExitStack() as files:
             calls = _calls(task, batch, draw, known, files, config=config, device=device)
-            if len(calls) >= (2 if config.engine.compile_jobs else FEWEST_KINDS):
+            if len(calls) >= fewest:
                 _run(list(calls.values()), jobs)
     except Timeout:  # a run beside this one is at it: no more processes
         pass
@@ -127,7 +128,7 @@ def compile_ahead(
         _seen.add(name)
         with suppress(OSError):
             (known / name).touch()
-    return len(calls)
+    return len(calls) if len(calls) >= fewest else 0
 
 
 def _calls(
@@ -258,11 +259,9 @@ def _end_with_parent() -> None:
 
 def _keeps() -> bool:
     """Whether the compiler keeps what it makes, for other processes too."""
-    from torch._functorch import config as gradients
     from torch._inductor import config as compiler
 
-    off = getattr(compiler, "force_disable_caches", False)
-    return bool(compiler.fx_graph_cache and getattr(gradients, "enable_autograd_cache", False) and not off)
+    return bool(getattr(compiler, "fx_graph_cache", False) and not getattr(compiler, "force_disable_caches", False))
 
 
 def _name(config: TrainConfig, device: torch.device, *more: Any) -> str:
