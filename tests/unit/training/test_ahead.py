@@ -12,9 +12,10 @@ from torch import nn
 
 import saccade  # noqa: F401 registers the backbones
 from saccade.config import TrainConfig, overlay
-from saccade.training import ahead, engine
+from saccade.training import ahead, engine, step
 from saccade.training.ahead import Layout, compile_ahead, jobs_of
 from saccade.training.engine import compile_parts
+from saccade.training.train import train
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 CONFIG = overlay(TrainConfig(), {"engine.compile": True, "engine.compile_jobs": 2})
@@ -134,6 +135,22 @@ def test_a_process_ends_with_the_one_that_began_it() -> None:
     assert process.wait(timeout=50) == -9
 
 
+def test_the_first_step_of_a_run_has_its_kinds_compiled_as_it_will_call_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Asked(Exception):  # noqa: N818
+        pass
+
+    def look(task: nn.Module, batch: Any, draw: Any, *, jobs: int, **_: Any) -> int:
+        raise Asked(task.training, tuple(batch["image"].shape), batch["image"].dtype, sorted(draw), jobs)
+
+    monkeypatch.setattr(step, "compile_ahead", look)
+    settings = {"engine.compile": True, "engine.compile_jobs": 3, "optim.accumulate": 2, "data.img_size": 16}
+    with pytest.raises(Asked) as asked:
+        train(model="test_vit", epochs=1, batch_size=8, out=tmp_path, device="cpu", quiet=True, settings=settings)
+    assert asked.value.args == (True, (4, 1, 16, 16), torch.float32, [], 3)
+
+
 class Unknown(nn.Module):
     """A block that other processes cannot import."""
 
@@ -165,14 +182,13 @@ from saccade.config import TrainConfig, overlay
 from saccade.training.ahead import compile_ahead
 from saccade.training.engine import compile_parts, torch_settings
 config = overlay(TrainConfig(), {"engine.compile": True, "engine.compile_jobs": 2})
-device, jobs, dtype = torch.device("cpu"), int(sys.argv[1]), getattr(torch, sys.argv[3])
+device, jobs = torch.device("cpu"), int(sys.argv[1])
 torch.manual_seed(0)
 size = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 3, "drop_path_rate": 0.5}
 model = timm.create_model("vit_tiny_patch16_224", num_classes=4, **size).train()
-if sys.argv[2] == "broadcast":
-    attach(model, ContextBroadcast(scale=True))
+attach(model, ContextBroadcast(scale=True))
 images = torch.randn(4, 3, 32, 32)
-with torch_settings(config, device), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+with torch_settings(config, device), torch.autocast("cpu", torch.bfloat16):
     compile_parts(model)
     made = compile_ahead(model, images, {}, config=config, device=device, jobs=jobs)
     torch.manual_seed(1)
@@ -192,7 +208,7 @@ def test_a_step_finds_all_that_was_compiled_ahead_and_computes_the_same(
     found = []
     for jobs in (2, 1):
         environment = os.environ | {engine.PLACE: str(tmp_path / str(jobs))}
-        command = [sys.executable, "-c", STEP, str(jobs), plugin, dtype]
+        command = [sys.executable, "-c", STEP, str(jobs)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         found.append(done.stdout.split())
     (made, hits, missed, total), (plain_made, _, plain_missed, plain_total) = found
