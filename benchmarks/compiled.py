@@ -3,13 +3,19 @@
     python benchmarks/compiled.py                                   # every registered backbone, inference and training
     python benchmarks/compiled.py --model glnet_stl --mode infer --kernels 20
     python benchmarks/compiled.py --model glnet_stl --pad           # as if the compiler found padding faster everywhere
+    python benchmarks/compiled.py --first --model glnet_nano --img-size 32 --batch-size 512
 
 Half precision by autocast, images channels-last. Processes compile side by side (`--jobs`), and take turns to be timed.
 A model that does not compile within the time limit, or fails, is a row that says so; the exit status is then 1.
+
+`--first` times the first step of training, compiled block by block, with nothing in the compiler's cache: kinds of
+blocks one after another, side by side, and then with all of them in the cache. `missed` counts what the step had to
+compile itself; if that is not 0 side by side, the processes beside it compiled something else.
 """
 
 import argparse
 import fcntl
+import os
 import subprocess
 import sys
 import tempfile
@@ -22,8 +28,11 @@ import torch
 from torch import nn
 
 import saccade  # noqa: F401 registers the backbones
+from saccade.config import TrainConfig, overlay
 from saccade.models import list_backbones
-from saccade.training.engine import compile_parts
+from saccade.training.ahead import compile_ahead, jobs_of
+from saccade.training.defaults import cores
+from saccade.training.engine import PLACE, compile_parts, torch_settings
 
 MODES = ("infer", "train", "blocks")
 
@@ -37,13 +46,27 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300, help="seconds a process may take")
     parser.add_argument("--pad", action="store_true", help="let the compiler pad every product whose sides are uneven")
     parser.add_argument("--kernels", type=int, default=0, help="how many of the longest kernels to list")
+    parser.add_argument("--img-size", type=int, help="side of the images; the model's own by default")
+    parser.add_argument("--first", action="store_true", help="time the first step with an empty cache")
+    parser.add_argument("--first-alone", nargs=2, metavar=("MODEL", "HOW"), help=argparse.SUPPRESS)
     parser.add_argument("--alone", nargs=3, metavar=("MODEL", "MODE", "LOCK"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.alone:
         time_one(args, *args.alone)
         return
-    print(f"{torch.cuda.get_device_name()}; torch {torch.__version__}, timm {timm.__version__}; {time.strftime('%F')}")
+    if args.first_alone:
+        time_first(args, *args.first_alone)
+        return
+    where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    versions = f"torch {torch.__version__}, timm {timm.__version__}"
+    print(f"{where}, {cores()} cores; {versions}; {time.strftime('%F')}")
     print(f"Command: python benchmarks/compiled.py {' '.join(sys.argv[1:])}\n")
+    if args.first:
+        print(
+            "| model | kinds | compiled ahead | first step | in all | missed |\n| --- | --- | --: | --: | --: | --: |"
+        )
+        fine = [first_steps(args, model) for model in args.model or list_backbones()]
+        sys.exit(not all(fine))
     print("| model | mode | images/s | ms a batch | first call | peak memory |\n| --- | --- | --: | --: | --: | --: |")
     jobs = [(model, mode) for model in args.model or list_backbones() for mode in args.mode or MODES]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
@@ -76,10 +99,8 @@ def time_one(args: argparse.Namespace, name: str, mode: str, lock: str) -> None:
         torch._inductor.config.force_shape_pad = True
     torch.manual_seed(0)
     training = mode != "infer"
-    model = timm.create_model(name).cuda().to(memory_format=torch.channels_last).train(training)
-    side = model.pretrained_cfg["input_size"][-1]
-    images = torch.randn(args.batch_size, 3, side, side, device="cuda").to(memory_format=torch.channels_last)
-    labels = torch.randint(0, 1000, (args.batch_size,), device="cuda")
+    model, images, labels = build(args, name, torch.device("cuda"))
+    model.train(training)
     compiled = compile_parts(model) if mode == "blocks" else torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 
@@ -104,6 +125,62 @@ def time_one(args: argparse.Namespace, name: str, mode: str, lock: str) -> None:
     speed, memory = args.batch_size / milliseconds * 1e3, torch.cuda.max_memory_allocated() / 2**30
     print(f"| {name} | {mode} | {speed:,.0f} | {milliseconds:.2f} | {first:.0f} s | {memory:.1f} GiB |")
     print("\n".join(kernels), end="\n" * bool(kernels))
+
+
+def build(args: argparse.Namespace, name: str, device: torch.device) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """Return a model and a batch for it, channels-last."""
+    try:
+        model = timm.create_model(name, **({"img_size": args.img_size} if args.img_size else {}))
+    except TypeError:  # takes images of any size
+        model = timm.create_model(name)
+    side = args.img_size or model.pretrained_cfg["input_size"][-1]
+    images = torch.randn(args.batch_size, 3, side, side, device=device).to(memory_format=torch.channels_last)
+    labels = torch.randint(0, 1000, (args.batch_size,), device=device)
+    return model.to(device).to(memory_format=torch.channels_last), images, labels
+
+
+def first_steps(args: argparse.Namespace, model: str) -> bool:
+    """Print the rows of one model's first step, each in a fresh process."""
+    command = [sys.executable, __file__, "--batch-size", str(args.batch_size)]
+    command += ["--img-size", str(args.img_size)] if args.img_size else []
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_CACHE_DIR"}
+    fine = True
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        for how, place in (("one after another", first), ("side by side", second), ("in the cache", second)):
+            one = [*command, "--first-alone", model, how]
+            environment[PLACE] = place
+            try:
+                done = subprocess.run(one, env=environment, capture_output=True, text=True, timeout=args.limit)
+                row = done.stdout.strip() if not done.returncode else f"FAILED: {done.stderr.strip()[-300:]}"
+            except subprocess.TimeoutExpired:
+                row = f"not within {args.limit:g} s"
+            fine = fine and row.startswith("| ")
+            print(row if row.startswith("| ") else f"| {model} | {how} | {row} | | | |", flush=True)
+    return fine
+
+
+def time_first(args: argparse.Namespace, name: str, how: str) -> None:
+    """Make one step of training and print how long it took, what was compiled ahead of it included."""
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    gpu = device.type == "cuda"
+    config = overlay(TrainConfig(), {"engine.compile": True, "engine.compile_jobs": None if gpu else max(cores(), 2)})
+    jobs = 1 if how == "one after another" else jobs_of(config, device)
+    torch.manual_seed(0)
+    with torch_settings(config, device):
+        model, images, labels = build(args, name, device)
+        compile_parts(model.train())
+        begun = time.perf_counter()
+        with torch.autocast(device.type, torch.bfloat16 if gpu else torch.float32, enabled=gpu):
+            kinds = compile_ahead(model, images, {}, config=config, device=device, jobs=jobs)
+            ahead = time.perf_counter() - begun
+            nn.functional.cross_entropy(model(images), labels).backward()
+        if gpu:
+            torch.cuda.synchronize()
+        all_of_it = time.perf_counter() - begun
+    counts = torch._dynamo.utils.counters
+    missed = counts["inductor"]["fxgraph_cache_miss"] + counts["aot_autograd"]["autograd_cache_miss"]
+    ahead_of_it = f"{kinds} kinds, {ahead:.1f} s" if kinds else "none"
+    print(f"| {name} | {how} | {ahead_of_it} | {all_of_it - ahead:.1f} s | {all_of_it:.1f} s | {missed} |")
 
 
 def timed(step, rounds: int = 5) -> float:

@@ -136,6 +136,7 @@ class EngineConfig:
     device: str = "auto"
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: bfloat16 on a GPU
     compile: bool | None = None  # None: on a GPU
+    compile_jobs: int | None = 1  # processes that compile blocks side by side; None: up to 8, on a GPU
     graphs: bool | None = None  # replay whole steps as CUDA graphs; None: where a resident set allows it
     channels_last: bool = True
     grad_checkpointing: bool = False

@@ -20,6 +20,7 @@ FORMAT = 1
 MACHINE = {
     "engine.device",
     "engine.threads",
+    "engine.compile_jobs",
     "data.resident",
     "data.bad_limit",
     "keep.every_steps",

@@ -109,12 +109,17 @@ def compile_parts(task: nn.Module, *, backend: str | Callable[..., Any] = "induc
     if not blocks:
         return torch.compile(task, backend=backend, dynamic=False)  # type: ignore[return-value]
     for block in blocks:
-        _share_drop_path(block)
-        SelfAttention.inside(block)
-        call = _copied_call() if _has_hooks(block) else _code.setdefault((backend, _kind(block)), _copied_call())
-        compiled = torch.compile(MethodType(call, block), backend=backend, dynamic=False)
-        block._compiled_call_impl = compiled  # as `nn.Module.compile`
+        compile_block(block, backend=backend)
     return task
+
+
+def compile_block(block: nn.Module, *, backend: str | Callable[..., Any] = "inductor") -> None:
+    """Compile one block in place, with the code of its kind."""
+    _share_drop_path(block)
+    SelfAttention.inside(block)
+    call = _copied_call() if _has_hooks(block) else _code.setdefault((backend, _kind(block)), _copied_call())
+    compiled = torch.compile(MethodType(call, block), backend=backend, dynamic=False)
+    block._compiled_call_impl = compiled  # as `nn.Module.compile`
 
 
 def keep_compiled() -> None:
@@ -182,8 +187,21 @@ def _kind(block: nn.Module) -> Kind:
     return type(block), shapes, numbers
 
 
+def describe_kind(block: nn.Module) -> str:
+    """Return what tells a block's kind from others in any process: what is inside, too, and hooks by their names."""
+    inside = [
+        (name, type(module), *(getattr(hook, "__qualname__", type(hook)) for hook in _hooks(module)))
+        for name, module in block.named_modules()
+    ]
+    return repr((_kind(block), inside))
+
+
 def _has_hooks(block: nn.Module) -> bool:
-    return any(module._forward_hooks or module._forward_pre_hooks for module in block.modules())
+    return any(_hooks(module) for module in block.modules())
+
+
+def _hooks(module: nn.Module) -> list[Any]:
+    return [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
 
 
 def repeated_blocks(task: nn.Module) -> list[nn.Module]:
