@@ -18,6 +18,8 @@ from .dense_stage import as_map, rows
 from .numerics import as_products_read, upcast
 
 GROUP = 3  # new pieces that later layers read side by side
+JOINED = 8  # inputs of a concatenation that Inductor joins in one kernel
+LEAST = 16  # channels that are worth a kernel: a sector of memory
 
 
 def pieces_by_rows(x: Tensor, first: Sequence[Tensor], second: Sequence[nn.Module]) -> list[Tensor]:
@@ -105,6 +107,10 @@ def pooled_transition(pieces: Sequence[Tensor], norm: nn.Module, conv: nn.Module
     if isinstance(norm, nn.Identity) or (
         isinstance(norm, nn.modules.batchnorm._BatchNorm) and not norm.training and norm.running_mean is not None
     ):
+        if type(conv) is nn.Conv2d and torch.compiler.is_compiling():
+            matrix, (weight, bias) = pooled_rows(pieces, pool), folded(norm, conv)
+            bias = None if bias is None else bias.to(matrix.dtype)
+            return as_map(F.linear(matrix, weight.to(matrix.dtype), bias), pool(pieces[0]))
         return conv(norm(torch.cat([pool(piece) for piece in pieces], dim=1)))
     # outside a compiler the parts of a norm take longer than the whole
     if type(norm) is not nn.BatchNorm2d or not norm.affine or not torch.compiler.is_compiling():
@@ -117,6 +123,34 @@ def pooled_transition(pieces: Sequence[Tensor], norm: nn.Module, conv: nn.Module
     scale = norm.weight * (variance + norm.eps).rsqrt()
     whole = (pooled - mean.view(-1, 1, 1)) * scale.view(-1, 1, 1) + norm.bias.view(-1, 1, 1)
     return conv(whole.to(pooled.dtype))
+
+
+def pooled_rows(pieces: Sequence[Tensor], pool: nn.Module) -> Tensor:
+    """Return pieces, pooled and side by side, as a matrix B * H' * W', C.
+
+    A compiler makes one kernel of up to eight inputs, and that asks of every number which of them it is of. Of more it
+    has each written to its place by a kernel of its own.
+    """
+    parts = list(pieces)
+    while len(parts) <= JOINED and parts[0].shape[1] >= 2 * LEAST:
+        parts[:1] = parts[0].chunk(2, dim=1)
+    return torch.cat([rows(pool(part)) for part in parts], dim=1)
+
+
+def folded(norm: nn.Module, conv: nn.Conv2d) -> tuple[Tensor, Tensor | None]:
+    """Return weight and bias of a 1x1 convolution with the norm before it, a batch norm in evaluation or none."""
+    weight, bias = conv.weight[:, :, 0, 0], conv.bias
+    if isinstance(norm, nn.Identity):
+        return weight, bias
+    assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = (upcast(norm.running_var) + norm.eps).rsqrt()
+    scale = scale if norm.weight is None else scale * norm.weight
+    shift = -norm.running_mean * scale
+    shift = shift if norm.bias is None else shift + norm.bias
+    moved = (weight * shift).sum(1)
+    return weight * scale, moved if bias is None else moved + bias
 
 
 class Moments(torch.autograd.Function):

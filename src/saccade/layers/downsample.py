@@ -2,20 +2,28 @@
 
 from collections import OrderedDict
 
+import torch
 import torch.nn.functional as F
 from timm.models import register_notrace_module
 from torch import Tensor, nn
+
+from .dense_rows import product
+from .exporting import is_exporting
+from .numerics import as_products_read
+
+FEW = 8  # positions a channel from which on the weight's gradient is summed image by image
 
 
 @register_notrace_module
 class PatchConv(nn.Conv2d):
     """Convolution by patches that tile the map; what is left over at the far edges is not read.
 
-    A map smaller than one patch is padded with zeros to one, lest it vanish.
+    A map smaller than one patch is padded with zeros to one, lest it vanish. Compiled for a GPU it is a product: the
+    patches are laid out by whatever kernel makes the map, and no library converts images of three channels.
     """
 
-    def __init__(self, in_dim: int, dim: int, *, patch: int) -> None:
-        super().__init__(in_dim, dim, patch, stride=patch)
+    def __init__(self, in_dim: int, dim: int, *, patch: int, bias: bool = True) -> None:
+        super().__init__(in_dim, dim, patch, stride=patch, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return B, dim, H / patch, W / patch, at least one by one."""
@@ -24,7 +32,26 @@ class PatchConv(nn.Conv2d):
             bottom, right = max(self.kernel_size[0] - height, 0), max(self.kernel_size[1] - width, 0)
             if bottom or right:
                 x = F.pad(x, (0, right, 0, bottom))
-        return super().forward(x)
+        return self.by_rows(x) if self.takes_rows(x) else super().forward(x)
+
+    def takes_rows(self, x: Tensor) -> bool:
+        """Tell whether the convolution becomes a product of rows."""
+        return x.is_cuda and len(x) > 0 and torch.compiler.is_compiling() and not is_exporting()
+
+    def by_rows(self, x: Tensor) -> Tensor:
+        """Return the same by one product, a row for each patch."""
+        x = as_products_read(x)
+        patch, (height, width) = self.kernel_size[0], x.shape[2:]
+        tall, wide = height // patch, width // patch
+        x = x[:, :, : tall * patch, : wide * patch].permute(0, 2, 3, 1)
+        x = x.unflatten(2, (wide, patch)).unflatten(1, (tall, patch)).transpose(2, 3)  # B, H', W', patch, patch, C
+        weight = self.weight.permute(0, 2, 3, 1).flatten(1)
+        if torch.is_grad_enabled() and tall * wide >= FEW * len(weight):
+            made = product(x.reshape(-1, weight.shape[1]), weight, parts=len(x))
+            made = made if self.bias is None else made + self.bias.to(made.dtype)
+        else:
+            made = F.linear(x.reshape(-1, weight.shape[1]), weight, self.bias)
+        return made.view(len(x), tall, wide, -1).permute(0, 3, 1, 2)
 
 
 def overlapping_stem(in_chans: int, dim: int, *, patch: int = 4) -> nn.Sequential:

@@ -1,7 +1,7 @@
 """NomMer: every place of a map nominates its context: convolution, window attention or compressed global attention."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -10,9 +10,12 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from ..layers.dct import pack_grouped, plain_attention
+from ..layers.downsample import PatchConv
+from ..layers.exporting import is_exporting
 from ..layers.init import init_linear
 from ..layers.nominate import CANDIDATES, Synergy
 from ..layers.position import resize_grid
+from ..layers.reuse import unheard
 from ..layers.window import WindowAttention, extend, resize_bias_table
 from ._backbone import Pyramid, run_blocks
 from ._builder import build, default_cfg
@@ -222,7 +225,7 @@ class Stem(nn.Module):
 
     def __init__(self, in_chans: int, dim: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(in_chans, dim, 4, stride=4, bias=False)
+        self.conv = PatchConv(in_chans, dim, patch=4, bias=False)
         self.norm = nn.BatchNorm2d(dim)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -243,9 +246,19 @@ class Merge(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map B, in_dim, H, W to B, dim, ceil(H / 2), ceil(W / 2)."""
-        x = extend(self.conv(x).permute(0, 2, 3, 1), 2)  # B, H, W, C
-        x = F.max_pool2d(x.permute(0, 3, 1, 2), 2)
-        return self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        late = self.adds_bias_late(x)
+        x = F.conv2d(x, self.conv.weight, padding=1) if late else self.conv(x)
+        x = extend(x.permute(0, 2, 3, 1), 2)  # B, H, W, C
+        x = F.max_pool2d(x.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1)
+        if late:
+            x = x + cast(Tensor, self.conv.bias).to(x.dtype)
+        return self.norm(x).permute(0, 3, 1, 2)
+
+    def adds_bias_late(self, x: Tensor) -> bool:
+        """Tell whether to add the bias behind the pooling: compilers for a GPU add it in a pass over the whole map."""
+        if type(x) is not Tensor or not x.is_cuda or not torch.compiler.is_compiling() or is_exporting():
+            return False
+        return type(self.conv) is nn.Conv2d and self.conv.bias is not None and unheard(self.conv)
 
 
 class Stage(nn.Module):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saccade.layers.dense_rows import pieces_by_rows, pooled_transition
+from saccade.layers.dense_rows import pieces_by_rows, pooled_rows, pooled_transition
 from saccade.layers.stem import MaxPool
 from saccade.layers.token_embed import DenseBlock, DenseNetEmbed, Transition
 
@@ -41,6 +41,38 @@ def test_inference_equals_the_published_order(size: tuple[int, int], monkeypatch
     monkeypatch.setattr(embed, "takes_rows", lambda _: True)
     with torch.no_grad():
         close(embed(x), published(embed, x))
+
+
+@pytest.mark.parametrize("size", [(32, 32), (37, 50)])
+@pytest.mark.parametrize("stride", [4, 16])
+@pytest.mark.parametrize("change", ["none", "no affine", "no norm"])
+def test_inference_as_compiled_equals_the_published_order(
+    size: tuple[int, int], stride: int, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    embed = shaken(DenseNetEmbed(embed_dim=8, stride=stride)).eval()
+    for _, transition in embed.stages:
+        if change == "no affine":
+            transition.norm.weight = transition.norm.bias = None
+        elif change == "no norm":  # as it is where a norm has been folded into the convolution behind it
+            transition.norm = nn.Identity()
+            transition.conv.bias = nn.Parameter(torch.randn(len(transition.conv.weight), dtype=torch.float64))
+    x = torch.randn(2, 3, *size, dtype=torch.float64)
+    monkeypatch.setattr(embed, "takes_rows", lambda _: True)
+    torch.compiler.reset()
+    with torch.no_grad():
+        close(torch.compile(embed, backend="eager", fullgraph=True)(x), published(embed, x))
+
+
+def test_pieces_are_pooled_apart_where_a_compiler_would_join_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = [torch.randn(2, width, 4, 6, dtype=torch.float64) for width in (64, 16, 16, 16, 16, 16, 16)]
+    joined: list[int] = []
+    cat = torch.cat
+    monkeypatch.setattr(torch, "cat", lambda parts, dim: joined.append(len(parts)) or cat(parts, dim))
+    pool = nn.AvgPool2d(2)
+    got = pooled_rows(pieces, pool)
+    assert joined == [9]
+    close(got, pool(cat(pieces, 1)).permute(0, 2, 3, 1).reshape(-1, 160))
 
 
 @pytest.mark.parametrize("size", [(32, 32), (19, 30)])
