@@ -14,7 +14,7 @@ from ..durations import BudgetError, say_duration
 from ..tasks import Task
 from ..tasks.opening import TaskChoice
 from ..wording import count_of
-from .defaults import CIFAR, SMALLEST, cores, is_like_cifar
+from .defaults import CIFAR, cores, is_like_cifar
 from .pace import Pace, measure_pace
 from .parallel import World
 from .recipes import configure, read_recipe
@@ -57,9 +57,14 @@ class Fitting:
     ) -> tuple[TrainConfig, list[str]]:
         """Return the settings that fit, and what there is to say about them; all processes call this."""
         free = self.free and device.type == "cpu" and world.size == 1
-        config, told = self._recipe_of_many(config, choice, data) if device.type == "cuda" else (config, [])
+        if device.type == "cuda" and self._are_many_small(config, choice, data):
+            config = configure(CIFAR, self.given)
+            if world.is_main:
+                self.say(
+                    f"many small images: settings of the recipe {CIFAR}; --recipe {Task.recipe} takes the usual ones"
+                )
         if self.seconds is None and not free:
-            return config, told
+            return config, []
         asked, seconds = config, self.seconds or USUAL
         if world.is_main:
             self.say("timing a few steps, to say how long the run takes ...")
@@ -87,15 +92,12 @@ class Fitting:
             )
         config = overlay(config, {"schedule.epochs": epochs, "schedule.steps": None})
         to = f"{say_duration(seconds)}: " if self.seconds is not None else _machine(config, data)
-        return config, [*told, _said(asked, config, pace, most, to=to)]
+        return config, [_said(asked, config, pace, most, to=to)]
 
-    def _recipe_of_many(self, config: TrainConfig, choice: TaskChoice, data: Data) -> tuple[TrainConfig, list[str]]:
-        """Return the settings that were measured with many small images, where nothing was named and these are such."""
+    def _are_many_small(self, config: TrainConfig, choice: TaskChoice, data: Data) -> bool:
+        """Whether nothing was named, and the images are like those that a recipe of their own was measured with."""
         usual = self.free and choice.kind.name == "classify" and config.recipe == Task.recipe
-        if not (usual and is_like_cifar(data.train, config.data.train_limit)):
-            return config, []
-        told = f"many images of {SMALLEST} pixels: settings of the recipe {CIFAR}"
-        return configure(CIFAR, self.given), [f"{told}; --recipe {Task.recipe} takes the usual ones"]
+        return usual and is_like_cifar(data.train, config.data.train_limit)
 
 
 def _smaller(config: TrainConfig, choice: TaskChoice, data: Data) -> Iterator[TrainConfig]:

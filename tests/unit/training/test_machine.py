@@ -151,8 +151,9 @@ def fitted_to_many(data, given, device, *, recipe=None):
     config = configure(recipe, {"data.path": str(data), **given})
     choice, opened = open_all(config)
     free = recipe is None and not machine.decides_how_long(given)
-    fitting = machine.Fitting(free=free, given={"data.path": str(data), **given})
-    return fitting.fit(config, choice, opened, ALONE, torch.device(device))
+    said = []
+    fitting = machine.Fitting(free=free, given={"data.path": str(data), **given}, say=said.append)
+    return fitting.fit(config, choice, opened, ALONE, torch.device(device))[0], said
 
 
 @pytest.fixture
