@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from ..layers.depthwise import DepthwiseConv
 from ..layers.downsample import PatchConv
 from ..layers.linear import Linear
+from ..layers.numerics import line_of
 from ..plugins.attach import HOOKS
 
 Undo = Callable[[], None]
@@ -115,13 +116,7 @@ def _affine(module: nn.Module) -> _Affine | None:
         return _Affine(wide(kept.gamma), None, -1)
     if type(module) not in BATCH_NORMS or kept.running_mean is None or kept.running_var is None:
         return None
-    scale = (wide(kept.running_var) + kept.eps).rsqrt()
-    if kept.weight is not None:
-        scale = scale * wide(kept.weight)
-    shift = -wide(kept.running_mean) * scale
-    if kept.bias is not None:
-        shift = shift + wide(kept.bias)
-    return _Affine(scale, shift, 1)
+    return _Affine(*line_of(kept, wide), 1)
 
 
 def _fold(model: nn.Module, layer: Any, norm: Any, affine: _Affine, *, backward: bool) -> Change:

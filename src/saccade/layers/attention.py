@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from timm.layers import Attention
 from torch import Tensor, nn
 
-from .exporting import is_exporting
+from .exporting import compiles_for_gpu
 
 FEW = 72  # tokens: 64 and a class token; a tile of the fused kernel's gradient has 128
 
@@ -35,8 +35,7 @@ class SelfAttention(Attention):
 
 def products_serve(x: Tensor) -> bool:
     """Tell whether attention among tokens B, N, C is faster by products: few of them, in compiled training on a GPU."""
-    compiled = torch.compiler.is_compiling() and not is_exporting()
-    return compiled and x.is_cuda and torch.is_grad_enabled() and x.shape[1] <= FEW
+    return compiles_for_gpu(x) and torch.is_grad_enabled() and x.shape[1] <= FEW
 
 
 def attend_by_products(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .dense_stage import as_map, rows
-from .numerics import as_products_read, upcast
+from .numerics import as_products_read, line_of, upcast
 
 GROUP = 3  # new pieces that later layers read side by side
 JOINED = 8  # inputs of a concatenation that Inductor joins in one kernel
@@ -142,13 +142,7 @@ def folded(norm: nn.Module, conv: nn.Conv2d) -> tuple[Tensor, Tensor | None]:
     weight, bias = conv.weight[:, :, 0, 0], conv.bias
     if isinstance(norm, nn.Identity):
         return weight, bias
-    assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    scale = (upcast(norm.running_var) + norm.eps).rsqrt()
-    scale = scale if norm.weight is None else scale * norm.weight
-    shift = -norm.running_mean * scale
-    shift = shift if norm.bias is None else shift + norm.bias
+    scale, shift = line_of(norm, upcast)
     moved = (weight * shift).sum(1)
     return weight * scale, moved if bias is None else moved + bias
 

@@ -13,7 +13,7 @@ from timm.models import register_notrace_module
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .exporting import is_exporting
+from .exporting import compiles_for_gpu
 from .numerics import as_products_read, upcast
 from .product import own_backward_serves
 
@@ -33,7 +33,7 @@ class DepthwiseConv(nn.Conv2d):
         """Return a map of the same shape."""
         if own_backward_serves(x, self.weight):
             return _Depthwise.apply(x, self.weight, self.bias)
-        if x.is_cuda and torch.is_grad_enabled() and torch.compiler.is_compiling() and not is_exporting():
+        if compiles_for_gpu(x) and torch.is_grad_enabled():
             x = as_products_read(x)
             return Turned.apply(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)

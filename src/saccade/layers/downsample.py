@@ -8,7 +8,7 @@ from timm.models import register_notrace_module
 from torch import Tensor, nn
 
 from .dense_rows import product
-from .exporting import is_exporting
+from .exporting import compiles_for_gpu
 from .numerics import as_products_read
 
 FEW = 8  # positions a channel from which on the weight's gradient is summed image by image
@@ -36,7 +36,7 @@ class PatchConv(nn.Conv2d):
 
     def takes_rows(self, x: Tensor) -> bool:
         """Tell whether the convolution becomes a product of rows."""
-        return x.is_cuda and len(x) > 0 and torch.compiler.is_compiling() and not is_exporting()
+        return compiles_for_gpu(x) and len(x) > 0
 
     def by_rows(self, x: Tensor) -> Tensor:
         """Return the same by one product, a row for each patch."""

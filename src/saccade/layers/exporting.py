@@ -1,8 +1,14 @@
-"""Whether a model is being exported: torch 2.11 says yes to `torch.compiler.is_exporting` wherever it compiles."""
+"""Whether a model is being exported or compiled: torch 2.11 says yes to its own `is_exporting` wherever it compiles."""
 
 import torch
+from torch import Tensor
 
 
 def is_exporting() -> bool:
     """Tell whether `torch.export` runs, and not `torch.compile`."""
     return bool(getattr(torch.compiler, "_is_exporting_flag", False))
+
+
+def compiles_for_gpu(x: Tensor) -> bool:
+    """Tell whether what reads a tensor is being compiled for the GPU that holds it."""
+    return torch.compiler.is_compiling() and not is_exporting() and x.is_cuda  # a tracer's stand-in cannot say the last

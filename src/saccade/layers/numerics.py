@@ -1,5 +1,6 @@
 """Guards for half precision: where a formula needs range or digits, it runs in float32."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -43,3 +44,17 @@ def as_products_read(x: Tensor) -> Tensor:
 
 
 register_notrace_function(as_products_read)  # it looks at the device
+
+
+def line_of(norm: Any, read: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+    """Return what a batch norm does to every channel in evaluation: times the first, plus the second.
+
+    Args:
+        norm: one with running statistics.
+        read: gives a tensor the precision that is computed in.
+    """
+    scale = (read(norm.running_var) + norm.eps).rsqrt()
+    if norm.weight is not None:
+        scale = scale * read(norm.weight)
+    shift = -read(norm.running_mean) * scale
+    return scale, shift if norm.bias is None else shift + read(norm.bias)

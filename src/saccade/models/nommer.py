@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..layers.dct import pack_grouped, plain_attention
 from ..layers.downsample import PatchConv
-from ..layers.exporting import is_exporting
+from ..layers.exporting import compiles_for_gpu
 from ..layers.init import init_linear
 from ..layers.nominate import CANDIDATES, Synergy
 from ..layers.position import resize_grid
@@ -256,7 +256,7 @@ class Merge(nn.Module):
 
     def adds_bias_late(self, x: Tensor) -> bool:
         """Tell whether to add the bias behind the pooling: compilers for a GPU add it in a pass over the whole map."""
-        if type(x) is not Tensor or not x.is_cuda or not torch.compiler.is_compiling() or is_exporting():
+        if type(x) is not Tensor or not compiles_for_gpu(x):
             return False
         return type(self.conv) is nn.Conv2d and self.conv.bias is not None and unheard(self.conv)
 

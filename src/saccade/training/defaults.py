@@ -75,7 +75,11 @@ def is_like_cifar(data: Source | Stream, limit: int | None) -> bool:
         return False
     array = data.array()
     side = side_for(typical_side(data), SMALLEST) if array is None else array.shape[1]
-    return min(len(data), limit or len(data)) >= MANY and side <= SMALLEST
+    return _many_small(min(len(data), limit or len(data)), side)
+
+
+def _many_small(samples: int, side: int) -> bool:
+    return samples >= MANY and side <= SMALLEST
 
 
 def batch_for(config: TrainConfig, samples: int | None) -> tuple[int, float]:
@@ -108,7 +112,7 @@ def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, sa
     if random and side is not None and side > SMALL_SIDE and samples is not None and samples <= FEW:
         notes.append(FROM_SCRATCH.format(samples=samples))
     ours = (config.recipe, resolved.model.name, config.optim.name) == ("small", "glnet_nano", "adamw")
-    if ours and random and (samples or 0) >= MANY and size is not None and size <= SMALLEST:
+    if ours and random and samples is not None and size is not None and _many_small(samples, size):
         notes.append(f"{samples:,} images of {size} pixels: --recipe {CIFAR} is for such sets, see docs/training.md")
     if config.data.img_size is None and side not in (None, size):
         notes.append(f"images of about {side} pixels are trained at {size}; --img-size chooses another size")
