@@ -2,6 +2,7 @@
 
     python benchmarks/baselines.py train OUT --data a.npz,b.npz --name cifar100 --seeds 0,1,2,3,4
     python benchmarks/baselines.py train OUT --data a.npz,b.npz --like cifar:wide --epochs 80
+    python benchmarks/baselines.py train OUT --data a.npz,b.npz --bare     # saccade train DATA, and a seed
     python benchmarks/baselines.py train OUT --data a.npz,b.npz --name vit --like vit:slow
     python benchmarks/baselines.py nine OUT --data PHOTOGRAPHS --budget 8m
     python benchmarks/baselines.py readme OUT --data a.npz,b.npz
@@ -22,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from candidates import PLAIN, SHARED, words_of
+from candidates import SHARED, words_of
 
 ARMS = ("base", "broadcast", "drloc")
 LARGEST = 3_000_000  # parameters
@@ -37,9 +38,11 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--like", metavar="PLAN:NAME", help="settings of a candidate of candidates.py")
+    parser.add_argument("--bare", action="store_true", help="name nothing but the data and the seed")
     parser.add_argument("--parallel", type=int, help="runs of a comparison side by side")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="any other setting")
     parser.add_argument("--budget", default="8m", help="of the nine runs")
+    parser.add_argument("--recipe", help="of the nine runs, in place of --model vit_tiny")
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no command that would not end before")
     args = parser.parse_args()
     if args.do == "table":
@@ -99,15 +102,17 @@ class Commands:
 
 def trainings(commands: Commands) -> None:
     args = commands.args
-    words = ["train", args.data, "--epochs", str(args.epochs), "--quiet"]
-    words += words_of(args.like) if args.like else [word for text in SHARED for word in ("--set", text)]
+    words = ["train", args.data, "--quiet"]
+    if not args.bare:
+        words += ["--epochs", str(args.epochs)]
+        words += words_of(args.like) if args.like else [word for text in SHARED for word in ("--set", text)]
     words += [word for text in args.set for word in ("--set", text)]
     for seed in map(int, args.seeds.split(",")):
         key = {
             "do": "train",
             "name": args.name,
             "like": args.like,
-            "epochs": args.epochs,
+            "epochs": None if args.bare else args.epochs,
             "set": args.set,
             "seed": seed,
         }
@@ -119,16 +124,18 @@ def trainings(commands: Commands) -> None:
 def nine(commands: Commands) -> None:
     args = commands.args
     arms = [word for arm in ARMS for word in ("--arm", arm)]
-    words = ["compare", args.data, "--model", "vit_tiny", *arms, "--seeds", "3", "--time", args.budget]
-    commands.run({"do": "nine", "data": args.data, "budget": args.budget}, words, args.out / "nine")
+    which = ["--recipe", args.recipe] if args.recipe else ["--model", "vit_tiny"]
+    words = ["compare", args.data, *which, *arms, "--seeds", "3", "--time", args.budget]
+    words += [word for text in args.set for word in ("--set", text)]
+    commands.run({"do": "nine", "data": args.data, "budget": args.budget, "set": args.set}, words, args.out / "nine")
 
 
 def readme(commands: Commands) -> None:
-    """Compare on a sound baseline: a plain ViT on all of CIFAR-100, five seeds, its rate from the sweep."""
+    """Compare on a sound baseline: a plain ViT on all of CIFAR-100, five seeds; few epochs want less mixing."""
     args = commands.args
-    words = ["compare", args.data, "--model", "vit_tiny", "--set", PLAIN, "--epochs", str(args.epochs)]
-    words += ["--batch-size", "512", "--lr", "1e-3", "--seeds", "5"]
-    words += ["--set", "keep.evaluate_every=10", *(word for arm in ARMS for word in ("--arm", arm))]
+    words = ["compare", args.data, "--recipe", "cifar_vit", "--epochs", str(args.epochs), "--seeds", "5"]
+    words += [word for arm in ARMS for word in ("--arm", arm)]
+    words += ["--set", "augment.mix_prob=0.5", "--set", "schedule.warmup=2", "--set", "keep.evaluate_every=7"]
     words += ["--parallel", str(args.parallel)] if args.parallel else []
     commands.run({"do": "readme", "epochs": args.epochs}, words, args.out / "readme")
 

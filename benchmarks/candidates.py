@@ -29,6 +29,9 @@ FINE = AVERAGED.replace('"patch_size":4', '"patch_size":2').replace('"num_heads"
 LARGE = ("optim.batch_size=1024", "optim.lr=3.5e-3")
 LARGE_DROP = (WIDER, *MUON, *MIX, *LARGE, "model.drop_path=0.1")
 SLOW = ("optim.batch_size=256", "optim.lr=1e-3")
+NESTEROV = ("optim.name=nmuon", "optim.momentum=0.95", "optim.lr=4e-3", DECAY, "model.drop_path=0.1")
+SIX = AVERAGED.replace('"num_heads":12', '"num_heads":6')
+STRONG = ("augment.rand_ops=2", "augment.rand_magnitude=9", "augment.erase=0.25", "augment.mix_prob=0.8")
 PLANS: dict[str, dict[str, tuple[str, ...]]] = {
     "cifar": {  # the recipe's own numbers reach 77.9 and 95.15 after 100 epochs and overfit from the 55th on
         "decay": (DECAY,),
@@ -58,6 +61,10 @@ PLANS: dict[str, dict[str, tuple[str, ...]]] = {
         "averaged_drop": (AVERAGED, "optim.lr=2e-3", *MUON, DECAY, "model.drop_path=0.1", *MIX),
         "quick": (AVERAGED, "optim.lr=4e-3", *MUON, "optim.weight_decay=0.1", "augment.off_epochs=8"),
         "fine": (FINE, "optim.lr=2e-3", *MUON, "optim.weight_decay=0.1", "model.drop_path=0.05", *MIX),
+        "firm": (SIX, *NESTEROV, *STRONG, "augment.off_epochs=2"),
+        "firm_large": (SIX, *NESTEROV, *STRONG, "augment.off_epochs=2", "optim.batch_size=1024", "optim.lr=8e-3"),
+        "firm_more": (SIX, *NESTEROV, *STRONG, "augment.mix_prob=1.0", "model.drop_path=0.2"),
+        "mixed": (SIX, *NESTEROV, "augment.mix_prob=1.0", "augment.off_epochs=2"),
         "strong": (
             PLAIN,
             *SLOW,

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,12 @@ from .snapshot import ArmSnapshot, DataCache, check_all, inspect_arm
 from .tuned import TunedArms, notes_on_tuning, tune_arms
 from .worker import pace_of
 
-COMPILED = 0.8  # of a step's time uncompiled, a guess on the safe side; seeds that then do not fit are not begun
-FIRST_COMPILED, NEXT_COMPILED = 45.0, 10.0  # seconds to compile an arm, and each other one with blocks like its
+COMPILED = 0.6  # of a step's time uncompiled, where five networks had 0.42 to 0.49 on an H200; what takes longer is cut
+FIRST_COMPILED, KIND_COMPILED = (
+    10.0,
+    10.0,
+)  # seconds to compile an arm, and each kind of its blocks; glnet_nano: 51 for 4
+WHOLE_COMPILED = 4  # kinds that a model without repeated blocks counts as: it is compiled in one piece
 
 
 @dataclass(frozen=True)
@@ -137,8 +141,8 @@ class Planner:
         """Make the plan; `keep` writes down in the folder what was asked and decided."""
         before = self.folder.claim(self.request.record, overwrite=self.request.overwrite)
         kept = self.folder.record() or {}  # also where another comparison gives way to this one
+        self.crew.call()  # they import while samples are opened and arms are built here
         _, data = self.cache.open(self.configs[self.reference])
-        self.crew.call()  # they import while arms are built here
         first: dict[str, str] = {}
         order = [self.reference, *(name for name in self.configs if name != self.reference)]
         self.twins = {name: first.setdefault(config_hash(self.configs[name]), name) for name in order}
@@ -146,7 +150,7 @@ class Planner:
         snapshots = self._inspect()
         base = self._base(snapshots)
         question = ask(self.request, base.metrics, base.primary)
-        budget, fit = self._fit(before)
+        budget, fit = self._fit(before, snapshots)
         snapshots = {
             name: replace(one, config=overlay(one.config, {"schedule.epochs": self.configs[name].schedule.epochs}))
             for name, one in snapshots.items()
@@ -252,15 +256,23 @@ class Planner:
     def _time(self, config: TrainConfig, folder: Path) -> Pace:
         """Time a few steps; without compiling, which takes longer than planning may."""
         if not self._compiles(config):
-            return time_probe(config, self.crew, folder)
-        pace = time_probe(overlay(config, {"engine.compile": False}), self.crew, folder)
+            return time_probe(config, self.crew, folder, self.cache)
+        pace = time_probe(overlay(config, {"engine.compile": False}), self.crew, folder, self.cache)
         how = f"{pace.how}, not compiled: compiling comes first, and steps then take about {1 - COMPILED:.0%} less"
         return replace(pace, step=pace.step * COMPILED, how=how)
 
     def _compiles(self, config: TrainConfig) -> bool:
         return self._kind() == "cuda" and config.engine.compile is not False
 
-    def _fit(self, before: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
+    def _compiling(self, snapshots: Mapping[str, ArmSnapshot], names: Iterable[str]) -> float:
+        """Return the seconds until all kinds of blocks of some arms are compiled."""
+        found = [snapshots[name].kinds for name in names if self._compiles(self.configs[name])]
+        kinds = len(frozenset().union(*found)) + WHOLE_COMPILED * sum(not one for one in found)
+        return FIRST_COMPILED + KIND_COMPILED * kinds if found else 0.0
+
+    def _fit(
+        self, before: Mapping[str, Any], snapshots: Mapping[str, ArmSnapshot]
+    ) -> tuple[str, dict[str, Any] | None]:
         """Reduce seeds and epochs to the budget; once decided, it stays, so that runs can go on."""
         budget, asked = self.request.record["budget"], before.get("request", {})
         if budget is None:
@@ -275,9 +287,7 @@ class Planner:
             if not paces:
                 raise BudgetError(f"a budget was given and no arm could be timed: {'; '.join(map(str, self.notes))}")
             epochs = {name: self.asked[name] for name in paces}
-            slots, compiled = max(len(self.slots), 1), sum(self._compiles(self.configs[name]) for name in paces)
-            compiling = FIRST_COMPILED + NEXT_COMPILED * (compiled - 1) if compiled else 0.0
-            spent = self.spent() + compiling
+            slots, spent = max(len(self.slots), 1), self.spent() + self._compiling(snapshots, paces)
             found = fit_budget(budget, paces, epochs, seeds=len(self.seeds), slots=slots, spent=spent)
             most, longest = max(found.epochs.values()), max(epochs.values())
             fit = {"seeds": found.seeds, "most": most, "longest": longest, "detail": found.detail}

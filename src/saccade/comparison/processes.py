@@ -16,6 +16,7 @@ from typing import Any
 
 from ..config import TrainConfig, overlay
 from ..training.pace import Pace
+from .snapshot import DataCache
 from .worker import probe
 
 POLL = 0.2  # seconds between looks at the processes
@@ -177,10 +178,10 @@ def stop_all(workers: Sequence[Worker]) -> None:
                 process.stdin.close()
 
 
-def time_probe(config: TrainConfig, crew: Crew, folder: Path) -> Pace:
-    """Time a few steps of a run where it will run, by the first of the crew."""
+def time_probe(config: TrainConfig, crew: Crew, folder: Path, cache: DataCache | None = None) -> Pace:
+    """Time a few steps of a run where it will run, by the first of the crew, or here with what is open already."""
     if not crew.workers:
-        return probe(config)
+        return probe(config, cache)
     worker = crew.workers[0]
     asked = {"do": "probe", "config": worker.slot.settings(config)}
     try:

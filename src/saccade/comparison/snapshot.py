@@ -16,6 +16,7 @@ from ..data.source import Stream
 from ..tasks import Task
 from ..tasks.metric import MetricSpec
 from ..tasks.opening import TaskChoice, find_task, open_samples
+from ..training.engine import describe_kind, repeated_blocks
 from ..training.parallel import Alone
 from ..training.setup import Parts, assemble, limit_samples, resolve
 from ..wording import count_of
@@ -50,6 +51,7 @@ class ArmSnapshot:
     extra: dict[str, tuple[tuple[int, ...], str]]  # the same for what the task adds to the model
     parameters: int  # of the model
     macs: int | None  # multiply-adds of one image through the model; None where they cannot be counted
+    kinds: frozenset[str]  # of its repeated blocks, each of which is compiled by itself
     metrics: tuple[MetricSpec, ...]  # what its answers are judged by
     primary: str  # name of the one that counts
     notes: tuple[str, ...]  # what building it had to say
@@ -103,6 +105,7 @@ def inspect_arm(config: TrainConfig, cache: DataCache, device: torch.device) -> 
         extra={name: _describe(tensor) for name, tensor in rest.items()},
         parameters=sum(p.numel() for p in model.parameters()),
         macs=count_macs(task, _one_sample(parts)),
+        kinds=frozenset(map(describe_kind, repeated_blocks(task))),
         metrics=parts.metrics,
         primary=parts.primary.name,
         notes=(*data.notes, *spec.notes),

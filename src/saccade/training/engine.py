@@ -178,8 +178,8 @@ def _copied_call() -> FunctionType:
 
 def _kind(block: nn.Module) -> Kind:
     shapes = tuple((name, tuple(value.shape)) for name, value in block.named_parameters())
-    numbers = tuple(  # rates of drop path differ from block to block
-        (name, key, value)
+    numbers = tuple(
+        (name, key, value > 0 if type(module) is timm.layers.DropPath else value)  # its rate becomes a tensor
         for name, module in block.named_modules()
         for key, value in vars(module).items()
         if isinstance(value, float)

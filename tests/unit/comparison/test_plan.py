@@ -242,3 +242,18 @@ def test_only_of_a_share_of_right_answers_the_smallest_difference_is_known_befor
         size, how = estimate_detectable(metric, **known)
         assert size is None
         assert how == f"how {metric.words} varies is not known before runs are finished"
+
+
+def test_compiling_is_planned_by_kinds_of_blocks_that_arms_share(tmp_path, monkeypatch):
+    kept = []
+    monkeypatch.setattr(planning.Planner, "_compiles", lambda *_: True)
+    fit = planning.fit_budget
+    monkeypatch.setattr(
+        planning, "fit_budget", lambda *args, **given: kept.append(given["spent"]) or fit(*args, **given)
+    )
+    settings = {**SETTINGS, "model.name": "vit_tiny_patch16_224", "model.options": {"depth": 4, "embed_dim": 48}}
+    for arm in ("loss.smoothing=0.2", "broadcast", "model.drop_path=0.1"):
+        plan(arm, out=tmp_path / "c", settings=settings, budget="10m")
+    alone, more = planning.FIRST_COMPILED + planning.KIND_COMPILED, planning.KIND_COMPILED
+    # blocks with drop path are one kind, whatever their rates; the first one has none
+    assert kept == [alone, alone + more, alone + more]

@@ -220,6 +220,7 @@ NOMMER_SMALL = {"embed_dim": 16, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 
 COLUMN = {"embed_dim": 32, "depth": 2, "num_heads": 2}
 SWIN = {"patch_size": 2, "embed_dim": 16, "depths": [1, 1], "num_heads": [1, 2], "window_size": 4}
 TINY = {
+    "cifar_vit": COLUMN,
     "deit": COLUMN,
     "drloc": SWIN,
     "drloc_finetune": SWIN,
