@@ -261,8 +261,11 @@ def limit_samples(train: Source | Stream, limit: int | None) -> Source | Stream:
 
 def _statistics(array: np.ndarray) -> tuple[list[float], list[float]]:
     """Return mean and deviation of each channel, from 0 to 1, rounded so that they can be read and repeated."""
-    sample = array[:: max(len(array) // 10_000, 1)].astype(np.float64) / 255
-    mean, std = sample.mean((0, 1, 2)), sample.std((0, 1, 2))
+    sample = array[:: max(len(array) // 10_000, 1)]
+    counts = np.stack([np.bincount(sample[..., channel].ravel(), minlength=256) for channel in range(sample.shape[3])])
+    share, level = counts / counts.sum(1, keepdims=True), np.arange(256) / 255
+    mean = share @ level
+    std = np.sqrt((share * (level - mean[:, None]) ** 2).sum(1))
     return [round(float(v), 4) for v in mean], [round(max(float(v), 1e-3), 4) for v in std]
 
 
