@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from ..config import TrainConfig
 from ..runs import Run
@@ -14,6 +13,7 @@ from ..training.pace import Pace
 from ..wording import count_of
 from .budget import FLOOR, LEAST_SEEDS, makespan
 from .cut import STRIDE, Piece
+from .evidence import epoch_seconds
 from .worker import Outcome
 
 SLACK = 0.02  # of the time of all runs, by which they may be late before anything is changed
@@ -220,5 +220,5 @@ def _epoch(pace: Pace, epochs: int) -> float:
 
 def _without_first(took: float, path: Path) -> float:
     """Return what a run took if its first epoch, which compiles, had been like the others."""
-    seconds = [float(record["seconds"]) for record in Run(path).metrics()]
-    return took - max(seconds[0] - median(seconds[1:]), 0.0) if len(seconds) > 2 else took
+    records = Run(path).metrics()
+    return took - sum(float(record["seconds"]) for record in records) + sum(epoch_seconds(records))

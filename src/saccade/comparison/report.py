@@ -21,6 +21,7 @@ from ..report.page import Section, fold, grid, next_section, paragraph, render_p
 from ..runs import Run
 from . import tables
 from .cut import mean_records, runs_of_pass
+from .evidence import epoch_seconds
 from .findings import Disagreement
 from .result import Comparison
 from .words import NAME, capital, how_to_read, summary, title, verdicts
@@ -145,7 +146,7 @@ def _curve(
     """Return epoch or seconds, mean, lowest and highest over seeds, of the epochs that all of them validated."""
     seeds = []
     for run in runs:
-        seconds = np.cumsum([float(record.get("seconds") or 0.0) for record in run]).tolist()
+        seconds = np.cumsum(epoch_seconds(run)).tolist()
         pairs = zip(run, seconds if timed else [float(record["epoch"]) for record in run], strict=True)
         seeds.append({r["epoch"]: (at, float(r[field])) for r, at in pairs if isinstance(r.get(field), int | float)})
     shared = sorted(set.intersection(*(set(seed) for seed in seeds))) if seeds else []

@@ -29,7 +29,7 @@ def warn_of_losses(runs: Mapping[str, Mapping[int, Path]]) -> list[Note]:
     """Return a note on every arm whose loss was still falling steeply when its runs ended."""
     notes = []
     for name, found in runs.items():
-        falls = [fall for path in found.values() if (fall := late_fall(Run(path).metrics())) is not None]
+        falls = [fall for path in found.values() if (fall := _late_fall_of(Run(path))) is not None]
         if falls and sum(falls) / len(falls) > STEEP:
             share = sum(falls) / len(falls)
             message = (
@@ -37,6 +37,12 @@ def warn_of_losses(runs: Mapping[str, Mapping[int, Path]]) -> list[Note]:
             )
             notes.append(Note("undertrained", message, "train for more epochs before judging it", arm=name))
     return notes
+
+
+def _late_fall_of(run: Run) -> float | None:
+    """Return the late fall of a run's loss over the epochs that were augmented: without, any loss is lower at once."""
+    config = run.config()
+    return late_fall(run.metrics()[: max(config.schedule.epochs - config.augment.off_epochs, 0)])
 
 
 def late_fall(records: Sequence[Mapping[str, Any]]) -> float | None:

@@ -142,6 +142,18 @@ def test_accuracy_at_equal_time_is_read_where_the_shorter_run_ends(tmp_path):
     assert cost.at_equal_time.mean == pytest.approx(0.7 + 0.2 * 2 / 8 - 0.8)
 
 
+def test_compiling_is_not_taken_for_training_at_equal_time(tmp_path):
+    found = []
+    for first in (1.0, 40.0):
+        arms = {"base": evidence(tmp_path / str(first), "base", BASE, seconds=(1.0, 1.0, 1.0), curve=(0.5, 0.6, 0.7))}
+        same = {"seconds": (first, 1.0, 1.0), "curve": (0.5, 0.6, 0.7)}
+        arms["later"] = evidence(tmp_path / str(first), "later", BETTER, **same)
+        cost = Measure(arms, asked("top1")).cost("base", "later", PlannedArm("later", "later", {}))
+        assert cost.at_equal_time is not None
+        found.append((cost.equal_seconds, cost.at_equal_time.mean))
+    assert found == [(3.0, 0.0)] * 2
+
+
 def test_before_its_first_validation_a_run_is_between_chance_and_its_accuracy(tmp_path):
     arms = {"base": evidence(tmp_path, "base", BASE, seconds=(4.0,), curve=(0.6,))}
     arms["slow"] = evidence(tmp_path, "slow", BETTER, seconds=(8.0,), curve=(0.9,))

@@ -16,8 +16,10 @@ def records(losses):
     return [{"epoch": number, "train_loss": loss} for number, loss in enumerate(losses, 1)]
 
 
-def write(folder, losses):
+def write(folder, losses, off_epochs=0):
     folder.mkdir(parents=True)
+    settings = {"schedule": {"epochs": len(losses)}, "augment": {"off_epochs": off_epochs}}
+    (folder / "config.yaml").write_text(json.dumps(settings))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records(losses)))
     return folder
 
@@ -37,6 +39,12 @@ def test_arms_whose_loss_still_falls_are_named(tmp_path):
     assert [note.arm for note in notes] == ["steep"]
     assert "under-trained" in str(notes[0])
     assert "more epochs" in notes[0].advice
+
+
+def test_a_loss_that_falls_because_augmentation_ended_is_no_sign_of_too_few_epochs(tmp_path):
+    losses = [*(1 + 3 * 0.8**n for n in range(24)), *[0.3] * 6]
+    told, not_told = write(tmp_path / "a", losses), write(tmp_path / "b", losses, off_epochs=6)
+    assert [note.arm for note in warn_of_losses({"told": {0: told}, "not": {0: not_told}})] == ["told"]
 
 
 def test_arms_near_chance_are_named_where_chance_is_known():
