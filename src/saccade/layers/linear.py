@@ -35,16 +35,16 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ..., out_features."""
-        if self.quick_training or eager_inference(x):
-            return linear(x, self.weight, self.bias)
-        return super().forward(x)
+        return linear(x, self.weight, self.bias, quick_training=self.quick_training)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, quick_training: bool = True) -> Tensor:
     """Return x @ weight^T + bias, ..., out."""
-    if own_backward_serves(x, weight):
+    if eager_inference(x):
+        return multiply(x, weight, bias)
+    if quick_training and own_backward_serves(x, weight):
         return _Linear.apply(x, weight, bias, False)
-    return multiply(x, weight, bias) if eager_inference(x) else F.linear(x, weight, bias)
+    return F.linear(x, weight, bias)
 
 
 def folds(act: nn.Module, layer: nn.Module, hidden: Tensor, *between: nn.Module) -> bool:
@@ -104,7 +104,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if not convolves(x, weight):
         return F.linear(x, weight, bias)
     rows = x.reshape(1, -1, 1, x.shape[-1]).permute(0, 3, 1, 2)  # 1, in, N, 1 as it lies
-    out = F.conv2d(rows, weight[:, :, None, None], bias)
+    out = F.conv2d(rows, weight.view(*weight.shape, 1, 1), bias)
     return out.permute(0, 2, 3, 1).reshape(*x.shape[:-1], len(weight))
 
 

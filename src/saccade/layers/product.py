@@ -58,9 +58,9 @@ def own_backward_serves(*tensors: Tensor) -> bool:
     """Whether nothing but plain eager training on the CPU in one full precision is going on."""
     first = tensors[0]
     return (
-        all(x.device.type == "cpu" and x.dtype == first.dtype for x in tensors)
+        torch.is_grad_enabled()  # what inference is asked ends here
+        and all(x.device.type == "cpu" and x.dtype == first.dtype for x in tensors)
         and first.dtype in (torch.float32, torch.float64)
-        and torch.is_grad_enabled()
         and any(x.requires_grad for x in tensors)
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()

@@ -33,11 +33,15 @@ def unheard(*modules: nn.Module) -> bool:
         return False
     if hooks._global_backward_hooks or hooks._global_backward_pre_hooks:
         return False
-    return not any(
-        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
-        for module in modules
-        for m in module.modules()
-    )
+    left: list[nn.Module | None] = list(modules)
+    while left:  # `modules()` takes twice as long, and this is asked several times a block
+        m = left.pop()
+        if m is None:
+            continue
+        if m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks:
+            return False
+        left.extend(m._modules.values())
+    return True
 
 
 def eager_inference(x: Tensor) -> bool:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from saccade.layers.glmix import Block, GLMix, MapAttention
-from saccade.layers.reuse import spare
+from saccade.layers.reuse import spare, unheard
 
 GRID = (6, 6)
 
@@ -43,6 +43,19 @@ def test_a_hook_sees_what_a_module_took_and_returned(name):
     model(x, GRID)
     for late, right in zip(kept, seen, strict=True):
         torch.testing.assert_close(late, right.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "listen", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"]
+)
+def test_a_listener_is_found_at_any_depth_and_beside_what_is_left_out(listen):
+    inner = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.GELU()))
+    inner.register_module("left_out", None)
+    assert unheard(nn.Identity(), inner)
+    handle = getattr(inner[1][0], listen)(lambda *_: None)
+    assert not unheard(nn.Identity(), inner)
+    handle.remove()
+    assert unheard(inner)
 
 
 def test_modules_that_return_their_input_do_not_have_it_overwritten():
