@@ -28,7 +28,7 @@ from .cut import Cut, Piece, pieces
 from .evidence import Evidence, read_evidence
 from .folder import Folder, config_hash, is_finished
 from .plan import Note, Plan, PlannedArm, estimate_detectable
-from .processes import Crew, make_slots, time_probe, visible_gpus
+from .processes import Crew, make_slots, shared_by, time_probe, visible_gpus
 from .request import Question, Request, ask
 from .snapshot import ArmSnapshot, DataCache, check_all, inspect_arm
 from .tuned import TunedArms, notes_on_tuning, tune_arms
@@ -255,11 +255,16 @@ class Planner:
 
     def _time(self, config: TrainConfig, folder: Path) -> Pace:
         """Time a few steps; without compiling, which takes longer than planning may."""
-        if not self._compiles(config):
-            return time_probe(config, self.crew, folder, self.cache)
-        pace = time_probe(overlay(config, {"engine.compile": False}), self.crew, folder, self.cache)
-        how = f"{pace.how}, not compiled: compiling comes first, and steps then take about {1 - COMPILED:.0%} less"
-        return replace(pace, step=pace.step * COMPILED, how=how)
+        compiles, beside = self._compiles(config), shared_by(self.slots)
+        timed = overlay(config, {"engine.compile": False}) if compiles else config
+        pace = time_probe(timed, self.crew, folder, self.cache)
+        how, factor = pace.how, float(beside)
+        if compiles:
+            how += f", not compiled: compiling comes first, and steps then take about {1 - COMPILED:.0%} less"
+            factor *= COMPILED
+        if beside > 1:
+            how += f"; alone, where {beside} are to share a GPU"
+        return replace(pace, step=pace.step * factor, validation=pace.validation * beside, how=how)
 
     def _compiles(self, config: TrainConfig) -> bool:
         return self._kind() == "cuda" and config.engine.compile is not False

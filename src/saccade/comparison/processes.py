@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -61,6 +62,12 @@ def make_slots(parallel: int | None, device: str, *, gpus: Sequence[str], cores:
         return []
     threads = max(cores // parallel, 1)
     return [Slot({"OMP_NUM_THREADS": str(threads)}, threads) for _ in range(parallel)]
+
+
+def shared_by(slots: Sequence[Slot]) -> int:
+    """Return how many runs share a GPU, so that each may take as many times as long as alone; 1 on a CPU."""
+    named = Counter(gpu for slot in slots if (gpu := slot.environment.get("CUDA_VISIBLE_DEVICES")) is not None)
+    return max(named.values(), default=1)
 
 
 def visible_gpus() -> list[str]:

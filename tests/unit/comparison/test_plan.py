@@ -8,6 +8,8 @@ from saccade.comparison import planning
 from saccade.comparison.arms import parse_arm
 from saccade.comparison.compare import plan_comparison
 from saccade.comparison.plan import estimate_detectable
+from saccade.comparison.processes import Slot
+from saccade.comparison.request import Request
 from saccade.comparison.snapshot import DataCache, check_all, inspect_arm
 from saccade.config import ConfigError, overlay
 from saccade.tasks import MetricSpec
@@ -257,3 +259,12 @@ def test_compiling_is_planned_by_kinds_of_blocks_that_arms_share(tmp_path, monke
     alone, more = planning.FIRST_COMPILED + planning.KIND_COMPILED, planning.KIND_COMPILED
     # blocks with drop path are one kind, whatever their rates; the first one has none
     assert kept == [alone, alone + more, alone + more]
+
+
+@pytest.mark.parametrize(("gpus", "times"), [(("0",), 1), (("0", "0", "0"), 3), (("0", "1", "0", "1"), 2)])
+def test_runs_that_share_a_gpu_are_planned_to_take_longer(gpus, times, tmp_path):
+    planner = planning.Planner(Request(arms=["base", "broadcast"], out=tmp_path / "c", settings=SETTINGS))
+    planner.slots = [Slot({"CUDA_VISIBLE_DEVICES": gpu}) for gpu in gpus]
+    pace = planner._time(planner.configs["base"], tmp_path)
+    assert (pace.step, pace.validation) == pytest.approx((times * planning.COMPILED, 5.0 * times))
+    assert ("share a GPU" in pace.how) == (times > 1)
