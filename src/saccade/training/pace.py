@@ -19,7 +19,7 @@ from .parallel import Alone
 from .setup import assemble, limit_samples, resolve
 from .step import Step
 
-PROBED = {"cpu": 2, "cuda": 20}  # steps that are timed, after as many to warm up
+PROBED = {"cpu": 2, "cuda": 8}  # steps that are timed, after as many to warm up, in which a graph of them is captured
 PROBED_SAMPLES = {"cpu": 64, "cuda": 512}  # validation samples of a probe, at most
 FEW, LONG = 16, 2.0  # a batch that takes longer, in seconds, is timed by so few samples, once
 FORWARD = 0.3  # of a sample's time in training: to be asked about
