@@ -35,10 +35,8 @@ from .tuned import TunedArms, notes_on_tuning, tune_arms
 from .worker import pace_of
 
 COMPILED = 0.6  # of a step's time uncompiled, where five networks had 0.42 to 0.49 on an H200; what takes longer is cut
-FIRST_COMPILED, KIND_COMPILED = (
-    10.0,
-    10.0,
-)  # seconds to compile an arm, and each kind of its blocks; glnet_nano: 51 for 4
+# Seconds until code runs that was not compiled before, and for each kind of blocks; four of glnet_nano took 51 in all.
+FIRST_COMPILED, KIND_COMPILED = 10.0, 10.0
 WHOLE_COMPILED = 4  # kinds that a model without repeated blocks counts as: it is compiled in one piece
 
 
