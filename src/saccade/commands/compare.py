@@ -58,6 +58,9 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Args) -> int:
     """Run a comparison and print what it found; the exit status is 1 if an arm failed."""
+    from ..spawning import start_early
+
+    start_early(args.device)  # it imports while this process does
     from ..comparison.compare import compare as run_comparison
     from ..comparison.compare import plan_comparison
     from ..comparison.request import Request

@@ -15,6 +15,7 @@ from ..data.open import Data
 from ..data.source import Source
 from ..durations import BudgetError, say_duration
 from ..runs import Run, RunError
+from ..spawning import VISIBLE
 from ..training.defaults import cores
 from ..training.loop import Interrupted
 from ..training.machine import AFTERWARDS, CLOSING
@@ -229,7 +230,7 @@ class Planner:
         return snapshots.get(self.reference) or next(iter(snapshots.values()))
 
     def _kind(self) -> str:
-        if any("CUDA_VISIBLE_DEVICES" in slot.environment for slot in self.slots):
+        if any(VISIBLE in slot.environment for slot in self.slots):
             return "cuda"
         return "cpu" if (asked := self.configs[self.reference].engine.device) == "auto" else asked.partition(":")[0]
 

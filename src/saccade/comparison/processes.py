@@ -6,7 +6,6 @@ What a process has imported, and what it has compiled, then serves all runs of i
 import json
 import os
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import TrainConfig, overlay
+from ..spawning import VISIBLE, end_early, start, take_early
 from ..training.pace import Pace
 from .snapshot import DataCache
 from .worker import probe
@@ -34,7 +34,7 @@ class Slot:
     def settings(self, config: TrainConfig) -> dict[str, Any]:
         """Return the settings of a run as its process takes them."""
         changes: dict[str, Any] = {}
-        if "CUDA_VISIBLE_DEVICES" in self.environment:
+        if VISIBLE in self.environment:
             changes["engine.device"] = "cuda"  # the only one its process sees
         if self.threads is not None and config.engine.threads is None:
             changes["engine.threads"] = self.threads
@@ -57,7 +57,7 @@ def make_slots(parallel: int | None, device: str, *, gpus: Sequence[str], cores:
         if number and int(number) >= len(gpus):
             raise ValueError(f"device={device!r} was given; there are {len(gpus)} GPUs, counted from 0")
         gpus = [gpus[int(number)]] if number else gpus
-        return [Slot({"CUDA_VISIBLE_DEVICES": gpus[n % len(gpus)]}) for n in range(parallel or len(gpus))]
+        return [Slot({VISIBLE: gpus[n % len(gpus)]}) for n in range(parallel or len(gpus))]
     if parallel is None:
         return []
     threads = max(cores // parallel, 1)
@@ -66,7 +66,7 @@ def make_slots(parallel: int | None, device: str, *, gpus: Sequence[str], cores:
 
 def shared_by(slots: Sequence[Slot]) -> int:
     """Return how many runs share a GPU, so that each may take as many times as long as alone; 1 on a CPU."""
-    named = Counter(gpu for slot in slots if (gpu := slot.environment.get("CUDA_VISIBLE_DEVICES")) is not None)
+    named = Counter(gpu for slot in slots if (gpu := slot.environment.get(VISIBLE)) is not None)
     return max(named.values(), default=1)
 
 
@@ -75,7 +75,7 @@ def visible_gpus() -> list[str]:
     import torch
 
     count = torch.cuda.device_count()
-    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
     return named[:count] if named else [str(number) for number in range(count)]
 
 
@@ -124,6 +124,9 @@ class Crew:
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self.workers = [Worker(slot) for slot in slots]
+        for worker in self.workers[:1]:
+            worker.process = take_early(worker.slot.environment)
+        end_early()
 
     def __enter__(self) -> "Crew":
         return self
@@ -142,16 +145,8 @@ class Crew:
 
 
 def spawn(slot: Slot, log: Path) -> "subprocess.Popen[bytes]":
-    """Start a worker; it stops when this process is gone, since its input then ends."""
-    with open(log, "ab") as out:
-        return subprocess.Popen(
-            [sys.executable, "-m", "saccade.comparison.worker"],
-            stdin=subprocess.PIPE,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **slot.environment},
-            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the others in order
-        )
+    """Start the worker of a slot."""
+    return start(slot.environment, log)
 
 
 def _send(process: "subprocess.Popen[bytes]", text: str) -> bool:
