@@ -129,12 +129,15 @@ def wait_for(log):
     raise AssertionError(log.read_text())
 
 
-def test_names_of_other_packages_are_known_and_their_options_checked(tmp_path):
-    for words, told in (
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
         (["--task", "halve"], "did you mean 'halves'"),
-        (["--plugin", "dim:wait=1"], "it has weight"),
-        (["--task", "multilabel"], "is a set for halves"),
-    ):
-        with pytest.raises(subprocess.CalledProcessError) as error:
-            saccade("train", "halves:five", *words, "--out", tmp_path / "run", "--device", "cpu", *sets())
-        assert told in " ".join(error.value.stderr.split())
+        pytest.param(["--plugin", "dim:wait=1"], "it has weight", marks=pytest.mark.slow),
+        pytest.param(["--task", "multilabel"], "is a set for halves", marks=pytest.mark.slow),
+    ],
+)
+def test_names_of_other_packages_are_known_and_their_options_checked(words, told, tmp_path):
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        saccade("train", "halves:five", *words, "--out", tmp_path / "run", "--device", "cpu", *sets())
+    assert told in " ".join(error.value.stderr.split())
