@@ -145,7 +145,8 @@ def compare(
         watch = Watch(total=len(jobs), seconds=ready.plan.seconds, metric=primary, quiet=quiet)
         clock = Clock(jobs, planner.limits(ready), len(planner.crew.workers))
         try:
-            outcomes = run_jobs(jobs, planner.crew, watch, clock)
+            cache = planner.cache if ready.cut is None else None  # folds are sets of their own, too many to keep
+            outcomes = run_jobs(jobs, planner.crew, watch, clock, cache)
             planner.crew.close()  # what follows may need the device
         except Interrupted as stopped:  # it is the whole comparison that is resumed
             raise Interrupted(stopped.number, folder.path) from None

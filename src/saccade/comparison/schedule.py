@@ -20,6 +20,7 @@ from ..training.allowance import Allowance
 from ..training.loop import Interrupted
 from .clock import Clock, Job
 from .processes import POLL, Crew, Worker, stop_all
+from .snapshot import DataCache
 from .worker import Outcome, train_run
 
 TICK = 1.0  # seconds between looks at how far the runs are
@@ -113,20 +114,22 @@ class Watch:
 
 
 def run_jobs(
-    jobs: Sequence[Job], crew: Crew, watch: Watch, clock: Clock | None = None
+    jobs: Sequence[Job], crew: Crew, watch: Watch, clock: Clock | None = None, cache: DataCache | None = None
 ) -> dict[tuple[str, int], Outcome]:
     """Run jobs in their order, by a crew or in this process, as long as there is time; say how each ended."""
     clock = clock or Clock(jobs, slots=len(crew.workers))
     with watch:
-        return run_side_by_side(jobs, crew, watch, clock) if crew.workers else run_here(watch, clock)
+        if crew.workers:
+            return run_side_by_side(jobs, crew, watch, clock)
+        return run_here(watch, clock, cache)
 
 
-def run_here(watch: Watch, clock: Clock) -> dict[tuple[str, int], Outcome]:
-    """Run jobs one after another in this process; Ctrl-C leaves the present one resumable."""
+def run_here(watch: Watch, clock: Clock, cache: DataCache | None = None) -> dict[tuple[str, int], Outcome]:
+    """Run jobs one after another in this process, on samples that are open already; Ctrl-C leaves one resumable."""
     found = {}
     while (job := _next(watch, clock)) is not None:
         watch.begin(job, job.path, job.epochs)
-        outcome = train_run(job.config, job.path, allowance=clock.allowance(job))
+        outcome = train_run(job.config, job.path, cache, allowance=clock.allowance(job))
         if _end(job, outcome, watch, clock):
             found[(job.arm, job.seed)] = outcome
     return found

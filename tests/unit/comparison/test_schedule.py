@@ -10,12 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from saccade.comparison import processes, schedule
+from saccade.comparison import processes, schedule, snapshot
 from saccade.comparison.arms import parse_arm
 from saccade.comparison.clock import Job
 from saccade.comparison.folder import is_finished
 from saccade.comparison.processes import Crew, Slot, make_slots, time_probe
 from saccade.comparison.schedule import Watch, run_jobs
+from saccade.comparison.snapshot import DataCache
 from saccade.comparison.worker import Outcome
 from saccade.config import overlay
 from saccade.runs import Run, hold
@@ -51,7 +52,7 @@ def test_gpus_get_a_process_each_and_several_if_asked():
 
 
 def test_a_failing_run_does_not_stop_the_others(tmp_path, monkeypatch):
-    def train_run(config, path, allowance=None):
+    def train_run(config, path, cache=None, allowance=None):
         if config.seed == 1:
             return Outcome("refused", "no")
         write_run(path, [True, False])
@@ -210,3 +211,13 @@ def test_workers_stop_by_themselves_when_the_comparison_is_killed(tmp_path):
         with hold(run.with_name(".seed-0.lock"), wait=60):  # its worker holds it as long as it works
             assert list((run / "state").glob("step-*"))
             assert not is_finished(run)
+
+
+def test_runs_in_this_process_open_their_samples_once(tmp_path, monkeypatch):
+    opened = []
+    original = snapshot.open_samples
+    monkeypatch.setattr(snapshot, "open_samples", lambda *args: opened.append(args) or original(*args))
+    jobs = [job(tmp_path, seed=seed) for seed in (0, 1)]
+    found = run_jobs(jobs, Crew([]), Watch(total=2, quiet=True), cache=DataCache())
+    assert [outcome.kind for outcome in found.values()] == ["finished"] * 2
+    assert len(opened) == 1
