@@ -3,6 +3,7 @@
 Importing takes both of them several seconds, and the run can begin when both are done.
 """
 
+import atexit
 import os
 import subprocess
 import sys
@@ -30,7 +31,7 @@ def start(environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]
 def start_early(device: str | None = None) -> None:
     """Start the worker of the first GPU that a comparison on a device takes, if this machine looks as if it had one."""
     kind, _, number = (device or "auto").partition(":")
-    if kind not in ("auto", "cuda") or not (number or "0").isdigit() or not _has_gpu():
+    if kind not in ("auto", "cuda") or not (number or "0").isdecimal() or not _has_gpu():
         return
     named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
     place = int(number or 0)
@@ -39,6 +40,7 @@ def start_early(device: str | None = None) -> None:
     gpu = named[place] if named else str(place)
     with suppress(OSError):
         _early[gpu] = start({VISIBLE: gpu}, Path(os.devnull))
+        atexit.register(end_early)  # of a command that fails before it needs one
 
 
 def take_early(environment: Mapping[str, str]) -> "subprocess.Popen[bytes] | None":

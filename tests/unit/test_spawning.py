@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from saccade import spawning
+from saccade.cli import main
 from saccade.comparison.processes import Crew, Slot
 
 
@@ -43,6 +44,7 @@ def started(monkeypatch, device=None):
         (None, "cpu", None),
         (None, "mps", None),
         (None, "cuda:x", None),
+        (None, "cuda:²", None),
     ],
 )
 def test_the_first_gpu_that_will_be_taken_is_what_an_early_worker_sees(gpu, visible, device, expected):
@@ -81,15 +83,22 @@ def test_a_worker_that_no_slot_is_for_is_ended(gpu, slots):
     assert [worker.process for worker in crew.workers] == [None] * len(slots)
 
 
-def test_a_command_that_fails_leaves_no_worker_behind(tmp_path):
+def test_a_comparison_starts_it_first_of_all(monkeypatch):
+    asked = []
+    monkeypatch.setattr(spawning, "start_early", asked.append)
+    assert main(["compare", "--seeds", "abc", "--device", "cuda:1"]) == 2
+    assert asked == ["cuda:1"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
+def test_a_command_that_fails_leaves_no_worker_behind():
     code = (
         "import sys\nfrom saccade import spawning\nspawning._has_gpu = lambda: True\n"
         "spawning.start_early()\nprint(next(iter(spawning._early.values())).pid, flush=True)\nsys.exit(2)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    pid = int(done.stdout)
-    assert wait_for(lambda: not alive(pid))
+    assert not alive(int(done.stdout))
 
 
 def wait_for(what, seconds=120.0):

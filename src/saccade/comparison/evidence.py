@@ -92,7 +92,7 @@ class Evidence:
 def epoch_seconds(records: Sequence[Mapping[str, Any]]) -> list[float]:
     """Return how long a run's epochs took; the first, which may compile, counts as if it had been like the others."""
     seconds = [float(record.get("seconds") or 0.0) for record in records]
-    return [min(seconds[0], median(seconds[1:])), *seconds[1:]] if len(seconds) > 2 else seconds
+    return [min(seconds[0], median(seconds[1:])), *seconds[1:]] if len(seconds) > 1 else seconds
 
 
 def read_evidence(runs: Mapping[int, Path]) -> Evidence:

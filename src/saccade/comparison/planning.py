@@ -35,9 +35,9 @@ from .snapshot import ArmSnapshot, DataCache, check_all, inspect_arm
 from .tuned import TunedArms, notes_on_tuning, tune_arms
 from .worker import pace_of
 
-COMPILED = 0.6  # of a step's time uncompiled, where five networks had 0.42 to 0.49 on an H200; what takes longer is cut
-# Seconds until code runs that was not compiled before, and for each kind of blocks; four of glnet_nano took 51 in all.
-FIRST_COMPILED, KIND_COMPILED = 10.0, 10.0
+COMPILED = 0.6  # of a step's time uncompiled, where five networks had 0.42 to 0.50 on an H200; what takes longer is cut
+FIRST_COMPILED, KIND_COMPILED = 10.0, 10.0  # seconds, and for each kind of blocks; four of glnet_nano took 51 in all
+MOST_COMPILED = 0.25  # of the budget, that is set aside for it
 WHOLE_COMPILED = 4  # kinds that a model without repeated blocks counts as: it is compiled in one piece
 
 
@@ -254,7 +254,8 @@ class Planner:
 
     def _time(self, config: TrainConfig, folder: Path) -> Pace:
         """Time a few steps; without compiling, which takes longer than planning may."""
-        compiles, beside = self._compiles(config), shared_by(self.slots)
+        runs = len(self.distinct) * len(self.seeds) * (self.request.folds or 1) * self.request.repeats
+        compiles, beside = self._compiles(config), shared_by(self.slots[:runs])
         timed = overlay(config, {"engine.compile": False}) if compiles else config
         pace = time_probe(timed, self.crew, folder, self.cache)
         how, factor = pace.how, float(beside)
@@ -291,7 +292,8 @@ class Planner:
             if not paces:
                 raise BudgetError(f"a budget was given and no arm could be timed: {'; '.join(map(str, self.notes))}")
             epochs = {name: self.asked[name] for name in paces}
-            slots, spent = max(len(self.slots), 1), self.spent() + self._compiling(snapshots, paces)
+            compiling = min(self._compiling(snapshots, paces), MOST_COMPILED * budget)
+            slots, spent = max(len(self.slots), 1), self.spent() + compiling
             found = fit_budget(budget, paces, epochs, seeds=len(self.seeds), slots=slots, spent=spent)
             most, longest = max(found.epochs.values()), max(epochs.values())
             fit = {"seeds": found.seeds, "most": most, "longest": longest, "detail": found.detail}

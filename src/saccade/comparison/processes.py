@@ -65,7 +65,7 @@ def make_slots(parallel: int | None, device: str, *, gpus: Sequence[str], cores:
 
 
 def shared_by(slots: Sequence[Slot]) -> int:
-    """Return how many runs share a GPU, so that each may take as many times as long as alone; 1 on a CPU."""
+    """Return how many of these share a GPU, so that a run may take as many times as long as alone; 1 on a CPU."""
     named = Counter(gpu for slot in slots if (gpu := slot.environment.get(VISIBLE)) is not None)
     return max(named.values(), default=1)
 
@@ -95,7 +95,7 @@ class Worker:
         text = json.dumps({**asked, "answer": str(answer), "log": str(log)})
         if self.process is None or not _send(self.process, text):
             self.stop()
-            self.process = spawn(self.slot, log)
+            self.process = start(self.slot.environment, log)
             _send(self.process, text)
 
     def ended(self) -> bool:
@@ -137,16 +137,11 @@ class Crew:
     def call(self) -> None:
         """Begin the first process, which will be asked soon."""
         for worker in self.workers[:1]:
-            worker.process = worker.process or spawn(worker.slot, Path(os.devnull))
+            worker.process = worker.process or start(worker.slot.environment, Path(os.devnull))
 
     def close(self) -> None:
         """End all processes."""
         stop_all(self.workers)
-
-
-def spawn(slot: Slot, log: Path) -> "subprocess.Popen[bytes]":
-    """Start the worker of a slot."""
-    return start(slot.environment, log)
 
 
 def _send(process: "subprocess.Popen[bytes]", text: str) -> bool:

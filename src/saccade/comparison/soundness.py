@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..config import ModelConfig, TrainConfig, overlay
+from ..config import ConfigError, ModelConfig, TrainConfig, overlay
 from ..runs import Run
 from ..tasks.metric import MetricSpec
 from ..training.parallel import local_device
@@ -41,8 +41,13 @@ def warn_of_losses(runs: Mapping[str, Mapping[int, Path]]) -> list[Note]:
 
 def _late_fall_of(run: Run) -> float | None:
     """Return the late fall of a run's loss over the epochs that were augmented: without, any loss is lower at once."""
-    config = run.config()
-    return late_fall(run.metrics()[: max(config.schedule.epochs - config.augment.off_epochs, 0)])
+    records = run.metrics()
+    try:
+        config = run.config()
+    except ConfigError:  # of another version; what it measured can be read
+        return late_fall(records)
+    augmented = records[: max(config.schedule.epochs - config.augment.off_epochs, 0)]
+    return late_fall(augmented if len(augmented) >= FEWEST else records)
 
 
 def late_fall(records: Sequence[Mapping[str, Any]]) -> float | None:

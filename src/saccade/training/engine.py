@@ -216,7 +216,9 @@ def repeated_blocks(task: nn.Module) -> list[nn.Module]:
         for module in task.modules()
         if isinstance(module, nn.ModuleList | nn.Sequential) and id(module) not in inside
         for member in module
-        if not isinstance(member, nn.ModuleList | nn.Sequential) and len(list(member.children())) > 1
+        if isinstance(member, nn.Module)  # a place may hold nothing
+        and not isinstance(member, nn.ModuleList | nn.Sequential)
+        and len(list(member.children())) > 1
     ]
     kinds = Counter(type(member) for member in members)
     repeated = [member for member in members if kinds[type(member)] > 1]

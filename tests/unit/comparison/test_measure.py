@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from saccade.comparison.evidence import per_sample, read_evidence, same_samples
+from saccade.comparison.evidence import epoch_seconds, per_sample, read_evidence, same_samples
 from saccade.comparison.measure import Measure
 from saccade.comparison.paired import paired_difference, paired_scores, unpaired_difference
 from saccade.comparison.plan import PlannedArm
@@ -152,6 +152,13 @@ def test_compiling_is_not_taken_for_training_at_equal_time(tmp_path):
         assert cost.at_equal_time is not None
         found.append((cost.equal_seconds, cost.at_equal_time.mean))
     assert found == [(3.0, 0.0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "counted"), [([], []), ([9], [9]), ([9, 1], [1, 1]), ([9, 1, 3], [2, 1, 3]), ([1, 3, 3], [1, 3, 3])]
+)
+def test_a_first_epoch_counts_like_the_others_unless_it_was_shorter(seconds, counted):
+    assert epoch_seconds([{"seconds": second} for second in seconds]) == counted
 
 
 def test_before_its_first_validation_a_run_is_between_chance_and_its_accuracy(tmp_path):

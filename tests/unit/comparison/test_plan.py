@@ -254,16 +254,20 @@ def test_compiling_is_planned_by_kinds_of_blocks_that_arms_share(tmp_path, monke
         planning, "fit_budget", lambda *args, **given: kept.append(given["spent"]) or fit(*args, **given)
     )
     settings = {**SETTINGS, "model.name": "vit_tiny_patch16_224", "model.options": {"depth": 4, "embed_dim": 48}}
-    for arm in ("loss.smoothing=0.2", "broadcast", "model.drop_path=0.1"):
+    for arm in ("loss.smoothing=0.2", "broadcast", "model.drop_path=0.1", "model=test_resnet"):
         plan(arm, out=tmp_path / "c", settings=settings, budget="10m")
+    plan("broadcast", out=tmp_path / "c", settings=settings, budget="118s")
     alone, more = planning.FIRST_COMPILED + planning.KIND_COMPILED, planning.KIND_COMPILED
     # blocks with drop path are one kind, whatever their rates; the first one has none
-    assert kept == [alone, alone + more, alone + more]
+    assert kept[:3] == [alone, alone + more, alone + more]
+    assert kept[3] > alone
+    assert kept[4] == 118 * planning.MOST_COMPILED
 
 
-@pytest.mark.parametrize(("gpus", "times"), [(("0",), 1), (("0", "0", "0"), 3), (("0", "1", "0", "1"), 2)])
+@pytest.mark.parametrize(("gpus", "times"), [(("0",), 1), (("0",) * 3, 3), (("0", "1") * 2, 2), (("0",) * 64, 10)])
 def test_runs_that_share_a_gpu_are_planned_to_take_longer(gpus, times, tmp_path):
     planner = planning.Planner(Request(arms=["base", "broadcast"], out=tmp_path / "c", settings=SETTINGS))
+    planner.twins = {"base": "base", "broadcast": "broadcast"}
     planner.slots = [Slot({"CUDA_VISIBLE_DEVICES": gpu}) for gpu in gpus]
     pace = planner._time(planner.configs["base"], tmp_path)
     assert (pace.step, pace.validation) == pytest.approx((times * planning.COMPILED, 5.0 * times))

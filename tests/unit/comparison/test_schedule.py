@@ -113,13 +113,13 @@ def test_workers_finish_side_by_side_and_are_timed(tmp_path):
 @pytest.mark.slow
 def test_a_process_stays_for_the_next_run_which_comes_out_as_in_one_of_its_own(tmp_path, monkeypatch):
     begun: list[subprocess.Popen[bytes]] = []
-    original = processes.spawn
+    original = processes.start
 
     def spawn(*args):
         begun.append(original(*args))
         return begun[-1]
 
-    monkeypatch.setattr(processes, "spawn", spawn)
+    monkeypatch.setattr(processes, "start", spawn)
     slots = make_slots(1, "cpu", gpus=[], cores=1)
     for folder, together in (("one", True), ("each", False)):
         jobs = [job(tmp_path / folder, seed=seed) for seed in (0, 1)]
@@ -138,7 +138,7 @@ def test_a_process_stays_for_the_next_run_which_comes_out_as_in_one_of_its_own(t
 @pytest.mark.slow
 def test_a_killed_worker_is_gone_on_with_once(tmp_path, monkeypatch):
     begun: list[subprocess.Popen[bytes]] = []
-    original = processes.spawn
+    original = processes.start
 
     def spawn(*args):
         begun.append(original(*args))
@@ -159,7 +159,7 @@ def test_a_killed_worker_is_gone_on_with_once(tmp_path, monkeypatch):
         def say(self, text, **options):
             said.append(text)
 
-    monkeypatch.setattr(processes, "spawn", spawn)
+    monkeypatch.setattr(processes, "start", spawn)
     with Crew([Slot({"OMP_NUM_THREADS": "1"}, 1)]) as crew:
         found = run_jobs([one], crew, Killer(total=1, quiet=True))
     assert found[("base", 0)].kind == "finished"

@@ -47,6 +47,14 @@ def test_a_loss_that_falls_because_augmentation_ended_is_no_sign_of_too_few_epoc
     assert [note.arm for note in warn_of_losses({"told": {0: told}, "not": {0: not_told}})] == ["told"]
 
 
+def test_of_too_few_augmented_epochs_all_are_judged_and_settings_of_another_version_do_no_harm(tmp_path):
+    falling = [4 - 0.1 * n for n in range(10)]
+    short, none, strange = (write(tmp_path / name, falling, off) for name, off in (("a", 6), ("b", 10), ("c", 0)))
+    (strange / "config.yaml").write_text("augment: {of_tomorrow: 1}")
+    notes = warn_of_losses({"short": {0: short}, "none": {0: none}, "strange": {0: strange}})
+    assert [note.arm for note in notes] == ["short", "none", "strange"]
+
+
 def test_arms_near_chance_are_named_where_chance_is_known():
     assert [note.arm for note in warn_of_chance({"base": 0.12, "good": 0.5, "none": None}, ACCURACY)] == ["base"]
     assert warn_of_chance({"base": 0.12}, MetricSpec("mae", "error", larger_is_better=False)) == []

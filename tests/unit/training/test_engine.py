@@ -271,6 +271,11 @@ def test_training_attends_without_the_kernel_whose_gradient_can_be_no_number(ena
         torch.backends.cuda.enable_cudnn_sdp(before)
 
 
+def test_places_that_hold_nothing_are_no_blocks():
+    blocks = [nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.ReLU()}) for _ in range(2)]
+    assert repeated_blocks(nn.ModuleList([None, *blocks])) == blocks
+
+
 def test_a_part_that_reads_its_layers_weights_is_compiled_as_one():
     model = timm.create_model("sot_tiny", img_size=32)
     kinds = [type(block).__name__ for block in repeated_blocks(model)]
