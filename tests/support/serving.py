@@ -107,6 +107,8 @@ def running(app):
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
+        thread.join(5)
+        server.force_exit = True  # a page that was left may hold a request open; nobody waits for its answer
         thread.join(60)
 
 
