@@ -105,9 +105,9 @@ def scatter(
 
 
 def _name(frame: "_Frame", text: str, x: float, y: float, taken: list[tuple[float, float, float]]) -> Html:
-    """Write a name beside its point, or a line above or below where that place, (left, right, y), is taken."""
-    left = x > frame.x.start + 0.7 * (frame.x.end - frame.x.start)
+    """Write a name beside its point within the chart, or a line above or below where (left, right, y) is taken."""
     width = 7.4 * len(text)
+    left = x + 9 + width > frame.x.end
     begin, end = (x - 9 - width, x - 9) if left else (x + 9, x + 9 + width)
 
     def free(at: float) -> bool:

@@ -1,7 +1,7 @@
 import pytest
 
 from saccade.report.axes import ticks, widen
-from saccade.report.chart import Point, scatter
+from saccade.report.chart import WIDTH, Point, scatter
 from support.markup import parse
 
 
@@ -23,3 +23,13 @@ def test_names_of_points_close_together_are_written_on_lines_of_their_own():
     page = parse(scatter({"arms": points}, title="t", x_label="x", y_label="y"))
     heights = {one.text: float(one.attrs["y"]) for one in page.all("text")}
     assert abs(heights["base"] - heights["broadcast"]) > 13
+
+
+def test_names_of_points_stay_within_the_chart():
+    points = [Point(place / 20, place, f"{place:02d} broadcast:scale=true") for place in range(21)]
+    page = parse(scatter({"arms": points}, title="t", x_label="x", y_label="y"))
+    names = [one for one in page.all("text") if "broadcast" in one.text]
+    assert len(names) == len(points)
+    for one in names:
+        begin, width = float(one.attrs["x"]), 7.4 * len(one.text)
+        assert (0 < begin - width) if one.attrs.get("text-anchor") == "end" else (begin + width < WIDTH)
