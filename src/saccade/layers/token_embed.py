@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .dense_rows import pieces_by_rows, pooled_transition, track
+from .dense_rows import folded, pieces_by_rows, pooled_transition, track
 from .dense_stage import as_map, pooled_pieces, rows
 from .dense_stem import Stem, stem
 from .dense_training import Pieces
@@ -18,6 +18,7 @@ from .reuse import eager_inference, unheard
 from .stem import pad_to, pool_before_bias
 
 STEM = 64  # the block widths below are the published ones and follow from it
+NORMS = (nn.BatchNorm2d, nn.Identity)  # of transitions; nothing is left of one that was folded into its convolution
 
 
 class TokenEmbed(nn.Module):
@@ -101,9 +102,8 @@ class DenseNetEmbed(TokenEmbed):
             return self.proj(x)
         if not self.takes_parts(x):
             return super().forward(x)
-        trains = torch.is_grad_enabled()
         conv = cast(nn.Conv2d, self.stem[0])
-        x = (Stem.apply if trains else stem)(x, conv.weight, cast(Tensor, conv.bias))
+        x = (Stem.apply if torch.is_grad_enabled() else stem)(x, conv.weight, cast(Tensor, conv.bias))
         for block, transition in self.stages:
             x = transition.after(block, x)
         return self.proj(x)
@@ -133,7 +133,7 @@ class DenseNetEmbed(TokenEmbed):
             and not torch.is_autocast_enabled("cpu")
             and len(x) > 0
             and all(
-                block.norm is False and type(transition.norm) is nn.BatchNorm2d and transition.norm.affine
+                block.norm is False and type(norm := transition.norm) in NORMS and getattr(norm, "affine", True)
                 for block, transition in self.stages
             )
             and unheard(self.stem, self.blocks)
@@ -222,14 +222,14 @@ class Transition(nn.Module):
         layers = cast(list[DenseLayer], list(block.layers))
         first, kernels = [layer.conv1.weight for layer in layers], [layer.conv2.weight for layer in layers]
         halve = not isinstance(self.pool, nn.Identity)
-        norm, batch = self.norm, self.norm.training or self.norm.running_mean is None
+        batch = isinstance(norm := self.norm, nn.BatchNorm2d) and (norm.training or norm.running_mean is None)
         if torch.is_grad_enabled() or batch:
             pooled, mean, variance = Pieces.apply(x, halve, *first, *kernels)
         else:
             pooled = pooled_pieces(x, first, kernels, halve=halve)
         if not batch:
-            mean, variance = norm.running_mean, norm.running_var
-        elif norm.running_mean is not None:
+            return as_map(linear(rows(pooled), *folded(norm, self.conv)), pooled)
+        if norm.running_mean is not None:
             track(norm, mean.detach(), variance.detach(), len(x) * x.shape[2] * x.shape[3])
         scale = norm.weight * (variance + norm.eps).rsqrt()
         matrix = self.conv.weight[:, :, 0, 0]

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 import saccade
 from saccade.deployment.folding import bias_folds
 from saccade.deployment.optimize import optimize
+from saccade.layers.token_embed import DenseNetEmbed
 
 IMAGES = torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(5))
 SMALL = {
@@ -403,3 +404,17 @@ def test_a_bias_goes_to_the_linear_layer_that_alone_reads_the_convolution():
     for undo in reversed(undos):
         undo()
     assert all(m.bias is not None for m in model.modules() if isinstance(m, nn.Conv2d))
+
+
+def test_sot_goes_its_quick_way_on_the_cpu_with_norms_folded():
+    model = timm.create_model("sot_7", **SMALL["sot_7"])
+    images = torch.randn(2, 3, 64, 64)
+    model(3 * images + 1)  # for statistics that are not 0 and 1
+    fast = optimize(model.eval(), images)
+    embed = next(m for m in fast.modules() if isinstance(m, DenseNetEmbed))
+    assert all(isinstance(transition.norm, nn.Identity) for _, transition in embed.stages)
+    with torch.no_grad():
+        assert embed.takes_parts(images)
+        quick = embed(images)
+        plain = embed.proj(embed.blocks(embed.stem(images)))
+    torch.testing.assert_close(quick, plain)

@@ -32,4 +32,4 @@ def test_names_of_points_stay_within_the_chart():
     assert len(names) == len(points)
     for one in names:
         begin, width = float(one.attrs["x"]), 7.4 * len(one.text)
-        assert (0 < begin - width) if one.attrs.get("text-anchor") == "end" else (begin + width < WIDTH)
+        assert (begin - width > 0) if one.attrs.get("text-anchor") == "end" else (begin + width < WIDTH)
