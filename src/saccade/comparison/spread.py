@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy import optimize, special, stats
+from scipy import optimize, special  # scipy.stats takes half a second to import
 
 SMALLEST_P = 1e-100  # below this p-values are not told apart; the square of its t quantile is still finite
 NODES = 400  # points of the distribution of the seeds' mean square in a power computation
@@ -101,7 +101,7 @@ class Spread:
         freedom = self.seed_df * (self.variance / self.seed) ** 2 if self.seed > 0 else np.inf
         if freedom > 1e4:
             return 1.0
-        return float(stats.chi(freedom).mean() / np.sqrt(freedom))
+        return float(np.sqrt(2) * special.poch(freedom / 2, 0.5) / np.sqrt(freedom))  # the mean of chi
 
     def scalar(self) -> "Spread":
         """Return the spread of one experiment in plain numbers."""
@@ -120,7 +120,9 @@ class Spread:
         """Return equally likely half-widths of the intervals of repeated experiments, NODES."""
         if not np.isfinite(self.seed_df):
             return np.atleast_1d(self.half_width(level))
-        drawn = stats.chi2.ppf((np.arange(NODES) + 0.5) / NODES, self.seed_df) / self.seed_df
+        drawn = (
+            2 * special.gammaincinv(self.seed_df / 2, (np.arange(NODES) + 0.5) / NODES) / self.seed_df
+        )  # chi squared
         return np.asarray(replace(self, seed=self.seed * drawn).half_width(level))
 
 

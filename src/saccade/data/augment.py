@@ -279,11 +279,11 @@ def boxes(
 
 def beta_quantiles(alpha: float, knots: int = 1025) -> Tensor:
     """Return quantiles of Beta(alpha, alpha) at evenly spaced shares, for `look_up`."""
-    from scipy.stats import beta  # scipy takes a moment to import
+    from scipy.special import betaincinv  # scipy takes a moment to import
 
     if alpha < 0:
         raise ValueError(f"alpha = {alpha} was given for mixing images; it must be positive, or 0 for none")
-    return torch.from_numpy(beta.ppf(np.linspace(0, 1, knots), alpha, alpha)).float()
+    return torch.from_numpy(betaincinv(alpha, alpha, np.linspace(0, 1, knots))).float()
 
 
 def look_up(table: Tensor, share: Tensor) -> Tensor:

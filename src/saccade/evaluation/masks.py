@@ -46,11 +46,11 @@ class MaskJudge(Judge):
 
     def notes(self) -> list[str]:
         """Return how far draws of the noise alone move the number, as Student's interval over them."""
-        from scipy.stats import t  # scipy takes a moment to import
+        from scipy.special import stdtrit  # scipy takes a moment to import
 
         notes = []
         for title, values in self.repeats.items():
-            half = float(t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / math.sqrt(len(values)))
+            half = float(stdtrit(len(values) - 1, 0.975) * np.std(values, ddof=1) / math.sqrt(len(values)))
             mean = self.primary.show(float(np.mean(values)))
             notes.append(f"{self.model.name}, {title}: {mean}, ±{100 * half:.2f} points over {len(values)} draws")
         return notes

@@ -16,10 +16,11 @@ from ..tasks.opening import TaskChoice
 from ..wording import count_of
 from .loop import validate
 from .parallel import Alone
-from .setup import assemble, limit_samples, resolve
+from .setup import Parts, assemble, limit_samples, resolve
 from .step import Step
 
-PROBED = {"cpu": 2, "cuda": 8}  # steps that are timed, after as many to warm up, in which a graph of them is captured
+PROBED = {"cpu": 2, "cuda": 8}  # steps that are timed
+WARM = {"cpu": 1, "cuda": 8}  # steps before them; on a GPU a graph of a step is captured in them
 PROBED_SAMPLES = {"cpu": 64, "cuda": 512}  # validation samples of a probe, at most
 FEW, LONG = 16, 2.0  # a batch that takes longer, in seconds, is timed by so few samples, once
 FORWARD = 0.3  # of a sample's time in training: to be asked about
@@ -56,13 +57,14 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
     begun = time.monotonic()
     config, spec = resolve(config, choice, data, device)
     config = overlay(config, {"optim.batch_size": max(config.optim.batch_size // parts, 1)})
-    few, batch_size = PROBED.get(device.type, 2), config.optim.batch_size
+    few, warm = (steps.get(device.type, steps["cpu"]) for steps in (PROBED, WARM))
+    batch_size = config.optim.batch_size
     train = limit_samples(data.train, config.data.train_limit)
     length = train.length or batch_size if isinstance(train, Stream) else len(train)
     probed = overlay(config, {"data.train_limit": None, "data.bad_limit": 1.0})  # of few, many may be bad
     some = min(len(data.val), PROBED_SAMPLES.get(device.type, 64))
     short = replace(data, train=train, val=data.val.subset(range(some)))
-    batches = 2 * few if device.type == "cuda" else 1
+    batches = few + warm if device.type == "cuda" else 1
     taken = min(length, batches * batch_size)
     if not isinstance(train, Stream):
         short = replace(short, train=train.subset(range(taken)))
@@ -71,12 +73,10 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
         made = assemble(probed, choice, short, spec, world=Alone(), device=device)
         startup = time.monotonic() - begun
         try:
-            found = _time_steps(Step(probed, made, world=Alone(), device=device), few)
-            validating = time.monotonic()
+            found = _time_steps(Step(probed, made, world=Alone(), device=device), few, warm)
             if found.whole:
-                validate(made.task, made.validation, made.feed.expanding, Alone())
-                _wait(device)
-                validation = (time.monotonic() - validating) * len(data.val) / max(some, 1)
+                first, validation = (_time_validation(made, device) * len(data.val) / max(some, 1) for _ in range(2))
+                startup += max(first - validation, 0.0)  # reading, which is done once
             else:
                 validation = FORWARD * found.step * len(data.val) / batch_size
         finally:
@@ -85,7 +85,7 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
     if isinstance(made.feed, KeptFeed):  # all of it is read before the first step
         startup += found.reading * length / max(taken, 1)
     steps = max(length * config.augment.repeats // parts // batch_size, 1)
-    how = f"timed over {count_of(found.times, 'step')} of {count_of(found.size, 'sample')} after as many to warm up"
+    how = f"timed over {count_of(found.times, 'step')} of {count_of(found.size, 'sample')} after others to warm up"
     return Pace(startup, found.step, validation, steps, config.keep.evaluate_every, how, took=time.monotonic() - begun)
 
 
@@ -99,7 +99,14 @@ class _Timed(NamedTuple):
     whole: bool
 
 
-def _time_steps(step: Step, few: int) -> _Timed:
+def _time_validation(made: Parts, device: torch.device) -> float:
+    begun = time.monotonic()
+    validate(made.task, made.validation, made.feed.expanding, Alone())
+    _wait(device)
+    return time.monotonic() - begun
+
+
+def _time_steps(step: Step, few: int, warm: int) -> _Timed:
     """Time steps of whole batches, or where these take long one of a few samples."""
     step.task.train()
     begun = time.monotonic()
@@ -112,7 +119,7 @@ def _time_steps(step: Step, few: int) -> _Timed:
     quick = (time.monotonic() - begun) * batch_size / size < LONG
     size = batch_size if quick else size
     whole = size == batch_size
-    warm, count = (few, few) if quick else (0, 1)
+    warm, count = (warm, few) if quick else (0, 1)
     for number in range(warm + count):
         if number == warm:
             _wait(step.device)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from .search import Attempt
 
@@ -80,4 +80,4 @@ def _is_own(scores: np.ndarray, arm: int, mine: int, best: int, noise: float, fr
     tests = max(count - 1, 1) * arms  # the candidate is the best of several, and every arm is looked at
     if spread == 0:
         return gain > 0
-    return bool(stats.t.sf(gain / spread, freedom) * tests < ALARM)
+    return bool(special.stdtr(freedom, -gain / spread) * tests < ALARM)

@@ -10,10 +10,12 @@ import yaml
 
 import saccade
 from saccade.cli import main
+from saccade.comparison.worker import probe
 from saccade.config import ConfigError
 from saccade.durations import BudgetError
 from saccade.state import load_state
 from saccade.training import defaults, machine
+from saccade.training import pace as paces
 from saccade.training.console import Console
 from saccade.training.loop import Interrupted, Loop
 from saccade.training.pace import Pace
@@ -33,6 +35,15 @@ def test_epochs_that_fit_are_as_many_as_there_is_time_for_and_no_more():
     assert SLOW.most_epochs(1 + 3 * 100 + 4 * 2 - 0.1, most=100) == 2
     assert SLOW.most_epochs(1e9, most=100) == 100
     assert SLOW.most_epochs(50, most=100) == 0
+
+
+def test_what_only_the_first_validation_takes_is_counted_once(monkeypatch):
+    took = iter([7.0, 0.5])
+    monkeypatch.setattr(paces, "_time_validation", lambda *_: next(took))
+    pace = probe(configure("quick", tiny()))
+    parts = round(pace.validation / 0.5, 9)  # all validation images by those that were asked about
+    assert parts > 1
+    assert 6.5 * parts <= pace.startup < 7 * parts
 
 
 @pytest.mark.slow
