@@ -120,9 +120,8 @@ class Spread:
         """Return equally likely half-widths of the intervals of repeated experiments, NODES."""
         if not np.isfinite(self.seed_df):
             return np.atleast_1d(self.half_width(level))
-        drawn = (
-            2 * special.gammaincinv(self.seed_df / 2, (np.arange(NODES) + 0.5) / NODES) / self.seed_df
-        )  # chi squared
+        shares = (np.arange(NODES) + 0.5) / NODES
+        drawn = 2 * special.gammaincinv(self.seed_df / 2, shares) / self.seed_df  # quantiles of chi squared
         return np.asarray(replace(self, seed=self.seed * drawn).half_width(level))
 
 
