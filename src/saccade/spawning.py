@@ -15,6 +15,11 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 _early: dict[str, "subprocess.Popen[bytes]"] = {}  # by the GPU they are to see
 
 
+def named_gpus() -> list[str]:
+    """Return the GPUs that the environment lets a process see; none where it names none."""
+    return [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
+
+
 def start(environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
     """Start a worker; it stops when this process is gone, since its input then ends."""
     with open(log, "ab") as out:
@@ -33,8 +38,7 @@ def start_early(device: str | None = None) -> None:
     kind, _, number = (device or "auto").partition(":")
     if kind not in ("auto", "cuda") or not (number or "0").isdecimal() or not _has_gpu():
         return
-    named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
-    place = int(number or 0)
+    named, place = named_gpus(), int(number or 0)
     if os.environ.get(VISIBLE) == "" or (named and place >= len(named)):
         return  # none is to be seen, or not this one: the comparison itself says so
     gpu = named[place] if named else str(place)

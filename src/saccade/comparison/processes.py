@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import TrainConfig, overlay
-from ..spawning import VISIBLE, end_early, start, take_early
+from ..spawning import VISIBLE, end_early, named_gpus, start, take_early
 from ..training.pace import Pace
 from .snapshot import DataCache
 from .worker import probe
@@ -74,8 +74,7 @@ def visible_gpus() -> list[str]:
     """Return the GPUs as `CUDA_VISIBLE_DEVICES` names them, without waking them."""
     import torch
 
-    count = torch.cuda.device_count()
-    named = [name.strip() for name in os.environ.get(VISIBLE, "").split(",") if name.strip()]
+    count, named = torch.cuda.device_count(), named_gpus()
     return named[:count] if named else [str(number) for number in range(count)]
 
 
