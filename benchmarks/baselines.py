@@ -4,6 +4,7 @@
     python benchmarks/baselines.py train OUT --data a.npz,b.npz --like cifar:wide --epochs 80
     python benchmarks/baselines.py train OUT --data a.npz,b.npz --bare     # saccade train DATA, and a seed
     python benchmarks/baselines.py train OUT --data a.npz,b.npz --name vit --like vit:slow
+    python benchmarks/baselines.py files PHOTOGRAPHS --data a.npz  # files of 64 pixels, as many as ImageNette's
     python benchmarks/baselines.py nine OUT --data PHOTOGRAPHS --budget 8m
     python benchmarks/baselines.py readme OUT --data a.npz,b.npz
     python benchmarks/baselines.py table OUT
@@ -27,11 +28,12 @@ from candidates import SHARED, words_of
 
 ARMS = ("base", "broadcast", "drloc")
 LARGEST = 3_000_000  # parameters
+FILES, SIDE = {"train": 9469, "val": 3925}, 64  # of ImageNette
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("do", choices=("train", "nine", "readme", "table"))
+    parser.add_argument("do", choices=("train", "files", "nine", "readme", "table"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", help="as saccade train takes it")
     parser.add_argument("--name", default="cifar100", help="what results call this set")
@@ -49,6 +51,9 @@ def main() -> None:
         print(table(args.out))
         return
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.do == "files":
+        write_files(args.out, args.data)
+        return
     {"train": trainings, "nine": nine, "readme": readme}[args.do](Commands(args))
 
 
@@ -138,6 +143,20 @@ def readme(commands: Commands) -> None:
     words += ["--set", "augment.mix_prob=0.5", "--set", "schedule.warmup=2", "--set", "keep.evaluate_every=7"]
     words += ["--parallel", str(args.parallel)] if args.parallel else []
     commands.run({"do": "readme", "epochs": args.epochs}, words, args.out / "readme")
+
+
+def write_files(folder: Path, data: str) -> None:
+    """Write images of an archive as JPEG files in class folders, enlarged: what comes as files is read as files."""
+    from PIL import Image
+
+    from saccade.data.open import open_data
+
+    opened = open_data(data)
+    for split, source in (("train", opened.train), ("val", opened.val)):
+        for index, label in enumerate(source.labels[: FILES[split]].tolist()):
+            place = folder / split / f"{label:03}"
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(source.array()[index]).resize((SIDE, SIDE)).save(place / f"{index}.jpg", quality=92)
 
 
 def describe(folder: Path) -> dict[str, Any]:

@@ -10,9 +10,9 @@ test images are not looked at. All families are swept in turns, the most telling
 
 1. rates four times apart (2.5e-4, 1e-3, 4e-3) for a third of the epochs, and beyond while the best is at the edge;
 2. the best of them, half and twice of it for all of the epochs, and on while the best is at the edge;
-3. other seeds of the best rate, three in all;
+3. other seeds of the best rate, `--seeds` in all;
 4. weight decay, strength of augmentation, drop path and clipping around the best, one at a time;
-5. other seeds of the first rates, three in all: where few images judge, as of photographs;
+5. other seeds of the first rates, where few images judge, as of photographs;
 6. other seeds of the best rate's neighbours;
 7. Muon in place of AdamW, at that rate, half, twice and four times of it.
 
@@ -61,7 +61,6 @@ TINY: dict[str, dict[str, Any]] = {  # options that make a family small enough t
 }
 COARSE = (1e-3, 2.5e-4, 4e-3)
 LOWEST, HIGHEST = 2e-5, 3e-2
-SEEDS = (0, 1, 2)
 
 Asked = tuple[dict[str, Any], int, int]  # settings, seed, epochs
 
@@ -77,6 +76,7 @@ def main() -> None:
     parser.add_argument("--families", default=",".join(MODELS))
     parser.add_argument("--claims", type=Path, help="an empty folder that processes side by side share the work by")
     parser.add_argument("--seconds", type=float, default=420.0, help="when to stop, from the start of the process")
+    parser.add_argument("--seeds", type=int, default=3, help="of the best rate and its neighbours")
     parser.add_argument("--steps", default="1236", help="which of the steps, in this order")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tiny", action="store_true", help="very small models, to try the script")
@@ -96,6 +96,7 @@ class Sweep:
         from saccade.training.recipes import configure
 
         self.args, self.begun = args, time.monotonic() - _age()
+        self.more = range(1, args.seeds)  # seeds after the first
         self.families = args.families.split(",")
         self.device = local_device(args.device)
         args.out.mkdir(parents=True, exist_ok=True)
@@ -171,18 +172,18 @@ class Sweep:
 
     def seeds(self, family: str) -> Iterator[Asked]:
         best = best_rate(self.by_rate(family, self.args.epochs))
-        for seed in SEEDS[1:]:
+        for seed in self.more:
             yield {"optim.lr": best}, seed, self.args.epochs
 
     def neighbours(self, family: str) -> Iterator[Asked]:
         best = best_rate(self.by_rate(family, self.args.epochs))
-        for seed in SEEDS[1:]:
+        for seed in self.more:
             for rate in (best / 2, best * 2):
                 yield {"optim.lr": rate}, seed, self.args.epochs
 
     def coarse_seeds(self, family: str) -> Iterator[Asked]:
         short = max(self.args.epochs // 3, 1)
-        for seed in SEEDS[1:]:
+        for seed in self.more:
             for rate in sorted(self.by_rate(family, short)):
                 yield {"optim.lr": rate}, seed, short
 
