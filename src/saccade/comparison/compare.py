@@ -1,5 +1,7 @@
 """Which of several arms helps on your images, with everything else held equal."""
 
+import tempfile
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,6 +10,7 @@ from typing import Any
 
 import rich.console
 
+from ..config import TrainConfig
 from ..data.source import Source
 from ..files import write_text
 from ..runs import Run
@@ -20,6 +23,7 @@ from .cut import STRIDE
 from .folder import is_finished
 from .plan import Note, Plan
 from .planning import Planner, Ready
+from .processes import ask
 from .report import write_report
 from .request import Request
 from .result import Comparison
@@ -147,7 +151,6 @@ def compare(
         try:
             cache = planner.cache if ready.cut is None else None  # folds are sets of their own, too many to keep
             outcomes = run_jobs(jobs, planner.crew, watch, clock, cache)
-            planner.crew.close()  # what follows may need the device
         except Interrupted as stopped:  # it is the whole comparison that is resumed
             raise Interrupted(stopped.number, folder.path) from None
         run = {(job.arm, job.seed): job for group in clock.whole.values() for job in group}
@@ -202,13 +205,27 @@ def _doubts(planner: Planner, ready: Ready) -> list[Note]:
     notes = [*warn_of_losses(runs), *warn_of_chance(scores, ready.question.metrics.get(primary))]
     configs = {name: planner.configs[name] for name in runs if runs[name]}
     try:
-        until = planner.until()
-        notes += Probes(planner.folder.path, planner.cache, until).warn(configs, scores, tuned=ready.tuned is not None)
+        notes += _probe(planner, configs, scores, tuned=ready.tuned is not None)
     except Interrupted:
         raise
     except Exception as error:  # whatever a probe does, the runs are finished
         warnings.warn(f"whether the arms were trained well could not be probed: {error!r}", stacklevel=3)
     return notes
+
+
+def _probe(
+    planner: Planner, configs: Mapping[str, TrainConfig], scores: Mapping[str, float | None], *, tuned: bool
+) -> list[Note]:
+    """Return what short trainings warn of; a process that trained runs has the samples in memory still."""
+    folder, until = planner.folder.path, planner.until()
+    if not planner.crew.workers:
+        return Probes(folder, planner.cache, until).warn(configs, scores, tuned=tuned)
+    worker = planner.crew.workers[0]
+    asked: dict[str, Any] = {"do": "doubt", "folder": str(folder.resolve()), "scores": scores, "tuned": tuned}
+    asked |= {"configs": {name: worker.slot.settings(config) for name, config in configs.items()}}
+    asked |= {"seconds": None if until is None else until - time.monotonic()}
+    with tempfile.TemporaryDirectory() as place:
+        return [Note(**note) for note in ask(worker, asked, Path(place))["notes"]]
 
 
 def _report(result: Comparison, source: Source) -> None:

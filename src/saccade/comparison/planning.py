@@ -99,6 +99,7 @@ class Planner:
         self.cache = DataCache()
         self.failed: dict[str, str] = {}
         self.paces: dict[str, Pace] = {}
+        self.reads_once, self.reading = False, 0.0  # whether runs find samples in memory, and reading them
         self.notes: list[Note] = []
         self.tuned: TunedArms | None = None
         self.shortened: dict[str, dict[str, int]] = {}  # epochs by seed and arm, where runs took longer than planned
@@ -148,6 +149,8 @@ class Planner:
         done = self._tune(kept.get("tuned", [])) if keep and self.request.tune is not None else []
         snapshots = self._inspect()
         base = self._base(snapshots)
+        ways = {repr((one.config.data, one.config.augment.crop)) for one in snapshots.values()}
+        self.reads_once = self.request.folds is None and len(ways) == 1
         question = ask(self.request, base.metrics, base.primary)
         budget, fit = self._fit(before, snapshots)
         snapshots = {
@@ -258,6 +261,9 @@ class Planner:
         compiles, beside = self._compiles(config), shared_by(self.slots[:runs])
         timed = overlay(config, {"engine.compile": False}) if compiles else config
         pace = time_probe(timed, self.crew, folder, self.cache)
+        if self.reads_once:
+            self.reading = max(self.reading, pace.reading)
+            pace = replace(pace, startup=pace.startup - pace.reading, reading=0.0)
         how, factor = pace.how, float(beside)
         if compiles:
             how += f", not compiled: compiling comes first, and steps then take about {1 - COMPILED:.0%} less"
@@ -293,10 +299,10 @@ class Planner:
                 raise BudgetError(f"a budget was given and no arm could be timed: {'; '.join(map(str, self.notes))}")
             epochs = {name: self.asked[name] for name in paces}
             compiling = min(self._compiling(snapshots, paces), MOST_COMPILED * budget)
-            slots, spent = max(len(self.slots), 1), self.spent() + compiling
+            slots, spent = max(len(self.slots), 1), self.spent() + compiling + self.reading
             found = fit_budget(budget, paces, epochs, seeds=len(self.seeds), slots=slots, spent=spent)
-            most, longest = max(found.epochs.values()), max(epochs.values())
-            fit = {"seeds": found.seeds, "most": most, "longest": longest, "detail": found.detail}
+            most = {"most": max(found.epochs.values()), "longest": max(epochs.values())}
+            fit = {"seeds": found.seeds, **most, "detail": found.detail}
         self.seeds = self.seeds[: fit["seeds"]]
         self.shortened = fit.get("shortened", {})
         for name, config in self.configs.items():

@@ -179,18 +179,26 @@ def time_probe(config: TrainConfig, crew: Crew, folder: Path, cache: DataCache |
     if not crew.workers:
         return probe(config, cache)
     worker = crew.workers[0]
-    asked = {"do": "probe", "config": worker.slot.settings(config)}
     try:
-        worker.begin(asked, answer=folder / ".probe.json", log=folder / "probe.log")
+        found = ask(worker, {"do": "probe", "config": worker.slot.settings(config)}, folder)
+    except RuntimeError as error:
+        raise RuntimeError(f"timing failed: {error}") from None
+    return Pace(**found["pace"])
+
+
+def ask(worker: Worker, asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return what a process answers; raises RuntimeError, in words, where it fails."""
+    try:
+        worker.begin(asked, answer=folder / ".asked.json", log=folder / "asked.log")
         while not worker.ended():
             time.sleep(POLL)
         found = worker.read()
-    except RuntimeError as error:
-        raise RuntimeError(f"timing failed: {error}") from None
+    except RuntimeError:
+        raise
     except BaseException:
         worker.stop()
         raise
-    if "pace" not in found:
+    if found.get("kind") == "failed":
         worker.stop()
         raise RuntimeError(found["reason"])
-    return Pace(**found["pace"])
+    return found

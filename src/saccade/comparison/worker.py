@@ -19,6 +19,7 @@ import torch
 from ..config import TrainConfig, overlay
 from ..files import read_record, write_text
 from ..runs import Run, hold
+from ..spawning import VISIBLE
 from ..training.allowance import Allowance, Late
 from ..training.loop import Interrupted, TrainingError
 from ..training.pace import Pace, measure_pace
@@ -26,6 +27,7 @@ from ..training.parallel import local_device
 from ..training.train import train_config
 from .folder import is_finished, resumable
 from .snapshot import DataCache
+from .soundness import Probes
 
 GRACE = 30.0  # seconds to save the state after the parent is gone
 COST = "cost.json"
@@ -86,9 +88,11 @@ def _train(config: TrainConfig, path: Path, cache: DataCache, allowance: Allowan
 
 def probe(config: TrainConfig, cache: DataCache | None = None) -> Pace:
     """Time a few steps and some validation images of a run, without keeping anything."""
+    device = local_device(config.engine.device)
+    torch.zeros(1, device=device)  # waking a GPU is done once
     begun = time.monotonic()
     choice, data = (cache or DataCache()).open(config)
-    pace = measure_pace(config, choice, data, local_device(config.engine.device))
+    pace = measure_pace(config, choice, data, device)
     return replace(pace, startup=pace.startup + max(time.monotonic() - begun - pace.took, 0.0))
 
 
@@ -109,6 +113,8 @@ def pace_of(path: Path, config: TrainConfig) -> Pace | None:
 def main() -> int:
     """Do what is asked, write how it ended, and wait for more; stop when the process that began it is gone."""
     inbox, cache = Inbox(), DataCache()
+    if VISIBLE in os.environ and torch.cuda.is_available():
+        torch.zeros(1, device="cuda")  # the GPU wakes while there is nothing to do
     while (asked := inbox.next()) is not None:
         _say_to(Path(asked["log"]))
         found = _do(asked, cache)
@@ -122,9 +128,14 @@ def main() -> int:
 
 def _do(asked: Mapping[str, Any], cache: DataCache) -> Mapping[str, Any]:
     try:
-        config = overlay(TrainConfig(), asked["config"], source="the comparison")
+        config = overlay(TrainConfig(), asked.get("config", {}), source="the comparison")
         if asked["do"] == "probe":
             return {"pace": asdict(probe(config, cache))}
+        if asked["do"] == "doubt":
+            until = None if asked["seconds"] is None else time.monotonic() + asked["seconds"]
+            configs = {name: overlay(config, own) for name, own in asked["configs"].items()}
+            notes = Probes(Path(asked["folder"]), cache, until).warn(configs, asked["scores"], tuned=asked["tuned"])
+            return {"notes": [asdict(note) for note in notes]}
         allowance = Allowance(**asked["allowance"]) if "allowance" in asked else None
         return asdict(train_run(config, Path(asked["path"]), cache, allowance=allowance))
     except Interrupted as stopped:

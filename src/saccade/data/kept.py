@@ -3,7 +3,9 @@
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,13 +14,65 @@ from torch import Tensor
 from ..wording import count_are
 from .draws import Order
 from .feed import Batch, Expand, ResidentFeed
-from .framing import Encoder, Framing
+from .framing import Encoder, Framing, ImageEncoder
 from .image import BadSample
 from .loader import TRIES, in_threads, note_bad, replacement, too_many_bad
 from .source import Source
 
 LIMIT = 2 * 2**30  # bytes a set of files may take in memory, unless it is to be kept at any size
 SAMPLED = 16  # images that tell how large all of them are
+
+
+class Encodings(NamedTuple):
+    """Samples as they were encoded, all of one shape."""
+
+    columns: dict[str, Tensor]  # N, ... by name
+    unreadable: dict[int, BadSample]  # by their place
+
+
+class Memory:
+    """What was last read of an open set, for the next run that reads the same files alike, or some of them."""
+
+    def __init__(self) -> None:
+        self._read: tuple[Any, Source, Encodings] | None = None
+        self._batches: tuple[Any, Any] | None = None
+
+    def keep(self, source: Source, encode: Encoder, device: torch.device, found: Encodings) -> None:
+        """Take note of training samples."""
+        if (how := _way(encode, source, device)) is not None:
+            self._read = how, source, found
+
+    def recall(self, source: Source, encode: Encoder, device: torch.device) -> Encodings | None:
+        """Return training samples that are known, as if they were read; None where they have to be."""
+        if self._read is None or _way(encode, source, device) != self._read[0]:
+            return None
+        _, known, found = self._read
+        if len(known) == len(source) and known.fingerprint() == source.fingerprint():
+            return found
+        places = {known.name(index): index for index in range(len(known))}
+        mine = [places.get(source.name(index), -1) for index in range(len(source))]
+        if len(places) < len(known) or -1 in mine or "target" not in found.columns:
+            return None
+        columns = {name: column[torch.tensor(mine, device=column.device)] for name, column in found.columns.items()}
+        bad = {index: found.unreadable[place] for index, place in enumerate(mine) if place in found.unreadable}
+        good = np.setdiff1d(np.arange(len(mine)), list(bad))
+        same = np.array_equal(columns["target"].cpu().numpy()[good], source.targets.rows[good])
+        return Encodings(columns, bad) if same else None
+
+    def keep_batches(self, how: Any, found: Any) -> None:
+        """Take note of validation batches, by all that they depend on."""
+        self._batches = how, found
+
+    def recall_batches(self, how: Any) -> Any:
+        """Return validation batches that are known; None where they have to be read."""
+        return self._batches[1] if self._batches is not None and self._batches[0] == how else None
+
+
+def _way(encode: Encoder, source: Source, device: torch.device) -> Any:
+    """Return what samples of files become by an encoder depends on, beside them; None where that is not known."""
+    if type(encode) is not ImageEncoder or not source.targets.in_rows:
+        return None
+    return replace(encode.framing, config=None), source.at_least, source.outputs, device
 
 
 class KeptFeed(ResidentFeed):
@@ -30,6 +84,7 @@ class KeptFeed(ResidentFeed):
         encode: makes of a sample what is kept, always of one shape.
         size: bytes of all that, for the note.
         bad_limit: share of the set at which unreadable samples stop training.
+        memory: of what was read for runs before.
     """
 
     def __init__(
@@ -43,8 +98,10 @@ class KeptFeed(ResidentFeed):
         device: torch.device,
         threads: int,
         bad_limit: float,
+        memory: Memory | None = None,
     ) -> None:
         super().__init__({}, order=order, expand=expand)
+        self.memory = Memory() if memory is None else memory
         self.source, self.encode, self.threads, self.place = source, encode, threads, device
         self.allowed = bad_limit * len(source)
         self.unreadable: dict[int, BadSample] = {}
@@ -58,10 +115,17 @@ class KeptFeed(ResidentFeed):
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
         """Yield places in the set and draws."""
         if not self.columns:
-            self._read()
+            found = self.memory.recall(self.source, self.encode, self.place)
+            if found is None:
+                found = self._read()
+                self.memory.keep(self.source, self.encode, self.place, found)
+            self.unreadable = found.unreadable
+            bad = [(error.name, error.fault) for error in self.unreadable.values()]
+            note_bad(self.bad, bad, self.allowed, of=len(self.source))
+            self.columns = found.columns
         yield from super().epoch(epoch, start=start)
 
-    def _read(self) -> None:
+    def _read(self) -> Encodings:
         columns: dict[str, Tensor] = {}
         made = threading.Lock()
 
@@ -79,10 +143,8 @@ class KeptFeed(ResidentFeed):
             return None
 
         found = enumerate(in_threads(read, range(len(self.source)), self.threads))
-        self.unreadable = {index: error for index, error in found if error is not None}
-        bad = [(error.name, error.fault) for error in self.unreadable.values()]
-        note_bad(self.bad, bad, self.allowed, of=len(self.source))
-        self.columns = {name: column.to(self.place) for name, column in columns.items()}
+        unreadable = {index: error for index, error in found if error is not None}
+        return Encodings({name: column.to(self.place) for name, column in columns.items()}, unreadable)
 
     def _readable(self, index: Tensor, keys: Tensor) -> Tensor:
         if not self.unreadable:

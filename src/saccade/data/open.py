@@ -2,7 +2,7 @@
 
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from ..config import DataConfig
 from .folds import choose_folds, fold_notes
 from .image import DIM, EXTENSIONS, SHADES, BadSample, highest_of_sixteen_bits
+from .kept import Memory
 from .lists import ListReader
 from .reader import READERS, Reader, ReadOptions
 from .source import Source, Splits, Stream
@@ -43,6 +44,7 @@ class Data:
         held: places of the validation samples in these, N int64.
         groups: of these samples, if they have any.
         unused: where folds were cut, the set's own validation samples.
+        memory: of what was read of it.
     """
 
     train: Source | Stream
@@ -53,6 +55,7 @@ class Data:
     held: np.ndarray | None = None
     groups: tuple[str, ...] | None = None
     unused: Source | None = None
+    memory: Memory = field(default_factory=Memory, compare=False, repr=False)
 
     @property
     def outputs(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -9,9 +10,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from .feed import Batch
-from .framing import Encoded, Encoder, Framing, resize_images
+from .framing import Encoded, Encoder, Framing, ImageEncoder, resize_images
 from .image import BadSample, Fault
-from .loader import init_worker
+from .kept import Memory
+from .loader import in_threads, init_worker
 from .source import Source
 
 
@@ -22,8 +24,10 @@ class Validation:
         encode: makes of a sample what a batch holds.
         framing: of the images, by which those in memory are resized where their side differs; None reads these like
             files.
-        workers: processes that read files.
+        workers: processes that read files; threads, of samples that are kept.
         keep: hold the encoded samples in memory once they were read.
+        kept_on: the device that holds them; the CPU if not given.
+        memory: of what was read for runs before.
         rank: of this process, which takes every world-th sample.
         world: how many processes there are.
     """
@@ -38,13 +42,17 @@ class Validation:
         device: torch.device,
         workers: int = 0,
         keep: bool = False,
+        kept_on: torch.device | None = None,
+        memory: Memory | None = None,
         rank: int = 0,
         world: int = 1,
     ) -> None:
         self.source, self.batch_size, self.device = source, batch_size, device
         self.places = torch.arange(rank, len(source), world)
         self.bad: dict[str, Fault] = {bad.name: bad.fault for bad in source.lost}
-        self.keep, self.kept = keep, list[Batch]()
+        self.keep, self.kept, self.threads = keep, list[Batch](), max(workers, 1)
+        self.kept_on, self.memory = kept_on or torch.device("cpu"), Memory() if memory is None else memory
+        self.encode, self.share = encode, (rank, world)
         array = source.array()
         self.columns: Batch | None = None
         if array is not None and framing is not None and source.targets.in_rows:
@@ -73,31 +81,61 @@ class Validation:
                 part = slice(begin, begin + self.batch_size)
                 yield {**{name: column[part] for name, column in self.columns.items()}, "place": self.places[part]}
             return
-        if self.kept:
-            for batch in self.kept:
-                yield self._placed(batch)
-            return
-        read: list[Batch] = []
-        for batch, bad in self.loader:
-            for name, fault in bad:
-                if name not in self.bad:
-                    self.bad[name] = fault
-                    warnings.warn(f"{name} cannot be read and is not counted: {fault.reason}", stacklevel=2)
-            if batch is not None:
-                read += [batch] if self.keep else []
-                yield self._placed(batch)
+        self.ready()
         if self.keep:
-            self.kept = read
-            self.close()
+            for batch in self.kept:
+                yield _placed(batch, self.device)
+            return
+        for batch, bad in self.loader:
+            self._note(bad)
+            if batch is not None:
+                yield _placed(batch, self.device)
 
-    def _placed(self, batch: Batch) -> Batch:
-        """Return a batch on the device; places stay where the host reads them."""
-        return {name: part if name == "place" else part.to(self.device) for name, part in batch.items()}
+    def ready(self) -> None:
+        """Read the samples that are kept, if they are to be, unless that was done."""
+        if not self.keep or self.kept or self.columns is not None:
+            return
+        how = None
+        if type(self.encode) is ImageEncoder:  # whose batches depend on this alone
+            how = (
+                self.encode,
+                self.source.at_least,
+                self.source.fingerprint(),
+                self.batch_size,
+                self.share,
+                self.kept_on,
+            )
+        found = None if how is None else self.memory.recall_batches(how)
+        if found is None:
+            found = list(self._read())
+            if how is not None:
+                self.memory.keep_batches(how, found)
+        for batch, bad in found:
+            self._note(bad)
+            self.kept += [] if batch is None else [batch]
+
+    def _read(self) -> Iterator[tuple[Batch | None, list[tuple[str, Fault]]]]:
+        reading: Any = self.loader.dataset
+        items = in_threads(reading.__getitem__, range(len(reading)), self.threads)
+        while some := list(islice(items, self.batch_size)):
+            batch, bad = reading.collate(some)
+            yield None if batch is None else _placed(batch, self.kept_on), bad
+
+    def _note(self, bad: list[tuple[str, Fault]]) -> None:
+        for name, fault in bad:
+            if name not in self.bad:
+                self.bad[name] = fault
+                warnings.warn(f"{name} cannot be read and is not counted: {fault.reason}", stacklevel=3)
 
     def close(self) -> None:
         """End the processes that read; they begin anew when there is more to read."""
         if self.columns is None:
             self.loader._iterator = None
+
+
+def _placed(batch: Batch, device: torch.device) -> Batch:
+    """Return a batch on a device; places stay where the host reads them."""
+    return {name: part if name == "place" else part.to(device) for name, part in batch.items()}
 
 
 def _resize(images: Tensor, framing: Framing) -> Tensor:

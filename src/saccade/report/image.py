@@ -55,5 +55,5 @@ def _fit(image: Image.Image, *, largest: int, smallest: int) -> Image.Image:
 
 def _uri(image: Image.Image) -> str:
     file = io.BytesIO()
-    image.save(file, "PNG", optimize=True)
+    image.save(file, "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")

@@ -30,6 +30,7 @@ from .parallel import World, fill, held_whole, whole, whole_state
 from .setup import Parts, differences
 from .step import Step
 
+Weights = tuple[dict[str, Tensor], dict[str, int]]  # by name, and the step, epoch and epochs that they are of
 CHECK_EVERY = 10  # steps between looks at what costs a wait for the device or for other processes
 
 
@@ -65,6 +66,7 @@ class Loop(Step):
         self.epoch_begun, self.out_of_time = self.saved_at, False
         self.board: Board | None = None
         self.measured: Metrics | None = None  # of the last validation, until a step changes the weights
+        self.unwritten: Weights | None = None  # of the best validation so far
 
     def fit(self) -> dict[str, Any]:
         """Train to the end; return the last record."""
@@ -106,6 +108,7 @@ class Loop(Step):
             self.seconds = time.monotonic() - begun
             self.console.advance(self.totals)
             self._checkpoint_or_stop()
+        self.seconds = time.monotonic() - begun  # after the last step, for which there was a wait
 
     def _checkpoint_or_stop(self) -> None:
         """Save if it is time, stop if told to, refuse to continue with a loss that is not finite."""
@@ -181,7 +184,12 @@ class Loop(Step):
         better = self.best is None or (value > self.best if larger else value < self.best)
         self.best, self.stale = (value, 0) if better else (self.best, self.stale + 1)
         if better:
-            self._keep_weights(self.run.best_weights)
+            self._hold_best()
+
+    def _hold_best(self) -> None:
+        """Hold on to the weights as they are; they are written with the next state, since epochs may be short."""
+        weights, stand = self._weights()
+        self.unwritten = {name: value.clone() for name, value in weights.items()}, stand
 
     def _late(self) -> bool:
         """Whether the last state is so old that losing what came after would hurt."""
@@ -234,10 +242,13 @@ class Loop(Step):
             "optimizer": memory,
             "data": self.parts.identity,
         }
+        if self.unwritten is not None:
+            self._write_weights(self.run.best_weights, self.unwritten)
+            self.unwritten = None
         folder, keep = self.run.states, self.config.keep.states
         save_state(folder, self.step, tensors, record, keep=keep, world=self.world)
         if self.step:
-            self._keep_weights(self.run.last_weights)
+            self._write_weights(self.run.last_weights, self._weights())
         self.saved_at = time.monotonic()
 
     def _refuse_broken(self) -> None:
@@ -256,11 +267,14 @@ class Loop(Step):
             weights |= {name: whole(value) for name, value in self.average.tensors().items()}
         return weights
 
-    def _keep_weights(self, path: Path) -> None:
-        """Write the weights as they are, so that the run can be used before it has come to its end."""
-        weights = self.weights()
+    def _weights(self) -> Weights:
+        """Return the weights and how far they are trained."""
+        return self.weights(), {"step": self.step, "epoch": self.epoch, "epochs": self.config.schedule.epochs}
+
+    def _write_weights(self, path: Path, kept: Weights) -> None:
+        """Write weights, so that the run can be used before it has come to its end."""
         if self.world.is_main:
-            stand = {"step": self.step, "epoch": self.epoch, "epochs": self.config.schedule.epochs}
+            weights, stand = kept
             save_model(path, weights, self.config.model, self.parts.spec, unfinished=stand)
 
     def restore(self, state: State) -> None:

@@ -2,6 +2,8 @@
 
 import time
 import warnings
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -9,6 +11,7 @@ import torch
 
 from ..config import TrainConfig, overlay
 from ..data.feed import part_of, samples_in
+from ..data.image import BadSample
 from ..data.kept import KeptFeed
 from ..data.open import Data
 from ..data.source import Stream
@@ -16,7 +19,7 @@ from ..tasks.opening import TaskChoice
 from ..wording import count_of
 from .loop import validate
 from .parallel import Alone
-from .setup import Parts, assemble, limit_samples, resolve
+from .setup import Parts, assemble, keeps_encoded, limit_samples, resolve
 from .step import Step
 
 PROBED = {"cpu": 2, "cuda": 8}  # steps that are timed
@@ -37,6 +40,7 @@ class Pace:
     every: int = 1  # epochs between validations
     how: str = ""  # where the numbers come from
     took: float = 0.0  # finding them out, where they were timed
+    reading: float = 0.0  # of what is before the first step, samples that are kept: other runs find them in memory
 
     def seconds(self, epochs: int) -> float:
         """Return how long a run takes; it validates once more at its end."""
@@ -62,31 +66,42 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
     train = limit_samples(data.train, config.data.train_limit)
     length = train.length or batch_size if isinstance(train, Stream) else len(train)
     probed = overlay(config, {"data.train_limit": None, "data.bad_limit": 1.0})  # of few, many may be bad
+    gpu = device.type == "cuda"
+    files = not isinstance(train, Stream) and train.array() is None
+    kept = files and keeps_encoded(config, spec, length, world=Alone(), device=device)
+    if files and not kept and config.augment.crop != "resized":
+        probed = overlay(probed, {"data.resident": "never"})  # as the whole set, of which few are taken here
     some = min(len(data.val), PROBED_SAMPLES.get(device.type, 64))
     short = replace(data, train=train, val=data.val.subset(range(some)))
-    batches = few + warm if device.type == "cuda" else 1
+    batches = few + warm if gpu and not kept else 1
     taken = min(length, batches * batch_size)
     if not isinstance(train, Stream):
         short = replace(short, train=train.subset(range(taken)))
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the run itself says what cannot be read
+        if kept and not isinstance(short.train, Stream):
+            with suppress(BadSample):
+                short.train.sample(0)  # what decodes is loaded once
         made = assemble(probed, choice, short, spec, world=Alone(), device=device)
-        startup = time.monotonic() - begun
+        startup, reading = time.monotonic() - begun, 0.0
         try:
             found = _time_steps(Step(probed, made, world=Alone(), device=device), few, warm)
             if found.whole:
-                first, validation = (_time_validation(made, device) * len(data.val) / max(some, 1) for _ in range(2))
-                startup += max(first - validation, 0.0)  # reading, which is done once
+                all_of_them = len(data.val) / max(some, 1)
+                reading = all_of_them * _time(made.validation.ready, device)
+                for _ in range(1 + gpu):  # the first time, a GPU gets its kernels
+                    validation = all_of_them * _time(lambda: _validate(made), device)
             else:
                 validation = FORWARD * found.step * len(data.val) / batch_size
         finally:
             made.feed.close()
             made.validation.close()
     if isinstance(made.feed, KeptFeed):  # all of it is read before the first step
-        startup += found.reading * length / max(taken, 1)
+        reading += found.reading * length / max(taken, 1)
     steps = max(length * config.augment.repeats // parts // batch_size, 1)
     how = f"timed over {count_of(found.times, 'step')} of {count_of(found.size, 'sample')} after others to warm up"
-    return Pace(startup, found.step, validation, steps, config.keep.evaluate_every, how, took=time.monotonic() - begun)
+    took, every = time.monotonic() - begun, config.keep.evaluate_every
+    return Pace(startup + reading, found.step, validation, steps, every, how, took=took, reading=reading)
 
 
 class _Timed(NamedTuple):
@@ -99,9 +114,13 @@ class _Timed(NamedTuple):
     whole: bool
 
 
-def _time_validation(made: Parts, device: torch.device) -> float:
-    begun = time.monotonic()
+def _validate(made: Parts) -> None:
     validate(made.task, made.validation, made.feed.expanding, Alone())
+
+
+def _time(work: Callable[[], object], device: torch.device) -> float:
+    begun = time.monotonic()
+    work()
     _wait(device)
     return time.monotonic() - begun
 
@@ -116,7 +135,8 @@ def _time_steps(step: Step, few: int, warm: int) -> _Timed:
     size = min(batch_size, FEW) if step.device.type == "cpu" else batch_size
     begun = time.monotonic()
     step._run(part_of(first, slice(size)), strong=True)
-    quick = (time.monotonic() - begun) * batch_size / size < LONG
+    # A GPU's first step mostly loads libraries.
+    quick = step.device.type == "cuda" or (time.monotonic() - begun) * batch_size / size < LONG
     size = batch_size if quick else size
     whole = size == batch_size
     warm, count = (warm, few) if quick else (0, 1)

@@ -12,7 +12,7 @@ from ..building import build_model, build_task
 from ..config import ConfigError, TrainConfig, overlay
 from ..data.draws import Order, part
 from ..data.feed import Feed, ResidentFeed
-from ..data.kept import LIMIT, Kept, KeptFeed, decoded_bytes, framed_bytes, kept_note
+from ..data.kept import LIMIT, Kept, KeptFeed, Memory, decoded_bytes, framed_bytes, kept_note
 from ..data.loader import FileFeed, StreamFeed
 from ..data.open import Data
 from ..data.source import Source, Stream
@@ -123,6 +123,7 @@ def assemble(
     ranked: dict[str, Any] = {"rank": world.rank, "world": world.size}
     made = choice.kind.own_batches(train, data.val, config, spec, device=device, **ranked)
     if made is None:
+        size = framed_bytes(len(data.val), spec.framing)
         validation = Validation(
             data.val,
             encode=choice.kind.encoder(spec),
@@ -130,10 +131,13 @@ def assemble(
             batch_size=_validation_batch(config, device),
             device=device,
             workers=config.data.workers or 0,
-            keep=framed_bytes(len(data.val), spec.framing) <= _kept_limit(config, world),
+            keep=size <= _kept_limit(config, world),
+            kept_on=device if _fits(size, device) else None,
+            memory=data.memory,
             **ranked,
         )
-        made = _feed(train, config, choice.kind, spec, task, world=world, device=device), validation
+        feed = _feed(train, config, choice.kind, spec, task, world=world, device=device, memory=data.memory)
+        made = feed, validation
     feed, validation = made
     identity = identity_of(train, data.val, steps=feed.steps)
     metrics = choice.kind.metric_specs(spec), choice.kind.primary_metric(spec)
@@ -179,6 +183,7 @@ def _feed(
     *,
     world: World,
     device: torch.device,
+    memory: Memory,
 ) -> Feed:
     expand = kind.expander(spec, config.augment, config.loss, device=device)
     ranked: dict[str, Any] = {"rank": world.rank, "world": world.size}
@@ -221,9 +226,10 @@ def _feed(
     if array is not None or not limit:
         return FileFeed(train, **reading, **shared)
     if config.augment.crop != "resized":
-        size = framed_bytes(len(train), cropping)
-        if size <= limit and _fits(size, device):
-            return KeptFeed(train, encode=encode, size=size, device=device, threads=threads, **shared)
+        if keeps_encoded(config, spec, len(train), world=world, device=device):
+            size = framed_bytes(len(train), cropping)
+            made = {"encode": encode, "size": size, "device": device, "threads": threads, "memory": memory}
+            return KeptFeed(train, **made, **shared)
         return FileFeed(train, **reading, **shared)
     size = decoded_bytes(train)
     if device.type == "cpu" and size <= limit:
@@ -233,6 +239,12 @@ def _feed(
     feed = FileFeed(Kept(train, limit=limit, threads=threads), threads=threads, **reading, **shared)
     feed.notes = [kept_note(len(train), size)]
     return feed
+
+
+def keeps_encoded(config: TrainConfig, spec: InputSpec, count: int, *, world: World, device: torch.device) -> bool:
+    """Whether so many training images of files are kept as they are encoded, so that no step waits for reading."""
+    size = framed_bytes(count, spec.framing)
+    return config.augment.crop != "resized" and size <= _kept_limit(config, world) and _fits(size, device)
 
 
 def _kept_limit(config: TrainConfig, world: World) -> float:

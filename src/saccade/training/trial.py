@@ -17,7 +17,7 @@ from ..tasks.metric import MetricSpec
 from ..tasks.opening import TaskChoice
 from .console import Console
 from .engine import torch_settings
-from .loop import Loop, TrainingError
+from .loop import Loop, TrainingError, Weights
 from .parallel import Alone
 from .setup import assemble, limit_samples, resolve
 
@@ -98,7 +98,10 @@ class TrialLoop(Loop):
         else:
             self._refuse_broken()
 
-    def _keep_weights(self, path: Path) -> None:
+    def _hold_best(self) -> None:
+        """Hold nothing."""
+
+    def _write_weights(self, path: Path, kept: Weights) -> None:
         """Write nothing."""
 
 

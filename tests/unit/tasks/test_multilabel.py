@@ -278,13 +278,12 @@ def test_killed_run_ends_as_one_that_was_not(tmp_path):
 def test_patience_follows_the_direction_of_the_metric(tmp_path, monkeypatch):
     from saccade.training.loop import Loop
 
-    kept = []
-    monkeypatch.setattr(Loop, "_keep_weights", lambda _, path: kept.append(path))
+    held = []
+    monkeypatch.setattr(Loop, "_hold_best", lambda self: held.append(self.best))
     loop = Loop.__new__(Loop)
     loop.run, loop.best, loop.stale = Run(tmp_path), None, 0
     loop.primary = metric_specs(None)[0]  # the loss: smaller is better
     for value, stale in ((2.0, 0), (2.5, 1), (1.0, 0), (1.0, 1)):
         loop._judge(value)
         assert loop.stale == stale
-    assert loop.best == 1.0
-    assert kept == [loop.run.best_weights] * 2
+    assert held == [2.0, 1.0]

@@ -95,6 +95,9 @@ class TokenValidation(Validation):
             rows = self.tokens.rows(there, width, pad=self.reading.pad, kinds=self.reading.kinds)
             yield {**rows, "target": self.rows[there], "place": places}
 
+    def ready(self) -> None:
+        """Do nothing: the tokens are there."""
+
     def close(self) -> None:
         """Do nothing: nobody reads ahead."""
 
