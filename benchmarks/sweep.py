@@ -308,7 +308,7 @@ def write_pages(folder: Path) -> None:
     for name in dict.fromkeys(record["set"] for record in records):
         of = [record for record in records if record["set"] == name]
         lengths = sorted({record["epochs"] for record in of})
-        made: list[Block] = [_rates(of, epochs) for epochs in reversed(lengths)]
+        made: list[Block] = [_defaults(of), *(_rates(of, epochs) for epochs in reversed(lengths))]
         made += [_others(of)] if any(len(record["values"]) > 1 for record in of) else []
         charts = []
         for family in dict.fromkeys(record["family"] for record in of):
@@ -323,8 +323,8 @@ def write_pages(folder: Path) -> None:
             axes = {"x_label": "doublings of 1e-3", "y_label": "accuracy"}
             charts.append(line_chart(lines, bands=bands, title=title, percent=True, **axes))
         about = (
-            f"{len(of)} trials of {' and '.join(map(str, lengths))} epochs on {of[0]['samples']:,} training images, "
-            f"judged on {of[0]['judged_on']:,} others of them; batches of {of[0]['batch_size']}, recipe small. A "
+            f"{len(of)} trials of {' and '.join(map(str, lengths))} epochs on {_range(of, 'samples')} training images, "
+            f"judged on {_range(of, 'judged_on')} others of them; batches of {_range(of, 'batch_size')}, recipe small. A "
             "line is the mean over seeds, its band reaches from the worst to the best."
         )
         blocks += [Text(name, "heading"), Text(about), *made]
@@ -340,6 +340,36 @@ def _by_rate(records: list[dict[str, Any]], epochs: int) -> dict[float, list[flo
         if list(record["values"]) == ["optim.lr"] and record["epochs"] == epochs:
             found.setdefault(record["values"]["optim.lr"], []).append(record["score"] or 0.0)
     return found
+
+
+def _range(records: list[dict[str, Any]], name: str) -> str:
+    least, most = min(record[name] for record in records), max(record[name] for record in records)
+    return f"{most:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def _defaults(records: list[dict[str, Any]]) -> Any:
+    """Return how far what a family gets by itself is from the best rate that was tried for as many epochs."""
+    from saccade.report.document import Table
+    from saccade.training.recipes import configure, family_of
+
+    usual, rows = configure("small", {}).optim, []
+    for name in dict.fromkeys(record["family"] for record in records):
+        of = [record for record in records if record["family"] == name]
+        curve = _by_rate(of, max(record["epochs"] for record in of))
+        family = family_of("small", MODELS[name])
+        assert family is not None
+        few = of[0]["samples"] // usual.batch_size < (usual.least_steps or 0)
+        own = family.few_rate if few and family.few_rate is not None else family.settings["optim"]["lr"]
+        means = {rate: 100 * sum(scores) / len(scores) for rate, scores in curve.items()}
+        best = max(means, key=lambda rate: means[rate])
+        cells = [f"{rate:g}: {means[rate]:.1f} ({len(curve[rate])})" if rate in means else "" for rate in (own, best)]
+        rows.append((name, *cells, f"{means[own] - means[best]:+.1f}" if own in means else ""))
+    return Table(
+        "Rate that a model gets by itself, and the best one: accuracy in percent (seeds) after the most epochs",
+        ("Family", "Its own", "Best", "Points"),
+        tuple(rows),
+        (3,),
+    )
 
 
 def _rates(records: list[dict[str, Any]], epochs: int) -> Any:

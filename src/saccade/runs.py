@@ -8,7 +8,7 @@ import pkgutil
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from .config import ConfigError, DataConfig, TrainConfig, overlay, read_yaml, to_yaml
-from .files import append_line, explained, write_text
+from .files import explained, write_text
 from .scores import Scores, read_scores, scores_before
 
 COMMON = r"\.DS_Store|\.[^/]+\.part(/.*)?"  # in a run's folder beside what verbs write: drafts, a Mac's own
@@ -38,6 +38,7 @@ class Run:
         self.path = path
         self.settings = path / "config.yaml"
         self.metrics_file = path / "metrics.jsonl"
+        self.table_file = path / "metrics.csv"  # the same
         self.weights = path / "model.safetensors"
         self.last_weights = path / "last.safetensors"  # of a run that has not come to its end
         self.best_weights = path / "best.safetensors"  # of the best validation so far
@@ -147,9 +148,21 @@ class Run:
         return records
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add a record to the metrics, on the disk before this returns."""
-        append_line(self.metrics_file, json.dumps(dict(record)), then=self._resume)
-        self._write_csv(self.metrics())
+        """Add a record to the metrics; `settle` brings it onto the disk."""
+        with explained(self.metrics_file, then=self._resume):
+            names = _header(self.table_file)
+            with open(self.metrics_file, "a", encoding="utf-8") as file:
+                file.write(json.dumps(dict(record)) + "\n")
+            if names is None or not record.keys() <= set(names):
+                self._write_csv(self.metrics())
+                return
+            with open(self.table_file, "a", encoding="utf-8", newline="") as file:
+                csv.DictWriter(file, names).writerow(record)
+
+    def settle(self) -> None:
+        """Have the metrics on the disk before this returns: a state that is written next counts on them."""
+        with suppress(FileNotFoundError), open(self.metrics_file, "rb") as file:
+            os.fsync(file.fileno())
 
     def forget_after(self, epoch: int) -> None:
         """Drop records of later epochs than the one a state resumes in; they come again."""
@@ -199,7 +212,16 @@ class Run:
         writer = csv.DictWriter(text, names)
         writer.writeheader()
         writer.writerows(records)
-        write_text(self.path / "metrics.csv", text.getvalue())
+        write_text(self.table_file, text.getvalue())
+
+
+def _header(file: Path) -> list[str] | None:
+    """Return the names of a table's columns; None where there is none."""
+    try:
+        with open(file, encoding="utf-8", newline="") as opened:
+            return next(csv.reader(opened), None)
+    except FileNotFoundError:
+        return None
 
 
 def _written_by_verbs() -> re.Pattern[str]:

@@ -185,6 +185,18 @@ def test_text_and_metrics_that_find_no_room_name_their_file(tmp_path, full_disk)
     assert not [name for name in everything(run.path) if name.endswith(".part")]
 
 
+def test_the_table_of_metrics_grows_with_them_and_gets_new_columns(tmp_path):
+    run = Run.create(tmp_path / "run", TrainConfig(recipe=None))
+    for record in ({"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.4}, {"epoch": 3, "val": 1}, {"epoch": 4}):
+        run.append(record)
+    run.settle()
+    assert [record["epoch"] for record in run.metrics()] == [1, 2, 3, 4]
+    assert run.table_file.read_text().split() == ["epoch,loss,val", "1,0.5,", "2,0.4,", "3,,1", "4,,"]
+    run.forget_after(2)
+    run.append({"epoch": 3, "loss": 0.3})
+    assert run.table_file.read_text().split() == ["epoch,loss", "1,0.5", "2,0.4", "3,0.3"]
+
+
 def test_weights_are_on_the_disk_before_they_take_their_place(tmp_path, monkeypatch):
     done = []
     fsync, replace = os.fsync, os.replace

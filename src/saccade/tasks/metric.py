@@ -84,6 +84,7 @@ class Metrics(ABC):
     def __init__(self, specs: Sequence[MetricSpec]) -> None:
         self.specs = tuple(specs)
         self.parts: list[dict[str, Tensor]] = []
+        self.arrived: torch.cuda.Event | None = None  # when the last of them is there
         self.joined: dict[str, Tensor] | None = None
 
     @abstractmethod
@@ -96,12 +97,18 @@ class Metrics(ABC):
         """
 
     def update(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> None:
-        """Take the answers to a batch."""
-        found = self.measure(answers, batch)
-        self.parts.append({name: value.cpu() for name, value in found.items()} | {PLACE: batch[PLACE].cpu()})
+        """Take the answers to a batch; a GPU hands them over while the next batch is asked about."""
+        found = {**self.measure(answers, batch), PLACE: batch[PLACE]}
+        gpu = any(value.is_cuda for value in found.values())
+        self.parts.append({name: value.to("cpu", non_blocking=gpu) for name, value in found.items()})
+        self.arrived = torch.cuda.Event() if gpu else None
+        if self.arrived is not None:
+            self.arrived.record()
 
     def state(self) -> dict[str, Tensor]:
         """Return all of this process's samples; empty where it had none."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
         return {name: torch.cat([part[name] for part in self.parts]) for name in self.parts[0]} if self.parts else {}
 
     def join(self, states: Sequence[Mapping[str, Tensor]]) -> None:

@@ -82,13 +82,18 @@ def _many_small(samples: int, side: int) -> bool:
     return samples >= MANY and side <= SMALLEST
 
 
-def batch_for(config: TrainConfig, samples: int | None) -> tuple[int, float]:
+def batch_for(config: TrainConfig, samples: int | None, *, few_rate: float | None = None) -> tuple[int, float]:
     """Return batch size and learning rate such that an epoch has as many steps as the settings ask for at least.
 
     Batches are halved, and the learning rate falls by the root of a half each time, as suits optimizers that divide by
     the gradient's size.
+
+    Args:
+        few_rate: what it falls from where samples are so few; the settings' own if not given.
     """
     batch, rate, least = config.optim.batch_size, config.optim.lr, config.optim.least_steps
+    if least is not None and samples is not None and samples // batch < least and few_rate is not None:
+        rate = few_rate
     while least is not None and samples is not None and samples // batch < least and batch >= 2 * FEWEST:
         batch, rate = batch // 2, rate * math.sqrt(0.5)
     return batch, float(f"{rate:.3g}") if batch != config.optim.batch_size else rate

@@ -245,6 +245,8 @@ class Loop(Step):
         if self.unwritten is not None:
             self._write_weights(self.run.best_weights, self.unwritten)
             self.unwritten = None
+        if self.world.is_main:
+            self.run.settle()
         folder, keep = self.run.states, self.config.keep.states
         save_state(folder, self.step, tensors, record, keep=keep, world=self.world)
         if self.step:

@@ -120,6 +120,7 @@ class Family:
     strides: int | None = None  # steps between patches along a side of small images, of models whose patches overlap
     options: Mapping[str, Any] = field(default_factory=dict)  # of the model's constructor, for small images
     only: str = "*"  # pattern of the names that patches and options are for
+    few_rate: float | None = None  # for so few images that batches are made smaller; None is that of the settings
 
 
 def family_of(recipe: str | None, model: str) -> Family | None:
@@ -128,7 +129,8 @@ def family_of(recipe: str | None, model: str) -> Family | None:
         if any(fnmatchcase(model.split(".")[0], pattern) for pattern in about["models"]):
             small = about.get("small_images", {})
             more = {key: small[key] for key in ("patches", "strides", "options", "only") if key in small}
-            return Family(name, about["settings"], about["measured"], **more)
+            few = about.get("few_images", {}).get("lr")
+            return Family(name, about["settings"], about["measured"], few_rate=few, **more)
     return None
 
 

@@ -26,6 +26,7 @@ from .defaults import batch_for, cores, epochs_for, notes_on, options_for, side_
 from .engine import use_fast_gelu
 from .families import family_notes, small_options
 from .parallel import World
+from .recipes import family_of
 
 RESIDENT_SHARE = 0.4  # of the device's free memory a set may take
 
@@ -71,7 +72,8 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     precision = config.engine.precision
     samples = data.train.length if isinstance(data.train, Stream) else len(data.train)
     samples = min(samples, config.data.train_limit or samples) if samples is not None else None
-    batch, rate = batch_for(config, samples)
+    family = family_of(config.recipe, name)
+    batch, rate = batch_for(config, samples, few_rate=None if family is None else family.few_rate)
     epochs = epochs_for(config, samples, batch)
     options = config.model.options if known is None else {**known.options, **config.model.options}
     patches = small_options(config, name, size) if known is None else {}

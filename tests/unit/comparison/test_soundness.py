@@ -2,8 +2,11 @@ import json
 
 import pytest
 
+from saccade.comparison.plan import Note
+from saccade.comparison.processes import Slot
 from saccade.comparison.snapshot import DataCache
 from saccade.comparison.soundness import Probes, late_fall, warn_of_chance, warn_of_losses
+from saccade.comparison.worker import _do
 from saccade.tasks.metric import MetricSpec
 from saccade.training.recipes import configure
 from saccade.training.trial import Trial
@@ -78,6 +81,17 @@ def test_a_better_rate_and_a_better_resnet_are_said(tmp_path, monkeypatch):
     assert "far under a small ResNet" in str(found[1])
     sound = fake_probes(tmp_path / "b", monkeypatch, {**scores, ("glnet_nano", 5e-4): 0.21})
     assert sound.warn({"base": config}, {"base": 0.69}, tuned=False) == []
+
+
+def test_a_process_that_trained_the_runs_probes_as_well(tmp_path, monkeypatch):
+    config = configure("small", {**TINY, "optim.lr": 2e-3, "schedule.epochs": 40, "data.train_limit": 2000})
+    scores = {("glnet_nano", 2e-3): 0.2, ("glnet_nano", 5e-4): 0.5, ("resnet18", 4e-3): 0.1}
+    fake_probes(tmp_path, monkeypatch, scores)
+    asked = {"do": "doubt", "folder": str(tmp_path), "scores": {"base": 0.6}, "tuned": False, "seconds": 60.0}
+    asked |= {"configs": {"base": Slot({}).settings(config)}}
+    (note,) = _do(json.loads(json.dumps(asked)), DataCache())["notes"]
+    assert "a learning rate of 0.0005 scores 50.00%" in str(Note(**note))
+    assert _do({**asked, "folder": str(tmp_path / "late"), "seconds": -1.0}, DataCache()) == {"notes": []}
 
 
 def test_short_runs_and_tuned_arms_are_not_probed_in_vain(tmp_path, monkeypatch):

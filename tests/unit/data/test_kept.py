@@ -9,7 +9,7 @@ from saccade.config import AugmentConfig
 from saccade.data.draws import Order
 from saccade.data.feed import ResidentFeed
 from saccade.data.framing import Framing, ImageEncoder
-from saccade.data.kept import Kept, KeptFeed, decoded_bytes, framed_bytes
+from saccade.data.kept import Kept, KeptFeed, Memory, decoded_bytes, framed_bytes
 from saccade.data.loader import FileFeed, TooManyBad, in_threads
 from saccade.data.open import open_data
 from saccade.data.source import FileSource
@@ -88,6 +88,49 @@ def test_framed_set_is_read_once(folder, reads):
     source = open_data(str(folder)).train
     batches(feed(KeptFeed, source, crop="pad", threads=2))
     assert sorted(reads) == list(range(50))
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(1, 40, 3)])
+def test_what_was_read_serves_the_next_feed_of_it_or_of_a_part(folder, reads, part):
+    source, memory = open_data(str(folder)).train, Memory()
+    first = feed(KeptFeed, source, crop="pad", threads=2, memory=memory)
+    batches(first)
+    some = source.subset(range(50)[part])
+    expected = batches(feed(KeptFeed, some, crop="pad", threads=2))
+    reads.clear()
+    again = feed(KeptFeed, some, crop="pad", threads=2, memory=memory)
+    assert_same(batches(again), expected)
+    assert reads == []
+    assert again.bad == {name: why for name, why in first.bad.items() if name in map(some.name, range(len(some)))}
+
+
+def test_what_was_read_serves_nobody_who_would_read_otherwise(folder, reads):
+    data, memory = open_data(str(folder)), Memory()
+    batches(feed(KeptFeed, data.train, crop="pad", threads=2, memory=memory))
+    small = feed(KeptFeed, data.train, crop="pad", threads=2, memory=memory)
+    small.encode = ImageEncoder(Framing(8))
+    relabelled = data.train.subset(range(50))
+    relabelled.targets.rows[:] = relabelled.targets.rows[::-1].copy()
+    for other in (small, feed(KeptFeed, relabelled, crop="pad", threads=2, memory=memory)):
+        reads.clear()
+        batches(other)
+        assert len(reads) == 50
+
+
+def test_runs_on_one_opened_set_read_it_once_and_end_alike(folder, tmp_path, reads):
+    from saccade.comparison.snapshot import DataCache
+    from saccade.comparison.worker import train_run
+
+    values = settings(schedule__epochs=1, data__bad_limit=0.5, augment__crop="pad")
+    config, cache = configure("small", values | {"data.path": str(folder)}), DataCache()
+    count = {}
+    for name, opened in (("first", cache), ("second", cache), ("alone", None)):
+        reads.clear()
+        assert train_run(config, tmp_path / name, opened).kind == "finished"
+        count[name] = len(reads)
+    assert count["first"] == count["alone"] == count["second"] + 59  # those of its page are read by each
+    ends = [weights(tmp_path / name) for name in count]
+    assert all(torch.equal(ends[0][name], other[name]) for other in ends[1:] for name in other)
 
 
 def test_decoded_set_is_read_once_but_for_what_cannot_be_read(folder, reads):

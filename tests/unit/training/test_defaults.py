@@ -55,6 +55,13 @@ def test_small_sets_get_smaller_batches_and_a_lower_rate(images, batch, rate):
     assert batch_for(configure("small", {}), images) == (batch, rate)
 
 
+def test_few_images_have_a_rate_of_their_own_where_a_family_has_one():
+    config = configure("small", {})
+    assert batch_for(config, 2560, few_rate=1e-4) == (256, 2e-3)
+    assert batch_for(config, 600, few_rate=1e-4) == (32, 3.54e-5)
+    assert batch_for(configure("small", {"optim.lr": 2e-3}), 600, few_rate=1e-4) == (256, 2e-3)
+
+
 def test_what_the_user_asks_for_stays():
     for given in ({"optim.batch_size": 256}, {"optim.lr": 2e-3}):
         assert batch_for(configure("small", given), 100) == (256, 2e-3)

@@ -5,11 +5,13 @@ import json
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 import saccade
 from saccade.cli import main
 from saccade.models import CheckpointError
+from saccade.runs import Run
 from saccade.state import load_state
 from saccade.training.loop import Interrupted, Loop
 from support.images import pixels
@@ -46,6 +48,20 @@ def test_what_is_kept_are_the_last_weights_and_the_best(stopped):
     averages = {name.removeprefix("average."): v for name, v in tensors.items() if name.startswith("average.")}
     assert averages
     assert all(torch.equal(last[name], value) for name, value in averages.items())
+
+
+def test_the_best_weights_are_written_with_the_state_and_not_in_every_epoch(tmp_path, monkeypatch):
+    written = []
+    original = Loop._write_weights
+    monkeypatch.setattr(
+        Loop, "_write_weights", lambda self, path, kept: (written.append(path.name), original(self, path, kept))
+    )
+    done = saccade.train(epochs=3, out=tmp_path / "run", settings=SETTINGS, quiet=True)
+    assert written == ["best.safetensors", "last.safetensors"]
+    with safe_open(done.path / "best.safetensors", "pt") as file:
+        about = json.loads(file.metadata()["saccade"])["unfinished"]
+    scores = [record["val_top1"] for record in Run(done.path).metrics()]
+    assert about["epoch"] == 1 + scores.index(max(scores))
 
 
 @pytest.mark.parametrize(
