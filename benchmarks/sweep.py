@@ -324,8 +324,8 @@ def write_pages(folder: Path) -> None:
             charts.append(line_chart(lines, bands=bands, title=title, percent=True, **axes))
         about = (
             f"{len(of)} trials of {' and '.join(map(str, lengths))} epochs on {_range(of, 'samples')} training images, "
-            f"judged on {_range(of, 'judged_on')} others of them; batches of {_range(of, 'batch_size')}, recipe small. A "
-            "line is the mean over seeds, its band reaches from the worst to the best."
+            f"judged on {_range(of, 'judged_on')} others of them; batches of {_range(of, 'batch_size')}, recipe small. "
+            "A line is the mean over seeds, its band reaches from the worst to the best."
         )
         blocks += [Text(name, "heading"), Text(about), *made]
         sections.append(Section(name, name, to_html([Text(about), grid(*charts), *made])))

@@ -12,9 +12,10 @@ import torch
 from ..config import TrainConfig, overlay
 from ..data.feed import part_of, samples_in
 from ..data.image import BadSample
-from ..data.kept import KeptFeed
+from ..data.kept import KeptFeed, Memory
 from ..data.open import Data
 from ..data.source import Stream
+from ..data.validation import Validation
 from ..tasks.opening import TaskChoice
 from ..wording import count_of
 from .loop import validate
@@ -25,6 +26,7 @@ from .step import Step
 PROBED = {"cpu": 2, "cuda": 8}  # steps that are timed
 WARM = {"cpu": 1, "cuda": 8}  # steps before them; on a GPU a graph of a step is captured in them
 PROBED_SAMPLES = {"cpu": 64, "cuda": 512}  # validation samples of a probe, at most
+IN_MEMORY = 4096  # of a probe on a GPU, where there is nothing to read
 FEW, LONG = 16, 2.0  # a batch that takes longer, in seconds, is timed by so few samples, once
 FORWARD = 0.3  # of a sample's time in training: to be asked about
 
@@ -71,8 +73,9 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
     kept = files and keeps_encoded(config, spec, length, world=Alone(), device=device)
     if files and not kept and config.augment.crop != "resized":
         probed = overlay(probed, {"data.resident": "never"})  # as the whole set, of which few are taken here
-    some = min(len(data.val), PROBED_SAMPLES.get(device.type, 64))
-    short = replace(data, train=train, val=data.val.subset(range(some)))
+    most = PROBED_SAMPLES.get(device.type, 64) if data.val.array() is None or not gpu else IN_MEMORY
+    some = min(len(data.val), most)
+    short = replace(data, train=train, val=data.val.subset(range(some)), memory=Memory())
     batches = few + warm if gpu and not kept else 1
     taken = min(length, batches * batch_size)
     if not isinstance(train, Stream):
@@ -87,10 +90,10 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
         try:
             found = _time_steps(Step(probed, made, world=Alone(), device=device), few, warm)
             if found.whole:
-                all_of_them = len(data.val) / max(some, 1)
-                reading = all_of_them * _time(made.validation.ready, device)
+                reading = _time(made.validation.ready, device) * len(data.val) / max(some, 1)
+                asked = _fill(made.validation, len(data.val)) if gpu else some
                 for _ in range(1 + gpu):  # the first time, a GPU gets its kernels
-                    validation = all_of_them * _time(lambda: _validate(made), device)
+                    validation = _time(lambda: _validate(made), device) * len(data.val) / max(asked, 1)
             else:
                 validation = FORWARD * found.step * len(data.val) / batch_size
         finally:
@@ -112,6 +115,16 @@ class _Timed(NamedTuple):
     size: int
     times: int
     whole: bool
+
+
+def _fill(validation: Validation, samples: int) -> int:
+    """Repeat the batch that was read until it is as large as a run's, since small ones keep a GPU waiting; count it."""
+    read = len(validation)
+    if len(validation.kept) != 1:
+        return read
+    times = max(min(validation.batch_size, samples) // max(read, 1), 1)
+    validation.kept = [{name: torch.cat([part] * times) for name, part in validation.kept[0].items()}]
+    return read * times
 
 
 def _validate(made: Parts) -> None:

@@ -28,7 +28,7 @@ from .families import family_notes, small_options
 from .parallel import World
 from .recipes import family_of
 
-RESIDENT_SHARE = 0.4  # of the device's free memory a set may take
+RESIDENT_SHARE, VALIDATION_SHARE = 0.4, 0.1  # of the device's free memory a set may take, and validation samples
 
 
 @dataclass
@@ -134,7 +134,7 @@ def assemble(
             device=device,
             workers=config.data.workers or 0,
             keep=size <= _kept_limit(config, world),
-            kept_on=device if _fits(size, device) else None,
+            kept_on=device if _fits(size, device, VALIDATION_SHARE) else None,
             memory=data.memory,
             **ranked,
         )
@@ -310,8 +310,8 @@ def _validation_batch(config: TrainConfig, device: torch.device) -> int:
     return max(config.optim.batch_size, 2048 if device.type == "cuda" and (config.data.img_size or 224) <= 64 else 1)
 
 
-def _fits(size: int, device: torch.device) -> bool:
+def _fits(size: int, device: torch.device, share: float = RESIDENT_SHARE) -> bool:
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
-    return size < RESIDENT_SHARE * free
+    return size < share * free

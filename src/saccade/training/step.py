@@ -84,16 +84,7 @@ class Step:
         set_rate(self.optimizer, self._rate(self.step), new_only=self.step < self.new_only_steps)
         if self.average is not None:
             self.average.prepare(self.step)
-        self._seed(seed_of(self.config.seed, self.step, self.world.rank, NOISE))
-
-    def _seed(self, seed: int) -> None:
-        """Do as `torch.manual_seed`, which takes up to a millisecond to reach for devices that are not used."""
-        if self.device.type not in ("cpu", "cuda"):
-            torch.manual_seed(seed)
-            return
-        torch.default_generator.manual_seed(seed)
-        for source in torch.cuda.default_generators if self.device.type == "cuda" else ():
-            source.manual_seed(seed)
+        seed_all(seed_of(self.config.seed, self.step, self.world.rank, NOISE), self.device)
 
     def _rate(self, step: int) -> float:
         peak, steps = scaled_lr(self.config.optim), self.feed.steps
@@ -201,6 +192,16 @@ class Step:
         """Wait with joining gradients until the last part of a batch."""
         no_sync = getattr(self.called, "no_sync", None)
         return nullcontext() if last or no_sync is None else no_sync()
+
+
+def seed_all(seed: int, device: torch.device) -> None:
+    """Do as `torch.manual_seed`, which takes up to a millisecond to reach for devices that are not used."""
+    if device.type not in ("cpu", "cuda"):
+        torch.manual_seed(seed)
+        return
+    torch.default_generator.manual_seed(seed)
+    for source in torch.cuda.default_generators if device.type == "cuda" else ():
+        source.manual_seed(seed)
 
 
 def _channels_last(value: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import saccade
 from saccade.cli import main
 from saccade.comparison.worker import probe
 from saccade.config import ConfigError
+from saccade.data.validation import Validation
 from saccade.durations import BudgetError
 from saccade.state import load_state
 from saccade.training import defaults, machine
@@ -44,6 +45,15 @@ def test_what_only_the_first_validation_takes_is_counted_once(monkeypatch):
     parts = round(pace.validation / 0.5, 9)  # all validation images by those that were asked about
     assert parts > 1
     assert 7 * parts <= pace.startup < 7.5 * parts
+
+
+@pytest.mark.parametrize(("read", "batch_size", "samples", "asked"), [(4, 16, 100, 16), (4, 16, 10, 8), (9, 9, 9, 9)])
+def test_a_gpu_is_asked_about_batches_as_large_as_those_of_the_run(read, batch_size, samples, asked):
+    validation = Validation.__new__(Validation)
+    validation.places, validation.batch_size = torch.arange(read), batch_size
+    validation.kept = [{"image": torch.zeros(read, 3, 2, 2), "place": torch.arange(read)}]
+    assert paces._fill(validation, samples) == asked
+    assert {name: len(part) for name, part in validation.kept[0].items()} == {"image": asked, "place": asked}
 
 
 @pytest.mark.slow

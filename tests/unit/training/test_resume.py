@@ -303,7 +303,7 @@ def test_death_of_a_reading_process_is_said(data, tmp_path, monkeypatch):
 def test_noise_of_processes_differs():
     class Stand:
         config, step, average, optimizer = loops.TrainConfig(), 3, None, torch.optim.SGD([torch.zeros(1)])
-        new_only_steps = 0
+        new_only_steps, device = 0, torch.device("cpu")
 
         def _rate(self, step):
             return 0.1

@@ -85,7 +85,7 @@ class TokenValidation(Validation):
         self.places = self.places[tokens.lengths[self.places].argsort(stable=True)]
         self.lengths, self.tokens = tokens.lengths, tokens.to(device)
         self.rows = torch.from_numpy(source.targets.rows).to(device)
-        self.bad = {}
+        self.bad, self.kept = {}, []
 
     def batches(self) -> Iterator[Batch]:
         """Yield batches on the device, with the texts' `place` in the source."""
