@@ -24,7 +24,7 @@ def start(environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]
     """Start a worker; it stops when this process is gone, since its input then ends."""
     with open(log, "ab") as out:
         return subprocess.Popen(
-            [sys.executable, "-m", "saccade.comparison.worker"],
+            [sys.executable, "-m", "saccade.comparison"],
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=subprocess.STDOUT,

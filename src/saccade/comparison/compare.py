@@ -1,5 +1,6 @@
 """Which of several arms helps on your images, with everything else held equal."""
 
+import signal
 import tempfile
 import time
 import warnings
@@ -224,8 +225,11 @@ def _probe(
     asked: dict[str, Any] = {"do": "doubt", "folder": str(folder.resolve()), "scores": scores, "tuned": tuned}
     asked |= {"configs": {name: worker.slot.settings(config) for name, config in configs.items()}}
     asked |= {"seconds": None if until is None else until - time.monotonic()}
-    with tempfile.TemporaryDirectory() as place:
-        return [Note(**note) for note in ask(worker, asked, Path(place))["notes"]]
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            return [Note(**note) for note in ask(worker, asked, Path(place))["notes"]]
+    except KeyboardInterrupt:
+        raise Interrupted(signal.SIGINT, folder) from None
 
 
 def _report(result: Comparison, source: Source) -> None:

@@ -262,8 +262,7 @@ class Planner:
         timed = overlay(config, {"engine.compile": False}) if compiles else config
         pace = time_probe(timed, self.crew, folder, self.cache)
         if self.reads_once:
-            self.reading = max(self.reading, pace.reading)
-            pace = replace(pace, startup=pace.startup - pace.reading, reading=0.0)
+            self.reading, pace = max(self.reading, pace.reading), replace(pace, startup=pace.startup - pace.reading)
         how, factor = pace.how, float(beside)
         if compiles:
             how += f", not compiled: compiling comes first, and steps then take about {1 - COMPILED:.0%} less"

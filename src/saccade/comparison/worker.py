@@ -1,4 +1,4 @@
-"""Runs of a comparison, in this process or as `python -m saccade.comparison.worker`, asked by lines of JSON."""
+"""Runs of a comparison, in this process or as `python -m saccade.comparison`, asked by lines of JSON."""
 
 import gc
 import json
@@ -19,7 +19,6 @@ import torch
 from ..config import TrainConfig, overlay
 from ..files import read_record, write_text
 from ..runs import Run, hold
-from ..spawning import VISIBLE
 from ..training.allowance import Allowance, Late
 from ..training.loop import Interrupted, TrainingError
 from ..training.pace import Pace, measure_pace
@@ -113,8 +112,6 @@ def pace_of(path: Path, config: TrainConfig) -> Pace | None:
 def main() -> int:
     """Do what is asked, write how it ended, and wait for more; stop when the process that began it is gone."""
     inbox, cache = Inbox(), DataCache()
-    if VISIBLE in os.environ and torch.cuda.is_available():
-        torch.zeros(1, device="cuda")  # the GPU wakes while there is nothing to do
     while (asked := inbox.next()) is not None:
         _say_to(Path(asked["log"]))
         found = _do(asked, cache)
@@ -190,7 +187,3 @@ class Inbox:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(GRACE)
             os._exit(1)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

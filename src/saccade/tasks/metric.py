@@ -99,11 +99,9 @@ class Metrics(ABC):
     def update(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> None:
         """Take the answers to a batch; a GPU hands them over while the next batch is asked about."""
         found = {**self.measure(answers, batch), PLACE: batch[PLACE]}
-        gpu = any(value.is_cuda for value in found.values())
-        self.parts.append({name: value.to("cpu", non_blocking=gpu) for name, value in found.items()})
-        self.arrived = torch.cuda.Event() if gpu else None
-        if self.arrived is not None:
-            self.arrived.record()
+        gpu = next((value.device for value in found.values() if value.is_cuda), None)
+        self.parts.append({name: value.to("cpu", non_blocking=gpu is not None) for name, value in found.items()})
+        self.arrived = None if gpu is None else torch.cuda.current_stream(gpu).record_event()
 
     def state(self) -> dict[str, Tensor]:
         """Return all of this process's samples; empty where it had none."""

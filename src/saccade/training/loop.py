@@ -189,7 +189,8 @@ class Loop(Step):
     def _hold_best(self) -> None:
         """Hold on to the weights as they are; they are written with the next state, since epochs may be short."""
         weights, stand = self._weights()
-        self.unwritten = {name: value.clone() for name, value in weights.items()}, stand
+        if self.world.is_main:
+            self.unwritten = {name: value.clone() for name, value in weights.items()}, stand
 
     def _late(self) -> bool:
         """Whether the last state is so old that losing what came after would hurt."""
