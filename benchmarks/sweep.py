@@ -350,15 +350,16 @@ def _range(records: list[dict[str, Any]], name: str) -> str:
 def _defaults(records: list[dict[str, Any]]) -> Any:
     """Return how far what a family gets by itself is from the best rate that was tried for as many epochs."""
     from saccade.report.document import Table
+    from saccade.training.defaults import batch_for
     from saccade.training.recipes import configure, family_of
 
-    usual, rows = configure("small", {}).optim, []
+    usual, rows = configure("small", {}), []
     for name in dict.fromkeys(record["family"] for record in records):
         of = [record for record in records if record["family"] == name]
         curve = _by_rate(of, max(record["epochs"] for record in of))
         family = family_of("small", MODELS[name])
         assert family is not None
-        few = of[0]["samples"] // usual.batch_size < (usual.least_steps or 0)
+        few = batch_for(usual, of[0]["samples"])[0] < usual.optim.batch_size
         own = family.few_rate if few and family.few_rate is not None else family.settings["optim"]["lr"]
         means = {rate: 100 * sum(scores) / len(scores) for rate, scores in curve.items()}
         best = max(means, key=lambda rate: means[rate])

@@ -300,8 +300,8 @@ class Planner:
             compiling = min(self._compiling(snapshots, paces), MOST_COMPILED * budget)
             slots, spent = max(len(self.slots), 1), self.spent() + compiling + self.reading
             found = fit_budget(budget, paces, epochs, seeds=len(self.seeds), slots=slots, spent=spent)
-            most = {"most": max(found.epochs.values()), "longest": max(epochs.values())}
-            fit = {"seeds": found.seeds, **most, "detail": found.detail}
+            most, longest = max(found.epochs.values()), max(epochs.values())
+            fit = {"seeds": found.seeds, "most": most, "longest": longest, "detail": found.detail}
         self.seeds = self.seeds[: fit["seeds"]]
         self.shortened = fit.get("shortened", {})
         for name, config in self.configs.items():

@@ -89,14 +89,15 @@ def batch_for(config: TrainConfig, samples: int | None, *, few_rate: float | Non
     the gradient's size.
 
     Args:
-        few_rate: what it falls from where samples are so few; the settings' own if not given.
+        few_rate: what it falls from; the settings' own if not given.
     """
-    batch, rate, least = config.optim.batch_size, config.optim.lr, config.optim.least_steps
-    if least is not None and samples is not None and samples // batch < least and few_rate is not None:
-        rate = few_rate
+    batch, least, halvings = config.optim.batch_size, config.optim.least_steps, 0
     while least is not None and samples is not None and samples // batch < least and batch >= 2 * FEWEST:
-        batch, rate = batch // 2, rate * math.sqrt(0.5)
-    return batch, float(f"{rate:.3g}") if batch != config.optim.batch_size else rate
+        batch, halvings = batch // 2, halvings + 1
+    if not halvings:
+        return batch, config.optim.lr
+    rate = config.optim.lr if few_rate is None else few_rate
+    return batch, float(f"{rate * 0.5 ** (halvings / 2):.3g}")
 
 
 def epochs_for(config: TrainConfig, samples: int | None, batch: int) -> int:
