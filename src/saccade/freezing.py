@@ -50,6 +50,8 @@ def still(model: nn.Module, *, statistics: bool = False) -> None:
         model: in training mode.
         statistics: keep also the batch normalisation that trained weights filled there; its scales are trained still.
     """
+    if not statistics and all(parameter.requires_grad for parameter in model.parameters()):
+        return
     new: frozenset[str] = getattr(model, "new_parameters", frozenset())
     for name, module in model.named_modules():
         own = list(module.parameters())

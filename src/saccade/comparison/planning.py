@@ -1,8 +1,7 @@
 """Make the plan of a comparison: build every arm once, look at what it stands on, time it, and fit it to the budget."""
 
-import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,16 +28,14 @@ from .cut import Cut, Piece, pieces
 from .evidence import Evidence, read_evidence
 from .folder import Folder, config_hash, is_finished
 from .plan import Note, Plan, PlannedArm, estimate_detectable
-from .processes import Crew, make_slots, shared_by, time_probe, visible_gpus
+from .processes import Crew, make_slots, shared_by, visible_gpus
 from .request import Question, Request, ask
 from .snapshot import ArmSnapshot, DataCache, check_all, inspect_arm
+from .timing import Timing
 from .tuned import TunedArms, notes_on_tuning, tune_arms
 from .worker import pace_of
 
-COMPILED = 0.6  # of a step's time uncompiled, where five networks had 0.42 to 0.50 on an H200; what takes longer is cut
-FIRST_COMPILED, KIND_COMPILED = 10.0, 10.0  # seconds, and for each kind of blocks; four of glnet_nano took 51 in all
-MOST_COMPILED = 0.25  # of the budget, that is set aside for it
-WHOLE_COMPILED = 4  # kinds that a model without repeated blocks counts as: it is compiled in one piece
+MOST_COMPILED = 0.25  # of the budget, that is set aside for compiling
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,8 @@ class Planner:
         self.cache = DataCache()
         self.failed: dict[str, str] = {}
         self.paces: dict[str, Pace] = {}
-        self.reads_once, self.reading = False, 0.0  # whether runs find samples in memory, and reading them
+        self.timing = Timing(self.crew, self.cache, gpu=self._kind() == "cuda")
+        self.reads_once = False  # whether all runs but the first find their samples in memory
         self.notes: list[Note] = []
         self.tuned: TunedArms | None = None
         self.shortened: dict[str, dict[str, int]] = {}  # epochs by seed and arm, where runs took longer than planned
@@ -147,6 +145,7 @@ class Planner:
         order = [self.reference, *(name for name in self.configs if name != self.reference)]
         self.twins = {name: first.setdefault(config_hash(self.configs[name]), name) for name in order}
         done = self._tune(kept.get("tuned", [])) if keep and self.request.tune is not None else []
+        self.timing.begin({name: self.configs[name] for name in self.distinct if not self._done(name)})
         snapshots = self._inspect()
         base = self._base(snapshots)
         ways = {repr((one.config.data, one.config.augment.crop)) for one in snapshots.values()}
@@ -171,6 +170,7 @@ class Planner:
         if cut is not None:
             question = replace(question, folds=cut.folds())
         notes = tuple(dict.fromkeys(self.notes))
+        self.timing.end()
         return Ready(plan, jobs, data.outputs, data.whole or data.val, question, notes, self.tuned, cut)
 
     def _cut(self, data: Data) -> Cut | None:
@@ -237,48 +237,28 @@ class Planner:
             return "cuda"
         return "cpu" if (asked := self.configs[self.reference].engine.device) == "auto" else asked.partition(":")[0]
 
+    def _done(self, name: str) -> list[Path]:
+        """Return the finished runs of an arm."""
+        paths = [self.folder.run_path(name, self._config(name, seed)) for seed in self.seeds]
+        return [path for path in paths if is_finished(path)]
+
     def _paces(self, names: Sequence[str]) -> dict[str, Pace]:
         """Return how long runs of arms take, from finished ones or from a few steps."""
-        with tempfile.TemporaryDirectory() as folder:
-            for name in names:
-                if name in self.paces:
-                    continue
-                config = self.configs[name]
-                paths = [self.folder.run_path(name, self._config(name, seed)) for seed in self.seeds]
-                done = [pace_of(path, config) for path in paths if is_finished(path)]
-                pace = next((pace for pace in done if pace is not None), None)
-                try:
-                    self.paces[name] = pace or self._time(config, Path(folder))
-                except Interrupted:
-                    raise
-                except Exception as error:  # it may well fail in the run itself, which is where that is reported
-                    self.notes.append(Note("untimed", f"{name} could not be timed: {error}", arm=name))
-        return {name: self.paces[name] for name in names if name in self.paces}
-
-    def _time(self, config: TrainConfig, folder: Path) -> Pace:
-        """Time a few steps; without compiling, which takes longer than planning may."""
         runs = len(self.distinct) * len(self.seeds) * (self.request.folds or 1) * self.request.repeats
-        compiles, beside = self._compiles(config), shared_by(self.slots[:runs])
-        timed = overlay(config, {"engine.compile": False}) if compiles else config
-        pace = time_probe(timed, self.crew, folder, self.cache)
-        if self.reads_once:
-            self.reading, pace = max(self.reading, pace.reading), replace(pace, startup=pace.startup - pace.reading)
-        how, factor = pace.how, float(beside)
-        if compiles:
-            how += f", not compiled: compiling comes first, and steps then take about {1 - COMPILED:.0%} less"
-            factor *= COMPILED
-        if beside > 1:
-            how += f"; alone, where {beside} are to share a GPU"
-        return replace(pace, step=pace.step * factor, validation=pace.validation * beside, how=how)
-
-    def _compiles(self, config: TrainConfig) -> bool:
-        return self._kind() == "cuda" and config.engine.compile is not False
-
-    def _compiling(self, snapshots: Mapping[str, ArmSnapshot], names: Iterable[str]) -> float:
-        """Return the seconds until all kinds of blocks of some arms are compiled."""
-        found = [snapshots[name].kinds for name in names if self._compiles(self.configs[name])]
-        kinds = len(frozenset().union(*found)) + WHOLE_COMPILED * sum(not one for one in found)
-        return FIRST_COMPILED + KIND_COMPILED * kinds if found else 0.0
+        beside = shared_by(self.slots[:runs])
+        for name in names:
+            if name in self.paces:
+                continue
+            config = self.configs[name]
+            done = [pace_of(path, config) for path in self._done(name)]
+            pace = next((pace for pace in done if pace is not None), None)
+            try:
+                self.paces[name] = pace or self.timing.pace(name, config, beside=beside, reads_once=self.reads_once)
+            except Interrupted:
+                raise
+            except Exception as error:  # it may well fail in the run itself, which is where that is reported
+                self.notes.append(Note("untimed", f"{name} could not be timed: {error}", arm=name))
+        return {name: self.paces[name] for name in names if name in self.paces}
 
     def _fit(
         self, before: Mapping[str, Any], snapshots: Mapping[str, ArmSnapshot]
@@ -297,8 +277,10 @@ class Planner:
             if not paces:
                 raise BudgetError(f"a budget was given and no arm could be timed: {'; '.join(map(str, self.notes))}")
             epochs = {name: self.asked[name] for name in paces}
-            compiling = min(self._compiling(snapshots, paces), MOST_COMPILED * budget)
-            slots, spent = max(len(self.slots), 1), self.spent() + compiling + self.reading
+            kinds = {name: snapshots[name].kinds for name in paces}
+            compiling = self.timing.compiling(kinds, {name: self.configs[name] for name in paces})
+            spent = self.spent() + min(compiling, MOST_COMPILED * budget) + self.timing.reading
+            slots = max(len(self.slots), 1)
             found = fit_budget(budget, paces, epochs, seeds=len(self.seeds), slots=slots, spent=spent)
             most, longest = max(found.epochs.values()), max(epochs.values())
             fit = {"seeds": found.seeds, "most": most, "longest": longest, "detail": found.detail}

@@ -20,7 +20,7 @@ from ..training.pace import Pace
 from .snapshot import DataCache
 from .worker import probe
 
-POLL = 0.2  # seconds between looks at the processes
+POLL = 0.05  # seconds between looks at the processes
 GRACE = 60.0  # seconds they get to save their states
 
 

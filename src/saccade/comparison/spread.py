@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy import optimize, special  # scipy.stats takes half a second to import
+import scipy  # its parts come when they are first used, which takes a moment
 
 SMALLEST_P = 1e-100  # below this p-values are not told apart; the square of its t quantile is still finite
 NODES = 400  # points of the distribution of the seeds' mean square in a power computation
@@ -48,9 +48,9 @@ class Spread:
     def _half_width(self, alpha: float) -> Any:
         # A source's t quantile counts by its share of the squared half-widths that the sources would have alone. A
         # share of the variances would be small just where few seeds show too little of it, and alarms too frequent.
-        normal = special.ndtri(alpha / 2) ** 2
+        normal = scipy.special.ndtri(alpha / 2) ** 2
         sources = [(np.asarray(variance, dtype=float), freedom) for variance, freedom in self._sources()]
-        excess = [special.stdtrit(freedom, alpha / 2) ** 2 - normal for _, freedom in sources]
+        excess = [scipy.special.stdtrit(freedom, alpha / 2) ** 2 - normal for _, freedom in sources]
         alone = [(normal + more) * variance for more, (variance, _) in zip(excess, sources, strict=True)]
         together = sum(alone)
         squared = sum(
@@ -72,7 +72,7 @@ class Spread:
             return 0.0
         if self._half_width(SMALLEST_P) < abs(mean):
             return SMALLEST_P
-        log_p = optimize.brentq(
+        log_p = scipy.optimize.brentq(
             lambda x: float(self._half_width(np.exp(x))) - abs(mean), np.log(SMALLEST_P), 0, xtol=1e-12
         )
         return float(np.exp(log_p))
@@ -89,7 +89,9 @@ class Spread:
             return 0.0
         deviation, widths = self.deviation, self._drawn_half_widths(level)
         top = float(widths.max()) + 10 * deviation  # found for certain
-        return float(optimize.brentq(lambda x: _power(x, widths, deviation) - power, 0, top, xtol=1e-9 * deviation))
+        return float(
+            scipy.optimize.brentq(lambda x: _power(x, widths, deviation) - power, 0, top, xtol=1e-9 * deviation)
+        )
 
     def estimated_detectable(self, *, level: float = 0.95) -> float:
         """Return `detectable` made right on average: a spread estimated from few seeds is mostly too small."""
@@ -101,7 +103,7 @@ class Spread:
         freedom = self.seed_df * (self.variance / self.seed) ** 2 if self.seed > 0 else np.inf
         if freedom > 1e4:
             return 1.0
-        return float(np.sqrt(2) * special.poch(freedom / 2, 0.5) / np.sqrt(freedom))  # the mean of chi
+        return float(np.sqrt(2) * scipy.special.poch(freedom / 2, 0.5) / np.sqrt(freedom))  # the mean of chi
 
     def scalar(self) -> "Spread":
         """Return the spread of one experiment in plain numbers."""
@@ -121,15 +123,15 @@ class Spread:
         if not np.isfinite(self.seed_df):
             return np.atleast_1d(self.half_width(level))
         shares = (np.arange(NODES) + 0.5) / NODES
-        drawn = 2 * special.gammaincinv(self.seed_df / 2, shares) / self.seed_df  # quantiles of chi squared
+        drawn = 2 * scipy.special.gammaincinv(self.seed_df / 2, shares) / self.seed_df  # quantiles of chi squared
         return np.asarray(replace(self, seed=self.seed * drawn).half_width(level))
 
 
 def _power(difference: float, half_widths: np.ndarray, deviation: float) -> float:
     if deviation == 0:
         return float(difference != 0)
-    above = special.ndtr((difference - half_widths) / deviation)
-    below = special.ndtr((-difference - half_widths) / deviation)
+    above = scipy.special.ndtr((difference - half_widths) / deviation)
+    below = scipy.special.ndtr((-difference - half_widths) / deviation)
     return float(np.mean(above + below))
 
 

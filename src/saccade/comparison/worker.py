@@ -112,14 +112,15 @@ def pace_of(path: Path, config: TrainConfig) -> Pace | None:
 def main() -> int:
     """Do what is asked, write how it ended, and wait for more; stop when the process that began it is gone."""
     inbox, cache = Inbox(), DataCache()
+    gc.freeze()  # what was imported stays; looking for garbage in it takes longer than in all the rest
     while (asked := inbox.next()) is not None:
         _say_to(Path(asked["log"]))
         found = _do(asked, cache)
-        _let_go()
         inbox.busy = False
         write_text(Path(asked["answer"]), json.dumps(found))
         if found.get("kind") == "stopped":
             break
+        _let_go()  # while the next thing is thought of
     return 0
 
 

@@ -1,6 +1,5 @@
 """Images of files decoded once and kept in memory, where they are few enough; what is trained stays the same bits."""
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,9 +13,9 @@ from torch import Tensor
 from ..wording import count_are
 from .draws import Order
 from .feed import Batch, Expand, ResidentFeed
-from .framing import Encoder, Framing, ImageEncoder
+from .framing import Encoded, Encoder, Framing, ImageEncoder
 from .image import BadSample
-from .loader import TRIES, in_threads, note_bad, replacement, too_many_bad
+from .loader import TRIES, in_threads, note_bad, read_all, replacement, too_many_bad
 from .source import Source
 
 LIMIT = 2 * 2**30  # bytes a set of files may take in memory, unless it is to be kept at any size
@@ -127,24 +126,22 @@ class KeptFeed(ResidentFeed):
 
     def _read(self) -> Encodings:
         columns: dict[str, Tensor] = {}
-        made = threading.Lock()
-
-        def read(index: int) -> BadSample | None:
-            try:
-                sample = self.encode(self.source.sample(index))
-            except BadSample as error:
-                return error
-            with made:
-                for name, part in sample.items():
-                    if name not in columns:
-                        columns[name] = torch.zeros(len(self.source), *part.shape, dtype=part.dtype)
-            for name, part in sample.items():
+        unreadable: dict[int, BadSample] = {}
+        for index, found in enumerate(read_all(self._try, len(self.source), self.threads)):
+            if isinstance(found, BadSample):
+                unreadable[index] = found
+                continue
+            for name, part in found.items():
+                if name not in columns:
+                    columns[name] = torch.zeros(len(self.source), *part.shape, dtype=part.dtype)
                 columns[name][index] = part
-            return None
-
-        found = enumerate(in_threads(read, range(len(self.source)), self.threads))
-        unreadable = {index: error for index, error in found if error is not None}
         return Encodings({name: column.to(self.place) for name, column in columns.items()}, unreadable)
+
+    def _try(self, index: int) -> Encoded | BadSample:
+        try:
+            return self.encode(self.source.sample(index))
+        except BadSample as error:
+            return error
 
     def _readable(self, index: Tensor, keys: Tensor) -> Tensor:
         if not self.unreadable:

@@ -4,7 +4,9 @@ Other processes decode and crop; the rest of the augmentation is done on the bat
 replaced by another one, found by its own draws, named in `bad`, and training stops when there are too many.
 """
 
+import multiprocessing
 import signal
+import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from .draws import Order, key, uniform
@@ -25,6 +30,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 INSTEAD = 0x1257  # purpose of the draws that choose a replacement
 TRIES = 20
+MANY, CHUNK = 2048, 64  # samples from which on processes read all of them, so many at a time
 GRACE = 30  # seconds a reading process lives on after SIGTERM; the main one saves meanwhile and then ends it
 
 
@@ -175,11 +181,45 @@ def in_threads(function: Callable[[T], U], items: Iterable[T], threads: int) -> 
             yield from pool.map(function, ahead)
 
 
+def read_all(function: Callable[[int], U], count: int, workers: int) -> Iterator[U]:
+    """Yield what a function returns for 0, 1, ..., in order, by processes where many items repay starting them.
+
+    Small files take Python as long as they take the decoder, and threads have one Python between them.
+    """
+    forks = sys.platform == "linux" and not multiprocessing.current_process().daemon
+    if workers < 2 or count < MANY or not forks:
+        yield from in_threads(function, range(count), workers)
+        return
+    options: dict[str, Any] = {"batch_size": None, "collate_fn": _as_it_is, "multiprocessing_context": "fork"}
+    for chunk in _loader(_Chunks(function, count), min(workers, -(-count // CHUNK)), persistent=False, **options):
+        yield from tree_map(lambda part: torch.from_numpy(part) if isinstance(part, np.ndarray) else part, chunk)
+
+
+class _Chunks(Dataset[list[Any]]):
+    """What a function returns for some numbers at a time; tensors travel as arrays, which need no file each."""
+
+    def __init__(self, function: Callable[[int], Any], count: int) -> None:
+        self.function, self.count = function, count
+
+    def __len__(self) -> int:
+        return -(-self.count // CHUNK)
+
+    def __getitem__(self, chunk: int) -> list[Any]:
+        numbers = range(chunk * CHUNK, min((chunk + 1) * CHUNK, self.count))
+        found = [self.function(number) for number in numbers]
+        return list(tree_map(lambda part: part.numpy() if isinstance(part, Tensor) else part, found))
+
+
+def _as_it_is(chunk: Any) -> Any:
+    return chunk
+
+
 def _loader(dataset: Any, workers: int, *, persistent: bool = True, **options: Any) -> DataLoader[Any]:
     if workers:
         # Threads of the parent do not survive a fork; the readers need none of them.
         options |= {"persistent_workers": persistent, "prefetch_factor": 4, "worker_init_fn": init_worker}
-    return DataLoader(dataset, num_workers=workers, collate_fn=dataset.collate if persistent else None, **options)
+    options.setdefault("collate_fn", dataset.collate if persistent else None)
+    return DataLoader(dataset, num_workers=workers, **options)
 
 
 def init_worker(_: int) -> None:

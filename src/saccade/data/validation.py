@@ -13,7 +13,7 @@ from .feed import Batch
 from .framing import Encoded, Encoder, Framing, ImageEncoder, resize_images
 from .image import BadSample, Fault
 from .kept import Memory
-from .loader import in_threads, init_worker
+from .loader import init_worker, read_all
 from .source import Source
 
 
@@ -116,7 +116,7 @@ class Validation:
 
     def _read(self) -> Iterator[tuple[Batch | None, list[tuple[str, Fault]]]]:
         reading: Any = self.loader.dataset
-        items = in_threads(reading.__getitem__, range(len(reading)), self.threads)
+        items = read_all(reading.__getitem__, len(reading), self.threads)
         while some := list(islice(items, self.batch_size)):
             batch, bad = reading.collate(some)
             yield None if batch is None else _placed(batch, self.kept_on), bad

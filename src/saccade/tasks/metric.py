@@ -84,7 +84,7 @@ class Metrics(ABC):
     def __init__(self, specs: Sequence[MetricSpec]) -> None:
         self.specs = tuple(specs)
         self.parts: list[dict[str, Tensor]] = []
-        self.arrived: torch.cuda.Event | None = None  # when the last of them is there
+        self.arrived: torch.cuda.Event | None = None  # when the last of them is on the CPU
         self.joined: dict[str, Tensor] | None = None
 
     @abstractmethod
@@ -97,17 +97,25 @@ class Metrics(ABC):
         """
 
     def update(self, answers: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> None:
-        """Take the answers to a batch; a GPU hands them over while the next batch is asked about."""
+        """Take the answers to a batch; a GPU hands them over while the next batch is asked about, or keeps them."""
         found = {**self.measure(answers, batch), PLACE: batch[PLACE]}
         gpu = next((value.device for value in found.values() if value.is_cuda), None)
+        if gpu is not None and self.stays(found):
+            self.parts.append(found)
+            return
         self.parts.append({name: value.to("cpu", non_blocking=gpu is not None) for name, value in found.items()})
         self.arrived = None if gpu is None else torch.cuda.current_stream(gpu).record_event()
 
+    def stays(self, found: Mapping[str, Tensor]) -> bool:
+        """Whether what was measured of a batch stays on its GPU, because it is summed up there."""
+        return False
+
     def state(self) -> dict[str, Tensor]:
-        """Return all of this process's samples; empty where it had none."""
+        """Return all of this process's samples, on the CPU; empty where it had none."""
         if self.arrived is not None:
             self.arrived.synchronize()
-        return {name: torch.cat([part[name] for part in self.parts]) for name in self.parts[0]} if self.parts else {}
+        names = self.parts[0] if self.parts else {}
+        return {name: torch.cat([part[name].cpu() for part in self.parts]) for name in names}
 
     def join(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Bring the samples of all processes together, in the order of their places."""
@@ -120,7 +128,7 @@ class Metrics(ABC):
 
     @property
     def columns(self) -> dict[str, Tensor]:
-        """All samples' measurements, in the order of their places."""
+        """All samples' measurements on the CPU, in the order of their places."""
         if self.joined is None:
             self.join([self.state()])
         assert self.joined is not None

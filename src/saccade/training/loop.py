@@ -339,7 +339,8 @@ def validate(task: Task, validation: Validation, expand: Expand, world: World) -
             batch = expand.plain(batch)
             metrics.update(task.answer(batch), batch)
     task.train(was_training)
-    metrics.join(world.gather(metrics.state()))
+    if world.size > 1:
+        metrics.join(world.gather(metrics.state()))
     world.unite(validation.bad)
     return metrics
 

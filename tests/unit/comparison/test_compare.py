@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from saccade.comparison import planning
+from saccade.comparison import planning, timing
 from saccade.comparison.compare import compare
 from saccade.comparison.folder import is_finished
 from saccade.comparison.request import Request
@@ -47,7 +47,7 @@ PACE = Pace(startup=1.0, step=0.1, validation=1.0, steps=3, how="told by the tes
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    monkeypatch.setattr(planning, "time_probe", lambda *_: PACE)
+    monkeypatch.setattr(timing, "time_probe", lambda *_: PACE)
 
 
 def options(out, **more):
@@ -71,7 +71,7 @@ def killed(tmp_path_factory):
 def whole(killed):
     """The same, called again to its end."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "time_probe", lambda *_: PACE)
+        patch.setattr(timing, "time_probe", lambda *_: PACE)
         return compare(**options(killed[0]))
 
 
@@ -326,7 +326,7 @@ def test_a_budget_that_was_fitted_stays_when_called_again(samples, tmp_path, mon
     first = compare(samples, **given)
     assert (first.plan.seeds, first.plan.arm("base").epochs) == ((0, 1, 2), 2)
     before = times(first.path)
-    monkeypatch.setattr(planning, "time_probe", lambda *_: Pace(0.0, 0.001, 0.0, 3))  # now all would fit
+    monkeypatch.setattr(timing, "time_probe", lambda *_: Pace(0.0, 0.001, 0.0, 3))  # now all would fit
     again = compare(samples, **given)
     assert times(first.path) == before
     assert again.plan.budget == first.plan.budget

@@ -1,14 +1,15 @@
+import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from saccade.comparison import planning
+from saccade.comparison import planning, timing
 from saccade.comparison.arms import parse_arm
 from saccade.comparison.compare import plan_comparison
 from saccade.comparison.plan import estimate_detectable
-from saccade.comparison.processes import Slot
+from saccade.comparison.processes import Crew, Slot
 from saccade.comparison.request import Request
 from saccade.comparison.snapshot import DataCache, check_all, inspect_arm
 from saccade.config import ConfigError, overlay
@@ -19,13 +20,13 @@ from support.trainings import png_folder
 
 CPU = torch.device("cpu")
 ACCURACY = MetricSpec("top1", "accuracy", share=True)
+PACE = Pace(startup=10.0, step=1.0, validation=5.0, steps=3, how="told by the test")
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     """Every arm takes 1 s a step, whatever the machine does."""
-    pace = Pace(startup=10.0, step=1.0, validation=5.0, steps=3, how="told by the test")
-    monkeypatch.setattr(planning, "time_probe", lambda *_: pace)
+    monkeypatch.setattr(timing, "time_probe", lambda *_: PACE)
     monkeypatch.setattr(planning.Planner, "spent", lambda _: 0.0)
 
 
@@ -248,7 +249,7 @@ def test_only_of_a_share_of_right_answers_the_smallest_difference_is_known_befor
 
 def test_compiling_is_planned_by_kinds_of_blocks_that_arms_share(tmp_path, monkeypatch):
     kept = []
-    monkeypatch.setattr(planning.Planner, "_compiles", lambda *_: True)
+    monkeypatch.setattr(timing.Timing, "compiles", lambda *_: True)
     fit = planning.fit_budget
     monkeypatch.setattr(
         planning, "fit_budget", lambda *args, **given: kept.append(given["spent"]) or fit(*args, **given)
@@ -257,10 +258,10 @@ def test_compiling_is_planned_by_kinds_of_blocks_that_arms_share(tmp_path, monke
     for arm in ("loss.smoothing=0.2", "broadcast", "model.drop_path=0.1", "model=test_byobnet+model.options={}"):
         plan(arm, out=tmp_path / "c", settings=settings, budget="10m")
     plan("broadcast", out=tmp_path / "c", settings=settings, budget="118s")
-    alone, more = planning.FIRST_COMPILED + planning.KIND_COMPILED, planning.KIND_COMPILED
+    alone, more = timing.FIRST_COMPILED + timing.KIND_COMPILED, timing.KIND_COMPILED
     # blocks with drop path are one kind, whatever their rates; the first one has none
     assert kept[:3] == [alone, alone + more, alone + more]
-    assert kept[3] == alone + planning.WHOLE_COMPILED * more  # it repeats none
+    assert kept[3] == alone + timing.WHOLE_COMPILED * more  # it repeats none
     assert kept[4] == 118 * planning.MOST_COMPILED
 
 
@@ -269,6 +270,28 @@ def test_runs_that_share_a_gpu_are_planned_to_take_longer(gpus, times, tmp_path)
     planner = planning.Planner(Request(arms=["base", "broadcast"], out=tmp_path / "c", settings=SETTINGS))
     planner.twins = {"base": "base", "broadcast": "broadcast"}
     planner.slots = [Slot({"CUDA_VISIBLE_DEVICES": gpu}) for gpu in gpus]
-    pace = planner._time(planner.configs["base"], tmp_path)
-    assert (pace.step, pace.validation) == pytest.approx((times * planning.COMPILED, 5.0 * times))
+    planner.timing.gpu = True
+    pace = planner._paces(["base"])["base"]
+    assert (pace.step, pace.validation) == pytest.approx((times * timing.COMPILED, 5.0 * times))
     assert ("share a GPU" in pace.how) == (times > 1)
+
+
+def test_arms_are_timed_by_another_process_while_they_are_built(tmp_path, monkeypatch):
+    building, asked = threading.Event(), []
+
+    def time_probe(config, crew, *_):
+        assert building.wait(60)  # it is not waited for
+        asked.append(config.model.plugins)
+        if config.model.plugins:
+            raise RuntimeError("no memory")
+        return PACE
+
+    inspect = planning.inspect_arm
+    monkeypatch.setattr(timing, "time_probe", time_probe)
+    monkeypatch.setattr(planning, "inspect_arm", lambda *given: building.set() or inspect(*given))
+    planner = planning.Planner(Request(arms=["base", "broadcast"], out=tmp_path / "c", settings=SETTINGS))
+    planner.crew = planner.timing.crew = Crew([Slot({})])
+    planner.crew.call = lambda: None
+    ready = planner.plan(keep=False)
+    assert (len(asked), asked[0], planner.paces) == (2, [], {"base": PACE})
+    assert [str(note) for note in ready.notes if note.kind == "untimed"] == ["broadcast could not be timed: no memory"]

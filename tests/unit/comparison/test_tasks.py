@@ -7,7 +7,7 @@ import shlex
 import numpy as np
 import pytest
 
-from saccade.comparison import planning
+from saccade.comparison import timing
 from saccade.comparison.compare import compare, plan_comparison
 from saccade.comparison.evidence import read_evidence
 from saccade.comparison.measure import Measure
@@ -31,7 +31,7 @@ def options(out, **more):
 @pytest.fixture(scope="module", autouse=True)
 def clock():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planning, "time_probe", lambda *_: PACE)
+        patch.setattr(timing, "time_probe", lambda *_: PACE)
         yield
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from saccade.comparison import planning
+from saccade.comparison import timing
 from saccade.comparison.compare import compare
 from saccade.training import recipes
 
@@ -44,7 +44,7 @@ def verdicts(markdown):
 
 
 def test_it_is_found_again_and_comes_out_the_same(folder, monkeypatch):
-    monkeypatch.setattr(planning, "time_probe", lambda *_: pytest.fail("a run that is there was to be made again"))
+    monkeypatch.setattr(timing, "time_probe", lambda *_: pytest.fail("a run that is there was to be made again"))
     record = json.loads((folder / "comparison.json").read_text())
     before = json.loads((folder / "result.json").read_text())
     text = (folder / "result.md").read_text()

@@ -1,16 +1,20 @@
 """Images of files that are decoded once give what reading them in every epoch gives."""
 
+import os
 import shutil
+import sys
 
 import pytest
 import torch
 
 from saccade.config import AugmentConfig
+from saccade.data import loader
 from saccade.data.draws import Order
 from saccade.data.feed import ResidentFeed
 from saccade.data.framing import Framing, ImageEncoder
+from saccade.data.image import BadSample
 from saccade.data.kept import Kept, KeptFeed, Memory, decoded_bytes, framed_bytes
-from saccade.data.loader import FileFeed, TooManyBad, in_threads
+from saccade.data.loader import FileFeed, TooManyBad, in_threads, read_all
 from saccade.data.open import open_data
 from saccade.data.source import FileSource
 from saccade.data.validation import Validation
@@ -241,3 +245,25 @@ def test_validation_that_was_broken_off_is_read_anew(folder):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_keep_the_order(threads):
     assert list(in_threads(lambda n: n * n, range(500), threads)) == [n * n for n in range(500)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_many_samples_are_read_by_processes_as_by_threads(monkeypatch):
+    """What comes back is the same, what cannot be read included, and in order."""
+    own = os.getpid()
+
+    def read(index):
+        if index % 50 == 7:
+            return BadSample(f"number {index}", "it is odd", "range")
+        return {"image": torch.full((2, 3), index), "target": torch.tensor(index), "elsewhere": os.getpid() != own}
+
+    here = list(read_all(read, 150, 2))
+    monkeypatch.setattr(loader, "MANY", 100)
+    there = list(read_all(read, 150, 2))
+    assert not any(found["elsewhere"] for found in here if not isinstance(found, BadSample))
+    for first, second in zip(here, there, strict=True):
+        if isinstance(first, BadSample):
+            assert (second.name, second.fault) == (first.name, first.fault)
+        else:
+            assert second.pop("elsewhere")
+            assert all(torch.equal(second[name], first[name]) for name in ("image", "target"))

@@ -39,3 +39,23 @@ def test_calibration_error_is_the_mean_gap_of_confidence_and_accuracy_over_bins(
     found = scores_of_predictions({**kept, "logits": logits})
     assert found["top5"].tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1]
     assert calibration_error(found["ece"]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_label_is_among_five_by_logits_and_of_equal_ones_by_its_place() -> None:
+    logits = torch.tensor([[1.0, 1, 1, 1, 1, 1, 0], [9.0, 8, 7, 6, 5, 4, 3], [float("nan")] * 7])
+    for label, expected in ((0, [1, 1, 0]), (4, [1, 1, 0]), (5, [0, 0, 0])):
+        metrics = ClassificationMetrics(7)
+        metrics.update({"output": logits}, {"target": torch.full((3,), label), "place": torch.arange(3)})
+        assert metrics.scores()["top5"].tolist() == expected
+        assert metrics.compute()["top5"] == sum(expected) / 3
+
+
+def test_what_is_summed_up_batch_by_batch_is_what_is_kept() -> None:
+    logits, labels = torch.randn(50, 8, generator=torch.Generator().manual_seed(1)), torch.arange(50) % 8
+    apart, whole = ClassificationMetrics(8), ClassificationMetrics(8)
+    for part in (slice(30, 50), slice(0, 30)):
+        apart.update({"output": logits[part]}, {"target": labels[part], "place": torch.arange(50)[part]})
+    whole.update({"output": logits}, {"target": labels, "place": torch.arange(50)})
+    before = apart.compute()
+    assert torch.equal(apart.columns["logits"], logits)
+    assert before == pytest.approx(apart.compute()) == pytest.approx(whole.compute())

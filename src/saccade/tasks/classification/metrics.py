@@ -82,11 +82,23 @@ class ClassificationMetrics(LogitMetrics):
             self.specs, self.known = metric_specs(answers["output"].shape[1]), True
         return super().measure(answers, batch)
 
+    def stays(self, found: Mapping[str, Tensor]) -> bool:
+        """Whether the logits so far are few enough."""
+        return sum(part["logits"].numel() for part in (*self.parts, found)) <= KEEP_LOGITS
+
     def compute(self) -> dict[str, float]:
-        """Return loss, accuracy, top-5 accuracy and the mean accuracy of classes."""
-        right = {name: value for name, value in self.scores().items() if name in ("top1", "top5")}
-        shares = {name: value.double().mean().item() for name, value in right.items()}
-        return {"loss": F.cross_entropy(self.logits, self.labels).item(), **shares}
+        """Return loss, accuracy and top-5 accuracy, summed up where the logits are."""
+        parts = self.parts if self.joined is None else [self.joined]
+        if len({part["logits"].device for part in parts}) != 1:
+            parts = [self.columns]
+        logits, labels = (torch.cat([part[name] for part in parts]) for name in ("logits", "label"))
+        right = {"top1": logits.argmax(1) == labels}
+        if logits.shape[1] > 5:
+            right["top5"] = _among_first(logits, labels, 5)
+        found = torch.stack(
+            [F.cross_entropy(logits, labels).double(), *(one.double().mean() for one in right.values())]
+        )
+        return dict(zip(("loss", *right), found.tolist(), strict=True))
 
     def scores(self) -> dict[str, Tensor]:
         """Return whether each answer is right, its loss, and its class as the group."""
@@ -97,14 +109,21 @@ class ClassificationMetrics(LogitMetrics):
         }
         found["ece"] = torch.stack([self.logits.softmax(1).amax(1), found["top1"].float()], 1)
         if self.logits.shape[1] > 5:
-            top = self.logits.topk(5, dim=1).indices == self.labels[:, None]
-            found["top5"] = top.any(1).to(torch.uint8)
+            found["top5"] = _among_first(self.logits, self.labels, 5).to(torch.uint8)
         return found
 
     def predictions(self) -> dict[str, Tensor]:
         """Return what pages show, and the logits where they are not too many."""
         few = self.logits.numel() <= KEEP_LOGITS
         return super().predictions() | ({"logits": self.logits.half()} if few else {})
+
+
+def _among_first(logits: Tensor, labels: Tensor, count: int) -> Tensor:
+    """Return whether each label is among so many likeliest classes; of equal logits the first come first, as above."""
+    own = logits.gather(1, labels[:, None])
+    earlier = torch.arange(logits.shape[1], device=logits.device) < labels[:, None]
+    ahead = ~(logits <= own) | ((logits == own) & earlier)  # what is no number comes before any
+    return ahead.sum(1) < count
 
 
 def scores_of_predictions(kept: Mapping[str, Any]) -> dict[str, Any]:
