@@ -14,7 +14,8 @@ test images are not looked at. All families are swept in turns, the most telling
 4. weight decay, strength of augmentation, drop path and clipping around the best, one at a time;
 5. other seeds of the first rates, where few images judge, as of photographs;
 6. other seeds of the best rate's neighbours;
-7. Muon in place of AdamW, at that rate, half, twice and four times of it.
+7. Muon in place of AdamW, at that rate, half, twice and four times of it;
+8. `--seeds` seeds of the rate that a model gets by itself, half and twice of it.
 
 Every trial that ended is a line of OUT/*.jsonl, so that the same command goes on where it was stopped, today or another
 time; `--seconds` stops it in time.
@@ -61,6 +62,7 @@ TINY: dict[str, dict[str, Any]] = {  # options that make a family small enough t
 }
 COARSE = (1e-3, 2.5e-4, 4e-3)
 LOWEST, HIGHEST = 2e-5, 3e-2
+SHARED = "8"  # the step whose trials are known before it, so that processes share them one by one
 
 Asked = tuple[dict[str, Any], int, int]  # settings, seed, epochs
 
@@ -112,7 +114,7 @@ class Sweep:
     def run(self) -> None:
         """Take steps of families, the first steps first, until none is left or the time is over."""
         steps = {"1": self.coarse, "2": self.finer, "3": self.seeds, "4": self.others}
-        steps |= {"5": self.coarse_seeds, "6": self.neighbours, "7": self.muon}
+        steps |= {"5": self.coarse_seeds, "6": self.neighbours, "7": self.muon, "8": self.own}
         tasks = [(step, family) for step in self.args.steps for family in self.families]
         while tasks and self.left() > 2:
             mine = next((task for task in tasks if self.claim(*task)), None)
@@ -125,6 +127,8 @@ class Sweep:
             for values, seed, epochs in steps[step](family):
                 if self.left() < 2:
                     break
+                if step == SHARED and not self.take(family, values, seed):
+                    continue
                 self.measure(family, values, seed, epochs)
             else:
                 self.mark("ended", *mine).touch()
@@ -135,11 +139,21 @@ class Sweep:
 
     def claim(self, step: str, family: str) -> bool:
         """Whether a step was this process's to take: the one before has ended, and nobody else has it."""
+        if step == SHARED:
+            return True
         earlier = self.args.steps[: self.args.steps.index(step)]
         if earlier and not self.mark("ended", earlier[-1], family).exists():
             return False
         try:
             self.mark("begun", step, family).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def take(self, family: str, values: dict[str, Any], seed: int) -> bool:
+        """Whether a trial was this process's to take."""
+        try:
+            self.mark(f"{values['optim.lr']:g}-{seed}", SHARED, family).touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
@@ -210,6 +224,12 @@ class Sweep:
         for rate in (best, 2 * best, best / 2, 4 * best):
             yield {"optim.lr": rate, "optim.name": "muon", "optim.momentum": 0.95}, 0, self.args.epochs
 
+    def own(self, family: str) -> Iterator[Asked]:
+        rate = own_rate(family, round(0.8 * len(self.data.train)) if self.args.samples is None else self.args.samples)
+        for seed in (0, *self.more):
+            for factor in (1.0, 0.5, 2.0):
+                yield {"optim.lr": rate * factor}, seed, self.args.epochs
+
     def by_rate(self, family: str, epochs: int) -> dict[float, float]:
         """Return the first seed's score of each rate, with all else as the recipe has it."""
         found = {}
@@ -265,6 +285,17 @@ class Sweep:
             f"{time.monotonic() - self.begun:6.1f} s  {family:12} {values} seed {seed}, {epochs} epochs: {trial.score}",
             flush=True,
         )
+
+
+def own_rate(name: str, samples: int) -> float:
+    """Return the rate that a family's model gets by itself for so many images, before it is scaled to their batches."""
+    from saccade.training.defaults import batch_for
+    from saccade.training.recipes import configure, family_of
+
+    usual, family = configure("small", {}), family_of("small", MODELS[name])
+    assert family is not None
+    few = batch_for(usual, samples)[0] < usual.optim.batch_size
+    return float(family.few_rate if few and family.few_rate is not None else family.settings["optim"]["lr"])
 
 
 def best_rate(scores: dict[float, float]) -> float:
@@ -350,17 +381,11 @@ def _range(records: list[dict[str, Any]], name: str) -> str:
 def _defaults(records: list[dict[str, Any]]) -> Any:
     """Return how far what a family gets by itself is from the best rate that was tried for as many epochs."""
     from saccade.report.document import Table
-    from saccade.training.defaults import batch_for
-    from saccade.training.recipes import configure, family_of
 
-    usual, rows = configure("small", {}), []
+    rows = []
     for name in dict.fromkeys(record["family"] for record in records):
         of = [record for record in records if record["family"] == name]
-        curve = _by_rate(of, max(record["epochs"] for record in of))
-        family = family_of("small", MODELS[name])
-        assert family is not None
-        few = batch_for(usual, of[0]["samples"])[0] < usual.optim.batch_size
-        own = family.few_rate if few and family.few_rate is not None else family.settings["optim"]["lr"]
+        curve, own = _by_rate(of, max(record["epochs"] for record in of)), own_rate(name, of[0]["samples"])
         means = {rate: 100 * sum(scores) / len(scores) for rate, scores in curve.items()}
         best = max(means, key=lambda rate: means[rate])
         cells = [f"{rate:g}: {means[rate]:.1f} ({len(curve[rate])})" if rate in means else "" for rate in (own, best)]
