@@ -6,6 +6,7 @@ import threading
 from contextlib import suppress
 
 import torch  # before there is another thread: modules are not to be imported by two at once
+import torch.nn.functional as F
 
 from ..spawning import VISIBLE
 
@@ -20,11 +21,17 @@ def main() -> int:
 
 
 def wake() -> None:
-    """Load what any step needs; what fails here fails again where it is told."""
-    with suppress(Exception), torch.no_grad():
-        x = torch.ones(2, 16, 16, 16, dtype=torch.bfloat16, device="cuda")
-        torch.nn.functional.conv2d(x, x[:1])
-        torch.nn.functional.scaled_dot_product_attention(x, x, x)
+    """Load what steps of most models need; what fails here fails again where it is told."""
+    with suppress(Exception):
+        torch.rand(64, 64).erfinv() @ torch.rand(64, 64)  # the CPU has libraries, too
+        weights = [torch.ones(64, *shape, device="cuda", requires_grad=True) for shape in ((3, 4, 4), (64,), ())]
+        conv, linear, scale = weights
+        with torch.autocast("cuda", torch.bfloat16):
+            x = F.conv2d(torch.ones(8, 3, 32, 32, device="cuda"), conv, stride=4).flatten(2)
+            x = F.gelu(F.linear(F.layer_norm(x, (64,), scale), linear)).unflatten(-1, (1, 64))
+            y = F.scaled_dot_product_attention(x, x, x).mean((1, 2))
+        F.cross_entropy(y, y.detach().softmax(-1)).backward()
+        torch._foreach_norm([weight.grad for weight in weights if weight.grad is not None])
         torch.cuda.synchronize()
 
 

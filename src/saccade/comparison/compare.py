@@ -23,8 +23,9 @@ from .cross import OUT_OF_FOLD, keep_answers
 from .cut import STRIDE
 from .folder import is_finished
 from .plan import Note, Plan
-from .planning import Planner, Ready
+from .planning import Planner
 from .processes import ask
+from .ready import Ready
 from .report import write_report
 from .request import Request
 from .result import Comparison
@@ -157,6 +158,7 @@ def compare(
         run = {(job.arm, job.seed): job for group in clock.whole.values() for job in group}
         ready = replace(ready, jobs=tuple(run.get((job.arm, job.seed), job) for job in ready.jobs))
         notes = [*_left_out(jobs, outcomes), *_shortened(ready), *_doubts(planner, ready)]
+        planner.crew.dismiss()
         ready = replace(ready, notes=(*ready.notes, *notes))
         result = conclude(ready, outcomes, folder)
         keep_answers(ready, folder.path / OUT_OF_FOLD)

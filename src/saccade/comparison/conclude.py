@@ -10,7 +10,7 @@ from .findings import ArmResult
 from .folder import Folder
 from .measure import Measure
 from .plan import Note, PlannedArm
-from .planning import Ready
+from .ready import Ready
 from .result import Comparison
 from .stability import Stability, weigh
 from .worker import Outcome

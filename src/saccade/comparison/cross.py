@@ -19,7 +19,8 @@ from .evidence import Evidence, common_places, per_sample
 from .folded import Folds
 from .folder import is_finished, slug
 from .paired import from_differences, macro_values, pseudo_values
-from .planning import Planner, Ready
+from .planning import Planner
+from .ready import Ready
 from .request import Request
 from .schedule import Watch, run_jobs
 

@@ -1,8 +1,9 @@
 """Make the plan of a comparison: build every arm once, look at what it stands on, time it, and fit it to the budget."""
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,65 +12,32 @@ import torch
 
 from ..config import ConfigError, TrainConfig, overlay
 from ..data.open import Data
-from ..data.source import Source
+from ..data.source import Stream
 from ..durations import BudgetError, say_duration
 from ..runs import Run, RunError
 from ..spawning import VISIBLE
-from ..training.defaults import cores
+from ..training.defaults import cores, validate_every
 from ..training.loop import Interrupted
 from ..training.machine import AFTERWARDS, CLOSING
 from ..training.pace import Pace
 from ..training.parallel import local_device
 from ..tuning.store import Store
 from .arms import Arm, changed, reference_of
-from .budget import RULE, fit_budget, makespan
+from .budget import RULE, Fit, fit_budget, makespan
 from .clock import Job, Limits, part_of
-from .cut import Cut, Piece, pieces
-from .evidence import Evidence, read_evidence
+from .cut import Cut, pieces
 from .folder import Folder, config_hash, is_finished
 from .plan import Note, Plan, PlannedArm, estimate_detectable
 from .processes import Crew, make_slots, shared_by, visible_gpus
-from .request import Question, Request, ask
+from .ready import Ready
+from .request import Request, ask
 from .snapshot import ArmSnapshot, DataCache, check_all, inspect_arm
-from .timing import Timing
+from .timing import Timing, as_fast
 from .tuned import TunedArms, notes_on_tuning, tune_arms
 from .worker import pace_of
 
+SLOWER = 1.5  # times as long as the first arm, that others may take where they are not timed
 MOST_COMPILED = 0.25  # of the budget, that is set aside for compiling
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A plan with its runs."""
-
-    plan: Plan  # what was found
-    jobs: tuple[Job, ...]  # every run of every distinct arm, seed by seed, so that a stop leaves whole pairs
-    outputs: tuple[str, ...]  # names of the classes, or of what else the models answer with
-    validation: Source  # the images that the first seed validates on
-    question: Question  # what is asked of the runs
-    notes: tuple[Note, ...] = ()  # for the result
-    tuned: TunedArms | None = None  # how the arms' settings were found, if they were sought
-    cut: Cut | None = None
-
-    def finished(self, name: str) -> dict[int, Path]:
-        """Return the finished runs of an arm by seed; of folds, the first run of every pass that is whole."""
-        if self.cut is not None:
-            return {seed: runs[0][1] for seed, runs in self.passes(name).items()}
-        own = self.plan.arm(name).identical_to or name
-        return {job.seed: job.path for job in self.jobs if job.arm == own and is_finished(job.path)}
-
-    def passes(self, name: str) -> dict[int, list[tuple[Piece, Path]]]:
-        """Return the runs of an arm's passes over all folds, by seed, of those that are finished in every fold."""
-        own = self.plan.arm(name).identical_to or name
-        found: dict[int, list[tuple[Piece, Path]]] = {}
-        for job in self.jobs:
-            if job.arm == own and job.piece is not None and is_finished(job.path):
-                found.setdefault(job.piece.whole, []).append((job.piece, job.path))
-        return {seed: runs for seed, runs in found.items() if self.cut and len(runs) == self.cut.count}
-
-    def evidence(self, name: str) -> Evidence:
-        """Return what the finished runs of an arm say."""
-        return self.cut.join(self.passes(name)) if self.cut is not None else read_evidence(self.finished(name))
 
 
 class Planner:
@@ -101,6 +69,7 @@ class Planner:
         self.notes: list[Note] = []
         self.tuned: TunedArms | None = None
         self.shortened: dict[str, dict[str, int]] = {}  # epochs by seed and arm, where runs took longer than planned
+        self.every = 1  # epochs between validations, where the settings leave that open
         self.twins: dict[str, str] = {}  # for every arm the first one that has the same settings: itself, or another
 
     @property
@@ -141,11 +110,13 @@ class Planner:
         kept = self.folder.record() or {}  # also where another comparison gives way to this one
         self.crew.call()  # they import while samples are opened and arms are built here
         _, data = self.cache.open(self.configs[self.reference])
-        first: dict[str, str] = {}
+        self._validate_seldom(data, kept)
+        seen: dict[str, str] = {}
         order = [self.reference, *(name for name in self.configs if name != self.reference)]
-        self.twins = {name: first.setdefault(config_hash(self.configs[name]), name) for name in order}
+        self.twins = {name: seen.setdefault(config_hash(self.configs[name]), name) for name in order}
         done = self._tune(kept.get("tuned", [])) if keep and self.request.tune is not None else []
-        self.timing.begin({name: self.configs[name] for name in self.distinct if not self._done(name)})
+        if not self._done(first := self.distinct[0]):
+            self.timing.begin(first, self.configs[first])
         snapshots = self._inspect()
         base = self._base(snapshots)
         ways = {repr((one.config.data, one.config.augment.crop)) for one in snapshots.values()}
@@ -161,9 +132,9 @@ class Planner:
             arms = {**before.get("request", {}).get("arms", {}), **self.request.record["arms"]}
             looks = {"looks": kept["looks"]} if "looks" in kept else {}
             tuned = {"tuned": done} if done else {}
-            self.folder.write(
-                {**self.request.record, "arms": arms}, {"fit": fit, "samples": fingerprints, **looks, **tuned}
-            )
+            every = {"every": self.every} if self.every > 1 else {}
+            found = {"fit": fit, "samples": fingerprints, **every, **looks, **tuned}
+            self.folder.write({**self.request.record, "arms": arms}, found)
         jobs = self._jobs()
         cut = self._cut(data)
         plan = self._describe(data.name, snapshots, jobs, budget, cut)
@@ -172,6 +143,18 @@ class Planner:
         notes = tuple(dict.fromkeys(self.notes))
         self.timing.end()
         return Ready(plan, jobs, data.outputs, data.whole or data.val, question, notes, self.tuned, cut)
+
+    def _validate_seldom(self, data: Data, kept: Mapping[str, Any]) -> None:
+        """Let long runs validate after every few epochs, unless they were begun otherwise or it is asked for."""
+        given = {*self.request.shared, *(name for arm in self.arms for name in arm.settings)}
+        if kept:
+            self.every = kept.get("every", 1)
+        elif "keep.evaluate_every" not in given and not isinstance(data.train, Stream):
+            sizes = len(data.train), len(data.val)
+            self.every = min(validate_every(config, *sizes) for config in self.configs.values())
+        if self.every > 1:
+            changes = {"keep.evaluate_every": self.every}
+            self.configs = {name: overlay(config, changes) for name, config in self.configs.items()}
 
     def _cut(self, data: Data) -> Cut | None:
         folds, repeats = self.request.folds, self.request.repeats
@@ -260,30 +243,48 @@ class Planner:
                 self.notes.append(Note("untimed", f"{name} could not be timed: {error}", arm=name))
         return {name: self.paces[name] for name in names if name in self.paces}
 
+    def _take_as_timed(
+        self, snapshots: Mapping[str, ArmSnapshot], fit: Callable[[Mapping[str, Pace]], Fit] | None = None
+    ) -> None:
+        """Take arms for as fast as the first where nothing says otherwise and all would fit were they much slower."""
+        first, *others = self.distinct
+        pace = self._paces([first]).get(first)
+        if pace is None:
+            return
+        slow = replace(pace, step=SLOWER * pace.step, validation=SLOWER * pace.validation)
+        with suppress(BudgetError):
+            if fit is None or not fit({name: slow if name in others else pace for name in self.distinct}).detail:
+                alike = [name for name in others if as_fast(snapshots[first], snapshots[name])]
+                self.paces = {**{name: pace for name in alike if not self._done(name)}, **self.paces}
+
     def _fit(
         self, before: Mapping[str, Any], snapshots: Mapping[str, ArmSnapshot]
     ) -> tuple[str, dict[str, Any] | None]:
         """Reduce seeds and epochs to the budget; once decided, it stays, so that runs can go on."""
         budget, asked = self.request.record["budget"], before.get("request", {})
         if budget is None:
+            self._take_as_timed(snapshots)
             return "", None
         fit = before.get("fit")
         if fit is None or asked.get("budget") != budget or asked.get("seeds") != self.request.record["seeds"]:
-            names = self.distinct
+            names, slots = self.distinct, max(len(self.slots), 1)
             for pace in self._paces(names[:1]).values():  # where even this one does not fit, the others are not timed
-                if min(2, len(self.seeds)) * pace.seconds(1) / max(len(self.slots), 1) > budget - self.spent():
+                if min(2, len(self.seeds)) * pace.seconds(1) / slots > budget - self.spent():
                     fit_budget(budget, dict.fromkeys(names, pace), dict.fromkeys(names, 1), seeds=2, spent=self.spent())
+
+            def fit_all(paces: Mapping[str, Pace]) -> Fit:
+                kinds = {name: snapshots[name].kinds for name in paces}
+                compiling = self.timing.compiling(kinds, {name: self.configs[name] for name in paces})
+                spent = self.spent() + min(compiling, MOST_COMPILED * budget) + self.timing.reading
+                epochs = {name: self.asked[name] for name in paces}
+                return fit_budget(budget, paces, epochs, seeds=len(self.seeds), slots=slots, spent=spent)
+
+            self._take_as_timed(snapshots, fit_all)
             paces = self._paces(names)
             if not paces:
                 raise BudgetError(f"a budget was given and no arm could be timed: {'; '.join(map(str, self.notes))}")
-            epochs = {name: self.asked[name] for name in paces}
-            kinds = {name: snapshots[name].kinds for name in paces}
-            compiling = self.timing.compiling(kinds, {name: self.configs[name] for name in paces})
-            spent = self.spent() + min(compiling, MOST_COMPILED * budget) + self.timing.reading
-            slots = max(len(self.slots), 1)
-            found = fit_budget(budget, paces, epochs, seeds=len(self.seeds), slots=slots, spent=spent)
-            most, longest = max(found.epochs.values()), max(epochs.values())
-            fit = {"seeds": found.seeds, "most": most, "longest": longest, "detail": found.detail}
+            found, longest = fit_all(paces), max(self.asked[name] for name in paces)
+            fit = {"seeds": found.seeds, "most": max(found.epochs.values()), "longest": longest, "detail": found.detail}
         self.seeds = self.seeds[: fit["seeds"]]
         self.shortened = fit.get("shortened", {})
         for name, config in self.configs.items():

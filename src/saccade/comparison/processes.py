@@ -138,6 +138,12 @@ class Crew:
         for worker in self.workers[:1]:
             worker.process = worker.process or start(worker.slot.environment, Path(os.devnull))
 
+    def dismiss(self) -> None:
+        """Tell all processes to end, which have nothing to do any more; `close` waits for them."""
+        for worker in self.workers:
+            if worker.process is not None:
+                worker.process.terminate()
+
     def close(self) -> None:
         """End all processes."""
         stop_all(self.workers)

@@ -1,5 +1,6 @@
 """How long runs of a comparison's arms take, timed by the process that will run them while this one builds the arms."""
 
+import math
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -8,12 +9,15 @@ from pathlib import Path
 
 from ..config import TrainConfig, overlay
 from ..training.pace import Pace
+from .arms import changed
 from .processes import Crew, time_probe
-from .snapshot import DataCache
+from .snapshot import ArmSnapshot, DataCache
 
 COMPILED = 0.6  # of a step's time uncompiled, where five networks had 0.42 to 0.50 on an H200; what takes longer is cut
 FIRST_COMPILED, KIND_COMPILED = 10.0, 10.0  # seconds, and for each kind of blocks; four of glnet_nano took 51 in all
 WHOLE_COMPILED = 4  # kinds that a model without repeated blocks counts as: it is compiled in one piece
+MORE = 1.1  # times the operations of another arm, up to which one is taken to be as fast
+CHEAP = ("model.plugins", "model.drop_path", "optim.lr", "optim.weight_decay", "optim.clip", "loss.smoothing")
 
 
 class Timing:
@@ -33,11 +37,11 @@ class Timing:
         self.reading = 0.0
         self._begun: dict[str, Future[Pace]] = {}
 
-    def begin(self, configs: Mapping[str, TrainConfig]) -> None:
-        """Let the process begin with arms that will be asked about."""
+    def begin(self, name: str, config: TrainConfig) -> None:
+        """Let the process begin with an arm that will be asked about first."""
         if self.crew.workers:
             pool = ThreadPoolExecutor(1)
-            self._begun = {name: pool.submit(self._time, config) for name, config in configs.items()}
+            self._begun[name] = pool.submit(self._time, config)
             pool.shutdown(wait=False)
 
     def end(self) -> None:
@@ -50,6 +54,7 @@ class Timing:
         Args:
             reads_once: whether other runs find in memory what the first one reads.
         """
+        self.end()
         begun = self._begun.get(name)
         pace = self._time(config) if begun is None else begun.result()
         if reads_once:
@@ -77,3 +82,10 @@ class Timing:
         found = [kinds[name] for name, config in configs.items() if self.compiles(config)]
         count = len(frozenset().union(*found)) + WHOLE_COMPILED * sum(not one for one in found)
         return FIRST_COMPILED + KIND_COMPILED * count if found else 0.0
+
+
+def as_fast(timed: ArmSnapshot, other: ArmSnapshot) -> bool:
+    """Whether runs of another arm take about as long as those of one that was timed, by all that is known of them."""
+    same = (timed.steps, timed.batch_size) == (other.steps, other.batch_size)
+    cheap = set(changed(timed.config, other.config)) <= set(CHEAP)
+    return same and cheap and (other.macs or math.inf) <= MORE * (timed.macs or 0)

@@ -30,7 +30,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 INSTEAD = 0x1257  # purpose of the draws that choose a replacement
 TRIES = 20
-MANY, CHUNK = 2048, 64  # samples from which on processes read all of them, so many at a time
+MANY, CHUNK = 1024, 64  # samples from which on processes read all of them, so many at a time
 GRACE = 30  # seconds a reading process lives on after SIGTERM; the main one saves meanwhile and then ends it
 
 

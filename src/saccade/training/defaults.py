@@ -24,6 +24,8 @@ FROM_SCRATCH = (
     "{samples} photographs are trained on from random weights; with so few, trained weights mostly give far more: "
     "--pretrained (timm's, with --model NAME) or --checkpoint FILE|RUN, see docs/finetuning.md"
 )
+FORWARD = 0.3  # of a sample's time in training: to be asked about
+VALIDATING, VALIDATIONS = 0.03, 20  # share of a run's time that validations take, and how many there are at least
 
 
 def cores() -> int:
@@ -98,6 +100,21 @@ def batch_for(config: TrainConfig, samples: int | None, *, few_rate: float | Non
         return batch, config.optim.lr
     rate = config.optim.lr if few_rate is None else few_rate
     return batch, float(f"{rate * 0.5 ** (halvings / 2):.3g}")
+
+
+def validate_every(config: TrainConfig, train: int, val: int) -> int:
+    """Return after how many epochs to validate where nobody watches, so that it takes a small share of the time.
+
+    What is set, and what stops by validations, stays as it is.
+
+    Args:
+        train: training samples, before `data.train_limit`.
+        val: validation samples.
+    """
+    if config.keep.evaluate_every != 1 or config.schedule.patience is not None:
+        return config.keep.evaluate_every
+    share = FORWARD * val / max(min(train, config.data.train_limit or train), 1)
+    return max(min(math.ceil(share / VALIDATING), config.schedule.epochs // VALIDATIONS), 1)
 
 
 def epochs_for(config: TrainConfig, samples: int | None, batch: int) -> int:

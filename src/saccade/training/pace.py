@@ -18,6 +18,7 @@ from ..data.source import Stream
 from ..data.validation import Validation
 from ..tasks.opening import TaskChoice
 from ..wording import count_of
+from .defaults import FORWARD
 from .loop import validate
 from .parallel import Alone
 from .setup import Parts, assemble, keeps_encoded, limit_samples, resolve
@@ -25,10 +26,9 @@ from .step import Step
 
 PROBED = {"cpu": 2, "cuda": 8}  # steps that are timed
 WARM = {"cpu": 1, "cuda": 8}  # steps before them; on a GPU a graph of a step is captured in them
-PROBED_SAMPLES = {"cpu": 64, "cuda": 512}  # validation samples of a probe, at most
+PROBED_SAMPLES = {"cpu": 64, "cuda": 256}  # validation samples of a probe, at most
 IN_MEMORY = 4096  # of a probe on a GPU, where there is nothing to read
 FEW, LONG = 16, 2.0  # a batch that takes longer, in seconds, is timed by so few samples, once
-FORWARD = 0.3  # of a sample's time in training: to be asked about
 
 
 @dataclass(frozen=True)

@@ -1,3 +1,4 @@
+import json
 import threading
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from saccade.comparison.request import Request
 from saccade.comparison.snapshot import DataCache, check_all, inspect_arm
 from saccade.config import ConfigError, overlay
 from saccade.tasks import MetricSpec
+from saccade.training.defaults import validate_every
 from saccade.training.pace import Pace
 from support.comparisons import SETTINGS, TINY
 from support.trainings import png_folder
@@ -248,16 +250,18 @@ def test_only_of_a_share_of_right_answers_the_smallest_difference_is_known_befor
 
 
 def test_compiling_is_planned_by_kinds_of_blocks_that_arms_share(tmp_path, monkeypatch):
-    kept = []
+    kept, last = [], []
     monkeypatch.setattr(timing.Timing, "compiles", lambda *_: True)
     fit = planning.fit_budget
     monkeypatch.setattr(
-        planning, "fit_budget", lambda *args, **given: kept.append(given["spent"]) or fit(*args, **given)
+        planning, "fit_budget", lambda *args, **given: last.append(given["spent"]) or fit(*args, **given)
     )
     settings = {**SETTINGS, "model.name": "vit_tiny_patch16_224", "model.options": {"depth": 4, "embed_dim": 48}}
     for arm in ("loss.smoothing=0.2", "broadcast", "model.drop_path=0.1", "model=test_byobnet+model.options={}"):
         plan(arm, out=tmp_path / "c", settings=settings, budget="10m")
+        kept.append(last[-1])
     plan("broadcast", out=tmp_path / "c", settings=settings, budget="118s")
+    kept.append(last[-1])
     alone, more = timing.FIRST_COMPILED + timing.KIND_COMPILED, timing.KIND_COMPILED
     # blocks with drop path are one kind, whatever their rates; the first one has none
     assert kept[:3] == [alone, alone + more, alone + more]
@@ -276,22 +280,78 @@ def test_runs_that_share_a_gpu_are_planned_to_take_longer(gpus, times, tmp_path)
     assert ("share a GPU" in pace.how) == (times > 1)
 
 
-def test_arms_are_timed_by_another_process_while_they_are_built(tmp_path, monkeypatch):
-    building, asked = threading.Event(), []
+@pytest.fixture
+def planner(tmp_path):
+    """A planner of an arm beside base, with a process that is never begun."""
 
-    def time_probe(config, crew, *_):
-        assert building.wait(60)  # it is not waited for
-        asked.append(config.model.plugins)
-        if config.model.plugins:
+    def make(*arms, **options):
+        made = planning.Planner(Request(arms=["base", *arms], out=tmp_path / "c", settings=SETTINGS, **options))
+        made.crew = made.timing.crew = Crew([Slot({})])
+        made.crew.call = lambda: None
+        return made
+
+    return make
+
+
+def test_the_first_arm_is_timed_by_another_process_while_arms_are_built(planner, monkeypatch):
+    building, inspect = threading.Event(), planning.inspect_arm
+    monkeypatch.setattr(timing, "time_probe", lambda *_: PACE if building.wait(60) else pytest.fail("it is waited for"))
+    monkeypatch.setattr(planning, "inspect_arm", lambda *given: building.set() or inspect(*given))
+    found = planner("broadcast")
+    assert found.plan(keep=False).plan.seconds is not None
+    assert found.paces == {"base": PACE, "broadcast": PACE}
+
+
+@pytest.mark.parametrize(
+    ("arm", "budget", "timed"),
+    [
+        ("broadcast", None, 1),
+        ("broadcast", "30m", 1),
+        ("broadcast", "130s", 2),  # it fits, but not if it were slower
+        ("lr=0.001", "30m", 1),
+        (f"wide:=model.options={TINY | {'dims': [16, 32]}}", "30m", 2),
+        ("batch_size=16", "30m", 2),
+        ("repeated:=augment.repeats=2", "30m", 2),
+    ],
+)
+def test_arms_that_compute_as_much_are_not_timed_where_there_is_room(arm, budget, timed, planner, monkeypatch):
+    asked = []
+    monkeypatch.setattr(timing, "time_probe", lambda *given: asked.append(given) or PACE)
+    planner(arm, budget=budget, seeds=2, epochs=2).plan(keep=False)
+    assert len(asked) == timed
+
+
+def test_an_arm_that_cannot_be_timed_is_told_of(planner, monkeypatch):
+    def time_probe(config, *_):
+        if config.optim.batch_size == 16:
             raise RuntimeError("no memory")
         return PACE
 
-    inspect = planning.inspect_arm
     monkeypatch.setattr(timing, "time_probe", time_probe)
-    monkeypatch.setattr(planning, "inspect_arm", lambda *given: building.set() or inspect(*given))
-    planner = planning.Planner(Request(arms=["base", "broadcast"], out=tmp_path / "c", settings=SETTINGS))
-    planner.crew = planner.timing.crew = Crew([Slot({})])
-    planner.crew.call = lambda: None
-    ready = planner.plan(keep=False)
-    assert (len(asked), asked[0], planner.paces) == (2, [], {"base": PACE})
-    assert [str(note) for note in ready.notes if note.kind == "untimed"] == ["broadcast could not be timed: no memory"]
+    notes = planner("large:=batch_size=16").plan(keep=False).notes
+    assert [str(note) for note in notes if note.kind == "untimed"] == ["large could not be timed: no memory"]
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "epochs", "every"),
+    [(9469, 3925, 100, 5), (9469, 3925, 20, 1), (740, 296, 100, 4), (50_000, 10_000, 100, 2), (100, 10_000, 200, 10)],
+)
+def test_long_runs_validate_after_every_few_epochs(train, val, epochs, every):
+    config = parse_arm("base").configure(None, {"schedule.epochs": epochs})
+    assert validate_every(config, train, val) == every
+    assert validate_every(overlay(config, {"schedule.patience": 3}), train, val) == 1
+    assert validate_every(overlay(config, {"keep.evaluate_every": 4}), train, val) == 4
+
+
+def test_how_often_runs_validate_stays_as_it_was_begun(tmp_path):
+    def every(**options):
+        made = planning.Planner(Request(arms=["base", "drloc"], out=tmp_path / "c", epochs=60, **options))
+        return {job.config.keep.evaluate_every for job in made.plan(keep=True).jobs}
+
+    assert every(settings={**SETTINGS, "keep.evaluate_every": 1}) == {1}
+    (tmp_path / "c" / "comparison.json").unlink()
+    assert every(settings=SETTINGS) == {3}
+    record = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert record.pop("every") == 3
+    (tmp_path / "c" / "comparison.json").write_text(json.dumps(record))  # as one that was begun before
+    assert every(settings=SETTINGS) == {1}
