@@ -146,15 +146,16 @@ class Planner:
 
     def _validate_seldom(self, data: Data, kept: Mapping[str, Any]) -> None:
         """Let long runs validate after every few epochs, unless they were begun otherwise or it is asked for."""
-        given = {*self.request.shared, *(name for arm in self.arms for name in arm.settings)}
+        setting = "keep.evaluate_every"
+        own = {arm.name for arm in self.arms if setting in arm.settings}
         if kept:
             self.every = kept.get("every", 1)
-        elif "keep.evaluate_every" not in given and not isinstance(data.train, Stream):
+        elif not own and setting not in self.request.shared and not isinstance(data.train, Stream):
             sizes = len(data.train), len(data.val)
             self.every = min(validate_every(config, *sizes) for config in self.configs.values())
-        if self.every > 1:
-            changes = {"keep.evaluate_every": self.every}
-            self.configs = {name: overlay(config, changes) for name, config in self.configs.items()}
+        for name in self.configs if self.every > 1 else ():
+            if name not in own:
+                self.configs[name] = overlay(self.configs[name], {setting: self.every})
 
     def _cut(self, data: Data) -> Cut | None:
         folds, repeats = self.request.folds, self.request.repeats
@@ -248,7 +249,7 @@ class Planner:
     ) -> None:
         """Take arms for as fast as the first where nothing says otherwise and all would fit were they much slower."""
         first, *others = self.distinct
-        pace = self._paces([first]).get(first)
+        pace = None if all(map(self._done, others)) else self._paces([first]).get(first)
         if pace is None:
             return
         slow = replace(pace, step=SLOWER * pace.step, validation=SLOWER * pace.validation)

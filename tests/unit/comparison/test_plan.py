@@ -344,13 +344,14 @@ def test_long_runs_validate_after_every_few_epochs(train, val, epochs, every):
 
 
 def test_how_often_runs_validate_stays_as_it_was_begun(tmp_path):
-    def every(**options):
-        made = planning.Planner(Request(arms=["base", "drloc"], out=tmp_path / "c", epochs=60, **options))
+    def every(*arms, **options):
+        made = planning.Planner(Request(arms=["base", "drloc", *arms], out=tmp_path / "c", epochs=60, **options))
         return {job.config.keep.evaluate_every for job in made.plan(keep=True).jobs}
 
     assert every(settings={**SETTINGS, "keep.evaluate_every": 1}) == {1}
     (tmp_path / "c" / "comparison.json").unlink()
     assert every(settings=SETTINGS) == {3}
+    assert every("own:=keep.evaluate_every=7", settings=SETTINGS) == {3, 7}
     record = json.loads((tmp_path / "c" / "comparison.json").read_text())
     assert record.pop("every") == 3
     (tmp_path / "c" / "comparison.json").write_text(json.dumps(record))  # as one that was begun before
