@@ -5,7 +5,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from .tokens import HookPoint, Host, HostError, Layout, find_host
 
@@ -28,6 +27,13 @@ class Plugin(Protocol):
         """Fit the plug-in to the host through the handle, which remembers how to undo it."""
 
 
+class Removable(Protocol):
+    """What undoes itself, as the handle of a hook does."""
+
+    def remove(self) -> None:
+        """Undo it."""
+
+
 class Handle:
     """A plug-in on a model; `detach` restores the model's outputs and state dict keys exactly."""
 
@@ -35,7 +41,7 @@ class Handle:
         self.model = model
         self.plugin = plugin
         self._kind = _kind(model)
-        self._hooks: list[RemovableHandle] = []
+        self._hooks: list[Removable] = []
         self._modules: list[tuple[nn.Module, str]] = []
         self._replaced: list[tuple[nn.Module, str, Any]] = []
 
@@ -73,7 +79,7 @@ class Handle:
         else:
             self.hook(module.register_forward_hook(_OnOutput(function)))
 
-    def hook(self, handle: RemovableHandle) -> None:
+    def hook(self, handle: Removable) -> None:
         """Keep a hook the plug-in registered itself, to be removed by `detach`."""
         self._hooks.append(handle)
 

@@ -1,6 +1,6 @@
 """Modules on a host's tokens: where they sit, and which tokens take part in a call."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -13,6 +13,8 @@ from .tokens import Block, HookPoint, Host, HostError, MaskTaker, require_blocks
 
 Position = Literal["mlp", "mlp_mid", "mlp_front", "attention", "both"]
 Part = Literal["all", "image", "text"]
+
+RECOMPUTE = "_gradient_checkpointing_func"  # attribute of a module of transformers
 
 PLACES = {
     "mlp": ("end",),
@@ -152,24 +154,31 @@ def choose_place(host: Host, block: Block, spot: str, title: str) -> HookPoint:
 class Members:
     """Which tokens take part in the forward call that is running.
 
-    The innermost running module that is told of padding decides, so that a block averages over what its attention sees,
-    in a plain call and when it is recomputed for the backward pass; in what takes no mask, the caller's mask counts.
+    The innermost running module that is told of padding decides, so that a block averages over what its attention sees;
+    in what takes no mask, the caller's mask counts. What is recomputed for the backward pass has what counted before.
     """
 
     def __init__(self, host: Host, tokens: Part) -> None:
         self.tokens = tokens
         self.causal = host.causal
-        self.depth = 0  # running modules that are told of padding
+        self.takers: list[nn.Module] = []  # the modules that are told of padding
+        self.depth = 0  # how many of them are running
         self.valid: Tensor | None = None  # B, N
         self.innermost: Tensor | None = None  # as the last block was told, which may be of text and image together
         self.text_length: int | None = None
+
+    def stand(self) -> dict[str, Any]:
+        """Return what it knows of the call that is running, by attribute."""
+        return {name: getattr(self, name) for name in ("depth", "valid", "innermost", "text_length")}
 
     def install(self, host: Host, handle: Handle) -> None:
         """Listen to the modules of the host that are told of padding."""
         for taker in host.mask_takers:
             module, call = host.model.get_submodule(taker.path), _Call(self, taker)
+            self.takers.append(module)
             handle.hook(module.register_forward_pre_hook(call.enter, with_kwargs=True))
             handle.hook(module.register_forward_hook(call.leave, always_call=True))
+            handle.hook(_Unwrapping(module, self))
         outermost = next((taker for taker in host.mask_takers if not taker.path), None)
         if host.text and outermost is not None and takes_positions(host.model):
             handle.hook(host.model.register_forward_pre_hook(_Places(outermost), with_kwargs=True))
@@ -207,8 +216,8 @@ class Members:
             return mask
         if self.text_length is None:
             raise RuntimeError(
-                f"tokens={self.tokens!r}: where the text ends is not known in a block that is run by itself, as "
-                "gradient checkpointing does; switch it off or choose tokens='all'"
+                f"tokens={self.tokens!r}: where the text ends is not known in a block that is run by itself; run the "
+                "whole model, or choose tokens='all'"
             )
         text = torch.arange(x.shape[1], device=x.device) < self.text_length
         part = text if self.tokens == "text" else ~text
@@ -241,6 +250,10 @@ class _Call:
         members = self.members
         self.running, self.outer = True, members.valid
         members.depth += 1
+        if members.depth == 1:
+            for taker in members.takers:
+                if hasattr(taker, RECOMPUTE):
+                    _Recomputing.of(taker).add(members)
         given = self.taker.pick(args, kwargs)
         if members.depth == 1 or given is None or isinstance(given, Tensor):
             members.valid = read_mask(given, padding_is_true=self.taker.name != "attention_mask")
@@ -262,6 +275,69 @@ class _Call:
     def join(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _output: Any) -> None:
         """Forward hook of an embedding that takes the text's mask and puts the text before the image."""
         self.members.text_length = self.taker.pick(args, kwargs).shape[1]
+
+
+class _Recomputing:
+    """What a module of transformers recomputes itself by, with the tokens that took part when it ran first.
+
+    From version 5.23 on only what is inside a module's call is run again, and no hook of its own.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.members: list[Members] = []
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "_Recomputing":
+        """Return that of a module, which gets one if it has none, or has been given another function since."""
+        if not isinstance(getattr(module, RECOMPUTE), cls):
+            setattr(module, RECOMPUTE, cls(getattr(module, RECOMPUTE)))
+        found: _Recomputing = getattr(module, RECOMPUTE)
+        return found
+
+    def add(self, members: Members) -> None:
+        """Take care of a plug-in's members, too."""
+        if members not in self.members:
+            self.members.append(members)
+
+    def __call__(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a function, which may be run again later."""
+        return self.function(_Again(forward, self.members), *args, **kwargs)
+
+
+class _Again:
+    """A function that runs with the tokens that take part now, whenever it is called."""
+
+    def __init__(self, forward: Callable[..., Any], members: Sequence[Members]) -> None:
+        self.forward = forward
+        self.counted = [(one, one.stand()) for one in members]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it."""
+        before = [(one, one.stand()) for one, _ in self.counted]
+        for one, stand in self.counted:
+            one.__dict__.update(stand)
+        try:
+            return self.forward(*args, **kwargs)
+        finally:
+            for one, stand in before:
+                one.__dict__.update(stand)
+
+
+class _Unwrapping:
+    """Gives a module back what it recomputes itself by, when a plug-in is detached."""
+
+    def __init__(self, module: nn.Module, members: Members) -> None:
+        self.module = module
+        self.members = members
+
+    def remove(self) -> None:
+        """Do it, unless another plug-in needs it still."""
+        again = getattr(self.module, RECOMPUTE, None)
+        if isinstance(again, _Recomputing) and self.members in again.members:
+            again.members.remove(self.members)
+            if not again.members:
+                setattr(self.module, RECOMPUTE, again.function)
 
 
 class _Places:

@@ -391,7 +391,7 @@ def test_blocks_that_take_no_mask_go_by_the_callers():
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_recomputed_blocks_have_the_mask_too(ids, reentrant):
     model = bert()
-    attach(model, ContextBroadcast(scale=True))
+    handles = [attach(model, ContextBroadcast(scale=True)), attach(model, ContextBroadcast(position="mlp_front"))]
     model.train()
 
     def gradients():
@@ -406,7 +406,15 @@ def test_recomputed_blocks_have_the_mask_too(ids, reentrant):
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
     for got, expected in zip(gradients(), want, strict=True):
         torch.testing.assert_close(got, expected)
+    copied = copy.deepcopy(model)
+    handles.pop(0).detach()
+    fewer = gradients()
     model.gradient_checkpointing_disable()
+    for got, expected in zip(fewer, gradients(), strict=True):
+        torch.testing.assert_close(got, expected)
+    handles.pop().detach()
+    assert not any("saccade" in type(value).__module__ for part in model.modules() for value in vars(part).values())
+    model = copied
     assert torch.equal(gradients()[0], want[0])
 
 
@@ -513,13 +521,26 @@ def test_halves_of_a_text_and_image_model(ids, tokens):
         assert torch.equal(after[row, ~part[row]], before[row, ~part[row]])
 
 
-def test_halves_are_not_guessed_when_a_block_is_recomputed(ids):
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputed_blocks_know_where_the_text_ends(ids, reentrant):
     model = vilt().train()
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    handle = attach(model, ContextBroadcast(tokens="text"))
+    attach(model, ContextBroadcast(tokens="text"))
     inputs = {"input_ids": ids, "pixel_values": torch.randn(2, 3, 32, 32, dtype=torch.float64)}
+
+    def gradients():
+        model.zero_grad()
+        model(**inputs).last_hidden_state.square().sum().backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    want = gradients()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+    for got, expected in zip(gradients(), want, strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_halves_are_not_guessed_in_a_block_that_is_run_by_itself():
+    model = vilt()
+    attach(model, ContextBroadcast(tokens="text"))
+    block = model.encoder.layer[-1]
     with pytest.raises(RuntimeError, match="where the text ends is not known"):
-        model(**inputs).last_hidden_state.sum().backward()
-    handle.detach()
-    attach(model, ContextBroadcast(tokens="all"))
-    model(**inputs).last_hidden_state.sum().backward()
+        block(torch.randn(2, 9, model.config.hidden_size, dtype=torch.float64))

@@ -1,3 +1,4 @@
+import functools
 import math
 
 import numpy as np
@@ -6,6 +7,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import confusion_matrix
+from timm.models.pit import PoolingVisionTransformer
 from torch import nn
 
 from saccade.building import build_model
@@ -97,7 +99,15 @@ def test_host_of_one_size_is_given_images_of_that_size():
     assert [tuple(one.shape[-2:]) for one in maps] == [(8, 8), (4, 4), (2, 2), (1, 1)]
 
 
-def test_host_whose_maps_do_not_fit_together_is_refused():
+def test_host_whose_maps_do_not_fit_together_is_refused(monkeypatch):
+    build = PoolingVisionTransformer.__init__
+
+    @functools.wraps(build)
+    def init(self, *args, **kwargs):
+        build(self, *args, **kwargs)
+        self.feature_info = [{**info, "reduction": 7 * 2**stage} for stage, info in enumerate(self.feature_info)]
+
+    monkeypatch.setattr(PoolingVisionTransformer, "__init__", init)  # as timm told of it up to 1.0.30
     with pytest.raises(ConfigError, match=r"pit_ti_224 gives no maps that a head can join at 128 x 128 .* choose"):
         segmenter("pit_ti_224", "upernet:width=8,aux=0")
 
