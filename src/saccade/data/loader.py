@@ -5,12 +5,15 @@ replaced by another one, found by its own draws, named in `bad`, and training st
 """
 
 import multiprocessing
+import os
 import signal
 import sys
+import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -190,9 +193,15 @@ def read_all(function: Callable[[int], U], count: int, workers: int) -> Iterator
     if workers < 2 or count < MANY or not forks:
         yield from in_threads(function, range(count), workers)
         return
+    ends = os.pipe()
     options: dict[str, Any] = {"batch_size": None, "collate_fn": _as_it_is, "multiprocessing_context": "fork"}
-    for chunk in _loader(_Chunks(function, count), min(workers, -(-count // CHUNK)), persistent=False, **options):
-        yield from tree_map(lambda part: torch.from_numpy(part) if isinstance(part, np.ndarray) else part, chunk)
+    options["worker_init_fn"] = partial(_init_reader, *ends)
+    try:
+        for chunk in _loader(_Chunks(function, count), min(workers, -(-count // CHUNK)), persistent=False, **options):
+            yield from tree_map(lambda part: torch.from_numpy(part) if isinstance(part, np.ndarray) else part, chunk)
+    finally:
+        for end in ends:
+            os.close(end)
 
 
 class _Chunks(Dataset[list[Any]]):
@@ -214,10 +223,25 @@ def _as_it_is(chunk: Any) -> Any:
     return chunk
 
 
+def _init_reader(hears: int, speaks: int, number: int) -> None:
+    """Prepare a process that ends at once with the one that began it, which alone holds the other end of a pipe.
+
+    One that waits for somebody to take what it has read would stay, and hold what the run holds.
+    """
+    init_worker(number)
+    os.close(speaks)
+
+    def wait() -> None:
+        os.read(hears, 1)  # nothing is ever written: it returns when the other end is gone
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def _loader(dataset: Any, workers: int, *, persistent: bool = True, **options: Any) -> DataLoader[Any]:
     if workers:
         # Threads of the parent do not survive a fork; the readers need none of them.
-        options |= {"persistent_workers": persistent, "prefetch_factor": 4, "worker_init_fn": init_worker}
+        options = {"worker_init_fn": init_worker, **options, "persistent_workers": persistent, "prefetch_factor": 4}
     options.setdefault("collate_fn", dataset.collate if persistent else None)
     return DataLoader(dataset, num_workers=workers, **options)
 

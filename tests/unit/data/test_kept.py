@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import signal
+import subprocess
 import sys
 
 import pytest
@@ -267,3 +269,26 @@ def test_many_samples_are_read_by_processes_as_by_threads(monkeypatch):
         else:
             assert second.pop("elsewhere")
             assert all(torch.equal(second[name], first[name]) for name in ("image", "target"))
+
+
+KILLED = """
+import os, signal, numpy, torch
+from saccade.data import loader
+
+def read(index):
+    if os.getpid() != parent:
+        os.write(1, b"%d\\n" % os.getpid())
+    return torch.zeros(100_000)  # more than a pipe holds
+
+parent, loader.MANY = os.getpid(), 100
+for number, _ in enumerate(loader.read_all(read, 1000, 2)):
+    if number == 100:
+        os.kill(parent, signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_processes_that_read_end_with_the_one_that_began_them():
+    found = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, timeout=20)  # all have closed its end
+    assert found.returncode == -signal.SIGKILL
+    assert len(set(found.stdout.split())) == 2
