@@ -119,8 +119,8 @@ def at_equal_time(result: Findings) -> list[Block]:
         return []
     text = (
         f"An arm that takes longer a step has had more time. Here {metric} is read when each has trained equally long, "
-        "by a straight line between epochs; a first epoch that compiled counts as long as the others. The longer run "
-        "is not at the end of its schedule there, so this understates what a schedule of that length would give. "
+        "by a straight line between validations; a first epoch that compiled counts as long as the others. The longer "
+        "run is not at the end of its schedule there, so this understates what a schedule of that length would give. "
         "Intervals are over seeds alone."
     )
     caption = f"Difference in {metric} from {shorten(result.reference, NAME)} at equal time{unit}"
