@@ -25,7 +25,7 @@ FROM_SCRATCH = (
     "--pretrained (timm's, with --model NAME) or --checkpoint FILE|RUN, see docs/finetuning.md"
 )
 FORWARD = 0.3  # of a sample's time in training: to be asked about
-VALIDATING, VALIDATIONS = 0.03, 20  # share of a run's time that validations take, and how many there are at least
+VALIDATING, VALIDATIONS = 0.03, 20  # share of a run's time that they take; of the epochs asked for, so many at least
 
 
 def cores() -> int:

@@ -92,25 +92,20 @@ class ClassificationMetrics(LogitMetrics):
         if len({part["logits"].device for part in parts}) != 1:
             parts = [self.columns]
         logits, labels = (torch.cat([part[name] for part in parts]) for name in ("logits", "label"))
-        right = {"top1": logits.argmax(1) == labels}
-        if logits.shape[1] > 5:
-            right["top5"] = _among_first(logits, labels, 5)
-        found = torch.stack(
-            [F.cross_entropy(logits, labels).double(), *(one.double().mean() for one in right.values())]
-        )
-        return dict(zip(("loss", *right), found.tolist(), strict=True))
+        right = _right(logits, labels)
+        shares = [hits.double().mean() for hits in right.values()]
+        found = torch.stack([F.cross_entropy(logits, labels).double(), *shares]).tolist()  # one wait for the device
+        return dict(zip(("loss", *right), found, strict=True))
 
     def scores(self) -> dict[str, Tensor]:
         """Return whether each answer is right, its loss, and its class as the group."""
-        found = {
+        right = {name: hits.to(torch.uint8) for name, hits in _right(self.logits, self.labels).items()}
+        return {
             "loss": F.cross_entropy(self.logits, self.labels, reduction="none"),
-            "top1": (self.answers == self.labels).to(torch.uint8),
             GROUP: self.labels,
+            "ece": torch.stack([self.logits.softmax(1).amax(1), right["top1"].float()], 1),
+            **right,
         }
-        found["ece"] = torch.stack([self.logits.softmax(1).amax(1), found["top1"].float()], 1)
-        if self.logits.shape[1] > 5:
-            found["top5"] = _among_first(self.logits, self.labels, 5).to(torch.uint8)
-        return found
 
     def predictions(self) -> dict[str, Tensor]:
         """Return what pages show, and the logits where they are not too many."""
@@ -118,12 +113,15 @@ class ClassificationMetrics(LogitMetrics):
         return super().predictions() | ({"logits": self.logits.half()} if few else {})
 
 
-def _among_first(logits: Tensor, labels: Tensor, count: int) -> Tensor:
-    """Return whether each label is among so many likeliest classes; of equal logits the first come first, as above."""
-    own = logits.gather(1, labels[:, None])
-    earlier = torch.arange(logits.shape[1], device=logits.device) < labels[:, None]
-    ahead = ~(logits <= own) | ((logits == own) & earlier)  # what is no number comes before any
-    return ahead.sum(1) < count
+def _right(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Return whether each label is the likeliest class, and among five; of equal logits the first come first."""
+    found = {"top1": logits.argmax(1) == labels}
+    if logits.shape[1] > 5:
+        own = logits.gather(1, labels[:, None])
+        earlier = torch.arange(logits.shape[1], device=logits.device) < labels[:, None]
+        ahead = ~(logits <= own) | ((logits == own) & earlier)  # what is no number comes before any
+        found["top5"] = ahead.sum(1) < 5
+    return found
 
 
 def scores_of_predictions(kept: Mapping[str, Any]) -> dict[str, Any]:
