@@ -11,11 +11,13 @@ test images are not looked at. All families are swept in turns, the most telling
 1. rates four times apart (2.5e-4, 1e-3, 4e-3) for a third of the epochs, and beyond while the best is at the edge;
 2. the best of them, half and twice of it for all of the epochs, and on while the best is at the edge;
 3. other seeds of the best rate, `--seeds` in all;
-4. weight decay, strength of augmentation, drop path and clipping around the best, one at a time;
+4. weight decay, warm-up, strength of augmentation, drop path and clipping at the rate that a model gets by itself, one
+   at a time;
 5. other seeds of the first rates, where few images judge, as of photographs;
 6. other seeds of the best rate's neighbours;
 7. Muon in place of AdamW, at that rate, half, twice and four times of it;
-8. `--seeds` seeds of the rate that a model gets by itself, half and twice of it.
+8. `--seeds` seeds of the rate that a model gets by itself, half and twice of it;
+9. other seeds of what was better than its own by half a point in step 4.
 
 Every trial that ended is a line of OUT/*.jsonl, so that the same command goes on where it was stopped, today or another
 time; `--seconds` stops it in time.
@@ -23,6 +25,7 @@ time; `--seconds` stops it in time.
 
 import argparse
 import csv
+import hashlib
 import json
 import os
 import sys
@@ -49,12 +52,6 @@ MODELS = {  # of each family one; patches of small images are those that the rec
     "t2t": "t2t_vit_7",
     "sot": "sot_7",
 }
-PUBLISHED = {  # options that those above are held against
-    "vit": {"patch_size": 16},
-    "swin": {"patch_size": 4, "window_size": 7},
-    "convnext": {"patch_size": 4},
-    "pit": {"patch_size": 8, "stride": 4},
-}
 TINY: dict[str, dict[str, Any]] = {  # options that make a family small enough to try the script on a CPU
     "vit": {"embed_dim": 32, "depth": 2, "num_heads": 2},
     "glnet": {"dims": [32, 64], "depths": [1, 1], "pattern": ["G", "A"]},
@@ -62,7 +59,8 @@ TINY: dict[str, dict[str, Any]] = {  # options that make a family small enough t
 }
 COARSE = (1e-3, 2.5e-4, 4e-3)
 LOWEST, HIGHEST = 2e-5, 3e-2
-SHARED = "8"  # the step whose trials are known before it, so that processes share them one by one
+SHARED = "489"  # steps whose trials are known before them, so that processes share them one by one
+BETTER = 0.005  # what another seed is worth
 
 Asked = tuple[dict[str, Any], int, int]  # settings, seed, epochs
 
@@ -114,7 +112,7 @@ class Sweep:
     def run(self) -> None:
         """Take steps of families, the first steps first, until none is left or the time is over."""
         steps = {"1": self.coarse, "2": self.finer, "3": self.seeds, "4": self.others}
-        steps |= {"5": self.coarse_seeds, "6": self.neighbours, "7": self.muon, "8": self.own}
+        steps |= {"5": self.coarse_seeds, "6": self.neighbours, "7": self.muon, "8": self.own, "9": self.again}
         tasks = [(step, family) for step in self.args.steps for family in self.families]
         while tasks and self.left() > 2:
             mine = next((task for task in tasks if self.claim(*task)), None)
@@ -127,7 +125,7 @@ class Sweep:
             for values, seed, epochs in steps[step](family):
                 if self.left() < 2:
                     break
-                if step == SHARED and not self.take(family, values, seed):
+                if step in SHARED and not self.take(step, family, values, seed):
                     continue
                 self.measure(family, values, seed, epochs)
             else:
@@ -139,7 +137,7 @@ class Sweep:
 
     def claim(self, step: str, family: str) -> bool:
         """Whether a step was this process's to take: the one before has ended, and nobody else has it."""
-        if step == SHARED:
+        if step in SHARED:
             return True
         earlier = self.args.steps[: self.args.steps.index(step)]
         if earlier and not self.mark("ended", earlier[-1], family).exists():
@@ -150,10 +148,11 @@ class Sweep:
             return False
         return True
 
-    def take(self, family: str, values: dict[str, Any], seed: int) -> bool:
+    def take(self, step: str, family: str, values: dict[str, Any], seed: int) -> bool:
         """Whether a trial was this process's to take."""
+        which = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
         try:
-            self.mark(f"{values['optim.lr']:g}-{seed}", SHARED, family).touch(exist_ok=False)
+            self.mark(f"{which}-{seed}", step, family).touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
@@ -204,20 +203,32 @@ class Sweep:
     def others(self, family: str) -> Iterator[Asked]:
         from saccade.training.recipes import configure
 
-        best = {"optim.lr": best_rate(self.by_rate(family, self.args.epochs))}
         augment = configure("small", {}).augment
         tried: list[dict[str, Any]] = [
             {"optim.weight_decay": 0.2},
-            strength_settings(augment, 0.5),
-            {"model.drop_path": 0.1},
             {"optim.weight_decay": 0.01},
+            {"schedule.warmup": 2.0},
+            {"model.drop_path": 0.1},
             {"optim.clip": None},
-            strength_settings(augment, 0.0),
+            strength_settings(augment, 0.5),
         ]
-        if family in PUBLISHED:
-            tried.append({"model.options": PUBLISHED[family]})
         for values in tried:
-            yield {**best, **values}, 0, self.args.epochs
+            yield {"optim.lr": self.own_rate(family), **values}, 0, self.args.epochs
+
+    def again(self, family: str) -> Iterator[Asked]:
+        own = self.by_rate(family, self.args.epochs).get(self.own_rate(family), 1.0)
+        better = [
+            record["values"]
+            for record in self.known.values()
+            if (record["set"], record["family"], record["seed"]) == (self.args.name, family, 0)
+            and {*record["values"]} > {"optim.lr"}
+            and record["values"]["optim.lr"] == self.own_rate(family)
+            and record["epochs"] == self.args.epochs
+            and (record["score"] or 0.0) >= own + BETTER
+        ]
+        for seed in self.more:
+            for values in better:
+                yield values, seed, self.args.epochs
 
     def muon(self, family: str) -> Iterator[Asked]:
         best = best_rate(self.by_rate(family, self.args.epochs))
@@ -225,10 +236,13 @@ class Sweep:
             yield {"optim.lr": rate, "optim.name": "muon", "optim.momentum": 0.95}, 0, self.args.epochs
 
     def own(self, family: str) -> Iterator[Asked]:
-        rate = own_rate(family, round(0.8 * len(self.data.train)) if self.args.samples is None else self.args.samples)
         for seed in (0, *self.more):
             for factor in (1.0, 0.5, 2.0):
-                yield {"optim.lr": rate * factor}, seed, self.args.epochs
+                yield {"optim.lr": self.own_rate(family) * factor}, seed, self.args.epochs
+
+    def own_rate(self, family: str) -> float:
+        samples = self.args.samples or round(0.8 * len(self.data.train))
+        return own_rate(family, samples)
 
     def by_rate(self, family: str, epochs: int) -> dict[float, float]:
         """Return the first seed's score of each rate, with all else as the recipe has it."""
@@ -447,23 +461,38 @@ def _cell(scores: list[float] | None, *, mark: bool) -> str:
 
 
 def _others(records: list[dict[str, Any]]) -> Any:
+    """Return what other settings gave at the same rate, over the seeds that both have."""
     from saccade.report.document import Code, Table
 
-    rows = []
+    scores: dict[tuple[str, str, int], dict[int, float]] = {}
     for record in records:
-        if len(record["values"]) > 1:
-            rate = record["values"]["optim.lr"]
-            same = [
-                r["score"]
-                for r in records
-                if r["family"] == record["family"]
-                and r["values"] == {"optim.lr": rate}
-                and (r["seed"], r["epochs"]) == (record["seed"], record["epochs"])
-            ]
-            more = ", ".join(f"{name}={value}" for name, value in record["values"].items() if name != "optim.lr")
-            change = "" if not same or record["score"] is None else f"{100 * (record['score'] - same[0]):+.1f}"
-            rows.append((record["family"], Code(more), f"{100 * (record['score'] or 0):.1f}", change))
-    return Table("Other settings at the best rate", ("Family", "Setting", "Accuracy", "Points"), tuple(rows), (2, 3))
+        which = (record["family"], json.dumps(record["values"]), record["epochs"])
+        scores.setdefault(which, {})[record["seed"]] = 100 * (record["score"] or 0.0)
+    rows = []
+    for (family, written, epochs), found in scores.items():
+        values = json.loads(written)
+        rate = values.pop("optim.lr")
+        usual = scores.get((family, json.dumps({"optim.lr": rate}), epochs), {})
+        seeds = sorted({*found} & {*usual})
+        if values and seeds:
+            more = ", ".join(f"{name}={value}" for name, value in values.items())
+            means = [_mean([of[seed] for seed in seeds]) for of in (usual, found)]
+            rows.append(
+                (
+                    family,
+                    Code(more),
+                    f"{rate:g}",
+                    *(f"{mean:.1f}" for mean in means),
+                    str(len(seeds)),
+                    f"{means[1] - means[0]:+.1f}",
+                )
+            )
+    return Table(
+        "Other settings: accuracy in percent without and with them, over the seeds that both have",
+        ("Family", "Setting", "Rate", "Without", "With", "Seeds", "Points"),
+        tuple(rows),
+        (2, 3, 4, 5, 6),
+    )
 
 
 def _place(rate: float) -> float:
