@@ -1,4 +1,8 @@
-"""GELU with a backward pass that is fast on the CPU, where PyTorch's own takes ten times its forward."""
+"""GELU by the normal distribution, with ways that are fast where PyTorch's own is not.
+
+On the CPU its backward pass takes ten times its forward. On a GPU, in half precision, it takes longer to compute than
+to read and write: the error function is some thirty instructions a number, and half of that by a formula right to 3e-7.
+"""
 
 import math
 from typing import Any
@@ -9,6 +13,7 @@ from timm.models import register_notrace_module
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from .exporting import compiles_for_gpu
 from .product import own_backward_serves
 from .reuse import spare
 
@@ -21,6 +26,8 @@ class Gelu(nn.Module):
         """Return a tensor of the same shape; `over` writes it over the input, in inference."""
         if over:
             return torch.ops.aten.gelu_(x)
+        if compiles_for_gpu(x) and x.dtype in (torch.float16, torch.bfloat16):
+            return _Quick.apply(x)
         return _Gelu.apply(x) if own_backward_serves(x) else F.gelu(x)
 
 
@@ -43,6 +50,39 @@ class _Gelu(torch.autograd.Function):
         (x,) = ctx.saved_tensors
         share, density = share_and_density(x)
         return share.addcmul_(x, density).mul_(grad)
+
+
+class _Quick(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return (x * quick_share(x.float())[0]).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return quick_gradient(grad, x)
+
+
+def quick_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """Return the gradient of GELU's input, in its precision."""
+    share, bell = quick_share(x.float())
+    return (grad * (share + x * bell * (1 / math.sqrt(2 * math.pi)))).to(x.dtype)
+
+
+def quick_share(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the normal distribution's share below x, right to 3e-7, and exp(-x * x / 2), for a compiler to fuse.
+
+    The share beyond |x| is that bell times a polynomial: Abramowitz and Stegun's formula 7.1.26.
+    """
+    t = 1 / (1 + 0.3275911 / math.sqrt(2) * x.abs())
+    bell = torch.exp2(x * x * (-0.5 * math.log2(math.e)))
+    beyond: Tensor = torch.zeros_like(t)
+    for factor in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        beyond = (beyond + factor / 2) * t
+    beyond = beyond * bell
+    return torch.where(x < 0, beyond, 1 - beyond), bell
 
 
 def share_and_density(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from timm.models import register_notrace_module
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from . import depthwise_triton
 from .exporting import compiles_for_gpu
 from .numerics import as_products_read, upcast
 from .product import own_backward_serves
@@ -33,10 +34,22 @@ class DepthwiseConv(nn.Conv2d):
         """Return a map of the same shape."""
         if own_backward_serves(x, self.weight):
             return _Depthwise.apply(x, self.weight, self.bias)
-        if compiles_for_gpu(x) and torch.is_grad_enabled():
+        if compiles_for_gpu(x):
             x = as_products_read(x)
-            return Turned.apply(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
+            if self.joins(x):
+                grid = (x.shape[1], x.shape[2])
+                return self.joined(x.flatten(1, 2), grid, residual=False).unflatten(1, grid)
+            if torch.is_grad_enabled():
+                return Turned.apply(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+    def joins(self, x: Tensor) -> bool:
+        """Tell whether `joined` takes a map."""
+        return depthwise_triton.serves(x, self.kernel_size[0])
+
+    def joined(self, x: Tensor, grid: tuple[int, int], *, residual: bool = True, gelu: bool = False) -> Tensor:
+        """Return the convolution of a map B, H * W, C plus the map itself, and GELU of that, by one kernel."""
+        return depthwise_triton.apply(x, self.weight, self.bias, grid, residual=residual, gelu=gelu)
 
 
 class Turned(torch.autograd.Function):

@@ -135,7 +135,8 @@ class Block(nn.Module):
         """Return a map of the same shape."""
         source = x
         if self.pos_conv is not None:
-            x = x + self.pos_conv(x.unflatten(1, grid)).flatten(1, 2)
+            joins = self.pos_conv.joins(x)
+            x = self.pos_conv.joined(x, grid) if joins else x + self.pos_conv(x.unflatten(1, grid)).flatten(1, 2)
         mixed = self.mixer(as_products_read(self.norm1(x)), source, grid)
         x = add(x, self.drop_path(self.ls1(mixed)), self.mixer, self.ls1, self.drop_path)
         return add(x, self.drop_path(self.ls2(self.mlp(self.norm2(x), grid))), self.mlp, self.ls2, self.drop_path)
@@ -156,6 +157,8 @@ class ConvMlp(nn.Module):
         hidden = self.fc1(x)
         makers: list[nn.Module] = [self.fc1]
         if self.depthwise is not None:
+            if self.depthwise.joins(hidden):
+                return self.fc2(self.depthwise.joined(hidden, grid, gelu=True))
             near = self.depthwise(hidden.unflatten(1, grid)).flatten(1, 2)
             hidden, makers = add(hidden, near, self.depthwise), [self.depthwise]
         return self.fc2(activate(self.act, hidden, x, *makers))
