@@ -25,7 +25,7 @@ from torch import Tensor
 
 from saccade.layers import depthwise_triton
 from saccade.layers.depthwise import convolve
-from saccade.layers.depthwise_triton import Tiles, cells_of, run_convolve, run_gradients
+from saccade.layers.depthwise_triton import Tiles, by_library, cells_of, run_convolve, run_gradients
 
 DEVICE = os.environ.get("DEV", "cuda")
 MAPS = [  # images, side, channels, side of the kernel, whether GELU follows
@@ -53,9 +53,9 @@ def main() -> None:
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--lock", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    tasks = [(way, *one) for way in ("backward", "forward") for one in MAPS]
+    tasks = [(way, *one) for way in ("backward", "forward") for one in MAPS if way == "forward" or one[3] == 3]
     if args.small:
-        tasks = [("forward", 2, 7, 32, 3, True), ("backward", 2, 7, 32, 3, True), ("backward", 2, 8, 32, 5, False)]
+        tasks = [("forward", 2, 7, 32, 3, True), ("backward", 2, 7, 32, 3, True), ("forward", 2, 8, 32, 5, False)]
     if args.part is None:
         print(
             torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu",
@@ -94,21 +94,18 @@ def time_task(lock: Any, way: str, images: int, side: int, channels: int, size: 
         else:
 
             def call(tiles: Tiles = tiles) -> Any:
-                if size == 3:
-                    return run_gradients(lambda k: k, grad, x, cells, side, side, residual, True, tiles)
-                of_x, _ = run_convolve(lambda k: k, grad, cells, None, side, side, True, residual, False, True)
-                return of_x, run_gradients(lambda k: k, grad, x, cells, side, side, residual, False, tiles)[1]
+                return run_gradients(lambda k: k, grad, x, cells, side, side, residual, tiles)
 
             of_x, parts = call()
             errors = zip((of_x, parts.sum(0)), expected[2:], strict=True)
         worst = max([worst, *(distance(a, b) for a, b in errors if a.numel())])
         found["/".join(map(str, tiles))] = clock(lock, call)
-    library = clock(lock, lambda: by_library(way, x, grad, weight, side))
+    theirs = clock(lock, lambda: library(way, x, grad, weight, side))
     best = sorted(found, key=lambda name: found[name])
     told = ", ".join(f"{name} {found[name]:.3f}" for name in best[:6])
     told += f", ..., {best[-1]} {found[best[-1]]:.3f}"
     what = f"{way:8} {images} x {side} x {side} x {channels}, {size} x {size}{', GELU' if gelu else ''}"
-    print(f"{what}: library {library:.3f}; rows/columns/channels/warps/bands {told}; error {worst:.1e}", flush=True)
+    print(f"{what}: library {theirs:.3f}; rows/columns/channels/warps/bands {told}; error {worst:.1e}", flush=True)
 
 
 def candidates(side: int, size: int, way: str) -> list[Tiles]:
@@ -142,14 +139,11 @@ def distance(a: Tensor, b: Tensor) -> float:
     return float((a.float() - b).norm() / b.norm())
 
 
-def by_library(way: str, x: Tensor, grad: Tensor, weight: Tensor, side: int) -> Any:
+def library(way: str, x: Tensor, grad: Tensor, weight: Tensor, side: int) -> Any:
     x, grad = x.unflatten(1, (side, side)), grad.unflatten(1, (side, side))
     if way == "forward":
         return convolve(x, weight, None)
-    maps = [one.permute(0, 3, 1, 2) for one in (grad, x)]
-    edge = [weight.shape[-1] // 2] * 2
-    more = ([1, 1], edge, [1, 1], False, [0, 0], len(weight), [False, True, False])
-    return convolve(grad, weight), torch.ops.aten.convolution_backward(*maps, weight, None, *more)
+    return convolve(grad, weight), by_library(grad, x, weight)
 
 
 def clock(lock: Any, call: Callable[[], Any]) -> float:

@@ -17,7 +17,9 @@ test images are not looked at. All families are swept in turns, the most telling
 6. other seeds of the best rate's neighbours;
 7. Muon in place of AdamW, at that rate, half, twice and four times of it;
 8. `--seeds` seeds of the rate that a model gets by itself, half and twice of it;
-9. other seeds of what was better than its own by half a point in step 4.
+9. other seeds of what was better than its own by half a point in step 4;
+a. strengths of augmentation, for `--epochs` that are many and few;
+b. `--seeds` seeds of the rate that a model gets by itself.
 
 Every trial that ended is a line of OUT/*.jsonl, so that the same command goes on where it was stopped, today or another
 time; `--seconds` stops it in time.
@@ -59,7 +61,7 @@ TINY: dict[str, dict[str, Any]] = {  # options that make a family small enough t
 }
 COARSE = (1e-3, 2.5e-4, 4e-3)
 LOWEST, HIGHEST = 2e-5, 3e-2
-SHARED = "489"  # steps whose trials are known before them, so that processes share them one by one
+SHARED = "489ab"  # steps whose trials are known before them, so that processes share them one by one
 BETTER = 0.005  # what another seed is worth
 
 Asked = tuple[dict[str, Any], int, int]  # settings, seed, epochs
@@ -113,6 +115,7 @@ class Sweep:
         """Take steps of families, the first steps first, until none is left or the time is over."""
         steps = {"1": self.coarse, "2": self.finer, "3": self.seeds, "4": self.others}
         steps |= {"5": self.coarse_seeds, "6": self.neighbours, "7": self.muon, "8": self.own, "9": self.again}
+        steps |= {"a": self.strengths, "b": self.own_seeds}
         tasks = [(step, family) for step in self.args.steps for family in self.families]
         while tasks and self.left() > 2:
             mine = next((task for task in tasks if self.claim(*task)), None)
@@ -125,7 +128,7 @@ class Sweep:
             for values, seed, epochs in steps[step](family):
                 if self.left() < 2:
                     break
-                if step in SHARED and not self.take(step, family, values, seed):
+                if step in SHARED and not self.take(step, family, (values, seed, epochs)):
                     continue
                 self.measure(family, values, seed, epochs)
             else:
@@ -148,11 +151,11 @@ class Sweep:
             return False
         return True
 
-    def take(self, step: str, family: str, values: dict[str, Any], seed: int) -> bool:
+    def take(self, step: str, family: str, asked: Asked) -> bool:
         """Whether a trial was this process's to take."""
-        which = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
+        which = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
         try:
-            self.mark(f"{which}-{seed}", step, family).touch(exist_ok=False)
+            self.mark(which, step, family).touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
@@ -240,6 +243,17 @@ class Sweep:
             for factor in (1.0, 0.5, 2.0):
                 yield {"optim.lr": self.own_rate(family) * factor}, seed, self.args.epochs
 
+    def own_seeds(self, family: str) -> Iterator[Asked]:
+        for seed in (0, *self.more):
+            yield {"optim.lr": self.own_rate(family)}, seed, self.args.epochs
+
+    def strengths(self, family: str) -> Iterator[Asked]:
+        from saccade.training.recipes import configure
+
+        augment = configure("small", {}).augment
+        for strength in (0.25, 0.0, 0.5):
+            yield {"optim.lr": self.own_rate(family), **strength_settings(augment, strength)}, 0, self.args.epochs
+
     def own_rate(self, family: str) -> float:
         samples = self.args.samples or round(0.8 * len(self.data.train))
         return own_rate(family, samples)
@@ -255,6 +269,7 @@ class Sweep:
 
     def measure(self, family: str, values: dict[str, Any], seed: int, epochs: int) -> None:
         from saccade.config import overlay
+        from saccade.training.defaults import batch_for
         from saccade.training.recipes import configure
         from saccade.training.setup import resolve
         from saccade.training.trial import SEED, OutOfTime, prepare_ground, run_trial
@@ -279,6 +294,8 @@ class Sweep:
                 _, self.grounds[seed] = prepare_ground(config, self.choice, self.data, self.device, **which)
             ground = self.grounds[seed]
             resolved, _ = resolve(overlay(config, {"seed": seed}), self.choice, ground.data, self.device)
+            rate = batch_for(config, len(ground.data.train))[1]  # not the family's own for few images  # type: ignore[arg-type]
+            resolved = overlay(resolved, {"optim.lr": rate})
             until = self.begun + args.seconds
             trial = run_trial(resolved, ground, self.folder / "trial", device=self.device, until=until)
         except OutOfTime:
@@ -291,7 +308,7 @@ class Sweep:
         record |= {"seed": seed, "epochs": epochs, "samples": len(ground.data.train)}  # type: ignore[arg-type]
         record |= {"judged_on": len(ground.data.val), "score": trial.score, "failed": trial.failed}
         record |= {"losses": [round(loss, 4) for loss in trial.losses], "seconds": round(time.monotonic() - begun, 2)}
-        record |= {"device": str(self.device.type), "batch_size": resolved.optim.batch_size}
+        record |= {"device": str(self.device.type), "batch_size": resolved.optim.batch_size, "rate": resolved.optim.lr}
         with open(self.file, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         self.known[key] = record

@@ -27,7 +27,7 @@ class Gelu(nn.Module):
         if over:
             return torch.ops.aten.gelu_(x)
         if compiles_for_gpu(x) and x.dtype in (torch.float16, torch.bfloat16):
-            return _Quick.apply(x)
+            return quick_gelu(x)
         return _Gelu.apply(x) if own_backward_serves(x) else F.gelu(x)
 
 
@@ -63,6 +63,11 @@ class _Quick(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return quick_gradient(grad, x)
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """Return GELU in the precision of its input, computed in float32."""
+    return _Quick.apply(x)
 
 
 def quick_gradient(grad: Tensor, x: Tensor) -> Tensor:

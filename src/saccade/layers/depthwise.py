@@ -67,10 +67,7 @@ class Turned(torch.autograd.Function):
         """Return the gradients towards map, kernels and bias."""
         x, weight = ctx.saved_tensors
         of_x = convolve(grad, weight.flip(2, 3))
-        edge, maps = [weight.shape[-1] // 2] * 2, [m.permute(0, 3, 1, 2) for m in (grad, x)]
-        _, of_weight, _ = torch.ops.aten.convolution_backward(
-            *maps, weight, None, [1, 1], edge, [1, 1], False, [0, 0], len(weight), [False, True, False]
-        )
+        of_weight = depthwise_triton.by_library(grad, x, weight)
         # Summed last, what the convolutions have made of the gradient lies in memory and is not computed once more.
         return of_x, of_weight, upcast(grad).sum((0, 1, 2)).to(grad.dtype)
 

@@ -58,7 +58,7 @@ def _convolve(
     start = tl.zeros([columns, wide], tl.float32)
     if has_bias:
         start += tl.load(bias + none + channel, mask=here, other=0.0).to(tl.float32)
-    kernel: Any = ()
+    kernel = ()
     for cell in tl.static_range(size * size):
         # Read as the map is, once for every column: another layout would be turned into the map's in shared memory.
         value = tl.load(cells + cell * channels + none + channel, mask=here, other=0.0).to(tl.float32)
@@ -66,7 +66,7 @@ def _convolve(
             value += 1.0
         kernel = (value,) + kernel if turned else kernel + (value,)
     sums = (start,) * size
-    for step in tl.static_range(rows + 2 * edge):
+    for step in tl.range(0, rows + 2 * edge, loop_unroll_factor=rows + 2 * edge):
         row = first + step - edge
         there = (row + none >= 0) & (row + none < height) & here
         for j in tl.static_range(size):
@@ -74,23 +74,22 @@ def _convolve(
             mask = (at >= 0) & (at < width) & there
             value = tl.load(x + row * width * channels + place + (j - edge) * channels, mask=mask, other=0.0)
             value = value.to(tl.float32)
-            more: Any = ()
+            more = ()
             for k in tl.static_range(size):
                 more = more + (sums[k] + value * kernel[(size - 1 - k) * size + j],)
             sums = more
-        if step >= 2 * edge:
-            done = row - edge
-            mask = (column < width) & (done + none < height) & here
-            to = image + done * width * channels + place
-            out = sums[0]
-            if keep:
-                tl.store(total + to, out.to(total.dtype.element_ty), mask=mask)
-            if gelu:
-                # The normal distribution's share beyond |x|: Abramowitz and Stegun's formula 7.1.26, right to 1e-7.
-                t = 1.0 / (1.0 + 0.2316418883 * tl.abs(out))
-                tail = ((0.5307027145 * t - 0.7265760135) * t + 0.7107068705) * t - 0.142248368
-                tail = (tail * t + 0.127414796) * t * tl.exp2(-0.7213475204 * out * out) * out
-                tl.store(active + to, tl.where(out < 0, tail, out - tail).to(active.dtype.element_ty), mask=mask)
+        done = row - edge
+        mask = (column < width) & (step + none >= 2 * edge) & (done + none < height) & here
+        to = image + done * width * channels + place
+        out = sums[0]
+        if keep:
+            tl.store(total + to, out.to(total.dtype.element_ty), mask=mask)
+        if gelu:
+            # The normal distribution's share beyond |x|: Abramowitz and Stegun's formula 7.1.26, right to 3e-7.
+            t = 1.0 / (1.0 + 0.2316418883 * tl.abs(out))
+            tail = ((0.5307027145 * t - 0.7265760135) * t + 0.7107068705) * t - 0.142248368
+            tail = (tail * t + 0.127414796) * t * tl.exp2(-0.7213475204 * out * out) * out
+            tl.store(active + to, tl.where(out < 0, tail, out - tail).to(active.dtype.element_ty), mask=mask)
         sums = sums[1:] + (start,)
 
 
@@ -110,7 +109,6 @@ def _gradients(
     wide: tl.constexpr,
     repeats: tl.constexpr,
     residual: tl.constexpr,
-    of_map: tl.constexpr,
 ) -> None:
     """Go down bands of rows of the gradient; `sums` are rows of the map's gradient, `maps` its own."""
     edge: tl.constexpr = size // 2
@@ -124,13 +122,12 @@ def _gradients(
     here = channel < channels if channels % wide else channel >= 0
     place = column * channels + channel
     zero = tl.zeros([columns, wide], tl.float32)
-    kernel: Any = ()
-    if of_map:
-        for cell in tl.static_range(size * size):
-            value = tl.load(cells + cell * channels + none + channel, mask=here, other=0.0).to(tl.float32)
-            if residual and cell == size * size // 2:
-                value += 1.0
-            kernel = kernel + (value,)
+    kernel = ()
+    for cell in tl.static_range(size * size):
+        value = tl.load(cells + cell * channels + none + channel, mask=here, other=0.0).to(tl.float32)
+        if residual and cell == size * size // 2:
+            value += 1.0
+        kernel = kernel + (value,)
     of_kernel = (zero,) * (size * size)
     of_bias = zero
     for repeat in range(repeats):
@@ -140,14 +137,11 @@ def _gradients(
         end = tl.where(band < count, height, 0)
         sums = (zero,) * size
         maps = (zero,) * last
-        for step in tl.static_range(rows + 2 * edge):
+        for step in tl.range(0, rows + 2 * edge, loop_unroll_factor=rows + 2 * edge):
             row = first + step - edge
-            if step < rows:
-                mask = (column < width) & (row + edge + none < end) & here
-                value = tl.load(x + image + (row + edge) * width * channels + place, mask=mask, other=0.0)
-                maps = maps + (value.to(tl.float32),)
-            else:  # another band's
-                maps = maps + (zero,)
+            mask = (column < width) & (step + none < rows) & (row + edge + none < end) & here
+            value = tl.load(x + image + (row + edge) * width * channels + place, mask=mask, other=0.0)
+            maps = maps + (value.to(tl.float32),)  # zero beyond this band
             there = (row + none >= 0) & (row + none < end) & here
             for j in tl.static_range(size):
                 at = column + (j - edge)
@@ -156,28 +150,24 @@ def _gradients(
                     grad + image + row * width * channels + place + (j - edge) * channels, mask=mask, other=0.0
                 )
                 value = value.to(tl.float32)
-                if j == edge and step >= edge and step < rows + edge:
-                    of_bias += value
-                more: Any = ()
-                products: Any = ()
+                if j == edge:
+                    of_bias += tl.where((step + none >= edge) & (step + none < rows + edge), value, 0.0)
+                more = ()
+                products = ()
                 for k in tl.static_range(size):
-                    if of_map:
-                        more = more + (sums[k] + value * kernel[k * size + last - j],)
+                    more = more + (sums[k] + value * kernel[k * size + last - j],)
                     for i in tl.static_range(size):
                         product = of_kernel[k * size + i]
-                        if i == last - j and step + k >= last and step + k < last + rows:
+                        if i == last - j:
                             product += value * maps[k]
                         products = products + (product,)
                 of_kernel = products
-                if of_map:
-                    sums = more
-            if of_map:
-                if step >= 2 * edge:
-                    done = row - edge
-                    mask = (column < width) & (done + none < end) & here
-                    to = of_x + image + done * width * channels + place
-                    tl.store(to, sums[0].to(of_x.dtype.element_ty), mask=mask)
-                sums = sums[1:] + (zero,)
+                sums = more
+            done = row - edge
+            mask = (column < width) & (step + none >= 2 * edge) & (done + none < end) & here
+            to = of_x + image + done * width * channels + place
+            tl.store(to, sums[0].to(of_x.dtype.element_ty), mask=mask)
+            sums = sums[1:] + (zero,)
             maps = maps[1:]
     line = tl.program_id(1) * wide + tl.arange(0, wide)
     to = parts + program.to(tl.int64) * (size * size + 1) * channels + line

@@ -1,12 +1,12 @@
 """Convolution of each channel by itself on maps B, H * W, C, with what is beside it, by GPU kernels of our own.
 
 A library's kernels take two to four times what reading and writing a map takes, and a sum or an activation beside them
-is a pass of its own. Here the map itself is added, and GELU applied, before anything is written; backward, one pass over
-the gradient and the map gives the gradients of map, kernels and bias. The compiler takes the kernels into the code that
-it generates.
+is a pass of its own. Here the map itself is added, and GELU applied, before anything is written; backward, one pass
+over the gradient and the map gives the gradients of map, kernels and bias. The compiler takes the kernels into the code
+that it generates.
 """
 
-import importlib.util
+import importlib.metadata
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,8 +18,19 @@ from .activation import quick_gradient
 from .depthwise_kernels import kernels
 from .exporting import compiles_for_gpu
 
-INSTALLED = importlib.util.find_spec("triton") is not None
+OLDEST = (3, 5)  # version of Triton that the kernels were compiled with
 SIZES = (3, 5)  # sides of kernels
+
+
+def _installed() -> bool:
+    try:
+        found = importlib.metadata.version("triton").split(".")[:2]
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return torch.version.hip is None and tuple(int(part) for part in found if part.isdecimal()) >= OLDEST
+
+
+INSTALLED = _installed()
 
 
 class Tiles(NamedTuple):
@@ -37,28 +48,29 @@ def serves(x: Tensor, size: int) -> bool:
     return compiles_for_gpu(x) and INSTALLED and size in SIZES and x.dtype in (torch.float16, torch.bfloat16)
 
 
-def forward_tiles(height: int, width: int, channels: int) -> Tiles:
-    """Return the tiles of a convolution."""
+def forward_tiles(height: int, width: int, size: int) -> Tiles:
+    """Return the tiles of a convolution: four channels of a column a thread, two where there are 25 cells to hold."""
     columns = _columns(width)
-    return (
-        Tiles(_rows(height), columns, 64, max(columns // 2, 1))
-        if channels >= 64
-        else Tiles(_rows(height), columns, 32, 4)
-    )
+    if size == 3:
+        return Tiles(_rows(height), columns, *{2: (64, 1), 4: (128, 4), 8: (64, 4), 16: (64, 8)}[columns])
+    return Tiles(_rows(height), columns, *{2: (128, 4), 4: (64, 4), 8: (32, 4), 16: (32, 8)}[columns])
 
 
 def backward_tiles(height: int, width: int, channels: int) -> Tiles:
     """Return the tiles of its gradients."""
-    return forward_tiles(height, width, channels)._replace(bands=4)
+    columns = _columns(width)
+    wide = 32 if channels % 64 else 64
+    return Tiles(_rows(height), columns, wide, max(columns * wide // 128, 1), bands=8 if height > 28 else 4)
 
 
 def _rows(height: int) -> int:
     """Return how many rows are written at a time: sides of common maps are multiples of seven or eight."""
-    return min(height, 7 if height % 7 == 0 else 8)
+    return 4 if height <= 4 else 7 if height % 7 == 0 else 8  # a constant, even for a side that is a symbol
 
 
 def _columns(width: int) -> int:
-    return 8 if width % 8 == 0 or width < 8 else 4 if width % 4 == 0 else 16
+    """Return how many columns a program holds, a power of two: as few threads as can be have nothing to do."""
+    return 8 if width % 8 == 0 or width < 8 else 4 if width % 4 == 0 else 2 if width % 2 == 0 else 16
 
 
 class Convolved(torch.autograd.Function):
@@ -80,7 +92,7 @@ class Convolved(torch.autograd.Function):
         """Return a map of the same shape."""
         cells = cells_of(weight)
         total, active = convolve(x, cells, bias, *grid, False, residual, gelu, True)
-        ctx.save_for_backward(x, cells, total if gelu else None)
+        ctx.save_for_backward(x, weight, cells, total if gelu else None)
         ctx.how = (*grid, residual)
         return active if gelu else total
 
@@ -88,19 +100,28 @@ class Convolved(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients towards map, kernels and bias."""
-        x, cells, total = ctx.saved_tensors
+        x, weight, cells, total = ctx.saved_tensors
         if total is not None:
             grad = quick_gradient(grad, total)
         height, width, residual = ctx.how
-        size = round(len(cells) ** 0.5)
-        if size == 3:
-            of_x, parts = gradients(grad, x, cells, height, width, residual, True)
-        else:  # all at once would take more registers than there are
-            of_x = convolve(grad, cells, None, height, width, True, residual, False, True)[0]
-            parts = gradients(grad, x, cells, height, width, residual, False)[1]
-        sums = parts.sum(0)
-        of_weight = sums[:-1].t().reshape(-1, 1, size, size).to(cells.dtype)
-        return of_x, of_weight, sums[-1].to(cells.dtype), None, None, None
+        if weight.shape[-1] == 3:
+            of_x, parts = gradients(grad, x, cells, height, width, residual)
+            sums = parts.sum(0).to(weight.dtype)
+            return of_x, sums[:-1].t().reshape(weight.shape), sums[-1], None, None, None
+        # All at once would take more registers than there are, and the library's gradient of the kernel is faster.
+        of_x = convolve(grad, cells, None, height, width, True, residual, False, True)[0]
+        of_weight = by_library(grad.unflatten(1, (height, width)), x.unflatten(1, (height, width)), weight)
+        return of_x, of_weight, grad.float().sum((0, 1)).to(weight.dtype), None, None, None
+
+
+def by_library(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """Return the library's gradient of kernels C, 1, k, k from the output's and the map, both B, H, W, C."""
+    grad, x = grad.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2)
+    edge = [weight.shape[-1] // 2] * 2
+    found: Tensor = torch.ops.aten.convolution_backward(
+        grad, x, weight, None, [1, 1], edge, [1, 1], False, [0, 0], len(weight), [False, True, False]
+    )[1]
+    return found
 
 
 def cells_of(weight: Tensor) -> Tensor:
@@ -147,15 +168,15 @@ def run_convolve(
     x = x.contiguous()
     batch, _, channels = x.shape
     size = round(len(cells) ** 0.5)
-    tiles = tiles or forward_tiles(height, width, channels)
+    tiles = tiles or forward_tiles(height, width, size)
     total, active = (torch.empty_like(x) if asked else x.new_empty(0) for asked in (keep, gelu))
     strips, bands = -(-width // tiles.columns), -(-height // tiles.rows)
     start(kernels()[0])[(batch * bands * strips, -(-channels // tiles.channels))](
         x,
         cells,
         cells if bias is None else bias,
-        total if keep else active,
-        active if gelu else total,
+        total if keep else x,  # which is not written to
+        active if gelu else x,
         height,
         width,
         channels,
@@ -181,17 +202,16 @@ def run_gradients(
     height: int,
     width: int,
     residual: bool,
-    of_map: bool,
     tiles: Tiles | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient of the map, empty if not asked for, parts of the others', P, k * k + 1, C."""
+    """Return the gradient of the map, and parts whose sum is that of kernels and bias, P, k * k + 1, C."""
     grad, x = grad.contiguous(), x.contiguous()
     batch, _, channels = x.shape
     size = round(len(cells) ** 0.5)
     tiles = tiles or backward_tiles(height, width, channels)
     strips, bands = -(-width // tiles.columns), batch * -(-height // tiles.rows)
     programs = -(-bands // tiles.bands) * strips
-    of_x = torch.empty_like(x) if of_map else x.new_empty(0)
+    of_x = torch.empty_like(x)
     parts = x.new_empty(programs, size * size + 1, channels, dtype=torch.float32)
     start(kernels()[1])[(programs, -(-channels // tiles.channels))](
         grad,
@@ -209,7 +229,6 @@ def run_gradients(
         tiles.channels,
         tiles.bands,
         residual,
-        of_map,
         num_warps=tiles.warps,
     )
     return of_x, parts
@@ -232,8 +251,6 @@ def convolve(
 
 
 @torch.library.triton_op("saccade::depthwise_gradients", mutates_args={})
-def gradients(
-    grad: Tensor, x: Tensor, cells: Tensor, height: int, width: int, residual: bool, of_map: bool
-) -> tuple[Tensor, Tensor]:
+def gradients(grad: Tensor, x: Tensor, cells: Tensor, height: int, width: int, residual: bool) -> tuple[Tensor, Tensor]:
     """See `run_gradients`."""
-    return run_gradients(torch.library.wrap_triton, grad, x, cells, height, width, residual, of_map)
+    return run_gradients(torch.library.wrap_triton, grad, x, cells, height, width, residual)
