@@ -38,7 +38,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from saccade.tuning.space import strength_settings
+from saccade.training.defaults import strength_settings
 
 MODELS = {  # of each family one; patches of small images are those that the recipe gives it
     "nommer": "nommer_tiny",

@@ -83,6 +83,7 @@ class AugmentConfig:
     switch_prob: float = 0.5  # of cutmix where both are on
     repeats: int = 1  # copies of an image in an epoch, each drawn anew
     off_epochs: int = 0  # last epochs without RandAugment, erasing and mixing
+    full_epochs: int | None = None  # length of runs that have all of it: shorter ones get less, the shortest none
 
 
 @dataclass(kw_only=True)

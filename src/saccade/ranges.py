@@ -90,6 +90,7 @@ RANGES: dict[str, Range | Several] = {
     "augment.switch_prob": SHARE,
     "augment.repeats": COUNT,
     "augment.off_epochs": Range(0, 2**31 - 1),
+    "augment.full_epochs": COUNT,
     "optim.lr": POSITIVE,
     "optim.lr_batch": COUNT,
     "optim.batch_size": COUNT,

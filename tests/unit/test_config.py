@@ -118,6 +118,7 @@ OUTSIDE = {
     "augment.switch_prob": [-0.1, 1.1],
     "augment.repeats": [0],
     "augment.off_epochs": [-1],
+    "augment.full_epochs": [0],
     "optim.lr": [0, -1, math.inf],
     "optim.lr_batch": [0, -128],
     "optim.batch_size": [0, 10**12],

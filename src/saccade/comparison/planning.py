@@ -16,7 +16,7 @@ from ..data.source import Stream
 from ..durations import BudgetError, say_duration
 from ..runs import Run, RunError
 from ..spawning import VISIBLE
-from ..training.defaults import cores, validate_every
+from ..training.defaults import SAY_STRENGTH, cores, validate_every
 from ..training.loop import Interrupted
 from ..training.machine import AFTERWARDS, CLOSING
 from ..training.pace import Pace
@@ -55,6 +55,8 @@ class Planner:
         self.crew = Crew(self.slots)
         if any("optim.lr" in arm.settings for arm in self.arms):  # then no arm's batches or rate are fitted to the set
             shared = {"optim.least_steps": None, **shared}
+        if any(f"augment.{name}" in arm.settings for arm in self.arms for name in SAY_STRENGTH):
+            shared = {"augment.full_epochs": None, **shared}
         if request.folds is not None:
             shared = {**shared, "data.folds": request.folds}
         configs = {arm.name: arm.configure(request.recipe, shared) for arm in self.arms}

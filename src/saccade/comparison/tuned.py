@@ -10,6 +10,7 @@ import torch
 from ..config import ConfigError, TrainConfig
 from ..durations import say_duration
 from ..tasks.metric import MetricSpec
+from ..training.defaults import settled_strength
 from ..training.engine import torch_settings
 from ..training.pace import measure_pace
 from ..training.trial import prepare_ground
@@ -119,7 +120,8 @@ def _plan(
 def _settings(subject: Subject, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is laid over an arm's settings, its batch size among it: the rate was found with that one."""
     found = {name: value for name, value in settings_of(values, subject.config).items() if name not in subject.fixed}
-    return {"optim.batch_size": subject.config.optim.batch_size, "optim.least_steps": None, **found}
+    fitted = {"optim.batch_size": subject.config.optim.batch_size, "optim.least_steps": None}
+    return {**fitted, **settled_strength(subject.config), **found}
 
 
 def notes_on_tuning(tuned: TunedArms) -> list[Note]:

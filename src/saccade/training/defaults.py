@@ -1,4 +1,4 @@
-"""Settings that are left to the images: their size, and how many make a batch."""
+"""Settings that are left to the images and the run: size, how many make a batch, how strongly they are augmented."""
 
 import io
 import math
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..config import ConfigError, TrainConfig
+from ..config import AugmentConfig, ConfigError, TrainConfig, overlay
 from ..data.source import Source, Stream
 from ..models._builder import OPTIONS_ABOVE_SMALL, SMALL_SIDE
 from ..wording import count_of
@@ -25,6 +25,9 @@ FROM_SCRATCH = (
     "--pretrained (timm's, with --model NAME) or --checkpoint FILE|RUN, see docs/finetuning.md"
 )
 FORWARD = 0.3  # of a sample's time in training: to be asked about
+PLAIN = 15  # epochs of a run, up to which it is best off without augmentation that grows with them
+HIGHEST = {"rand_magnitude": 10.0, "mix_prob": 1.0, "erase": 1.0, "jitter": 1.0}  # that augmentation can be made
+SAY_STRENGTH = ("rand_ops", "rand_magnitude", "mixup", "cutmix", "mix_prob", "erase", "jitter")  # settings of `augment`
 VALIDATING, VALIDATIONS = 0.03, 20  # share of a run's time that they take; of the epochs asked for, so many at least
 
 
@@ -102,6 +105,38 @@ def batch_for(config: TrainConfig, samples: int | None, *, few_rate: float | Non
     return batch, float(f"{rate * 0.5 ** (halvings / 2):.3g}")
 
 
+def settle_strength(config: TrainConfig, epochs: int) -> TrainConfig:
+    """Return settings whose augmentation suits a run of so many epochs, if they say what is the length for all of it.
+
+    A run that sees its images a few times does not learn them by heart, and what makes them harder costs it accuracy.
+    """
+    full = config.augment.full_epochs
+    if full is None:
+        return config
+    strength = min(max(epochs - PLAIN, 0) / max(full - PLAIN, 1), 1.0)
+    weaker = strength_settings(config.augment, strength) if strength < 1 else {}
+    return overlay(config, {**weaker, "augment.full_epochs": None})
+
+
+def settled_strength(resolved: TrainConfig) -> dict[str, Any]:
+    """Return the settings that keep augmentation as strong as it was made, however long another run is."""
+    return {**strength_settings(resolved.augment, 1.0), "augment.full_epochs": None}
+
+
+def strength_settings(augment: AugmentConfig, strength: float) -> dict[str, Any]:
+    """Return the settings that make augmentation so many times as strong as a recipe has it; empty if it has none."""
+    found: dict[str, Any] = {}
+    if augment.rand_ops:
+        found["augment.rand_magnitude"] = min(augment.rand_magnitude * strength, HIGHEST["rand_magnitude"])
+        found |= {"augment.rand_ops": 0} if strength == 0 else {}
+    if augment.mixup or augment.cutmix:
+        found["augment.mix_prob"] = min(augment.mix_prob * strength, 1.0)
+    for name in ("erase", "jitter"):
+        if value := getattr(augment, name):
+            found[f"augment.{name}"] = min(value * strength, HIGHEST[name])
+    return {name: float(f"{value:.3g}") if isinstance(value, float) else value for name, value in found.items()}
+
+
 def validate_every(config: TrainConfig, train: int, val: int) -> int:
     """Return after how many epochs to validate where nobody watches, so that it takes a small share of the time.
 
@@ -151,5 +186,13 @@ def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, sa
         notes.append(
             f"{count_of(samples, 'training sample')} in batches of {resolved.optim.batch_size} are only "
             f"{count_of(steps, 'step')} an epoch; a smaller --batch-size or more --epochs may help"
+        )
+    if config.augment.full_epochs is not None and resolved.schedule.epochs < config.augment.full_epochs:
+        share = max(resolved.schedule.epochs - PLAIN, 0) / max(config.augment.full_epochs - PLAIN, 1)
+        notes.append(
+            f"{count_of(resolved.schedule.epochs, 'epoch')}: "
+            + ("no RandAugment or mixing" if share == 0 else f"augmentation {share:.2g} times as strong")
+            + f", since runs under {config.augment.full_epochs} learn more with less of it; "
+            "--set augment.full_epochs=null gives all of it"
         )
     return notes

@@ -14,6 +14,7 @@ from ..data.table import parse_columns
 from ..starting import model_of
 from ..tasks import Task
 from ..tasks.opening import choose_task
+from .defaults import SAY_STRENGTH
 
 # Where the short names that people type belong in the tree of settings; a comparison gives its arms some of them.
 SHORT_FLAGS = {
@@ -75,6 +76,8 @@ def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
         config = replace(config, model=replace(config.model, options={}))  # they were meant for the recipe's model
     if {"optim.batch_size", "optim.lr"} & given.keys():  # then they are what was asked for, however few the images
         given = {"optim.least_steps": None, **given}
+    if {f"augment.{name}" for name in SAY_STRENGTH} & given.keys():  # however long it trains
+        given = {"augment.full_epochs": None, **given}
     if "schedule.epochs" in given:
         given = {"schedule.steps": None, **given}
     config = overlay(config, {"recipe": name} | dict(given), source="the command")

@@ -22,7 +22,16 @@ from ..data.validation import Validation
 from ..starting import known_of
 from ..tasks import MetricSpec, Task
 from ..tasks.opening import TaskChoice
-from .defaults import batch_for, cores, epochs_for, notes_on, options_for, side_for, typical_side
+from .defaults import (
+    batch_for,
+    cores,
+    epochs_for,
+    notes_on,
+    options_for,
+    settle_strength,
+    side_for,
+    typical_side,
+)
 from .engine import use_fast_gelu
 from .families import family_notes, small_options
 from .parallel import World
@@ -78,7 +87,7 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     options = config.model.options if known is None else {**known.options, **config.model.options}
     patches = small_options(config, name, size) if known is None else {}
     resolved = overlay(
-        config,
+        settle_strength(config, epochs),
         {
             "task": config.task or choice.kind.name,
             "data": {"img_size": size, "mean": mean, "std": std, "workers": _workers(config, data)},

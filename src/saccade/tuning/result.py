@@ -10,6 +10,7 @@ import yaml
 from ..config import TrainConfig, overlay
 from ..report.page import show_facts
 from ..tasks.metric import MetricSpec
+from ..training.defaults import settled_strength
 from ..wording import count_of
 from .search import Attempt
 
@@ -55,6 +56,7 @@ class Tuned:
 def recipe_text(config: TrainConfig, resolved: TrainConfig, found: Tuned, best: Attempt, metric: MetricSpec) -> str:
     """Return the YAML that `saccade train --recipe` takes."""
     fitted: dict[str, Any] = {"optim.batch_size": resolved.optim.batch_size, "optim.least_steps": None}
+    fitted |= settled_strength(resolved)
     if best.values.get("optim.lr") is None:
         fitted["optim.lr"] = resolved.optim.lr
     tuned = overlay(config, {**fitted, **found.settings}, source="the search")

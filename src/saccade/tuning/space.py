@@ -7,7 +7,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ..config import AugmentConfig, ConfigError, TrainConfig, flatten, overlay
+from ..config import ConfigError, TrainConfig, flatten, overlay
+from ..training.defaults import strength_settings
 from ..training.recipes import SHORT_FLAGS, grid_of
 from ..wording import is_number
 
@@ -16,7 +17,6 @@ RATES = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)  # times a recipe's own
 DECAYS = (0.2, 1, 4)
 DECAYS_FROM_NONE = (0.0, 0.01, 0.1)
 STRENGTHS = (0.0, 0.5, 1, 1.5)
-HIGHEST = {"rand_magnitude": 10.0, "mix_prob": 1.0, "erase": 1.0, "jitter": 1.0}  # that augmentation can be made
 MOST = 4096  # combinations that are listed
 WORDS = {RATE: "learning rate", DECAY: "weight decay", STRENGTH: "strength of augmentation"}
 
@@ -62,7 +62,8 @@ def own_space(config: TrainConfig, fixed: Sequence[str] = ()) -> tuple[Axis, ...
     axes = [Axis(RATE, tuple(_round(rate * factor) for factor in RATES), rate)]
     decays = tuple(_round(decay * factor) for factor in DECAYS) if decay else DECAYS_FROM_NONE
     axes.append(Axis(DECAY, decays, decay))
-    if strength_settings(config.augment, 0.0) and not any(name.startswith("augment.") for name in fixed):
+    none, some = (strength_settings(config.augment, strength) for strength in (0.0, 1.0))
+    if none != some and not any(name.startswith("augment.") for name in fixed):
         axes.append(Axis(STRENGTH, STRENGTHS, 1))
     return tuple(axis for axis in axes if axis.name not in fixed)
 
@@ -93,20 +94,6 @@ def read_grid(grid: Any, config: TrainConfig, *, source: str, fixed: Sequence[st
             each = tuple({repr(value): value for value in ordered}.values())
             axes.append(Axis(name, each, 1 if name == STRENGTH else known.get(name)))
     return tuple(axes)
-
-
-def strength_settings(augment: AugmentConfig, strength: float) -> dict[str, Any]:
-    """Return the settings that make augmentation so many times as strong as a recipe has it; empty if it has none."""
-    found: dict[str, Any] = {}
-    if augment.rand_ops:
-        found["augment.rand_magnitude"] = min(augment.rand_magnitude * strength, HIGHEST["rand_magnitude"])
-        found |= {"augment.rand_ops": 0} if strength == 0 else {}
-    if augment.mixup or augment.cutmix:
-        found["augment.mix_prob"] = min(augment.mix_prob * strength, 1.0)
-    for name in ("erase", "jitter"):
-        if value := getattr(augment, name):
-            found[f"augment.{name}"] = min(value * strength, HIGHEST[name])
-    return {name: _round(value) if isinstance(value, float) else value for name, value in found.items()}
 
 
 def say_value(value: Any) -> str:

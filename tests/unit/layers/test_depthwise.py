@@ -43,6 +43,7 @@ def test_an_even_kernel_is_refused():
         DepthwiseConv(4, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not depthwise_triton.INSTALLED or INTERPRETED, reason="elsewhere they run by themselves")
 def test_kernels_run_in_tritons_interpreter():
     command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", __file__, "-k", "test_the_kernels"]

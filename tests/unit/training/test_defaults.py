@@ -5,7 +5,14 @@ from PIL import Image
 from saccade.config import ConfigError, TrainConfig, overlay
 from saccade.data.open import open_data
 from saccade.runs import Run
-from saccade.training.defaults import batch_for, options_for, side_for, typical_side
+from saccade.training.defaults import (
+    batch_for,
+    options_for,
+    settle_strength,
+    settled_strength,
+    side_for,
+    typical_side,
+)
 from saccade.training.recipes import configure
 from saccade.training.train import train
 from support.trainings import TINY, assert_same_end
@@ -67,6 +74,50 @@ def test_what_the_user_asks_for_stays():
         assert batch_for(configure("small", given), 100) == (256, 2e-3)
     assert batch_for(configure("small", {"optim.lr": 4e-3, "optim.least_steps": 2}), 256)[0] == 128
     assert batch_for(overlay(TrainConfig(), {"optim.batch_size": 64}), 10)[0] == 64
+
+
+@pytest.mark.parametrize(
+    ("epochs", "operations", "magnitude", "mixed"),
+    [(1, 0, 0.0, 0.0), (15, 0, 0.0, 0.0), (32, 1, 1.4, 0.1), (100, 1, 7.0, 0.5), (300, 1, 7.0, 0.5)],
+)
+def test_short_runs_augment_less(epochs, operations, magnitude, mixed):
+    settled = settle_strength(configure("small", {}), epochs).augment
+    assert (settled.rand_ops, settled.rand_magnitude, settled.mix_prob) == (operations, magnitude, mixed)
+    assert settled.full_epochs is None
+    assert settled.crop == "pad"
+
+
+@pytest.mark.parametrize("name", ["rand_ops", "rand_magnitude", "mixup", "cutmix", "mix_prob", "erase", "jitter"])
+def test_augmentation_that_the_user_asks_for_stays_however_short_the_run(name):
+    config = configure("small", {f"augment.{name}": 1})
+    assert settle_strength(config, 1) == config
+    assert getattr(config.augment, name) == 1
+
+
+def test_other_recipes_augment_as_they_say():
+    for recipe in ("cifar", "quick", "deit", "finetune"):
+        config = configure(recipe, {})
+        assert settle_strength(config, 1) == config
+
+
+def test_what_was_settled_is_kept_by_a_run_of_another_length():
+    short = settle_strength(configure("small", {}), 32)
+    longer = overlay(configure("small", {}), settled_strength(short))
+    assert settle_strength(longer, 100).augment == short.augment
+
+
+def test_a_short_run_says_that_it_augments_less_and_writes_how(tmp_path, capsys):
+    data = folder(tmp_path / "photos", side=40, count=24)
+    given = {"model.options": TINY, "engine.device": "cpu"}
+    run = train(str(data), epochs=2, out=tmp_path / "run", settings=given)
+    assert "2 epochs: no RandAugment or mixing, since runs under 100 learn more" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    settled = Run(run.path).config().augment
+    assert (settled.rand_ops, settled.mix_prob) == (0, 0.0)
+    whole = train(str(data), epochs=2, out=tmp_path / "whole", settings={**given, "augment.full_epochs": None})
+    settled = Run(whole.path).config().augment
+    assert (settled.rand_ops, settled.mix_prob) == (1, 0.5)
 
 
 def test_a_run_on_photographs_says_what_it_chose_and_repeats_it(tmp_path, capsys):

@@ -4,8 +4,9 @@ import pytest
 
 from saccade.building import parse_plugin
 from saccade.config import AugmentConfig, ConfigError
+from saccade.training.defaults import strength_settings
 from saccade.training.recipes import configure, grid_of
-from saccade.tuning.space import Axis, candidates, own_space, read_grid, settings_of, strength_settings
+from saccade.tuning.space import Axis, candidates, own_space, read_grid, settings_of
 
 
 def test_own_space_lies_around_the_recipes_numbers_and_leaves_what_the_user_gave():
