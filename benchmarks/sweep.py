@@ -6,7 +6,8 @@
     python benchmarks/sweep.py page OUT                     # OUT/sweep.md, sweep.csv and sweep.html of all trials
 
 Trials train by the recipe `small` on a part of the training images and are judged on others of them; validation and
-test images are not looked at. All families are swept in turns, the most telling trials first:
+test images are not looked at. They stand for longer runs, so that augmentation is whole where it is not what is tried.
+All families are swept in turns, the most telling trials first:
 
 1. rates four times apart (2.5e-4, 1e-3, 4e-3) for a third of the epochs, and beyond while the best is at the edge;
 2. the best of them, half and twice of it for all of the epochs, and on while the best is at the edge;
@@ -283,6 +284,7 @@ class Sweep:
             "model.options": TINY[family] if args.tiny else {},
             "schedule.epochs": epochs,
             "keep.evaluate_every": epochs,
+            "augment.full_epochs": None,
             "engine.compile": False,
             "engine.device": args.device,
         }
@@ -360,7 +362,7 @@ def write_pages(folder: Path) -> None:
     from saccade.report.document import Block, Text, to_html, to_markdown
     from saccade.report.page import Section, grid, render_page
 
-    records = read_records(folder)
+    records = [{**record, "values": _other_than_usual(record["values"])} for record in read_records(folder)]
     fields = ("set", "family", "model", "values", "seed", "epochs", "samples", "judged_on", "batch_size", "score")
     with open(folder / "sweep.csv", "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, [*fields, "failed", "seconds"], extrasaction="ignore")
@@ -369,7 +371,7 @@ def write_pages(folder: Path) -> None:
     sections, blocks = [], []
     for name in dict.fromkeys(record["set"] for record in records):
         of = [record for record in records if record["set"] == name]
-        lengths = sorted({record["epochs"] for record in of})
+        lengths = sorted({record["epochs"] for record in of if len(_by_rate(of, record["epochs"])) > len(MODELS) // 2})
         made: list[Block] = [_defaults(of), *(_rates(of, epochs) for epochs in reversed(lengths))]
         made += [_others(of)] if any(len(record["values"]) > 1 for record in of) else []
         charts = []
@@ -385,7 +387,7 @@ def write_pages(folder: Path) -> None:
             axes = {"x_label": "doublings of 1e-3", "y_label": "accuracy"}
             charts.append(line_chart(lines, bands=bands, title=title, percent=True, **axes))
         about = (
-            f"{len(of)} trials of {' and '.join(map(str, lengths))} epochs on {_range(of, 'samples')} training images, "
+            f"{len(of)} trials of {_range(of, 'epochs')} epochs on {_range(of, 'samples')} training images, "
             f"judged on {_range(of, 'judged_on')} others of them; batches of {_range(of, 'batch_size')}, recipe small. "
             "A line is the mean over seeds, its band reaches from the worst to the best."
         )
@@ -394,6 +396,15 @@ def write_pages(folder: Path) -> None:
     (folder / "sweep.md").write_text(f"# Score against rate\n\n{to_markdown(blocks)}\n", encoding="utf-8")
     page = render_page("Score against rate, family by family", sections, kind="Sweep")
     (folder / "sweep.html").write_text(page, encoding="utf-8")
+
+
+def _other_than_usual(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a trial's settings but for those that are the recipe's own."""
+    from saccade.config import flatten
+    from saccade.training.recipes import configure
+
+    usual = flatten(configure("small", {}))
+    return {name: value for name, value in values.items() if name == "optim.lr" or value != usual[name]}
 
 
 def _by_rate(records: list[dict[str, Any]], epochs: int) -> dict[float, list[float]]:
@@ -419,10 +430,15 @@ def _defaults(records: list[dict[str, Any]]) -> Any:
     rows = []
     for name in dict.fromkeys(record["family"] for record in records):
         of = [record for record in records if record["family"] == name]
-        longest, own = max(record["epochs"] for record in of), own_rate(name, of[0]["samples"])
+        plain = [record for record in of if list(record["values"]) == ["optim.lr"]]
+        by_length: dict[int, set[float]] = {}
+        for record in plain:
+            by_length.setdefault(record["epochs"], set()).add(record["values"]["optim.lr"])
+        longest = max(length for length, rates in by_length.items() if len(rates) > 1)
+        own = own_rate(name, of[0]["samples"])
         curve: dict[float, dict[int, float]] = {}
-        for record in of:
-            if record["epochs"] == longest and list(record["values"]) == ["optim.lr"]:
+        for record in plain:
+            if record["epochs"] == longest:
                 curve.setdefault(record["values"]["optim.lr"], {})[record["seed"]] = 100 * (record["score"] or 0.0)
         if own not in curve:
             continue
@@ -486,7 +502,7 @@ def _others(records: list[dict[str, Any]]) -> Any:
         which = (record["family"], json.dumps(record["values"]), record["epochs"])
         scores.setdefault(which, {})[record["seed"]] = 100 * (record["score"] or 0.0)
     rows = []
-    for (family, written, epochs), found in scores.items():
+    for (family, written, epochs), found in sorted(scores.items()):
         values = json.loads(written)
         rate = values.pop("optim.lr")
         usual = scores.get((family, json.dumps({"optim.lr": rate}), epochs), {})
@@ -494,21 +510,13 @@ def _others(records: list[dict[str, Any]]) -> Any:
         if values and seeds:
             more = ", ".join(f"{name}={value}" for name, value in values.items())
             means = [_mean([of[seed] for seed in seeds]) for of in (usual, found)]
-            rows.append(
-                (
-                    family,
-                    Code(more),
-                    f"{rate:g}",
-                    *(f"{mean:.1f}" for mean in means),
-                    str(len(seeds)),
-                    f"{means[1] - means[0]:+.1f}",
-                )
-            )
+            cells = (f"{rate:g}", str(epochs), *(f"{mean:.1f}" for mean in means), str(len(seeds)))
+            rows.append((family, Code(more), *cells, f"{means[1] - means[0]:+.1f}"))
     return Table(
         "Other settings: accuracy in percent without and with them, over the seeds that both have",
-        ("Family", "Setting", "Rate", "Without", "With", "Seeds", "Points"),
+        ("Family", "Setting", "Rate", "Epochs", "Without", "With", "Seeds", "Points"),
         tuple(rows),
-        (2, 3, 4, 5, 6),
+        (2, 3, 4, 5, 6, 7),
     )
 
 

@@ -78,7 +78,7 @@ def test_what_the_user_asks_for_stays():
 
 @pytest.mark.parametrize(
     ("epochs", "operations", "magnitude", "mixed"),
-    [(1, 0, 0.0, 0.0), (15, 0, 0.0, 0.0), (32, 1, 1.4, 0.1), (100, 1, 7.0, 0.5), (300, 1, 7.0, 0.5)],
+    [(1, 0, 0.0, 0.0), (15, 0, 0.0, 0.0), (24, 1, 1.4, 0.1), (60, 1, 7.0, 0.5), (300, 1, 7.0, 0.5)],
 )
 def test_short_runs_augment_less(epochs, operations, magnitude, mixed):
     settled = settle_strength(configure("small", {}), epochs).augment
@@ -101,7 +101,7 @@ def test_other_recipes_augment_as_they_say():
 
 
 def test_what_was_settled_is_kept_by_a_run_of_another_length():
-    short = settle_strength(configure("small", {}), 32)
+    short = settle_strength(configure("small", {}), 24)
     longer = overlay(configure("small", {}), settled_strength(short))
     assert settle_strength(longer, 100).augment == short.augment
 
@@ -110,7 +110,7 @@ def test_a_short_run_says_that_it_augments_less_and_writes_how(tmp_path, capsys)
     data = folder(tmp_path / "photos", side=40, count=24)
     given = {"model.options": TINY, "engine.device": "cpu"}
     run = train(str(data), epochs=2, out=tmp_path / "run", settings=given)
-    assert "2 epochs: no RandAugment or mixing, since runs under 100 learn more" in " ".join(
+    assert "2 epochs: no RandAugment or mixing, since runs under 60 learn more" in " ".join(
         capsys.readouterr().err.split()
     )
     settled = Run(run.path).config().augment
