@@ -1,5 +1,6 @@
 """Make the plan of a comparison: build every arm once, look at what it stands on, time it, and fit it to the budget."""
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from ..data.source import Stream
 from ..durations import BudgetError, say_duration
 from ..runs import Run, RunError
 from ..spawning import VISIBLE
-from ..training.defaults import SAY_STRENGTH, cores, validate_every
+from ..training.defaults import SAY_STRENGTH, cores, settle_strength, settled_strength, validate_every
 from ..training.loop import Interrupted
 from ..training.machine import AFTERWARDS, CLOSING
 from ..training.pace import Pace
@@ -113,6 +114,9 @@ class Planner:
         self.crew.call()  # they import while samples are opened and arms are built here
         _, data = self.cache.open(self.configs[self.reference])
         self._validate_seldom(data, kept)
+        settles = bool(kept.get("settled", not kept))  # comparisons begun before stay as they were
+        if self.request.record["budget"] is None or not settles:
+            self._settle_strength(settles)
         seen: dict[str, str] = {}
         order = [self.reference, *(name for name in self.configs if name != self.reference)]
         self.twins = {name: seen.setdefault(config_hash(self.configs[name]), name) for name in order}
@@ -125,17 +129,19 @@ class Planner:
         self.reads_once = self.request.folds is None and len(ways) == 1
         question = ask(self.request, base.metrics, base.primary)
         budget, fit = self._fit(before, snapshots)
-        snapshots = {
-            name: replace(one, config=overlay(one.config, {"schedule.epochs": self.configs[name].schedule.epochs}))
-            for name, one in snapshots.items()
-        }
+        self._settle_strength(settles)
+        for name, one in snapshots.items():
+            known = self.configs[name]
+            more = {"schedule.epochs": known.schedule.epochs, **settled_strength(known)}
+            snapshots[name] = replace(one, config=overlay(one.config, more))
         fingerprints = self._unchanged(snapshots, kept.get("samples", kept.get("pictures", {})))
         if keep:
             arms = {**before.get("request", {}).get("arms", {}), **self.request.record["arms"]}
             looks = {"looks": kept["looks"]} if "looks" in kept else {}
             tuned = {"tuned": done} if done else {}
             every = {"every": self.every} if self.every > 1 else {}
-            found = {"fit": fit, "samples": fingerprints, **every, **looks, **tuned}
+            settled = {"settled": True} if settles else {}
+            found = {"fit": fit, "samples": fingerprints, **settled, **every, **looks, **tuned}
             self.folder.write({**self.request.record, "arms": arms}, found)
         jobs = self._jobs()
         cut = self._cut(data)
@@ -158,6 +164,11 @@ class Planner:
         for name in self.configs if self.every > 1 else ():
             if name not in own:
                 self.configs[name] = overlay(self.configs[name], {setting: self.every})
+
+    def _settle_strength(self, settles: bool) -> None:
+        """Augment all arms alike: as suits the longest, or as the recipe says."""
+        longest = max(config.schedule.epochs for config in self.configs.values()) if settles else sys.maxsize
+        self.configs = {name: settle_strength(config, longest) for name, config in self.configs.items()}
 
     def _cut(self, data: Data) -> Cut | None:
         folds, repeats = self.request.folds, self.request.repeats

@@ -120,7 +120,7 @@ def settle_strength(config: TrainConfig, epochs: int) -> TrainConfig:
 
 def settled_strength(resolved: TrainConfig) -> dict[str, Any]:
     """Return the settings that keep augmentation as strong as it was made, however long another run is."""
-    return {**strength_settings(resolved.augment, 1.0), "augment.full_epochs": None}
+    return {f"augment.{name}": getattr(resolved.augment, name) for name in (*SAY_STRENGTH, "full_epochs")}
 
 
 def strength_settings(augment: AugmentConfig, strength: float) -> dict[str, Any]:

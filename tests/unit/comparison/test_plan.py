@@ -362,3 +362,26 @@ def test_how_often_runs_validate_stays_as_it_was_begun(tmp_path):
     assert record.pop("every") == 3
     (tmp_path / "c" / "comparison.json").write_text(json.dumps(record))  # as one that was begun before
     assert every(settings=SETTINGS) == {1}
+
+
+def test_all_arms_augment_as_suits_the_longest_and_as_they_were_begun(tmp_path):
+    def mixed(*arms, **options):
+        asked = Request(arms=["base", *arms], out=tmp_path / "c", settings=SETTINGS, device="cpu", **options)
+        ready = planning.Planner(asked).plan(keep=True)
+        assert {job.config.augment.full_epochs for job in ready.jobs} == {None}
+        return {(job.config.schedule.epochs, job.config.augment.mix_prob) for job in ready.jobs}
+
+    assert mixed("short:=epochs=15", epochs=24) == {(24, 0.1), (15, 0.1)}
+    record = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert record.pop("settled") is True
+    (tmp_path / "c" / "comparison.json").write_text(json.dumps(record))  # as one that was begun before
+    assert mixed("short:=epochs=15", epochs=24) == {(24, 0.5), (15, 0.5)}
+    (tmp_path / "c" / "comparison.json").unlink()
+    ((epochs, probability),) = mixed("broadcast", epochs=60, seeds=3, budget="17m")
+    assert 15 < epochs < 60
+    assert probability == pytest.approx(0.5 * (epochs - 15) / 45, rel=0.01)
+
+
+def test_a_plan_shows_what_runs_of_its_length_are_augmented_by(tmp_path):
+    cut = plan("broadcast", out=tmp_path / "c", epochs=24)
+    assert dict(cut.arm("broadcast").changes) == {"model.plugins": ([], ["broadcast"])}
