@@ -131,7 +131,7 @@ class Planner:
         budget, fit = self._fit(before, snapshots)
         self._settle_strength(settles)
         for name, one in snapshots.items():
-            known = self.configs[name]
+            known, _ = self.cache.open(self.configs[name])[0].kind.adapt(self.configs[name])
             more = {"schedule.epochs": known.schedule.epochs, **settled_strength(known)}
             snapshots[name] = replace(one, config=overlay(one.config, more))
         fingerprints = self._unchanged(snapshots, kept.get("samples", kept.get("pictures", {})))

@@ -157,7 +157,7 @@ class ConvMlp(nn.Module):
         hidden = self.fc1(x)
         makers: list[nn.Module] = [self.fc1]
         if self.depthwise is not None:
-            if self.depthwise.joins(hidden):
+            if type(self.act) is Gelu and self.depthwise.joins(hidden):
                 return self.fc2(self.depthwise.joined(hidden, grid, gelu=True))
             near = self.depthwise(hidden.unflatten(1, grid)).flatten(1, 2)
             hidden, makers = add(hidden, near, self.depthwise), [self.depthwise]
