@@ -1,11 +1,10 @@
-"""Time the depthwise kernels in Triton with several tiles beside the library's, and check what they compute.
+"""Time the depthwise kernel in Triton with several tiles beside the library's, and check what it computes.
 
     python benchmarks/depthwise.py                                    # about 60 s of an H200: processes that take turns
     TRITON_INTERPRET=1 DEV=cpu python benchmarks/depthwise.py --small  # a trial on the CPU
 
-A figure is the median of calls in milliseconds, bfloat16, on maps larger than the cache. "library" is cuDNN's
-convolution for "forward" and its gradients of map and kernel, the first by the turned kernel, for "backward": sums and
-GELU, which the kernels have inside, are not in it.
+A figure is the median of calls in milliseconds, bfloat16, on maps larger than the cache. "forward" has the sum with the
+map (3 x 3) and GELU inside, "turned", the gradient of the map, the sum; "library" is cuDNN's convolution alone.
 """
 
 import argparse
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from saccade.layers import depthwise_triton
 from saccade.layers.depthwise import convolve
-from saccade.layers.depthwise_triton import Tiles, by_library, cells_of, run_convolve, run_gradients
+from saccade.layers.depthwise_triton import Tiles, cells_of, run_convolve
 
 DEVICE = os.environ.get("DEV", "cuda")
 MAPS = [  # images, side, channels, side of the kernel, whether GELU follows
@@ -53,9 +52,9 @@ def main() -> None:
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--lock", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    tasks = [(way, *one) for way in ("backward", "forward") for one in MAPS if way == "forward" or one[3] == 3]
+    tasks = [(way, *one) for way in ("turned", "forward") for one in MAPS]
     if args.small:
-        tasks = [("forward", 2, 7, 32, 3, True), ("backward", 2, 7, 32, 3, True), ("forward", 2, 8, 32, 5, False)]
+        tasks = [("forward", 2, 7, 32, 3, True), ("turned", 2, 7, 32, 3, True), ("forward", 2, 8, 32, 5, False)]
     if args.part is None:
         print(
             torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu",
@@ -80,70 +79,57 @@ def time_task(lock: Any, way: str, images: int, side: int, channels: int, size: 
     x, grad = (torch.randn(shape, device=DEVICE).to(torch.bfloat16) for _ in range(2))
     weight, bias = torch.randn(channels, 1, size, size, device=DEVICE) / size, torch.randn(channels, device=DEVICE)
     weight, bias = weight.to(torch.bfloat16), bias.to(torch.bfloat16)
-    cells, residual = cells_of(weight), size == 3
+    cells, residual, turned = cells_of(weight), size == 3, way == "turned"
     expected = reference(x, grad, weight, bias, side, residual=residual, gelu=gelu)
+    given = (grad, cells, None) if turned else (x, cells, bias)
+    how = (side, side, turned, residual, gelu and not turned, True)
     found: dict[str, float] = {}
     worst = 0.0
-    for tiles in candidates(side, size, way):
-        if way == "forward":
+    for tiles in candidates(side, size):
 
-            def call(tiles: Tiles = tiles) -> Any:
-                return run_convolve(lambda k: k, x, cells, bias, side, side, False, residual, gelu, True, tiles)
+        def call(tiles: Tiles = tiles) -> tuple[Tensor, Tensor]:
+            return run_convolve(lambda kernel: kernel, *given, *how, tiles)
 
-            errors = zip(call(), expected[:2], strict=True)
-        else:
-
-            def call(tiles: Tiles = tiles) -> Any:
-                return run_gradients(lambda k: k, grad, x, cells, side, side, residual, tiles)
-
-            of_x, parts = call()
-            errors = zip((of_x, parts.sum(0)), expected[2:], strict=True)
-        worst = max([worst, *(distance(a, b) for a, b in errors if a.numel())])
+        got = [one for one in call() if one.numel()]
+        worst = max(worst, *(distance(a, b) for a, b in zip(got, expected[2:] if turned else expected, strict=False)))
         found["/".join(map(str, tiles))] = clock(lock, call)
-    theirs = clock(lock, lambda: library(way, x, grad, weight, side))
+    given_map = given[0].unflatten(1, (side, side))
+    theirs = clock(lock, lambda: convolve(given_map, weight))
     best = sorted(found, key=lambda name: found[name])
     told = ", ".join(f"{name} {found[name]:.3f}" for name in best[:6])
     told += f", ..., {best[-1]} {found[best[-1]]:.3f}"
     what = f"{way:8} {images} x {side} x {side} x {channels}, {size} x {size}{', GELU' if gelu else ''}"
-    print(f"{what}: library {theirs:.3f}; rows/columns/channels/warps/bands {told}; error {worst:.1e}", flush=True)
+    print(f"{what}: library {theirs:.3f}; rows/columns/channels/warps {told}; error {worst:.1e}", flush=True)
 
 
-def candidates(side: int, size: int, way: str) -> list[Tiles]:
+def candidates(side: int, size: int) -> list[Tiles]:
     """Return tiles to try: a thread holds two, four or eight channels of one column."""
     rows = depthwise_triton._rows(side)
     some = [8] if side <= 8 else [8, 16] if side % 8 == 0 else [4, 8, 32] if side == 28 else [2, 16]
-    held = (2, 4) if way == "backward" or size == 5 else (4, 8)
-    bands = [1] if way == "forward" else [4] if side <= 28 else [8]
+    held = (2, 4) if size == 5 else (4, 8)
     found = []
     for columns in some:
         for channels in (32, 64, 128):
             for each in held:
                 warps = columns * channels // (32 * each)
                 if 1 <= warps <= 16 and (DEVICE == "cuda" or channels == 32):
-                    found += [Tiles(rows, columns, channels, warps, count) for count in bands]
+                    found.append(Tiles(rows, columns, channels, warps))
     return found
 
 
 def reference(x: Tensor, grad: Tensor, weight: Tensor, bias: Tensor, side: int, **how: bool) -> tuple[Tensor, ...]:
-    """Return sum, GELU, gradient of the map, gradients of kernels and bias, in float32."""
-    x, weight, bias = (one.float().requires_grad_() for one in (x, weight, bias))
+    """Return sum, GELU and the gradient of the map, in float32."""
+    x, weight, bias = x.float().requires_grad_(), weight.float(), bias.float()
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         total = convolve(x.unflatten(1, (side, side)), weight, bias).flatten(1, 2)
         total = total + x if how["residual"] else total
-        of_x, of_weight, of_bias = torch.autograd.grad(total, (x, weight, bias), grad.float())
+        (of_x,) = torch.autograd.grad(total, x, grad.float())
     active = F.gelu(total) if how["gelu"] else total[:0]
-    return total.detach(), active.detach(), of_x, torch.cat([of_weight.flatten(1).t(), of_bias[None]])
+    return total.detach(), active.detach(), of_x
 
 
 def distance(a: Tensor, b: Tensor) -> float:
     return float((a.float() - b).norm() / b.norm())
-
-
-def library(way: str, x: Tensor, grad: Tensor, weight: Tensor, side: int) -> Any:
-    x, grad = x.unflatten(1, (side, side)), grad.unflatten(1, (side, side))
-    if way == "forward":
-        return convolve(x, weight, None)
-    return convolve(grad, weight), by_library(grad, x, weight)
 
 
 def clock(lock: Any, call: Callable[[], Any]) -> float:

@@ -1,9 +1,8 @@
-"""Convolution of each channel by itself on maps B, H * W, C, with what is beside it, by GPU kernels of our own.
+"""Convolution of each channel by itself on maps B, H * W, C, with what is beside it, by a GPU kernel of our own.
 
-A library's kernels take two to four times what reading and writing a map takes, and a sum or an activation beside them
-is a pass of its own. Here the map itself is added, and GELU applied, before anything is written; backward, one pass
-over the gradient and the map gives the gradients of map, kernels and bias. The compiler takes the kernels into the code
-that it generates.
+A library's kernel takes two to four times what reading and writing a map takes, and a sum or an activation beside it is
+a pass of its own. Here the map itself is added, and GELU applied, before anything is written; the gradient of the map
+is the same by the turned kernel. The compiler takes it into the code that it generates.
 """
 
 import importlib.metadata
@@ -15,10 +14,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .activation import quick_gradient
-from .depthwise_kernels import kernels
+from .depthwise_kernel import kernel
 from .exporting import compiles_for_gpu
 
-OLDEST = (3, 5)  # version of Triton that the kernels were compiled with
+OLDEST = (3, 5)  # version of Triton that the kernel was compiled with
 SIZES = (3, 5)  # sides of kernels
 
 
@@ -34,37 +33,29 @@ INSTALLED = _installed()
 
 
 class Tiles(NamedTuple):
-    """What a program holds: rows that it writes at a time, columns, channels; its warps; and how often it goes on."""
+    """What a program holds: rows, columns, channels; and its warps."""
 
     rows: int
     columns: int
     channels: int
     warps: int
-    bands: int = 1
 
 
 def serves(x: Tensor, size: int) -> bool:
-    """Tell whether the kernels take a map: half precision, in code that is compiled for a GPU."""
+    """Tell whether the kernel takes a map: half precision, in code that is compiled for a GPU."""
     return compiles_for_gpu(x) and INSTALLED and size in SIZES and x.dtype in (torch.float16, torch.bfloat16)
 
 
-def forward_tiles(height: int, width: int, size: int) -> Tiles:
-    """Return the tiles of a convolution: four channels of a column a thread, two where there are 25 cells to hold."""
+def tiles_of(height: int, width: int, size: int) -> Tiles:
+    """Return the tiles for a map: four channels of a column a thread, two where there are 25 cells to hold."""
     columns = _columns(width)
     if size == 3:
         return Tiles(_rows(height), columns, *{2: (64, 1), 4: (128, 4), 8: (64, 4), 16: (64, 8)}[columns])
     return Tiles(_rows(height), columns, *{2: (128, 4), 4: (64, 4), 8: (32, 4), 16: (32, 8)}[columns])
 
 
-def backward_tiles(height: int, width: int, channels: int) -> Tiles:
-    """Return the tiles of its gradients."""
-    columns = _columns(width)
-    wide = 32 if channels % 64 else 64
-    return Tiles(_rows(height), columns, wide, max(columns * wide // 128, 1), bands=8 if height > 28 else 4)
-
-
 def _rows(height: int) -> int:
-    """Return how many rows are written at a time: sides of common maps are multiples of seven or eight."""
+    """Return how many rows a program writes: sides of common maps are multiples of seven or eight."""
     return 4 if height <= 4 else 7 if height % 7 == 0 else 8  # a constant, even for a side that is a symbol
 
 
@@ -104,11 +95,6 @@ class Convolved(torch.autograd.Function):
         if total is not None:
             grad = quick_gradient(grad, total)
         height, width, residual = ctx.how
-        if weight.shape[-1] == 3:
-            of_x, parts = gradients(grad, x, cells, height, width, residual)
-            sums = parts.sum(0).to(weight.dtype)
-            return of_x, sums[:-1].t().reshape(weight.shape), sums[-1], None, None, None
-        # All at once would take more registers than there are, and the library's gradient of the kernel is faster.
         of_x = convolve(grad, cells, None, height, width, True, residual, False, True)[0]
         of_weight = by_library(grad.unflatten(1, (height, width)), x.unflatten(1, (height, width)), weight)
         return of_x, of_weight, grad.float().sum((0, 1)).to(weight.dtype), None, None, None
@@ -153,7 +139,7 @@ def run_convolve(
     """Convolve a map B, H * W, C; return the sum and its GELU, empty where they are not asked for.
 
     Args:
-        start: makes a kernel one that can be started.
+        start: makes the kernel one that can be started.
         x: the map.
         cells: kernels, k * k, C.
         bias: of each channel.
@@ -168,10 +154,10 @@ def run_convolve(
     x = x.contiguous()
     batch, _, channels = x.shape
     size = round(len(cells) ** 0.5)
-    tiles = tiles or forward_tiles(height, width, size)
+    tiles = tiles or tiles_of(height, width, size)
     total, active = (torch.empty_like(x) if asked else x.new_empty(0) for asked in (keep, gelu))
     strips, bands = -(-width // tiles.columns), -(-height // tiles.rows)
-    start(kernels()[0])[(batch * bands * strips, -(-channels // tiles.channels))](
+    start(kernel())[(batch * bands * strips, -(-channels // tiles.channels))](
         x,
         cells,
         cells if bias is None else bias,
@@ -194,46 +180,6 @@ def run_convolve(
     return total, active
 
 
-def run_gradients(
-    start: Callable[[Any], Any],
-    grad: Tensor,
-    x: Tensor,
-    cells: Tensor,
-    height: int,
-    width: int,
-    residual: bool,
-    tiles: Tiles | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return the gradient of the map, and parts whose sum is that of kernels and bias, P, k * k + 1, C."""
-    grad, x = grad.contiguous(), x.contiguous()
-    batch, _, channels = x.shape
-    size = round(len(cells) ** 0.5)
-    tiles = tiles or backward_tiles(height, width, channels)
-    strips, bands = -(-width // tiles.columns), batch * -(-height // tiles.rows)
-    programs = -(-bands // tiles.bands) * strips
-    of_x = torch.empty_like(x)
-    parts = x.new_empty(programs, size * size + 1, channels, dtype=torch.float32)
-    start(kernels()[1])[(programs, -(-channels // tiles.channels))](
-        grad,
-        x,
-        cells,
-        of_x,
-        parts,
-        bands,
-        height,
-        width,
-        channels,
-        size,
-        tiles.rows,
-        tiles.columns,
-        tiles.channels,
-        tiles.bands,
-        residual,
-        num_warps=tiles.warps,
-    )
-    return of_x, parts
-
-
 @torch.library.triton_op("saccade::depthwise", mutates_args={})
 def convolve(
     x: Tensor,
@@ -248,9 +194,3 @@ def convolve(
 ) -> tuple[Tensor, Tensor]:
     """See `run_convolve`."""
     return run_convolve(torch.library.wrap_triton, x, cells, bias, height, width, turned, residual, gelu, keep)
-
-
-@torch.library.triton_op("saccade::depthwise_gradients", mutates_args={})
-def gradients(grad: Tensor, x: Tensor, cells: Tensor, height: int, width: int, residual: bool) -> tuple[Tensor, Tensor]:
-    """See `run_gradients`."""
-    return run_gradients(torch.library.wrap_triton, grad, x, cells, height, width, residual)
