@@ -358,11 +358,17 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
 
 def write_pages(folder: Path) -> None:
     """Write the curves as a table, as CSV and as a page."""
+    from saccade.config import flatten
     from saccade.report.chart import line_chart
     from saccade.report.document import Block, Text, to_html, to_markdown
     from saccade.report.page import Section, grid, render_page
+    from saccade.training.recipes import configure
 
-    records = [{**record, "values": _other_than_usual(record["values"])} for record in read_records(folder)]
+    usual = flatten(configure("small", {}))
+    records = read_records(folder)
+    for record in records:  # without what is the recipe's own
+        told = record["values"].items()
+        record["values"] = {name: value for name, value in told if name == "optim.lr" or value != usual[name]}
     fields = ("set", "family", "model", "values", "seed", "epochs", "samples", "judged_on", "batch_size", "score")
     with open(folder / "sweep.csv", "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, [*fields, "failed", "seconds"], extrasaction="ignore")
@@ -371,7 +377,7 @@ def write_pages(folder: Path) -> None:
     sections, blocks = [], []
     for name in dict.fromkeys(record["set"] for record in records):
         of = [record for record in records if record["set"] == name]
-        lengths = sorted({record["epochs"] for record in of if len(_by_rate(of, record["epochs"])) > len(MODELS) // 2})
+        lengths = _swept_lengths(of)
         made: list[Block] = [_defaults(of), *(_rates(of, epochs) for epochs in reversed(lengths))]
         made += [_others(of)] if any(len(record["values"]) > 1 for record in of) else []
         charts = []
@@ -398,13 +404,13 @@ def write_pages(folder: Path) -> None:
     (folder / "sweep.html").write_text(page, encoding="utf-8")
 
 
-def _other_than_usual(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a trial's settings but for those that are the recipe's own."""
-    from saccade.config import flatten
-    from saccade.training.recipes import configure
-
-    usual = flatten(configure("small", {}))
-    return {name: value for name, value in values.items() if name == "optim.lr" or value != usual[name]}
+def _swept_lengths(records: list[dict[str, Any]]) -> list[int]:
+    """Return the epochs that several rates of a family were trained for."""
+    rates: dict[tuple[str, int], set[float]] = {}
+    for record in records:
+        if list(record["values"]) == ["optim.lr"]:
+            rates.setdefault((record["family"], record["epochs"]), set()).add(record["values"]["optim.lr"])
+    return sorted({epochs for (_, epochs), found in rates.items() if len(found) > 1})
 
 
 def _by_rate(records: list[dict[str, Any]], epochs: int) -> dict[float, list[float]]:
@@ -430,15 +436,10 @@ def _defaults(records: list[dict[str, Any]]) -> Any:
     rows = []
     for name in dict.fromkeys(record["family"] for record in records):
         of = [record for record in records if record["family"] == name]
-        plain = [record for record in of if list(record["values"]) == ["optim.lr"]]
-        by_length: dict[int, set[float]] = {}
-        for record in plain:
-            by_length.setdefault(record["epochs"], set()).add(record["values"]["optim.lr"])
-        longest = max(length for length, rates in by_length.items() if len(rates) > 1)
-        own = own_rate(name, of[0]["samples"])
+        longest, own = max(_swept_lengths(of)), own_rate(name, of[0]["samples"])
         curve: dict[float, dict[int, float]] = {}
-        for record in plain:
-            if record["epochs"] == longest:
+        for record in of:
+            if record["epochs"] == longest and list(record["values"]) == ["optim.lr"]:
                 curve.setdefault(record["values"]["optim.lr"], {})[record["seed"]] = 100 * (record["score"] or 0.0)
         if own not in curve:
             continue

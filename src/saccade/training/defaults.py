@@ -110,12 +110,16 @@ def settle_strength(config: TrainConfig, epochs: int) -> TrainConfig:
 
     A run that sees its images a few times does not learn them by heart, and what makes them harder costs it accuracy.
     """
-    full = config.augment.full_epochs
-    if full is None:
+    if config.augment.full_epochs is None:
         return config
-    strength = min(max(epochs - PLAIN, 0) / max(full - PLAIN, 1), 1.0)
+    strength = _share_of_full(config.augment.full_epochs, epochs)
     weaker = strength_settings(config.augment, strength) if strength < 1 else {}
     return overlay(config, {**weaker, "augment.full_epochs": None})
+
+
+def _share_of_full(full: int, epochs: int) -> float:
+    """Return how strong augmentation is in a run of so many epochs, of what it is in one of `full`."""
+    return min(max(epochs - PLAIN, 0) / max(full - PLAIN, 1), 1.0)
 
 
 def settled_strength(resolved: TrainConfig) -> dict[str, Any]:
@@ -188,7 +192,7 @@ def notes_on(config: TrainConfig, resolved: TrainConfig, *, side: int | None, sa
             f"{count_of(steps, 'step')} an epoch; a smaller --batch-size or more --epochs may help"
         )
     if config.augment.full_epochs is not None and resolved.schedule.epochs < config.augment.full_epochs:
-        share = max(resolved.schedule.epochs - PLAIN, 0) / max(config.augment.full_epochs - PLAIN, 1)
+        share = _share_of_full(config.augment.full_epochs, resolved.schedule.epochs)
         notes.append(
             f"{count_of(resolved.schedule.epochs, 'epoch')}: "
             + ("no RandAugment or mixing" if share == 0 else f"augmentation {share:.2g} times as strong")
