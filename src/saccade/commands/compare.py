@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from ..importing import quick_imports
 from . import Args, add_weights
 
 WRITES = r"cost\.json"  # in a run's folder
@@ -61,13 +62,14 @@ def run(args: Args) -> int:
     from ..spawning import start_early
 
     start_early(args.device)  # it imports while this process does
-    from ..comparison.compare import compare as run_comparison
-    from ..comparison.compare import plan_comparison
-    from ..comparison.request import Request
-    from ..config import ConfigError, parse_settings
-    from ..ranges import require_number
-    from ..report.document import to_terminal
-    from ..training.loop import Interrupted
+    with quick_imports():
+        from ..comparison.compare import compare as run_comparison
+        from ..comparison.compare import plan_comparison
+        from ..comparison.request import Request
+        from ..config import ConfigError, parse_settings
+        from ..ranges import require_number
+        from ..report.document import to_terminal
+        from ..training.loop import Interrupted
 
     given: dict[str, Any] = {name: args[name] for name in Request.__dataclass_fields__ if name in args}
     try:

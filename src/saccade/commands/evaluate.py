@@ -3,6 +3,7 @@
 from argparse import ArgumentParser
 from pathlib import Path
 
+from ..importing import quick_imports
 from . import Args
 
 WRITES = r"evaluation(-\d+)?(/evaluation\.(json|html))?"  # in a run's folder
@@ -53,9 +54,10 @@ def run(args: Args) -> int:
     """Measure models and print what was found."""
     if args.folds is not None:
         return _over_folds(args)
-    from ..evaluation.evaluate import EPSILONS
-    from ..evaluation.evaluate import evaluate as run_evaluation
-    from ..report.document import to_terminal
+    with quick_imports():
+        from ..evaluation.evaluate import EPSILONS
+        from ..evaluation.evaluate import evaluate as run_evaluation
+        from ..report.document import to_terminal
 
     first = Path(args.runs[0]).expanduser()
     out = args.out or (first if first.is_dir() else Path()) / "evaluation"

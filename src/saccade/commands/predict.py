@@ -5,6 +5,7 @@ from argparse import ArgumentParser
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..importing import quick_imports
 from ..wording import count_of
 from . import Args
 
@@ -38,10 +39,11 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Args) -> int:
     """Write predictions; the exit status is 1 if no file could be read."""
-    from ..deployment.paths import count_paths
-    from ..deployment.predict import Prediction
-    from ..deployment.predict import predict as run_predict
-    from ..deployment.writers import Tally, check_output, printable, write_predictions
+    with quick_imports():
+        from ..deployment.paths import count_paths
+        from ..deployment.predict import Prediction
+        from ..deployment.predict import predict as run_predict
+        from ..deployment.writers import Tally, check_output, printable, write_predictions
 
     check_output(args.out, form=args.form)  # before the model is opened
     predictions = run_predict(args.target, args.images, **args.given_to(run_predict, keep=args.draw is not None))

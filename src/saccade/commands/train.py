@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 from rich.console import Console
 from rich.markup import escape
 
+from ..importing import quick_imports
 from . import Args, add_weights
 
 # In a run's folder, as a pattern of paths; nothing that no verb writes is ever removed from one.
@@ -48,10 +49,11 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Args) -> int:
     """Train, or print the settings that would be trained with."""
-    from ..config import parse_settings, to_yaml
-    from ..training.loop import Interrupted
-    from ..training.recipes import SHORT_FLAGS, configure, gather_settings
-    from ..training.train import train as run_training
+    with quick_imports():
+        from ..config import parse_settings, to_yaml
+        from ..training.loop import Interrupted
+        from ..training.recipes import SHORT_FLAGS, configure, gather_settings
+        from ..training.train import train as run_training
 
     plugins = [part for text in args.plugin or [] for part in text.split("+")]
     settings = parse_settings(args["set"] or [])

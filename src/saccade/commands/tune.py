@@ -5,6 +5,7 @@ from argparse import ArgumentParser
 from rich.console import Console
 from rich.markup import escape
 
+from ..importing import quick_imports
 from . import Args
 
 
@@ -32,9 +33,10 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Args) -> int:
     """Search, and write a recipe and a page."""
-    from ..config import parse_settings
-    from ..training.loop import Interrupted
-    from ..tuning.tune import tune as run_search
+    with quick_imports():
+        from ..config import parse_settings
+        from ..training.loop import Interrupted
+        from ..tuning.tune import tune as run_search
 
     plugins = [part for text in args.plugin or [] for part in text.split("+")]
     given = args.given_to(run_search, plugins=plugins, settings=parse_settings(args["set"] or []), since=args.since)

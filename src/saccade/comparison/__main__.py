@@ -5,23 +5,27 @@ import sys
 import threading
 from contextlib import suppress
 
-import torch  # before there is another thread: modules are not to be imported by two at once
-import torch.nn.functional as F
-
+from ..importing import quick_imports
 from ..spawning import VISIBLE
 
 
 def main() -> int:
     """Be a worker."""
-    if os.environ.get(VISIBLE) and torch.cuda.is_available():
-        threading.Thread(target=wake, daemon=True).start()
-    from .worker import main as work
+    with quick_imports():
+        import torch  # before there is another thread: modules are not to be imported by two at once
+
+        if os.environ.get(VISIBLE) and torch.cuda.is_available():
+            threading.Thread(target=wake, daemon=True).start()
+        from .worker import main as work
 
     return work()
 
 
 def wake() -> None:
     """Load what steps of most models need; what fails here fails again where it is told."""
+    import torch
+    import torch.nn.functional as F
+
     with suppress(Exception):
         torch.rand(64, 64).erfinv() @ torch.rand(64, 64)  # the CPU has libraries, too
         weights = [torch.ones(64, *shape, device="cuda", requires_grad=True) for shape in ((3, 4, 4), (64,), ())]

@@ -71,17 +71,21 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 
 def quick_gradient(grad: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient of GELU's input, in its precision."""
-    share, bell = quick_share(x.float())
+    """Return the gradient of GELU's input, in its precision.
+
+    A compiler may compute ahead, and keep in float32, what the input alone decides; nothing of what depends on `grad`.
+    """
+    share, bell = quick_share(x.float() + 0.0 * grad)
     return (grad * (share + x * bell * (1 / math.sqrt(2 * math.pi)))).to(x.dtype)
 
 
 def quick_share(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the normal distribution's share below x, right to 3e-7, and exp(-x * x / 2), for a compiler to fuse.
 
-    The share beyond |x| is that bell times a polynomial: Abramowitz and Stegun's formula 7.1.26.
+    The share beyond |x| is that bell times a polynomial: Abramowitz and Stegun's formula 7.1.26. Its reciprocal is
+    taken as a root, which a GPU has one instruction for; a division is seven.
     """
-    t = 1 / (1 + 0.3275911 / math.sqrt(2) * x.abs())
+    t = (1 + 0.3275911 / math.sqrt(2) * x.abs()).square().rsqrt()
     bell = torch.exp2(x * x * (-0.5 * math.log2(math.e)))
     beyond: Tensor = torch.zeros_like(t)
     for factor in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):

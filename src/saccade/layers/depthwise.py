@@ -23,7 +23,7 @@ from .product import own_backward_serves
 class DepthwiseConv(nn.Conv2d):
     """Convolution of each channel by itself that keeps the size of a map B, H, W, C."""
 
-    bias: nn.Parameter
+    bias: nn.Parameter | None  # none where `optimize` has the layer behind add it
 
     def __init__(self, dim: int, kernel_size: int) -> None:
         if kernel_size < 1 or kernel_size % 2 == 0:
@@ -40,7 +40,7 @@ class DepthwiseConv(nn.Conv2d):
                 grid = (x.shape[1], x.shape[2])
                 return self.joined(x.flatten(1, 2), grid, residual=False).unflatten(1, grid)
             if torch.is_grad_enabled():
-                return Turned.apply(x, self.weight.to(x.dtype), self.bias.to(x.dtype))
+                return Turned.apply(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
     def joins(self, x: Tensor) -> bool:
@@ -56,7 +56,7 @@ class Turned(torch.autograd.Function):
     """The convolution, its gradient towards the map by the turned kernel and the others by the library."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return a map of the same shape."""
         ctx.save_for_backward(x, weight)
         return convolve(x, weight, bias)
@@ -69,7 +69,8 @@ class Turned(torch.autograd.Function):
         of_x = convolve(grad, weight.flip(2, 3))
         of_weight = depthwise_triton.by_library(grad, x, weight)
         # Summed last, what the convolutions have made of the gradient lies in memory and is not computed once more.
-        return of_x, of_weight, upcast(grad).sum((0, 1, 2)).to(grad.dtype)
+        of_bias = upcast(grad).sum((0, 1, 2)).to(grad.dtype) if ctx.needs_input_grad[2] else None
+        return of_x, of_weight, of_bias
 
 
 class _Depthwise(Turned):

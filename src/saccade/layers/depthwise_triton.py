@@ -70,7 +70,7 @@ class Convolved(torch.autograd.Function):
     Args:
         x: the map, B, H * W, C.
         weight: kernels, C, 1, k, k.
-        bias: of each channel.
+        bias: of each channel, or none.
         grid: H, W.
         residual: add the map.
         gelu: apply GELU.
@@ -78,7 +78,7 @@ class Convolved(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, grid: tuple[int, int], residual: bool, gelu: bool
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, grid: tuple[int, int], residual: bool, gelu: bool
     ) -> Tensor:
         """Return a map of the same shape."""
         cells = cells_of(weight)
@@ -97,7 +97,8 @@ class Convolved(torch.autograd.Function):
         height, width, residual = ctx.how
         of_x = convolve(grad, cells, None, height, width, True, residual, False, True)[0]
         of_weight = by_library(grad.unflatten(1, (height, width)), x.unflatten(1, (height, width)), weight)
-        return of_x, of_weight, grad.float().sum((0, 1)).to(weight.dtype), None, None, None
+        of_bias = grad.float().sum((0, 1)).to(weight.dtype) if ctx.needs_input_grad[2] else None
+        return of_x, of_weight, of_bias, None, None, None
 
 
 def by_library(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
@@ -115,9 +116,11 @@ def cells_of(weight: Tensor) -> Tensor:
     return weight.flatten(1).t().contiguous()
 
 
-def apply(x: Tensor, weight: Tensor, bias: Tensor, grid: tuple[int, int], *, residual: bool, gelu: bool) -> Tensor:
+def apply(
+    x: Tensor, weight: Tensor, bias: Tensor | None, grid: tuple[int, int], *, residual: bool, gelu: bool
+) -> Tensor:
     """Convolve a map, add the map itself and apply GELU, as asked; see `Convolved`."""
-    weight, bias = weight.to(x.dtype), bias.to(x.dtype)
+    weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
     if torch.is_grad_enabled():
         return Convolved.apply(x, weight, bias, grid, residual, gelu)
     return convolve(x, cells_of(weight), bias, *grid, False, residual, gelu, not gelu)[int(gelu)]

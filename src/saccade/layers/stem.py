@@ -1,5 +1,6 @@
 """A convolution at full resolution before max pooling: small images, the bias, the pooling's gradient."""
 
+import math
 from functools import reduce
 from typing import Any
 
@@ -37,7 +38,7 @@ def _halves(pool: nn.Module) -> bool:
 
 
 class MaxPool(torch.autograd.Function):
-    """Max pooling of 3x3 cells to half the side, whose gradient a compiler makes one plain kernel of.
+    """Max pooling of 3x3 cells to half the side, which a compiler makes one plain kernel of, and of its gradient.
 
     The largest of a cell gets the gradient, the first of several as in PyTorch's own. Rows and columns of the input are
     even or odd: an even one is in the middle of a cell, an odd one at the end of one and at the beginning of the next.
@@ -46,11 +47,16 @@ class MaxPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         """Pool maps, B, C, H, W."""
-        out, index = F.max_pool2d_with_indices(x, (3, 3), (2, 2), (1, 1))
-        height, width = out.shape[2:]
-        row = index // x.shape[3] - 2 * torch.arange(height, device=x.device)[:, None] + 1
-        column = index % x.shape[3] - 2 * torch.arange(width, device=x.device) + 1
-        ctx.save_for_backward((3 * row + column).to(torch.int8))  # the place in its cell, 0 to 8
+        padded = F.pad(x, (1, 1, 1, 1), value=-math.inf)
+        height, width = ((side + 1) // 2 for side in x.shape[2:])
+        out = padded[:, :, : 2 * height : 2, : 2 * width : 2]
+        place = torch.zeros_like(out, dtype=torch.int8)  # in its cell, 0 to 8
+        for cell in range(1, 9):
+            down, right = divmod(cell, 3)
+            value = padded[:, :, down : down + 2 * height - 1 : 2, right : right + 2 * width - 1 : 2]
+            place = torch.where(value > out, cell, place)
+            out = torch.maximum(out, value)
+        ctx.save_for_backward(place)
         ctx.size = x.shape[2:]
         return out
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special
+import scipy  # its parts come when they are first used, which takes a moment
 
 from .search import Attempt
 
@@ -80,4 +80,4 @@ def _is_own(scores: np.ndarray, arm: int, mine: int, best: int, noise: float, fr
     tests = max(count - 1, 1) * arms  # the candidate is the best of several, and every arm is looked at
     if spread == 0:
         return gain > 0
-    return bool(special.stdtr(freedom, -gain / spread) * tests < ALARM)
+    return bool(scipy.special.stdtr(freedom, -gain / spread) * tests < ALARM)

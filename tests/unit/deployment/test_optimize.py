@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import saccade
+from saccade.deployment import optimize as module
 from saccade.deployment.folding import bias_folds
 from saccade.deployment.optimize import optimize
 from saccade.layers.token_embed import DenseNetEmbed
@@ -328,6 +329,14 @@ def test_several_arguments_are_given_as_a_tuple():
 
     fast = optimize(Two(), (IMAGES, 2.0))
     assert left(fast) == []
+
+
+def test_what_a_graph_returned_is_copied_out_of_it():
+    answer = {"maps": [torch.ones(2), torch.zeros(3)], "names": ("a", "b")}
+    copied = module._own_answer(nn.Identity(), (), answer)
+    answer["maps"][0].fill_(7)
+    assert copied["names"] == ("a", "b")
+    torch.testing.assert_close(copied["maps"], [torch.ones(2), torch.zeros(3)])
 
 
 def test_compiled_code_is_compared_too(monkeypatch):

@@ -1,4 +1,8 @@
 import torch
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._inductor.decomposition import select_decomp_table
 
 from saccade.layers.activation import Gelu, quick_gelu, quick_gradient
 
@@ -33,3 +37,25 @@ def test_the_quick_form_keeps_half_precision_and_large_numbers():
     got = quick_gelu(x)
     assert got.dtype == torch.float16
     assert torch.equal(got, torch.nn.functional.gelu(x.float()).half())
+
+
+def test_a_compiler_keeps_nothing_in_full_precision_for_the_quick_gradient():
+    class Mlp(nn.Sequential):
+        def forward(self, x):
+            norm, first, second = self
+            return x + second(quick_gelu(first(norm(x))))
+
+    kept = []
+
+    def look(graph, _):
+        (out,) = graph.graph.find_nodes(op="output")
+        kept.extend(node.meta["val"] for node in out.args[0] if node is not None and node.op != "placeholder")
+        return graph.forward
+
+    layers = nn.Sequential(*(Mlp(nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(24, 8)) for _ in range(4)))
+    how = {"partition_fn": min_cut_rematerialization_partition, "decompositions": select_decomp_table}
+    compiled = torch.compile(layers, backend=aot_autograd(fw_compiler=look, bw_compiler=lambda g, _: g.forward, **how))
+    with torch.autocast("cpu", torch.bfloat16):
+        compiled(torch.randn(2, 5, 8))
+    wide = [value for value in kept if value.ndim > 1 and value.shape[-1] == 24]
+    assert {value.dtype for value in wide} == {torch.bfloat16}

@@ -13,20 +13,22 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(
     ("size", "shape"), [(3, (2, 5, 7, 4)), (5, (3, 4, 4, 6)), (1, (1, 3, 3, 2)), (5, (2, 1, 2, 3))]
 )
-def test_gradients_equal_those_of_the_plain_convolution(size, shape, turned):
+def test_gradients_equal_those_of_the_plain_convolution(size, shape, bias, turned):
     torch.manual_seed(0)
     layer = DepthwiseConv(shape[-1], size).double()
+    layer.bias = layer.bias if bias else None
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(shape, dtype=torch.float64)
     out = Turned.apply(x, layer.weight, layer.bias) if turned else layer(x)
-    got = torch.autograd.grad((out * weight).sum(), [x, layer.weight, layer.bias])
+    got = torch.autograd.grad((out * weight).sum(), [x, *layer.parameters()])
     plain = torch.nn.functional.conv2d(
         x.permute(0, 3, 1, 2), layer.weight, layer.bias, padding=size // 2, groups=shape[-1]
     ).permute(0, 2, 3, 1)
-    want = torch.autograd.grad((plain * weight).sum(), [x, layer.weight, layer.bias])
+    want = torch.autograd.grad((plain * weight).sum(), [x, *layer.parameters()])
     torch.testing.assert_close(out, plain)
     torch.testing.assert_close(got, want)
 
@@ -105,7 +107,8 @@ def test_every_map_has_tiles(side):
 
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("gelu", [False, True])
-def test_gradients_around_the_kernel_equal_the_plain_ones(monkeypatch, size, gelu):
+@pytest.mark.parametrize("bias", [False, True])
+def test_gradients_around_the_kernel_equal_the_plain_ones(monkeypatch, size, gelu, bias):
     def convolved(x, cells, bias, height, width, turned, residual, gelu, keep):
         weight = cells.t().reshape(-1, 1, size, size)
         map = x.unflatten(1, (height, width))
@@ -116,6 +119,7 @@ def test_gradients_around_the_kernel_equal_the_plain_ones(monkeypatch, size, gel
     torch.manual_seed(0)
     x = torch.randn(2, 20, 8, requires_grad=True)
     layer = DepthwiseConv(8, size)
+    layer.bias = layer.bias if bias else None
     out = layer.joined(x, (5, 4), gelu=gelu)
     plain = layer(x.unflatten(1, (5, 4))).flatten(1, 2) + x
     plain = torch.nn.functional.gelu(plain) if gelu else plain

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+import scipy  # its parts come when they are first used, which takes a moment
 import torch
 import torch.nn.functional as F
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from .boxes import clip, decode, generalized_overlap, take
@@ -152,7 +152,7 @@ def match_one_to_one(logits: Tensor, boxes: Tensor, objects: Objects, size: tupl
     costs, real = (cost - OVERLAP * pairs).nan_to_num(1e6).cpu().numpy(), objects.real.cpu().numpy()
     for number in range(len(costs)):
         places = real[number].nonzero()[0]
-        rows, columns = linear_sum_assignment(costs[number][:, places])
+        rows, columns = scipy.optimize.linear_sum_assignment(costs[number][:, places])
         result[number, rows] = torch.from_numpy(places[columns])
     return result.to(logits.device)
 
