@@ -1,8 +1,8 @@
-"""A GPU kernel in Triton: convolution of each channel by itself on maps B, H * W, C.
+"""GPU kernels in Triton: convolution of each channel by itself on maps B, H * W, C, and the gradient of GELU behind it.
 
-A program holds some columns and channels of a map and goes down its rows; an input row is read once for every column of
-the kernel and serves all output rows that it reaches, which are kept in registers. Tuples stand for lists, which Triton
-does not have.
+A program of the convolution holds some columns and channels of a map and goes down its rows; an input row is read once
+for every column of the kernel and serves all output rows that it reaches, which are kept in registers. Tuples stand for
+lists, which Triton does not have.
 """
 
 from __future__ import annotations  # `tl` is not there yet when the kernels are defined
@@ -15,12 +15,12 @@ tl: Any = None  # triton.language, from the first use of a kernel on
 
 
 @functools.cache
-def kernel() -> Any:
-    """Return the kernel, ready to be compiled."""
+def kernel(name: str) -> Any:
+    """Return a kernel, "convolve" or "gelu_gradient", ready to be compiled."""
     global tl
     triton = importlib.import_module("triton")  # a plain import would ask type checkers for its stubs
     tl = triton.language
-    return triton.jit(_convolve)
+    return triton.jit({"convolve": _convolve, "gelu_gradient": _gelu_gradient}[name])
 
 
 def _convolve(
@@ -92,3 +92,38 @@ def _convolve(
             tail = (tail * t + 0.127414796) * t * tl.exp2(-0.7213475204 * out * out) * out
             tl.store(active + to, tl.where(out < 0, tail, out - tail).to(active.dtype.element_ty), mask=mask)
         sums = sums[1:] + (start,)
+
+
+def _gelu_gradient(
+    grad: tl.tensor,
+    x: tl.tensor,
+    out: tl.tensor,
+    sums: tl.tensor,
+    count: int,
+    channels: tl.constexpr,
+    rows: tl.constexpr,
+    tall: tl.constexpr,
+    wide: tl.constexpr,
+) -> None:
+    """Multiply the gradient of GELU(x), count x channels, by its slope; sum what comes out over a program's rows."""
+    channel = tl.program_id(1) * wide + tl.arange(0, wide)
+    row = tl.arange(0, tall)[:, None]
+    first = tl.program_id(0).to(tl.int64) * rows
+    place = first * channels
+    total = tl.zeros([tall, wide], tl.float32)
+    for step in range(0, rows, tall):
+        at = (step + row) * channels + channel[None, :]
+        mask = (first + step + row < count) & (channel[None, :] < channels)
+        value = tl.load(x + place + at, mask=mask, other=0.0).to(tl.float32)
+        made = tl.load(grad + place + at, mask=mask, other=0.0).to(tl.float32)
+        # The normal distribution's share beyond |x|, as above.
+        t = 1.0 + 0.2316418883 * tl.abs(value)
+        t = tl.rsqrt(t * t)
+        bell = tl.exp2(-0.7213475204 * value * value)
+        tail = ((0.5307027145 * t - 0.7265760135) * t + 0.7107068705) * t - 0.142248368
+        tail = (tail * t + 0.127414796) * t * bell
+        made *= tl.where(value < 0, tail, 1.0 - tail) + 0.3989422804 * value * bell
+        made = made.to(out.dtype.element_ty)
+        tl.store(out + place + at, made, mask=mask)
+        total += made.to(tl.float32)
+    tl.store(sums + tl.program_id(0) * channels + channel, tl.sum(total, 0), mask=channel < channels)

@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .activation import quick_gradient
 from .depthwise_kernel import kernel
 from .exporting import compiles_for_gpu
 
 OLDEST = (3, 5)  # version of Triton that the kernel was compiled with
 SIZES = (3, 5)  # sides of kernels
+VALUES = 2048  # of a map that a program for GELU's gradient holds at a time
+STEPS = 8  # times that it does so
 
 
 def _installed() -> bool:
@@ -92,12 +93,14 @@ class Convolved(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients towards map, kernels and bias."""
         x, weight, cells, total = ctx.saved_tensors
+        sums = None
         if total is not None:
-            grad = quick_gradient(grad, total)
+            grad, sums = gelu_gradient(grad, total)
         height, width, residual = ctx.how
         of_x = convolve(grad, cells, None, height, width, True, residual, False, True)[0]
         of_weight = by_library(grad.unflatten(1, (height, width)), x.unflatten(1, (height, width)), weight)
-        of_bias = grad.float().sum((0, 1)).to(weight.dtype) if ctx.needs_input_grad[2] else None
+        sums = grad.float().flatten(0, 1) if sums is None else sums
+        of_bias = sums.sum(0).to(weight.dtype) if ctx.needs_input_grad[2] else None
         return of_x, of_weight, of_bias, None, None, None
 
 
@@ -160,7 +163,7 @@ def run_convolve(
     tiles = tiles or tiles_of(height, width, size)
     total, active = (torch.empty_like(x) if asked else x.new_empty(0) for asked in (keep, gelu))
     strips, bands = -(-width // tiles.columns), -(-height // tiles.rows)
-    start(kernel())[(batch * bands * strips, -(-channels // tiles.channels))](
+    start(kernel("convolve"))[(batch * bands * strips, -(-channels // tiles.channels))](
         x,
         cells,
         cells if bias is None else bias,
@@ -197,3 +200,31 @@ def convolve(
 ) -> tuple[Tensor, Tensor]:
     """See `run_convolve`."""
     return run_convolve(torch.library.wrap_triton, x, cells, bias, height, width, turned, residual, gelu, keep)
+
+
+def run_gelu_gradient(start: Callable[[Any], Any], grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient of x from that of GELU(x), both B, N, C, and its sums over many rows each, for all channels.
+
+    A compiler by itself writes it anew for each of its readers, and computes it once more for the sum.
+
+    Args:
+        start: makes the kernel one that can be started.
+        grad: of GELU(x).
+        x: what GELU was applied to.
+    """
+    grad, x = grad.contiguous(), x.contiguous()
+    count, channels = x.shape[0] * x.shape[1], x.shape[2]
+    wide = next((one for one in (128, 64, 32) if channels % one == 0), 64)
+    tall = VALUES // wide
+    rows = STEPS * tall
+    out, sums = torch.empty_like(x), x.new_empty(-(-count // rows), channels, dtype=torch.float32)
+    start(kernel("gelu_gradient"))[(-(-count // rows), -(-channels // wide))](
+        grad, x, out, sums, count, channels, rows, tall, wide, num_warps=4
+    )
+    return out, sums
+
+
+@torch.library.triton_op("saccade::gelu_gradient", mutates_args={})
+def gelu_gradient(grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """See `run_gelu_gradient`."""
+    return run_gelu_gradient(torch.library.wrap_triton, grad, x)
