@@ -6,6 +6,7 @@
     python benchmarks/baselines.py train OUT --data a.npz,b.npz --name vit --like vit:slow
     python benchmarks/baselines.py files PHOTOGRAPHS --data a.npz  # files of 64 pixels, as many as ImageNette's
     python benchmarks/baselines.py nine OUT --data PHOTOGRAPHS --budget 8m
+    python benchmarks/baselines.py plan OUT --data PHOTOGRAPHS  # the same until its first run begins, three times
     python benchmarks/baselines.py readme OUT --data a.npz,b.npz
     python benchmarks/baselines.py table OUT
 
@@ -33,7 +34,7 @@ FILES, SIDE = {"train": 9469, "val": 3925}, 64  # of ImageNette
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("do", choices=("train", "files", "nine", "readme", "table"))
+    parser.add_argument("do", choices=("train", "files", "nine", "plan", "readme", "table"))
     parser.add_argument("out", type=Path)
     parser.add_argument("--data", help="as saccade train takes it")
     parser.add_argument("--name", default="cifar100", help="what results call this set")
@@ -54,7 +55,7 @@ def main() -> None:
     if args.do == "files":
         write_files(args.out, args.data)
         return
-    {"train": trainings, "nine": nine, "readme": readme}[args.do](Commands(args))
+    {"train": trainings, "nine": nine, "plan": plan, "readme": readme}[args.do](Commands(args))
 
 
 class Commands:
@@ -69,8 +70,11 @@ class Commands:
         self.file = args.out / "baselines.jsonl"
         self.longest: dict[str, float] = {}
 
-    def run(self, key: dict[str, Any], words: list[str], folder: Path) -> dict[str, Any] | None:
-        """Return what is known of a command, run where it is not; None where it failed or there is no time."""
+    def run(self, key: dict[str, Any], words: list[str], folder: Path, *, begin: bool = False) -> dict[str, Any] | None:
+        """Return what is known of a command, run where it is not; None where it failed or there is no time.
+
+        `begin` ends it when its first run has begun.
+        """
         known = {json.dumps(one["key"], sort_keys=True): one for one in read(self.file)}
         if (name := json.dumps(key, sort_keys=True)) in known:
             return known[name]
@@ -89,12 +93,12 @@ class Commands:
             while process.poll() is None:
                 if first is None and any(folder.glob("runs/*/*/config.yaml")):
                     first = time.monotonic() - begun
-                if time.monotonic() - begun > left:
+                if time.monotonic() - begun > left or (begin and first is not None):
                     process.terminate()
                 time.sleep(0.1)
         wall = time.monotonic() - begun
         self.longest[key["do"]] = max(wall, self.longest.get(key["do"], 0.0))
-        if process.returncode:
+        if process.returncode and not (begin and first is not None):
             print(f"{name}: status {process.returncode}; see {log}", flush=True)
             return None
         record = {"key": key, "command": words, "wall": round(wall, 1), "planned": first and round(first, 1)}
@@ -128,11 +132,25 @@ def trainings(commands: Commands) -> None:
 
 def nine(commands: Commands) -> None:
     args = commands.args
+    key = {"do": "nine", "data": args.data, "budget": args.budget, "set": args.set}
+    commands.run(key, nine_words(args), args.out / "nine")
+
+
+def plan(commands: Commands) -> None:
+    """Begin the nine runs three times, and time what importing alone takes each time after that."""
+    for turn in range(3):
+        key = {"do": "plan", "turn": turn}
+        commands.run(key, nine_words(commands.args), commands.args.out / f"plan-{turn}", begin=True)
+        begun = time.monotonic()
+        subprocess.run([sys.executable, "-c", "import torch, timm"], check=True)
+        print(f"torch and timm alone are imported in {time.monotonic() - begun:.1f} s", flush=True)
+
+
+def nine_words(args: argparse.Namespace) -> list[str]:
     arms = [word for arm in ARMS for word in ("--arm", arm)]
     which = ["--recipe", args.recipe] if args.recipe else ["--model", "vit_tiny"]
     words = ["compare", args.data, *which, *arms, "--seeds", "3", "--time", args.budget]
-    words += [word for text in args.set for word in ("--set", text)]
-    commands.run({"do": "nine", "data": args.data, "budget": args.budget, "set": args.set}, words, args.out / "nine")
+    return words + [word for text in args.set for word in ("--set", text)]
 
 
 def readme(commands: Commands) -> None:
