@@ -30,8 +30,8 @@ from torch import nn
 import saccade  # noqa: F401 registers the backbones
 from saccade.config import TrainConfig, overlay
 from saccade.models import list_backbones
+from saccade.spawning import cores
 from saccade.training.ahead import compile_ahead, jobs_of
-from saccade.training.defaults import cores
 from saccade.training.engine import PLACE, compile_parts, torch_settings
 
 MODES = ("infer", "train", "blocks")

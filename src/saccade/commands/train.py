@@ -49,6 +49,10 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Args) -> int:
     """Train, or print the settings that would be trained with."""
+    from ..spawning import start_helpers
+
+    if not args.print_config:
+        start_helpers(args.device)  # they import while this process does
     with quick_imports():
         from ..config import parse_settings, to_yaml
         from ..training.loop import Interrupted

@@ -16,8 +16,8 @@ from ..data.open import Data
 from ..data.source import Stream
 from ..durations import BudgetError, say_duration
 from ..runs import Run, RunError
-from ..spawning import VISIBLE
-from ..training.defaults import SAY_STRENGTH, cores, settle_strength, settled_strength, validate_every
+from ..spawning import VISIBLE, cores
+from ..training.defaults import SAY_STRENGTH, settle_strength, settled_strength, validate_every
 from ..training.loop import Interrupted
 from ..training.machine import AFTERWARDS, CLOSING
 from ..training.pace import Pace

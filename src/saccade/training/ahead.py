@@ -7,9 +7,9 @@ process that fails or takes too long costs its kind no more than what compiling 
 
 import copy
 import hashlib
+import io
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..config import TrainConfig
-from .defaults import cores
+from ..spawning import KNOWN, PLACE, Helper, cores, start_helper, take_helper
 from .engine import compile_block, describe_kind, repeated_blocks, torch_settings
 
 LIMIT = 300  # seconds for all processes together, after which they are ended
@@ -64,6 +64,7 @@ class Layout:
 class Call(NamedTuple):
     """One call of a block, as a process repeats it."""
 
+    place: str  # of the compiler's cache
     config: TrainConfig
     device: torch.device
     threads: int
@@ -104,7 +105,7 @@ def compile_ahead(
         return 0
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-    known = Path(cache_dir()) / "ahead"  # empty files, named by what is in the cache
+    known = Path(cache_dir()) / KNOWN  # empty files, named by what is in the cache
     whole = _name(config, device, kinds, _layouts((batch, draw)))
     if _is_known(known, whole):
         return 0
@@ -155,7 +156,9 @@ def _calls(
         if name not in calls and not _is_known(known, name):
             calls[name] = files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
             given = _layouts((args, kwargs), all_of_them=False)
-            torch.save(Call(config, device, torch.get_num_threads(), block, given, *state), calls[name])
+            torch.save(
+                Call(str(known.parent), config, device, torch.get_num_threads(), block, given, *state), calls[name]
+            )
         return block._call_impl(*args, **kwargs)
 
     gpu = device.type == "cuda"
@@ -183,40 +186,38 @@ def _layouts(values: Any, *, all_of_them: bool = True) -> Any:
 def _run(files: list[IO[bytes]], jobs: int) -> None:
     """Give each file to a process, some at a time, and wait for all."""
     jobs = min(jobs, len(files))
-    code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import work; work(int(sys.argv[1]))"
-    environment = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(cores() // jobs, 1))} | os.environ
     until = time.monotonic() + LIMIT
-    left, running, failed = list(files), list[tuple[Any, IO[bytes]]](), list[str]()
-    logs = ExitStack()
+    left, running, failed = list(files), list[Helper](), list[str]()
     try:
         while (left or running) and time.monotonic() < until:
             while left and len(running) < jobs:
-                file = left.pop(0)
-                command = [sys.executable, "-c", code, str(file.fileno())]
-                file.seek(0)
-                errors = logs.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,  # which ends when this process does
-                    stdout=subprocess.DEVNULL,
-                    stderr=errors,
-                    env=environment,
-                    pass_fds=[file.fileno()],
-                    start_new_session=True,
-                )
-                running.append((process, errors))
-            failed += [_last_line(errors) for process, errors in running if process.poll()]
-            running = [one for one in running if one[0].returncode is None]
+                running.append(take_helper() or start_helper(max(cores() // jobs, 1)))
+                _tell(running[-1], left.pop(0))
+            failed += [_last_line(helper.errors) for helper in running if helper.process.poll()]
+            for helper in [one for one in running if one.process.returncode is not None]:
+                helper.end()
+                running.remove(helper)
             time.sleep(0.02)
     finally:
-        for process, _ in running:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        logs.close()
+        for helper in running:
+            helper.end()
     if failed or running:
         why = failed[0] if failed else f"not within {LIMIT} s"
         raise RuntimeError(f"{len(failed) + len(running) + len(left)} of {len(files)} kinds: {why}")
+
+
+def _tell(helper: Helper, file: IO[bytes]) -> None:
+    """Write what a file holds to a process, which may have to import before it reads."""
+    file.seek(0)
+    text = file.read()
+
+    def write() -> None:
+        assert helper.process.stdin is not None
+        with suppress(OSError, ValueError):  # it ended: that is told where it is waited for
+            helper.process.stdin.write(len(text).to_bytes(8, "big") + text)
+            helper.process.stdin.flush()
+
+    threading.Thread(target=write, daemon=True).start()
 
 
 def _last_line(file: IO[bytes]) -> str:
@@ -224,11 +225,17 @@ def _last_line(file: IO[bytes]) -> str:
     return (file.read().decode(errors="replace").strip().splitlines() or ["no message"])[-1][:200]
 
 
-def work(number: int) -> None:
-    """Compile the one kind of block that a file of this process holds: forward and backward, into the cache."""
+def work() -> None:
+    """Compile the one kind of block that this process is told: forward and backward, into the cache."""
+    import torch._inductor.compile_fx  # before it is told, which may take until the other has imported, too
+
+    size = sys.stdin.buffer.read(8)
+    text = sys.stdin.buffer.read(int.from_bytes(size, "big"))
+    if len(size) < 8 or len(text) < int.from_bytes(size, "big"):
+        return  # it was not needed
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with os.fdopen(number, "rb") as file:
-        call: Call = torch.load(file, weights_only=False)  # written by the process that began this one, for it alone
+    call: Call = torch.load(io.BytesIO(text), weights_only=False)  # from the process that began this one
+    os.environ[PLACE] = call.place
     if call.device.type == "cuda":
         torch.cuda.set_device(call.device)
         _leave_kernels_out()

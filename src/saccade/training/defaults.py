@@ -2,7 +2,6 @@
 
 import io
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,6 @@ PLAIN = 15  # epochs of a run, up to which it is best off without augmentation t
 HIGHEST = {"rand_magnitude": 10.0, "mix_prob": 1.0, "erase": 1.0, "jitter": 1.0}  # that augmentation can be made
 SAY_STRENGTH = ("rand_ops", "rand_magnitude", "mixup", "cutmix", "mix_prob", "erase", "jitter")  # settings of `augment`
 VALIDATING, VALIDATIONS = 0.03, 20  # share of a run's time that they take; of the epochs asked for, so many at least
-
-
-def cores() -> int:
-    """Return how many CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def side_for(side: int | None, usual: int, *, largest: int | None = None) -> int:

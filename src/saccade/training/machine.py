@@ -11,10 +11,11 @@ from ..config import TrainConfig, overlay
 from ..data.open import Data
 from ..data.source import Stream
 from ..durations import BudgetError, say_duration
+from ..spawning import cores
 from ..tasks import Task
 from ..tasks.opening import TaskChoice
 from ..wording import count_of
-from .defaults import CIFAR, cores, is_like_cifar
+from .defaults import CIFAR, is_like_cifar
 from .pace import Pace, measure_pace
 from .parallel import World
 from .recipes import configure, read_recipe

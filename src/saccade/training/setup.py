@@ -19,12 +19,12 @@ from ..data.source import Source, Stream
 from ..data.spec import InputSpec
 from ..data.split import abbreviate
 from ..data.validation import Validation
+from ..spawning import cores
 from ..starting import known_of
 from ..tasks import MetricSpec, Task
 from ..tasks.opening import TaskChoice
 from .defaults import (
     batch_for,
-    cores,
     epochs_for,
     notes_on,
     options_for,

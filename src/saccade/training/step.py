@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..config import ConfigError, TrainConfig
 from ..data.draws import generator, part, seed_of
 from ..data.feed import Batch, part_of, samples_in
+from ..spawning import end_helpers
 from ..tasks import Task
 from .ahead import compile_ahead, jobs_of
 from .engine import Replay, compile_parts, turn_onednn_on
@@ -158,7 +159,9 @@ class Step:
         """Have the kinds of blocks compiled side by side before the first of them is called."""
         if self.compile_jobs > 1 and self.called is self.task:
             compile_ahead(self.task, batch, draw, config=self.config, device=self.device, jobs=self.compile_jobs)
-        self.compile_jobs = 1
+        if self.compile_jobs:
+            end_helpers()
+        self.compile_jobs = 0
 
     def _mean_weight(self, batch: Batch, global_size: int) -> Tensor | None:
         """Return the mean weight of a batch's samples over all processes; None where each counts as one."""
