@@ -130,12 +130,13 @@ def test_helpers_are_not_started_without_a_gpu_or_cores_to_spare(helpers, gpu, d
     assert helpers == []
 
 
-def test_a_training_starts_helpers_first_of_all(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("setting", "expected"), [("null", 1), ("4", 1), ("1", 0), (None, 0)])
+def test_a_training_that_compiles_side_by_side_starts_helpers_first_of_all(monkeypatch, tmp_path, setting, expected):
     asked = []
     monkeypatch.setattr(spawning, "start_helpers", asked.append)
-    assert main(["train", str(tmp_path / "nothing"), "--device", "cuda:1"]) == 2
-    assert main(["train", "--print-config"]) == 0
-    assert asked == ["cuda:1"]
+    given = ["--set", f"engine.compile_jobs={setting}"] if setting else []
+    assert main(["train", str(tmp_path / "nothing"), "--device", "cuda:1", *given]) == 2
+    assert asked == ["cuda:1"] * expected
 
 
 def test_a_helper_that_is_not_needed_ends_with_its_input_and_by_itself():

@@ -51,7 +51,7 @@ def run(args: Args) -> int:
     """Train, or print the settings that would be trained with."""
     from ..spawning import start_helpers
 
-    if not args.print_config:
+    if any(text.startswith("engine.compile_jobs=") and not text.endswith("=1") for text in args["set"] or ()):
         start_helpers(args.device)  # they import while this process does
     with quick_imports():
         from ..config import parse_settings, to_yaml
