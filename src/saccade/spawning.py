@@ -145,7 +145,7 @@ def end_helpers() -> None:
 
 
 def _is_cold() -> bool:
-    """Whether the compiler's cache is empty; it is then told to the processes, which may begin before it is chosen."""
+    """Tell whether nothing was compiled for this user before."""
     from .files import cache_folder
 
     try:

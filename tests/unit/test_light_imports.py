@@ -1,5 +1,6 @@
 """What is asked before any work needs no PyTorch: help, the version, answers to typing errors, names to complete."""
 
+import gc
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 
 import saccade
 from saccade.cli import VERBS, main
+from saccade.importing import quick_imports
 
 HEAVY = ("torch", "timm", "numpy", "jsonargparse")
 
@@ -152,3 +154,26 @@ def test_backbones_are_registered_in_processes_that_inherit_nothing(tmp_path):
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_nothing_is_collected_while_a_command_imports(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    with quick_imports():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ImportError), quick_imports():
+        raise ImportError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with quick_imports():
+            pass
+        assert not gc.isenabled()  # the user says when
+    finally:
+        gc.enable()
+
+
+def test_what_is_collected_stays_so_where_pytorch_is_there(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    with quick_imports():
+        assert gc.isenabled()
