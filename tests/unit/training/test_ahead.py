@@ -177,7 +177,11 @@ def test_a_process_that_fails_is_told_once() -> None:
 
 
 STEP = """
-import sys, timm, torch
+import sys
+from saccade import spawning
+spawning._helpers += [spawning.start_helper(1) for _ in range(int(sys.argv[2]))]
+early = list(spawning._helpers)
+import timm, torch
 from saccade import ContextBroadcast, attach
 from saccade.config import TrainConfig, overlay
 from saccade.training.ahead import compile_ahead
@@ -198,19 +202,21 @@ counts = torch._dynamo.utils.counters
 missed = counts["inductor"]["fxgraph_cache_miss"] + counts["aot_autograd"]["autograd_cache_miss"]
 print(made, counts["aot_autograd"]["autograd_cache_hit"], missed)
 print(sum(p.grad.double().abs().sum() for p in model.parameters() if p.grad is not None).item())
+print(sum(helper.process.returncode == 0 for helper in early))
 """
 
 
 @pytest.mark.slow
 def test_a_step_finds_all_that_was_compiled_ahead_and_computes_the_same(tmp_path: Path) -> None:
     found = []
-    for jobs in (2, 1):
-        environment = os.environ | {engine.PLACE: str(tmp_path / str(jobs))}
-        command = [sys.executable, "-c", STEP, str(jobs)]
+    for jobs, early in ((2, 0), (1, 0), (2, 3)):
+        environment = os.environ | {engine.PLACE: str(tmp_path / f"{jobs}-{early}")}
+        command = [sys.executable, "-c", STEP, str(jobs), str(early)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         found.append(done.stdout.split())
-    (made, hits, missed, total), (plain_made, _, plain_missed, plain_total) = found
+    (made, hits, missed, total, _), (plain_made, _, plain_missed, plain_total, _), sooner = found
     assert (int(made), int(missed)) == (2, 0)  # with and without drop path
     assert int(hits) >= 2
     assert int(plain_made) == 0 < int(plain_missed)
     assert total == plain_total
+    assert sooner == [made, hits, missed, total, "2"]  # by two of the three processes that were there
