@@ -5,8 +5,8 @@
     python benchmarks/baselines.py train OUT --data a.npz,b.npz --bare     # saccade train DATA, and a seed
     python benchmarks/baselines.py train OUT --data a.npz,b.npz --name vit --like vit:slow
     python benchmarks/baselines.py files PHOTOGRAPHS --data a.npz  # files of 64 pixels, as many as ImageNette's
-    python benchmarks/baselines.py nine OUT --data PHOTOGRAPHS --budget 8m
-    python benchmarks/baselines.py plan OUT --data PHOTOGRAPHS  # the same until its first run begins, three times
+    python benchmarks/baselines.py nine OUT --data PHOTOGRAPHS --budget 8m --set data.img_size=64
+    python benchmarks/baselines.py plan OUT --data PHOTOGRAPHS --set data.img_size=64   # until the first run begins
     python benchmarks/baselines.py readme OUT --data a.npz,b.npz
     python benchmarks/baselines.py table OUT
 
