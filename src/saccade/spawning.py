@@ -63,12 +63,17 @@ def take_early(environment: Mapping[str, str]) -> "subprocess.Popen[bytes] | Non
 def end_early() -> None:
     """End what was started and is not needed."""
     while _early:
-        process = _early.popitem()[1]
-        process.kill()  # it has done nothing yet
-        process.wait()
-        if process.stdin is not None:
-            with suppress(OSError):
-                process.stdin.close()
+        _end(_early.popitem()[1])  # it has done nothing yet
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End a process that has a session of its own, and all that it began."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
 
 
 def _gpu_of(device: str | None) -> str | None:
@@ -90,12 +95,7 @@ class Helper(NamedTuple):
 
     def end(self) -> None:
         """End it and all that it began."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        if self.process.stdin is not None:
-            with suppress(OSError):
-                self.process.stdin.close()
+        _end(self.process)
         self.errors.close()
 
 

@@ -49,18 +49,18 @@ def flags(parser: ArgumentParser) -> None:
 
 def run(args: Args) -> int:
     """Train, or print the settings that would be trained with."""
+    from ..config import parse_settings, to_yaml
     from ..spawning import start_helpers
 
-    if any(text.startswith("engine.compile_jobs=") and not text.endswith("=1") for text in args["set"] or ()):
+    settings = parse_settings(args["set"] or [])
+    if settings.get("engine.compile_jobs", 1) != 1 and not args.print_config:
         start_helpers(args.device)  # they import while this process does
     with quick_imports():
-        from ..config import parse_settings, to_yaml
         from ..training.loop import Interrupted
         from ..training.recipes import SHORT_FLAGS, configure, gather_settings
         from ..training.train import train as run_training
 
     plugins = [part for text in args.plugin or [] for part in text.split("+")]
-    settings = parse_settings(args["set"] or [])
     if args.print_config:
         short = {name: args[name] for name in SHORT_FLAGS if name != "plugins"}
         print(to_yaml(configure(args.recipe, gather_settings(**short, plugins=plugins) | settings)), end="")

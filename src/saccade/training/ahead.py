@@ -11,11 +11,10 @@ import io
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import warnings
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -109,11 +108,11 @@ def compile_ahead(
     whole = _name(config, device, kinds, _layouts((batch, draw)))
     if _is_known(known, whole):
         return 0
-    calls: dict[str, IO[bytes]] = {}
+    calls: dict[str, io.BytesIO] = {}
     try:
         known.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with FileLock(known / "lock", timeout=0), ExitStack() as files:
-            calls = _calls(task, batch, draw, known, files, config=config, device=device)
+        with FileLock(known / "lock", timeout=0):
+            calls = _calls(task, batch, draw, known, config=config, device=device)
             if len(calls) >= fewest:
                 _run(list(calls.values()), jobs)
     except Timeout:  # a run beside this one is at it: no more processes
@@ -137,16 +136,15 @@ def _calls(
     batch: Any,
     draw: dict[str, Tensor],
     known: Path,
-    files: ExitStack,
     *,
     config: TrainConfig,
     device: torch.device,
-) -> dict[str, IO[bytes]]:
-    """Run a copy of the task as it was written and return a file with the first call of every kind that is not known.
+) -> dict[str, io.BytesIO]:
+    """Run a copy of the task as it was written and return the first call of every kind that is not known, as a file.
 
-    The files have no names: nobody else can write to what is about to be run.
+    The files are in memory: nobody else can write to what is about to be run.
     """
-    calls: dict[str, IO[bytes]] = {}
+    calls: dict[str, io.BytesIO] = {}
 
     def call(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
         autocast = torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
@@ -154,7 +152,7 @@ def _calls(
         flags = [p.requires_grad for p in block.parameters()], [module.training for module in block.modules()]
         name = _name(config, device, describe_kind(block), _layouts((args, kwargs)), state, flags)
         if name not in calls and not _is_known(known, name):
-            calls[name] = files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+            calls[name] = io.BytesIO()
             given = _layouts((args, kwargs), all_of_them=False)
             torch.save(
                 Call(str(known.parent), config, device, torch.get_num_threads(), block, given, *state), calls[name]
@@ -183,7 +181,7 @@ def _layouts(values: Any, *, all_of_them: bool = True) -> Any:
     return tree_map(layout, values)
 
 
-def _run(files: list[IO[bytes]], jobs: int) -> None:
+def _run(files: list[io.BytesIO], jobs: int) -> None:
     """Give each file to a process, some at a time, and wait for all."""
     jobs = min(jobs, len(files))
     until = time.monotonic() + LIMIT
@@ -192,7 +190,7 @@ def _run(files: list[IO[bytes]], jobs: int) -> None:
         while (left or running) and time.monotonic() < until:
             while left and len(running) < jobs:
                 running.append(take_helper() or start_helper(max(cores() // jobs, 1)))
-                _tell(running[-1], left.pop(0))
+                _tell(running[-1], left.pop(0).getvalue())
             failed += [_last_line(helper.errors) for helper in running if helper.process.poll()]
             for helper in [one for one in running if one.process.returncode is not None]:
                 helper.end()
@@ -206,10 +204,8 @@ def _run(files: list[IO[bytes]], jobs: int) -> None:
         raise RuntimeError(f"{len(failed) + len(running) + len(left)} of {len(files)} kinds: {why}")
 
 
-def _tell(helper: Helper, file: IO[bytes]) -> None:
-    """Write what a file holds to a process, which may have to import before it reads."""
-    file.seek(0)
-    text = file.read()
+def _tell(helper: Helper, text: bytes) -> None:
+    """Write a call to a process, which may have to import before it reads."""
 
     def write() -> None:
         assert helper.process.stdin is not None
@@ -229,9 +225,9 @@ def work() -> None:
     """Compile the one kind of block that this process is told: forward and backward, into the cache."""
     import torch._inductor.compile_fx  # before it is told, which may take until the other has imported, too
 
-    size = sys.stdin.buffer.read(8)
-    text = sys.stdin.buffer.read(int.from_bytes(size, "big"))
-    if len(size) < 8 or len(text) < int.from_bytes(size, "big"):
+    size = int.from_bytes(sys.stdin.buffer.read(8), "big")
+    text = sys.stdin.buffer.read(size)
+    if not text or len(text) < size:
         return  # it was not needed
     threading.Thread(target=_end_with_parent, daemon=True).start()
     call: Call = torch.load(io.BytesIO(text), weights_only=False)  # from the process that began this one

@@ -49,17 +49,7 @@ def test_an_even_kernel_is_refused():
 @pytest.mark.slow
 @pytest.mark.skipif(not depthwise_triton.INSTALLED or INTERPRETED, reason="elsewhere they run by themselves")
 def test_the_kernel_runs_in_tritons_interpreter():
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-n0",
-        "-p",
-        "no:cacheprovider",
-        __file__,
-        "-k",
-        "test_the_kernel_",
-    ]
+    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", __file__, "-k", "test_the_kernel_"]
     done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "9 passed" in done.stdout
