@@ -1,10 +1,11 @@
-"""Time the depthwise kernel in Triton with several tiles beside the library's, and check what it computes.
+"""Time the depthwise kernels in Triton with several tiles beside the library's, and check what they compute.
 
     python benchmarks/depthwise.py                                    # about 60 s of an H200: processes that take turns
     TRITON_INTERPRET=1 DEV=cpu python benchmarks/depthwise.py --small  # a trial on the CPU
 
 A figure is the median of calls in milliseconds, bfloat16, on maps larger than the cache. "forward" has the sum with the
-map (3 x 3) and GELU inside, "turned", the gradient of the map, the sum; "library" is cuDNN's convolution alone.
+map (3 x 3) and GELU inside, "turned", the gradient of the map, the sum; "cells" are the gradients of kernels and bias,
+as parts to be added up. "library" is cuDNN's convolution alone, or its gradient of the kernels.
 """
 
 import argparse
@@ -22,9 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saccade.layers import depthwise_triton
 from saccade.layers.depthwise import convolve
-from saccade.layers.depthwise_triton import Tiles, cells_of, run_convolve
+from saccade.layers.depthwise_triton import Tiles, by_library, cells_of, run_cell_gradients, run_convolve, tiles_of
 
 DEVICE = os.environ.get("DEV", "cuda")
 MAPS = [  # images, side, channels, side of the kernel, whether GELU follows
@@ -48,13 +48,13 @@ MAPS = [  # images, side, channels, side of the kernel, whether GELU follows
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="tiny maps, to try the script")
-    parser.add_argument("--at-once", type=int, default=14, help="processes")
+    parser.add_argument("--at-once", type=int, default=16, help="processes")
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--lock", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    tasks = [(way, *one) for way in ("turned", "forward") for one in MAPS]
+    tasks = [(way, *one) for way in ("turned", "forward", "cells") for one in MAPS]
     if args.small:
-        tasks = [("forward", 2, 7, 32, 3, True), ("turned", 2, 7, 32, 3, True), ("forward", 2, 8, 32, 5, False)]
+        tasks = [("forward", 2, 7, 32, 3, True), ("turned", 2, 7, 32, 3, True), ("cells", 2, 8, 32, 5, False)]
     if args.part is None:
         print(
             torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu",
@@ -80,52 +80,64 @@ def time_task(lock: Any, way: str, images: int, side: int, channels: int, size: 
     weight, bias = torch.randn(channels, 1, size, size, device=DEVICE) / size, torch.randn(channels, device=DEVICE)
     weight, bias = weight.to(torch.bfloat16), bias.to(torch.bfloat16)
     cells, residual, turned = cells_of(weight), size == 3, way == "turned"
-    expected = reference(x, grad, weight, bias, side, residual=residual, gelu=gelu)
-    given = (grad, cells, None) if turned else (x, cells, bias)
-    how = (side, side, turned, residual, gelu and not turned, True)
+    expected = reference(x, grad, weight, bias, side, residual=residual, gelu=gelu)[way]
     found: dict[str, float] = {}
     worst = 0.0
     for tiles in candidates(side, size):
 
-        def call(tiles: Tiles = tiles) -> tuple[Tensor, Tensor]:
-            return run_convolve(lambda kernel: kernel, *given, *how, tiles)
+        def call(tiles: Tiles = tiles) -> tuple[Tensor, ...]:
+            if way == "cells":
+                return (run_cell_gradients(_itself, grad, x, side, side, size, tiles),)
+            how = (side, side, turned, residual, gelu and not turned, True, tiles)
+            return run_convolve(_itself, grad if turned else x, cells, None if turned else bias, *how)
 
-        got = [one for one in call() if one.numel()]
-        worst = max(worst, *(distance(a, b) for a, b in zip(got, expected[2:] if turned else expected, strict=False)))
-        found["/".join(map(str, tiles))] = clock(lock, call)
-    given_map = given[0].unflatten(1, (side, side))
-    theirs = clock(lock, lambda: convolve(given_map, weight))
+        got = [one.sum(0) if way == "cells" else one for one in call() if one.numel()]
+        worst = max(worst, *(distance(a, b) for a, b in zip(got, expected, strict=True)))
+        found[_name(tiles)] = clock(lock, call)
+    of_map, map = ((one.unflatten(1, (side, side))) for one in (grad, x))
+    theirs = clock(lock, lambda: by_library(of_map, map, weight) if way == "cells" else convolve(map, weight))
     best = sorted(found, key=lambda name: found[name])
     told = ", ".join(f"{name} {found[name]:.3f}" for name in best[:6])
     told += f", ..., {best[-1]} {found[best[-1]]:.3f}"
     what = f"{way:8} {images} x {side} x {side} x {channels}, {size} x {size}{', GELU' if gelu else ''}"
-    print(f"{what}: library {theirs:.3f}; rows/columns/channels/warps {told}; error {worst:.1e}", flush=True)
+    own = _name(tiles_of(side, side, size))
+    own = f"chosen {own} {found[own]:.3f}; " if own in found else ""
+    names = "rows/groups/across/channels/warps"
+    print(f"{what}: library {theirs:.3f}; {own}{names} {told}; error {worst:.1e}", flush=True)
 
 
 def candidates(side: int, size: int) -> list[Tiles]:
-    """Return tiles to try: a thread holds two, four or eight channels of one column."""
-    rows = depthwise_triton._rows(side)
-    some = [8] if side <= 8 else [8, 16] if side % 8 == 0 else [4, 8, 32] if side == 28 else [2, 16]
-    held = (2, 4) if size == 5 else (4, 8)
-    found = []
-    for columns in some:
+    """Return tiles to try: a thread holds one to four channels of some columns."""
+    groups = {56: [(4, 2), (2, 4), (8, 7)], 28: [(2, 2), (1, 4), (4, 7)], 14: [(1, 2), (2, 7), (1, 7)]}
+    groups |= {7: [(4, 2), (2, 4), (1, 7)], 16: [(4, 2), (8, 2), (4, 4)], 8: [(4, 2), (2, 4), (1, 8)]}
+    rows = {56: (28, 14), 28: (28, 14), 14: (14, 7), 16: (16, 8)}.get(side, (side,))
+    found = [tiles_of(side, side, size)]
+    for columns, across in groups[side]:
         for channels in (32, 64, 128):
-            for each in held:
+            for each in (1, 2) if size == 5 else (2, 4):
                 warps = columns * channels // (32 * each)
-                if 1 <= warps <= 16 and (DEVICE == "cuda" or channels == 32):
-                    found.append(Tiles(rows, columns, channels, warps))
-    return found
+                if 1 <= warps <= 4 and across * each <= 16 and (DEVICE == "cuda" or channels == 32):
+                    found += [Tiles(one, columns, across, channels, warps) for one in rows[: 1 + (across == 2)]]
+    return list(dict.fromkeys(found))
 
 
-def reference(x: Tensor, grad: Tensor, weight: Tensor, bias: Tensor, side: int, **how: bool) -> tuple[Tensor, ...]:
-    """Return sum, GELU and the gradient of the map, in float32."""
-    x, weight, bias = x.float().requires_grad_(), weight.float(), bias.float()
+def reference(x: Tensor, grad: Tensor, weight: Tensor, bias: Tensor, side: int, **how: bool) -> dict[str, list[Tensor]]:
+    """Return sum and GELU, the gradient of the map, and those of cells and bias, in float32."""
+    x, weight, bias = (one.float().requires_grad_() for one in (x, weight, bias))
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         total = convolve(x.unflatten(1, (side, side)), weight, bias).flatten(1, 2)
         total = total + x if how["residual"] else total
-        (of_x,) = torch.autograd.grad(total, x, grad.float())
-    active = F.gelu(total) if how["gelu"] else total[:0]
-    return total.detach(), active.detach(), of_x
+        of_x, of_weight, of_bias = torch.autograd.grad(total, (x, weight, bias), grad.float())
+    forward = [total.detach(), F.gelu(total.detach())] if how["gelu"] else [total.detach()]
+    return {"forward": forward, "turned": [of_x], "cells": [torch.cat([of_weight.flatten(1).t(), of_bias[None]])]}
+
+
+def _itself(kernel: Any) -> Any:
+    return kernel
+
+
+def _name(tiles: Tiles) -> str:
+    return "/".join(map(str, tiles))
 
 
 def distance(a: Tensor, b: Tensor) -> float:

@@ -2,7 +2,8 @@
 
 A library's kernel takes two to four times what reading and writing a map takes, and a sum or an activation beside it is
 a pass of its own. Here the map itself is added, and GELU applied, before anything is written; the gradient of the map
-is the same by the turned kernel. The compiler takes it into the code that it generates.
+is the same by the turned kernel, and those of kernels and bias are one more. The compiler takes them into the code that
+it generates.
 """
 
 import importlib.metadata
@@ -18,8 +19,8 @@ from .exporting import compiles_for_gpu
 
 OLDEST = (3, 5)  # version of Triton that the kernel was compiled with
 SIZES = (3, 5)  # sides of kernels
-VALUES = 2048  # of a map that a program for GELU's gradient holds at a time
-STEPS = 8  # times that it does so
+VALUES = 2048  # of a map that a program for GELU's gradient holds
+WARPS = 4096  # that the gradient of cells is shared out to, about
 
 
 def _installed() -> bool:
@@ -34,10 +35,11 @@ INSTALLED = _installed()
 
 
 class Tiles(NamedTuple):
-    """What a program holds: rows, columns, channels; and its warps."""
+    """What a program holds: rows, groups of columns, columns of a group, channels; and its warps."""
 
     rows: int
-    columns: int
+    groups: int
+    across: int
     channels: int
     warps: int
 
@@ -48,21 +50,13 @@ def serves(x: Tensor, size: int) -> bool:
 
 
 def tiles_of(height: int, width: int, size: int) -> Tiles:
-    """Return the tiles for a map: four channels of a column a thread, two where there are 25 cells to hold."""
-    columns = _columns(width)
-    if size == 3:
-        return Tiles(_rows(height), columns, *{2: (64, 1), 4: (128, 4), 8: (64, 4), 16: (64, 8)}[columns])
-    return Tiles(_rows(height), columns, *{2: (128, 4), 4: (64, 4), 8: (32, 4), 16: (32, 8)}[columns])
-
-
-def _rows(height: int) -> int:
-    """Return how many rows a program writes: sides of common maps are multiples of seven or eight."""
-    return 4 if height <= 4 else 7 if height % 7 == 0 else 8  # a constant, even for a side that is a symbol
-
-
-def _columns(width: int) -> int:
-    """Return how many columns a program holds, a power of two: as few threads as can be have nothing to do."""
-    return 8 if width % 8 == 0 or width < 8 else 4 if width % 4 == 0 else 2 if width % 2 == 0 else 16
+    """Return the tiles for a map: a thread holds one or two channels of each of its columns."""
+    known = {16: (4, 4, 64, 4), 8: (2, 4, 64, 2), 4: (1, 4, 128, 2), 14: (1, 7, 128, 2), 1: (2, 4, 128, 4)}
+    if size == 5:
+        known = {16: (4, 4, 32, 2), 8: (2, 4, 32, 2), 4: (1, 4, 64, 1), 14: (1, 2, 64, 1), 1: (2, 4, 32, 2)}
+    wide = next(wide for wide in known if width % wide == 0)  # so that few columns have nothing to do
+    rows = next((rows for rows in (28, 16, 14, 7) if height % rows == 0), 4 if height <= 4 else 8)
+    return Tiles(rows, *known[wide])  # constants, even for sides that are symbols
 
 
 class Convolved(torch.autograd.Function):
@@ -93,15 +87,13 @@ class Convolved(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients towards map, kernels and bias."""
         x, weight, cells, total = ctx.saved_tensors
-        sums = None
         if total is not None:
-            grad, sums = gelu_gradient(grad, total)
+            grad = gelu_gradient(grad, total)
         height, width, residual = ctx.how
         of_x = convolve(grad, cells, None, height, width, True, residual, False, True)[0]
-        of_weight = by_library(grad.unflatten(1, (height, width)), x.unflatten(1, (height, width)), weight)
-        sums = grad.float().flatten(0, 1) if sums is None else sums
-        of_bias = sums.sum(0).to(weight.dtype) if ctx.needs_input_grad[2] else None
-        return of_x, of_weight, of_bias, None, None, None
+        sums = cell_gradients(grad, x, height, width, weight.shape[-1]).sum(0).to(weight.dtype)
+        of_weight = sums[:-1].t().reshape(weight.shape)
+        return of_x, of_weight, sums[-1] if ctx.needs_input_grad[2] else None, None, None, None
 
 
 def by_library(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
@@ -162,8 +154,7 @@ def run_convolve(
     size = round(len(cells) ** 0.5)
     tiles = tiles or tiles_of(height, width, size)
     total, active = (torch.empty_like(x) if asked else x.new_empty(0) for asked in (keep, gelu))
-    strips, bands = -(-width // tiles.columns), -(-height // tiles.rows)
-    start(kernel("convolve"))[(batch * bands * strips, -(-channels // tiles.channels))](
+    start(kernel("convolve"))[(batch * _programs(height, width, tiles), -(-channels // tiles.channels))](
         x,
         cells,
         cells if bias is None else bias,
@@ -173,9 +164,7 @@ def run_convolve(
         width,
         channels,
         size,
-        tiles.rows,
-        tiles.columns,
-        tiles.channels,
+        *_constants(width, tiles),
         turned,
         bias is not None,
         residual,
@@ -202,10 +191,57 @@ def convolve(
     return run_convolve(torch.library.wrap_triton, x, cells, bias, height, width, turned, residual, gelu, keep)
 
 
-def run_gelu_gradient(start: Callable[[Any], Any], grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradient of x from that of GELU(x), both B, N, C, and its sums over many rows each, for all channels.
+def _programs(height: int, width: int, tiles: Tiles) -> int:
+    """Return how many programs a map takes."""
+    return -(-width // (tiles.groups * tiles.across)) * -(-height // tiles.rows)
 
-    A compiler by itself writes it anew for each of its readers, and computes it once more for the sum.
+
+def _constants(width: int, tiles: Tiles) -> tuple[int, ...]:
+    """Return what a kernel is compiled for, the last whether no column is left over."""
+    return *tiles[:-1], width % (tiles.groups * tiles.across) == 0
+
+
+def run_cell_gradients(
+    start: Callable[[Any], Any],
+    grad: Tensor,
+    x: Tensor,
+    height: int,
+    width: int,
+    size: int,
+    tiles: Tiles | None = None,
+) -> Tensor:
+    """Return the gradients of kernels' cells and, last, of the bias as parts to be added up: parts, k * k + 1, C.
+
+    Args:
+        start: makes the kernel one that can be started.
+        grad: of the output, B, H * W, C.
+        x: the map.
+        height: of the map.
+        width: of the map.
+        size: side of the kernels.
+        tiles: chosen by the map's shape if not given.
+    """
+    grad, x = grad.contiguous(), x.contiguous()
+    batch, _, channels = x.shape
+    tiles = tiles or tiles_of(height, width, size)
+    programs, blocks = _programs(height, width, tiles), -(-channels // tiles.channels)
+    each = -(-batch * programs * blocks * tiles.warps // WARPS)  # images that a program adds up
+    parts = -(-batch // each) * programs
+    sums = x.new_empty(parts, size * size + 1, channels, dtype=torch.float32)
+    start(kernel("cell_gradients"))[(parts, blocks)](
+        x, grad, sums, batch, each, height, width, channels, size, *_constants(width, tiles), num_warps=tiles.warps
+    )
+    return sums
+
+
+@torch.library.triton_op("saccade::depthwise_cell_gradients", mutates_args={})
+def cell_gradients(grad: Tensor, x: Tensor, height: int, width: int, size: int) -> Tensor:
+    """See `run_cell_gradients`."""
+    return run_cell_gradients(torch.library.wrap_triton, grad, x, height, width, size)
+
+
+def run_gelu_gradient(start: Callable[[Any], Any], grad: Tensor, x: Tensor) -> Tensor:
+    """Return the gradient of x from that of GELU(x), which a compiler by itself writes anew for each of its readers.
 
     Args:
         start: makes the kernel one that can be started.
@@ -213,18 +249,12 @@ def run_gelu_gradient(start: Callable[[Any], Any], grad: Tensor, x: Tensor) -> t
         x: what GELU was applied to.
     """
     grad, x = grad.contiguous(), x.contiguous()
-    count, channels = x.shape[0] * x.shape[1], x.shape[2]
-    wide = next((one for one in (128, 64, 32) if channels % one == 0), 64)
-    tall = VALUES // wide
-    rows = STEPS * tall
-    out, sums = torch.empty_like(x), x.new_empty(-(-count // rows), channels, dtype=torch.float32)
-    start(kernel("gelu_gradient"))[(-(-count // rows), -(-channels // wide))](
-        grad, x, out, sums, count, channels, rows, tall, wide, num_warps=4
-    )
-    return out, sums
+    out, count = torch.empty_like(x), x.numel()
+    start(kernel("gelu_gradient"))[(-(-count // VALUES),)](grad, x, out, count, VALUES, num_warps=8)
+    return out
 
 
 @torch.library.triton_op("saccade::gelu_gradient", mutates_args={})
-def gelu_gradient(grad: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+def gelu_gradient(grad: Tensor, x: Tensor) -> Tensor:
     """See `run_gelu_gradient`."""
     return run_gelu_gradient(torch.library.wrap_triton, grad, x)

@@ -61,8 +61,8 @@ def test_the_kernel_runs_in_tritons_interpreter():
     [
         ((2, 7, 9, 24), 3, None, True),
         ((3, 10, 5, 16), 5, None, False),
-        ((2, 8, 8, 32), 3, Tiles(4, 8, 32, 4), True),
-        ((1, 3, 2, 8), 5, Tiles(7, 4, 8, 1), True),
+        ((2, 8, 8, 32), 3, Tiles(4, 4, 2, 32, 4), True),
+        ((1, 3, 2, 8), 5, Tiles(7, 4, 3, 8, 1), True),
         ((1, 4, 6, 40), 3, None, False),
     ],
 )
@@ -84,6 +84,10 @@ def test_the_kernel_equals_the_plain_convolution(shape, size, tiles, residual):
     turned, nothing = depthwise_triton.run_convolve(lambda kernel: kernel, flat(grad), cells, None, *how)
     torch.testing.assert_close(turned, flat(want[0]))
     assert nothing.numel() == 0
+    given = (flat(grad), flat(x), height, width, size, tiles)
+    sums = depthwise_triton.run_cell_gradients(lambda kernel: kernel, *given).sum(0)
+    torch.testing.assert_close(sums[:-1].t().reshape(weight.shape), want[1], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(sums[-1], want[2], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.skipif(not depthwise_triton.INSTALLED or not INTERPRETED, reason="needs TRITON_INTERPRET=1")
@@ -91,21 +95,20 @@ def test_the_kernel_equals_the_plain_convolution(shape, size, tiles, residual):
 def test_the_kernel_of_gelus_gradient_equals_the_plain_one(shape):
     torch.manual_seed(0)
     x, grad = 3 * torch.randn(shape), torch.randn(shape)
-    got, sums = depthwise_triton.run_gelu_gradient(lambda kernel: kernel, grad, x)
+    got = depthwise_triton.run_gelu_gradient(lambda kernel: kernel, grad, x)
     x.requires_grad_()
     (want,) = torch.autograd.grad(torch.nn.functional.gelu(x), x, grad)
     torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(sums.sum(0), want.sum((0, 1)), atol=1e-3, rtol=1e-4)
 
 
 @pytest.mark.parametrize("side", [1, 3, 4, 5, 7, 8, 12, 14, 15, 16, 28, 33, 56, 57, 64, 96])
 def test_every_map_has_tiles(side):
     for size in depthwise_triton.SIZES:
         tiles = depthwise_triton.tiles_of(side, side, size)
-        powers = (tiles.columns, tiles.channels, tiles.warps)
+        powers = (tiles.groups, tiles.channels, tiles.warps)
         assert all(one >= 1 and one & (one - 1) == 0 for one in powers)
-        assert 32 * tiles.warps <= tiles.columns * tiles.channels  # no thread holds nothing
-        assert tiles.rows - min(side, 8) <= 3
+        assert 32 * tiles.warps <= tiles.groups * tiles.channels  # no thread holds nothing
+        assert tiles.rows - min(side, 8) <= 3 or side % tiles.rows == 0
 
 
 @pytest.mark.parametrize("size", [3, 5])
@@ -118,12 +121,15 @@ def test_gradients_around_the_kernel_equal_the_plain_ones(monkeypatch, size, gel
         total = convolve(map, weight.flip(2, 3) if turned else weight, bias).flatten(1, 2) + (x if residual else 0)
         return total, torch.nn.functional.gelu(total) if gelu else total[:0]
 
-    def gelu_gradient(grad, x):
-        gradient = quick_gradient(grad, x)
-        return gradient, torch.stack([part.sum((0, 1)) for part in gradient.split(1)])
+    def cell_gradients(grad, x, height, width, size):
+        map, weight = x.unflatten(1, (height, width)), torch.zeros(x.shape[2], 1, size, size)
+        of_weight = depthwise_triton.by_library(grad.unflatten(1, (height, width)), map, weight)
+        whole = torch.cat([of_weight.flatten(1).t(), grad.sum((0, 1))[None]])
+        return torch.stack([0.25 * whole, 0.75 * whole])
 
     monkeypatch.setattr(depthwise_triton, "convolve", convolved)
-    monkeypatch.setattr(depthwise_triton, "gelu_gradient", gelu_gradient)
+    monkeypatch.setattr(depthwise_triton, "cell_gradients", cell_gradients)
+    monkeypatch.setattr(depthwise_triton, "gelu_gradient", quick_gradient)
     torch.manual_seed(0)
     x = torch.randn(2, 20, 8, requires_grad=True)
     layer = DepthwiseConv(8, size)
