@@ -18,11 +18,55 @@ tl: Any = None  # triton.language, from the first use of a kernel on
 @functools.cache
 def kernel(name: str) -> Any:
     """Return a kernel, "convolve", "cell_gradients" or "gelu_gradient", ready to be compiled."""
+    return _language().jit(
+        {"convolve": _convolve, "cell_gradients": _cell_gradients, "gelu_gradient": _gelu_gradient}[name]
+    )
+
+
+@functools.cache
+def _language() -> Any:
+    """Return Triton, with what the kernels call made its own under the names that they call it by."""
     global tl
     triton = importlib.import_module("triton")  # a plain import would ask type checkers for its stubs
     tl = triton.language
-    kernels = {"convolve": _convolve, "cell_gradients": _cell_gradients, "gelu_gradient": _gelu_gradient}
-    return triton.jit(kernels[name])
+    for function in (_slide, _read, _gelu):
+        globals()[function.__name__] = triton.jit(function)
+    return triton
+
+
+def _slide(sums: tl.tuple, values: tl.tuple, weights: tl.tuple, count: tl.constexpr, taps: tl.constexpr) -> tl.tuple:
+    """Add to each of the sums the products of as many neighbouring values as there are weights."""
+    more = ()
+    for k in tl.static_range(count):
+        sum = sums[k]
+        for i in tl.static_range(taps):
+            sum = tl.fma(values[k + i], weights[i], sum)
+        more += (sum,)
+    return more
+
+
+def _read(
+    at: tl.tensor,
+    inside: tl.tuple,
+    there: tl.tensor,
+    first: tl.constexpr,
+    count: tl.constexpr,
+    channels: tl.constexpr,
+) -> tl.tuple:
+    """Read some columns of a row, nothing where they or the row lie outside of the map."""
+    values = ()
+    for j in tl.static_range(count):
+        values += (tl.load(at + j * channels, mask=inside[first + j] & there, other=0.0).to(tl.float32),)
+    return values
+
+
+def _gelu(x: tl.tensor) -> tl.tensor:
+    """Return GELU(x) by the normal distribution's share beyond |x|: Abramowitz and Stegun's 7.1.26, right to 3e-7."""
+    t = 1.0 + 0.2316418883 * tl.abs(x)
+    t = tl.rsqrt(t * t)  # one instruction; a division is seven
+    tail = ((0.5307027145 * t - 0.7265760135) * t + 0.7107068705) * t - 0.142248368
+    tail = (tail * t + 0.127414796) * t * tl.exp2(-0.7213475204 * x * x) * x
+    return tl.where(x < 0, tail, x - tail)
 
 
 def _convolve(
@@ -57,67 +101,55 @@ def _convolve(
     image = (program // strips // bands).to(tl.int64) * height * width * channels
     channel = (tl.program_id(1) * wide + tl.arange(0, wide))[None, :]
     here = channel < channels if channels % wide else channel >= 0
-    inside = ()
+    inside = ()  # of the columns that a group reads
     for j in tl.static_range(across + size - 1):
         at = column + (j - edge)
-        inside = inside + ((here if whole and j >= edge and j < across + edge else (at >= 0) & (at < width) & here),)
-    x += image
-    total += image
-    active += image
+        inside += ((here if whole and j >= edge and j < across + edge else (at >= 0) & (at < width) & here),)
     start = tl.zeros([groups, wide], tl.float32)
     if has_bias:
         start += tl.load(bias + none + channel, mask=here, other=0.0).to(tl.float32)
     kernel = ()
+    cells += none + channel  # as the map is read, once for every column: another layout would be turned into the map's
     for cell in tl.static_range(size * size):
-        # Read as the map is, once for every column: another layout would be turned into the map's in shared memory.
-        value = tl.load(cells + cell * channels + none + channel, mask=here, other=0.0).to(tl.float32)
+        value = tl.load(cells + cell * channels, mask=here, other=0.0).to(tl.float32)
         if residual and cell == size * size // 2:
             value += 1.0
         kernel = (value,) + kernel if turned else kernel + (value,)
-    place = (first - edge) * width * channels + column * channels + channel
+    line = width * channels
+    place = image + (first * width + column) * channels + channel
+    x += place - edge * (line + channels)
+    total += place
+    active += place
     sums = (start,) * (size * across)
-    for step in tl.static_range(2 * edge):  # input rows that end no output row of the band
-        row = first + step - edge + none
-        for j in tl.static_range(across + size - 1):
-            mask = inside[j] & (row >= 0) & (row < height)
-            value = tl.load(x + place + (j - edge) * channels, mask=mask, other=0.0).to(tl.float32)
-            more = ()
-            for k in tl.static_range(size):
-                for p in tl.static_range(across):
-                    if k <= step and j >= p and j < p + size:
-                        more += (tl.fma(value, kernel[(step - k) * size + j - p], sums[k * across + p]),)
-                    else:
-                        more += (sums[k * across + p],)
-            sums = more
-        place += width * channels
+    for above in tl.static_range(2 * edge):  # input rows that end no output row of the band
+        row = first + (above - edge) + none
+        there = (row >= 0) & (row < height)
+        read = _read(x, inside, there, 0, across + size - 1, channels)
+        begun = ()
+        for k in tl.static_range(above + 1):
+            weights = kernel[(above - k) * size : (above - k + 1) * size]
+            begun += _slide(sums[k * across : (k + 1) * across], read, weights, across, size)
+        sums = begun + sums[(above + 1) * across :]
+        x += line
     for step in range(rows):
-        row = first + step + edge + none
-        for j in tl.static_range(across + size - 1):
-            mask = inside[j] & (row < height)
-            value = tl.load(x + place + (j - edge) * channels, mask=mask, other=0.0).to(tl.float32)
-            more = ()
-            for k in tl.static_range(size):
-                for p in tl.static_range(across):
-                    if j >= p and j < p + size:
-                        more += (tl.fma(value, kernel[(size - 1 - k) * size + j - p], sums[k * across + p]),)
-                    else:
-                        more += (sums[k * across + p],)
-            sums = more
+        below = first + edge + none + step < height
+        values = _read(x, inside, below, 0, across + size - 1, channels)
+        more = ()
+        for k in tl.static_range(size):
+            weights = kernel[(size - 1 - k) * size : (size - k) * size]
+            more += _slide(sums[k * across : (k + 1) * across], values, weights, across, size)
+        sums = more[across:] + (start,) * across
+        written = first + none + step < height
         for p in tl.static_range(across):
-            mask = inside[p + edge] & (row - edge < height)
-            to = place + (p - edge * width) * channels
-            out = sums[p]
+            out: tl.tensor = more[p]
             if keep:
-                tl.store(total + to, out.to(total.dtype.element_ty), mask=mask)
+                tl.store(total + p * channels, out.to(total.dtype.element_ty), mask=inside[p + edge] & written)
             if gelu:
-                # The normal distribution's share beyond |x|: Abramowitz and Stegun's formula 7.1.26, right to 3e-7.
-                t = 1.0 + 0.2316418883 * tl.abs(out)
-                t = tl.rsqrt(t * t)  # one instruction; a division is seven
-                tail = ((0.5307027145 * t - 0.7265760135) * t + 0.7107068705) * t - 0.142248368
-                tail = (tail * t + 0.127414796) * t * tl.exp2(-0.7213475204 * out * out) * out
-                tl.store(active + to, tl.where(out < 0, tail, out - tail).to(active.dtype.element_ty), mask=mask)
-        sums = sums[across:] + (start,) * across
-        place += width * channels
+                out = _gelu(out).to(active.dtype.element_ty)
+                tl.store(active + p * channels, out, mask=inside[p + edge] & written)
+        x += line
+        total += line
+        active += line
 
 
 def _cell_gradients(
@@ -149,37 +181,36 @@ def _cell_gradients(
     inside = ()
     for j in tl.static_range(across + size - 1):
         at = column + (j - edge)
-        inside = inside + ((here if whole and j >= edge and j < across + edge else (at >= 0) & (at < width) & here),)
+        inside += ((here if whole and j >= edge and j < across + edge else (at >= 0) & (at < width) & here),)
+    line = width * channels
+    begin = program // strips // bands * each
+    place = begin.to(tl.int64) * height * line + (first * width + column) * channels + channel
+    x += place - edge * (line + channels)
+    grad += place
     nothing = tl.zeros([groups, wide], tl.float32)
     found = (nothing,) * (size * size)
+    held = (nothing,) * (size * across)
     total = nothing
-    begin = program // strips // bands * each
-    for image in range(begin, tl.minimum(begin + each, images)):
-        before = (image + tl.zeros([], tl.int64)) * height * width * channels
-        place = (first - edge) * width * channels + column * channels + channel
-        held = (nothing,) * (size * across)
-        for step in tl.range(0, rows + 2 * edge, loop_unroll_factor=edge):
-            row = first + step - edge + none
-            reached = (step + none < rows) & (row + edge < height)  # the newest of the output rows
-            held = held[across:]
-            for p in tl.static_range(across):
-                mask = inside[p + edge] & reached
-                value = tl.load(grad + before + place + (p + edge * width) * channels, mask=mask, other=0.0)
-                value = value.to(tl.float32)
-                held += (value,)
-                total += value
-            for j in tl.static_range(across + size - 1):
-                mask = inside[j] & (row >= 0) & (row < height)
-                value = tl.load(x + before + place + (j - edge) * channels, mask=mask, other=0.0).to(tl.float32)
-                more = ()
-                for cell in tl.static_range(size * size):
-                    if j >= cell % size and j < cell % size + across:
-                        beside = held[(size - 1 - cell // size) * across + j - cell % size]
-                        more += (tl.fma(value, beside, found[cell]),)
-                    else:
-                        more += (found[cell],)
-                found = more
-            place += width * channels
+    read: tl.constexpr = rows + 2 * edge
+    steps = (tl.minimum(begin + each, images) - begin) * read
+    for step in tl.range(0, steps, loop_unroll_factor=edge):
+        below = step % read  # in the last of which no new output row is reached, so that an image leaves nothing held
+        row = first + below + none
+        reached = (below + none < rows) & (row < height)
+        there = (row >= edge) & (row < height + edge)
+        newest = _read(grad, inside, reached, edge, across, channels)
+        held = held[across:] + newest
+        for p in tl.static_range(across):
+            total += newest[p]
+        values = _read(x, inside, there, 0, across + size - 1, channels)
+        more = ()
+        for i in tl.static_range(size):
+            weights = held[(size - 1 - i) * across : (size - i) * across]
+            more += _slide(found[i * size : (i + 1) * size], values, weights, size, across)
+        found = more
+        onward = tl.where(below == read - 1, (height - read + 1) * line, line)  # to the next image or the next row
+        x += onward
+        grad += onward
     channel = tl.program_id(1) * wide + tl.arange(0, wide)
     to = sums + program * (size * size + 1) * channels + channel
     for cell in tl.static_range(size * size):
