@@ -1,11 +1,12 @@
 """Time the depthwise kernels in Triton with several tiles beside the library's, and check what they compute.
 
-    python benchmarks/depthwise.py                                    # about 60 s of an H200: processes that take turns
-    TRITON_INTERPRET=1 DEV=cpu python benchmarks/depthwise.py --small  # a trial on the CPU
+    python benchmarks/depthwise.py             # about 200 s of an H200: processes that take turns
+    python benchmarks/depthwise.py --chosen    # about 40 s: the tiles that models get
+    TRITON_INTERPRET=1 DEV=cpu python benchmarks/depthwise.py --small    # a trial on the CPU
 
 A figure is the median of calls in milliseconds, bfloat16, on maps larger than the cache. "forward" has the sum with the
 map (3 x 3) and GELU inside, "turned", the gradient of the map, the sum; "cells" are the gradients of kernels and bias,
-as parts to be added up. "library" is cuDNN's convolution alone, or its gradient of the kernels.
+as parts to be added up, and of GELU on the way. "library" is cuDNN's convolution alone, or its gradient of the kernels.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.layers.depthwise import convolve
-from saccade.layers.depthwise_triton import Tiles, by_library, cells_of, run_cell_gradients, run_convolve, tiles_of
+from saccade.layers.depthwise_triton import Tiles, by_library, cells_of, run_convolve, run_gradients, tiles_of
 
 DEVICE = os.environ.get("DEV", "cuda")
 MAPS = [  # images, side, channels, side of the kernel, whether GELU follows
@@ -48,13 +49,14 @@ MAPS = [  # images, side, channels, side of the kernel, whether GELU follows
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="tiny maps, to try the script")
+    parser.add_argument("--chosen", action="store_true", help="no tiles but those that a model gets")
     parser.add_argument("--at-once", type=int, default=16, help="processes")
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--lock", help=argparse.SUPPRESS)
     args = parser.parse_args()
     tasks = [(way, *one) for way in ("turned", "forward", "cells") for one in MAPS]
     if args.small:
-        tasks = [("forward", 2, 7, 32, 3, True), ("turned", 2, 7, 32, 3, True), ("cells", 2, 8, 32, 5, False)]
+        tasks = [("forward", 2, 7, 32, 3, True), ("turned", 2, 7, 32, 3, True), ("cells", 2, 8, 32, 5, True)]
     if args.part is None:
         print(
             torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu",
@@ -69,10 +71,12 @@ def main() -> None:
             sys.exit(max(process.wait() for process in made))
     with open(args.lock) as lock:
         for task in tasks[args.part :: min(args.at_once, len(tasks))]:
-            time_task(lock, *task)
+            time_task(lock, *task, chosen=args.chosen)
 
 
-def time_task(lock: Any, way: str, images: int, side: int, channels: int, size: int, gelu: bool) -> None:
+def time_task(
+    lock: Any, way: str, images: int, side: int, channels: int, size: int, gelu: bool, *, chosen: bool = False
+) -> None:
     """Check and time one direction on one map."""
     torch.manual_seed(0)
     shape = (images, side * side, channels)
@@ -80,30 +84,27 @@ def time_task(lock: Any, way: str, images: int, side: int, channels: int, size: 
     weight, bias = torch.randn(channels, 1, size, size, device=DEVICE) / size, torch.randn(channels, device=DEVICE)
     weight, bias = weight.to(torch.bfloat16), bias.to(torch.bfloat16)
     cells, residual, turned = cells_of(weight), size == 3, way == "turned"
-    expected = reference(x, grad, weight, bias, side, residual=residual, gelu=gelu)[way]
+    all_expected = reference(x, grad, weight, bias, side, residual=residual, gelu=gelu)
+    expected, total = all_expected[way], all_expected["forward"][0].to(x.dtype)
     found: dict[str, float] = {}
     worst = 0.0
-    for tiles in candidates(side, size):
+    for tiles in [tiles_of(side, side, size)] if chosen else candidates(side, size):
 
         def call(tiles: Tiles = tiles) -> tuple[Tensor, ...]:
             if way == "cells":
-                return (run_cell_gradients(_itself, grad, x, side, side, size, tiles),)
+                return run_gradients(_itself, grad, x, total if gelu else None, side, side, size, tiles)
             how = (side, side, turned, residual, gelu and not turned, True, tiles)
             return run_convolve(_itself, grad if turned else x, cells, None if turned else bias, *how)
 
-        got = [one.sum(0) if way == "cells" else one for one in call() if one.numel()]
+        got = [one.sum(0) if one.dtype == torch.float32 else one for one in call() if one.numel()]
         worst = max(worst, *(distance(a, b) for a, b in zip(got, expected, strict=True)))
         found[_name(tiles)] = clock(lock, call)
     of_map, map = ((one.unflatten(1, (side, side))) for one in (grad, x))
     theirs = clock(lock, lambda: by_library(of_map, map, weight) if way == "cells" else convolve(map, weight))
-    best = sorted(found, key=lambda name: found[name])
-    told = ", ".join(f"{name} {found[name]:.3f}" for name in best[:6])
-    told += f", ..., {best[-1]} {found[best[-1]]:.3f}"
+    own, *others = sorted(found, key=lambda name: (name != _name(tiles_of(side, side, size)), found[name]))
+    told = f"{own} {found[own]:.3f} chosen" + "".join(f", {name} {found[name]:.3f}" for name in others[:6])
     what = f"{way:8} {images} x {side} x {side} x {channels}, {size} x {size}{', GELU' if gelu else ''}"
-    own = _name(tiles_of(side, side, size))
-    own = f"chosen {own} {found[own]:.3f}; " if own in found else ""
-    names = "rows/groups/across/channels/warps"
-    print(f"{what}: library {theirs:.3f}; {own}{names} {told}; error {worst:.1e}", flush=True)
+    print(f"{what}: library {theirs:.3f}; rows/groups/across/channels/warps {told}; error {worst:.1e}", flush=True)
 
 
 def candidates(side: int, size: int) -> list[Tiles]:
@@ -122,14 +123,20 @@ def candidates(side: int, size: int) -> list[Tiles]:
 
 
 def reference(x: Tensor, grad: Tensor, weight: Tensor, bias: Tensor, side: int, **how: bool) -> dict[str, list[Tensor]]:
-    """Return sum and GELU, the gradient of the map, and those of cells and bias, in float32."""
+    """Return sum and GELU, the gradient of the map, and those of the sum, kernels and bias, in float32."""
     x, weight, bias = (one.float().requires_grad_() for one in (x, weight, bias))
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         total = convolve(x.unflatten(1, (side, side)), weight, bias).flatten(1, 2)
         total = total + x if how["residual"] else total
-        of_x, of_weight, of_bias = torch.autograd.grad(total, (x, weight, bias), grad.float())
-    forward = [total.detach(), F.gelu(total.detach())] if how["gelu"] else [total.detach()]
-    return {"forward": forward, "turned": [of_x], "cells": [torch.cat([of_weight.flatten(1).t(), of_bias[None]])]}
+        forward, made, cells = [total], grad.float(), list[Tensor]()
+        (of_x,) = torch.autograd.grad(total, x, made, retain_graph=True)
+        if how["gelu"]:
+            before = total.detach().to(grad.dtype).float().requires_grad_()  # as it is kept
+            (made,) = torch.autograd.grad(F.gelu(before), before, made)
+            forward, cells = [total, F.gelu(total)], [made]
+        gradients = torch.autograd.grad(total, (weight, bias), made)
+    cells.append(torch.cat([one.flatten() for one in gradients]))
+    return {"forward": [one.detach() for one in forward], "turned": [of_x], "cells": cells}
 
 
 def _itself(kernel: Any) -> Any:

@@ -13,6 +13,7 @@ from timm.models import register_notrace_module
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from . import depthwise_triton
 from .exporting import compiles_for_gpu
 from .product import own_backward_serves
 from .reuse import spare
@@ -27,7 +28,10 @@ class Gelu(nn.Module):
         if over:
             return torch.ops.aten.gelu_(x)
         if compiles_for_gpu(x) and x.dtype in (torch.float16, torch.bfloat16):
-            return quick_gelu(x)
+            by_kernel = (
+                depthwise_triton.INSTALLED and not torch.is_grad_enabled()
+            )  # with gradients it may be recomputed
+            return depthwise_triton.gelu(x) if by_kernel else quick_gelu(x)
         return _Gelu.apply(x) if own_backward_serves(x) else F.gelu(x)
 
 

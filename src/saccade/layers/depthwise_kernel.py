@@ -1,4 +1,4 @@
-"""GPU kernels in Triton: convolution of each channel by itself on maps B, H * W, C, its gradients, and that of GELU.
+"""GPU kernels in Triton: convolution of each channel by itself on maps B, H * W, C, its gradients; GELU.
 
 A program of the convolution holds some channels of some columns of a map and goes down its rows; a thread has a group
 of `across` columns side by side. An input row is read once, its columns and those beside them, and serves all output
@@ -17,10 +17,9 @@ tl: Any = None  # triton.language, from the first use of a kernel on
 
 @functools.cache
 def kernel(name: str) -> Any:
-    """Return a kernel, "convolve", "cell_gradients" or "gelu_gradient", ready to be compiled."""
-    return _language().jit(
-        {"convolve": _convolve, "cell_gradients": _cell_gradients, "gelu_gradient": _gelu_gradient}[name]
-    )
+    """Return a kernel, "convolve", "gradients" or "activate", ready to be compiled."""
+    kernels = (_convolve, _gradients, _activate)
+    return _language().jit({function.__name__: function for function in kernels}[f"_{name}"])
 
 
 @functools.cache
@@ -29,7 +28,7 @@ def _language() -> Any:
     global tl
     triton = importlib.import_module("triton")  # a plain import would ask type checkers for its stubs
     tl = triton.language
-    for function in (_slide, _read, _gelu):
+    for function in (_slide, _read, _tail, _gelu, _gelu_slope):
         globals()[function.__name__] = triton.jit(function)
     return triton
 
@@ -60,13 +59,22 @@ def _read(
     return values
 
 
-def _gelu(x: tl.tensor) -> tl.tensor:
-    """Return GELU(x) by the normal distribution's share beyond |x|: Abramowitz and Stegun's 7.1.26, right to 3e-7."""
+def _tail(x: tl.tensor) -> tl.tensor:
+    """Return the normal distribution's share beyond |x|: Abramowitz and Stegun's formula 7.1.26, right to 3e-7."""
     t = 1.0 + 0.2316418883 * tl.abs(x)
     t = tl.rsqrt(t * t)  # one instruction; a division is seven
     tail = ((0.5307027145 * t - 0.7265760135) * t + 0.7107068705) * t - 0.142248368
-    tail = (tail * t + 0.127414796) * t * tl.exp2(-0.7213475204 * x * x) * x
+    return (tail * t + 0.127414796) * t * tl.exp2(-0.7213475204 * x * x)
+
+
+def _gelu(x: tl.tensor) -> tl.tensor:
+    tail = x * _tail(x)
     return tl.where(x < 0, tail, x - tail)
+
+
+def _gelu_slope(x: tl.tensor) -> tl.tensor:
+    tail = _tail(x)
+    return tl.where(x < 0, tail, 1.0 - tail) + 0.3989422804 * x * tl.exp2(-0.7213475204 * x * x)
 
 
 def _convolve(
@@ -152,9 +160,11 @@ def _convolve(
         active += line
 
 
-def _cell_gradients(
+def _gradients(
     x: tl.tensor,
     grad: tl.tensor,
+    total: tl.tensor,
+    made: tl.tensor,
     sums: tl.tensor,
     images: int,
     each: int,
@@ -167,8 +177,12 @@ def _cell_gradients(
     across: tl.constexpr,
     wide: tl.constexpr,
     whole: tl.constexpr,
+    gelu: tl.constexpr,
 ) -> None:
-    """Go down a band of rows of `each` images; `held` is the gradient of output rows that the input row reaches."""
+    """Go down a band of rows of `each` images; `held` is the gradient of output rows that the input row reaches.
+
+    With GELU that of the sum before it is made from what comes in, and written.
+    """
     edge: tl.constexpr = size // 2
     strips = (width + groups * across - 1) // (groups * across)
     bands = (height + rows - 1) // rows
@@ -187,10 +201,12 @@ def _cell_gradients(
     place = begin.to(tl.int64) * height * line + (first * width + column) * channels + channel
     x += place - edge * (line + channels)
     grad += place
+    total += place
+    made += place
     nothing = tl.zeros([groups, wide], tl.float32)
     found = (nothing,) * (size * size)
     held = (nothing,) * (size * across)
-    total = nothing
+    added = nothing
     read: tl.constexpr = rows + 2 * edge
     steps = (tl.minimum(begin + each, images) - begin) * read
     for step in tl.range(0, steps, loop_unroll_factor=edge):
@@ -199,9 +215,17 @@ def _cell_gradients(
         reached = (below + none < rows) & (row < height)
         there = (row >= edge) & (row < height + edge)
         newest = _read(grad, inside, reached, edge, across, channels)
+        if gelu:
+            before = _read(total, inside, reached, edge, across, channels)
+            through = ()
+            for p in tl.static_range(across):
+                through += (newest[p] * _gelu_slope(before[p]),)
+                mask = inside[edge + p] & reached
+                tl.store(made + p * channels, through[p].to(made.dtype.element_ty), mask=mask)
+            newest = through
         held = held[across:] + newest
         for p in tl.static_range(across):
-            total += newest[p]
+            added += newest[p]
         values = _read(x, inside, there, 0, across + size - 1, channels)
         more = ()
         for i in tl.static_range(size):
@@ -211,23 +235,18 @@ def _cell_gradients(
         onward = tl.where(below == read - 1, (height - read + 1) * line, line)  # to the next image or the next row
         x += onward
         grad += onward
+        total += onward
+        made += onward
     channel = tl.program_id(1) * wide + tl.arange(0, wide)
-    to = sums + program * (size * size + 1) * channels + channel
-    for cell in tl.static_range(size * size):
-        tl.store(to + cell * channels, tl.sum(found[cell], 0), mask=channel < channels)
-    tl.store(to + size * size * channels, tl.sum(total, 0), mask=channel < channels)
+    cells: tl.constexpr = size * size
+    sums += program * (cells + 1) * channels
+    for cell in tl.static_range(cells):
+        tl.store(sums + channel * cells + cell, tl.sum(found[cell], 0), mask=channel < channels)
+    tl.store(sums + cells * channels + channel, tl.sum(added, 0), mask=channel < channels)
 
 
-def _gelu_gradient(grad: tl.tensor, x: tl.tensor, out: tl.tensor, count: int, values: tl.constexpr) -> None:
-    """Multiply the gradient of GELU(x) by its slope."""
+def _activate(x: tl.tensor, out: tl.tensor, count: int, values: tl.constexpr) -> None:
+    """Apply GELU."""
     at = tl.program_id(0).to(tl.int64) * values + tl.arange(0, values)
     value = tl.load(x + at, mask=at < count, other=0.0).to(tl.float32)
-    made = tl.load(grad + at, mask=at < count, other=0.0).to(tl.float32)
-    # The normal distribution's share beyond |x|, as above.
-    t = 1.0 + 0.2316418883 * tl.abs(value)
-    t = tl.rsqrt(t * t)
-    bell = tl.exp2(-0.7213475204 * value * value)
-    tail = ((0.5307027145 * t - 0.7265760135) * t + 0.7107068705) * t - 0.142248368
-    tail = (tail * t + 0.127414796) * t * bell
-    made *= tl.where(value < 0, tail, 1.0 - tail) + 0.3989422804 * value * bell
-    tl.store(out + at, made.to(out.dtype.element_ty), mask=at < count)
+    tl.store(out + at, _gelu(value).to(out.dtype.element_ty), mask=at < count)

@@ -2,8 +2,8 @@
 
 A library's kernel takes two to four times what reading and writing a map takes, and a sum or an activation beside it is
 a pass of its own. Here the map itself is added, and GELU applied, before anything is written; the gradient of the map
-is the same by the turned kernel, and those of kernels and bias are one more. The compiler takes them into the code that
-it generates.
+is the same by the turned kernel; those of kernels and bias are one more, which makes that of GELU on its way. The
+compiler takes them into the code that it generates.
 """
 
 import importlib.metadata
@@ -19,8 +19,8 @@ from .exporting import compiles_for_gpu
 
 OLDEST = (3, 5)  # version of Triton that the kernel was compiled with
 SIZES = (3, 5)  # sides of kernels
-VALUES = 2048  # of a map that a program for GELU's gradient holds
-WARPS = 4096  # that the gradient of cells is shared out to, about
+VALUES = 2048  # that a program for GELU holds
+WARPS = 4096  # that the gradients of kernels are shared out to, about
 
 
 def _installed() -> bool:
@@ -87,13 +87,12 @@ class Convolved(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients towards map, kernels and bias."""
         x, weight, cells, total = ctx.saved_tensors
-        if total is not None:
-            grad = gelu_gradient(grad, total)
         height, width, residual = ctx.how
-        of_x = convolve(grad, cells, None, height, width, True, residual, False, True)[0]
-        sums = cell_gradients(grad, x, height, width, weight.shape[-1]).sum(0).to(weight.dtype)
-        of_weight = sums[:-1].t().reshape(weight.shape)
-        return of_x, of_weight, sums[-1] if ctx.needs_input_grad[2] else None, None, None, None
+        made, sums = gradients(grad, x, total, height, width, weight.shape[-1])
+        made = grad if total is None else made
+        of_x = convolve(made, cells, None, height, width, True, residual, False, True)[0]
+        of_weight, of_bias = sums.sum(0).to(weight.dtype).split([weight.numel(), len(weight)])
+        return of_x, of_weight.view(weight.shape), of_bias if ctx.needs_input_grad[2] else None, None, None, None
 
 
 def by_library(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
@@ -201,21 +200,25 @@ def _constants(width: int, tiles: Tiles) -> tuple[int, ...]:
     return *tiles[:-1], width % (tiles.groups * tiles.across) == 0
 
 
-def run_cell_gradients(
+def run_gradients(
     start: Callable[[Any], Any],
     grad: Tensor,
     x: Tensor,
+    total: Tensor | None,
     height: int,
     width: int,
     size: int,
     tiles: Tiles | None = None,
-) -> Tensor:
-    """Return the gradients of kernels' cells and, last, of the bias as parts to be added up: parts, k * k + 1, C.
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of the sum before GELU, empty without, and those of kernels C, 1, k, k and bias in parts.
+
+    The parts are to be added up: parts, C * k * k + C.
 
     Args:
         start: makes the kernel one that can be started.
         grad: of the output, B, H * W, C.
         x: the map.
+        total: what GELU was applied to, if it was.
         height: of the map.
         width: of the map.
         size: side of the kernels.
@@ -227,34 +230,49 @@ def run_cell_gradients(
     programs, blocks = _programs(height, width, tiles), -(-channels // tiles.channels)
     each = -(-batch * programs * blocks * tiles.warps // WARPS)  # images that a program adds up
     parts = -(-batch // each) * programs
-    sums = x.new_empty(parts, size * size + 1, channels, dtype=torch.float32)
-    start(kernel("cell_gradients"))[(parts, blocks)](
-        x, grad, sums, batch, each, height, width, channels, size, *_constants(width, tiles), num_warps=tiles.warps
+    made = x.new_empty(0) if total is None else torch.empty_like(x)
+    sums = x.new_empty(parts, (size * size + 1) * channels, dtype=torch.float32)
+    start(kernel("gradients"))[(parts, blocks)](
+        x,
+        grad,
+        x if total is None else total.contiguous(),  # which are not looked at
+        x if total is None else made,
+        sums,
+        batch,
+        each,
+        height,
+        width,
+        channels,
+        size,
+        *_constants(width, tiles),
+        total is not None,
+        num_warps=tiles.warps,
     )
-    return sums
+    return made, sums
 
 
-@torch.library.triton_op("saccade::depthwise_cell_gradients", mutates_args={})
-def cell_gradients(grad: Tensor, x: Tensor, height: int, width: int, size: int) -> Tensor:
-    """See `run_cell_gradients`."""
-    return run_cell_gradients(torch.library.wrap_triton, grad, x, height, width, size)
+@torch.library.triton_op("saccade::depthwise_gradients", mutates_args={})
+def gradients(
+    grad: Tensor, x: Tensor, total: Tensor | None, height: int, width: int, size: int
+) -> tuple[Tensor, Tensor]:
+    """See `run_gradients`."""
+    return run_gradients(torch.library.wrap_triton, grad, x, total, height, width, size)
 
 
-def run_gelu_gradient(start: Callable[[Any], Any], grad: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient of x from that of GELU(x), which a compiler by itself writes anew for each of its readers.
+def run_gelu(start: Callable[[Any], Any], x: Tensor) -> Tensor:
+    """Return GELU(x); a compiler's own kernel reads and writes less than half of what the memory could.
 
     Args:
         start: makes the kernel one that can be started.
-        grad: of GELU(x).
-        x: what GELU was applied to.
+        x: any tensor.
     """
-    grad, x = grad.contiguous(), x.contiguous()
+    x = x.contiguous()
     out, count = torch.empty_like(x), x.numel()
-    start(kernel("gelu_gradient"))[(-(-count // VALUES),)](grad, x, out, count, VALUES, num_warps=8)
+    start(kernel("activate"))[(-(-count // VALUES),)](x, out, count, VALUES, num_warps=8)
     return out
 
 
-@torch.library.triton_op("saccade::gelu_gradient", mutates_args={})
-def gelu_gradient(grad: Tensor, x: Tensor) -> Tensor:
-    """See `run_gelu_gradient`."""
-    return run_gelu_gradient(torch.library.wrap_triton, grad, x)
+@torch.library.triton_op("saccade::gelu", mutates_args={})
+def gelu(x: Tensor) -> Tensor:
+    """See `run_gelu`."""
+    return run_gelu(torch.library.wrap_triton, x)
