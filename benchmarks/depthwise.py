@@ -93,7 +93,7 @@ def time_task(
         def call(tiles: Tiles = tiles) -> tuple[Tensor, ...]:
             if way == "cells":
                 return run_gradients(_itself, grad, x, total if gelu else None, side, side, size, tiles)
-            how = (side, side, turned, residual, gelu and not turned, True, tiles)
+            how = (side, side, turned, residual, gelu and not turned, True, turned and gelu, tiles)
             return run_convolve(_itself, grad if turned else x, cells, None if turned else bias, *how)
 
         got = [one.sum(0) if one.dtype == torch.float32 else one for one in call() if one.numel()]
@@ -136,7 +136,11 @@ def reference(x: Tensor, grad: Tensor, weight: Tensor, bias: Tensor, side: int, 
             forward, cells = [total, F.gelu(total)], [made]
         gradients = torch.autograd.grad(total, (weight, bias), made)
     cells.append(torch.cat([one.flatten() for one in gradients]))
-    return {"forward": [one.detach() for one in forward], "turned": [of_x], "cells": cells}
+    return {
+        "forward": [one.detach() for one in forward],
+        "turned": [of_x, of_x.sum((0, 1))][: 1 + how["gelu"]],
+        "cells": cells,
+    }
 
 
 def _itself(kernel: Any) -> Any:

@@ -47,9 +47,26 @@ class DepthwiseConv(nn.Conv2d):
         """Tell whether `joined` takes a map."""
         return depthwise_triton.serves(x, self.kernel_size[0])
 
-    def joined(self, x: Tensor, grid: tuple[int, int], *, residual: bool = True, gelu: bool = False) -> Tensor:
-        """Return the convolution of a map B, H * W, C plus the map itself, and GELU of that, by one kernel."""
-        return depthwise_triton.apply(x, self.weight, self.bias, grid, residual=residual, gelu=gelu)
+    def joined(
+        self,
+        x: Tensor,
+        grid: tuple[int, int],
+        *,
+        residual: bool = True,
+        gelu: bool = False,
+        before: Tensor | None = None,
+    ) -> Tensor:
+        """Return the convolution of a map B, H * W, C plus the map itself, and GELU of that, by one kernel.
+
+        Args:
+            x: the map.
+            grid: H, W.
+            residual: whether to add the map.
+            gelu: whether to apply GELU.
+            before: a bias inside the map, cut off there, that gets its gradient here.
+        """
+        how: dict[str, Any] = {"residual": residual, "gelu": gelu, "before": before}
+        return depthwise_triton.apply(x, self.weight, self.bias, grid, **how)
 
 
 class Turned(torch.autograd.Function):

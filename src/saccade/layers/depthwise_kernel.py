@@ -83,6 +83,7 @@ def _convolve(
     bias: tl.tensor,
     total: tl.tensor,
     active: tl.tensor,
+    parts: tl.tensor,
     height: int,
     width: int,
     channels: tl.constexpr,
@@ -97,6 +98,7 @@ def _convolve(
     residual: tl.constexpr,
     gelu: tl.constexpr,
     keep: tl.constexpr,
+    add_up: tl.constexpr,
 ) -> None:
     """Go down a band of rows; `sums` are the output rows that the input row reaches, the one that it ends first."""
     edge: tl.constexpr = size // 2
@@ -129,6 +131,7 @@ def _convolve(
     total += place
     active += place
     sums = (start,) * (size * across)
+    added = tl.zeros([groups, wide], tl.float32)
     for above in tl.static_range(2 * edge):  # input rows that end no output row of the band
         row = first + (above - edge) + none
         there = (row >= 0) & (row < height)
@@ -150,14 +153,20 @@ def _convolve(
         written = first + none + step < height
         for p in tl.static_range(across):
             out: tl.tensor = more[p]
+            mask = inside[p + edge] & written
             if keep:
-                tl.store(total + p * channels, out.to(total.dtype.element_ty), mask=inside[p + edge] & written)
+                tl.store(total + p * channels, out.to(total.dtype.element_ty), mask=mask)
+            if add_up:
+                added += tl.where(mask, out, 0.0)
             if gelu:
                 out = _gelu(out).to(active.dtype.element_ty)
-                tl.store(active + p * channels, out, mask=inside[p + edge] & written)
+                tl.store(active + p * channels, out, mask=mask)
         x += line
         total += line
         active += line
+    if add_up:
+        at = tl.program_id(1) * wide + tl.arange(0, wide)
+        tl.store(parts + program * channels + at, tl.sum(added, 0), mask=at < channels)
 
 
 def _gradients(

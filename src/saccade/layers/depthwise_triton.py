@@ -66,6 +66,8 @@ class Convolved(torch.autograd.Function):
         x: the map, B, H * W, C.
         weight: kernels, C, 1, k, k.
         bias: of each channel, or none.
+        before: a bias that the map has in it already, without a gradient from there; it gets its own here, where the
+            map's is made.
         grid: H, W.
         residual: add the map.
         gelu: apply GELU.
@@ -73,11 +75,18 @@ class Convolved(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, grid: tuple[int, int], residual: bool, gelu: bool
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        before: Tensor | None,  # noqa: ARG004
+        grid: tuple[int, int],
+        residual: bool,
+        gelu: bool,
     ) -> Tensor:
         """Return a map of the same shape."""
         cells = cells_of(weight)
-        total, active = convolve(x, cells, bias, *grid, False, residual, gelu, True)
+        total, active, _ = convolve(x, cells, bias, *grid, False, residual, gelu, True, False)
         ctx.save_for_backward(x, weight, cells, total if gelu else None)
         ctx.how = (*grid, residual)
         return active if gelu else total
@@ -90,9 +99,11 @@ class Convolved(torch.autograd.Function):
         height, width, residual = ctx.how
         made, sums = gradients(grad, x, total, height, width, weight.shape[-1])
         made = grad if total is None else made
-        of_x = convolve(made, cells, None, height, width, True, residual, False, True)[0]
-        of_weight, of_bias = sums.sum(0).to(weight.dtype).split([weight.numel(), len(weight)])
-        return of_x, of_weight.view(weight.shape), of_bias if ctx.needs_input_grad[2] else None, None, None, None
+        _, _, of_bias, of_before, *_ = ctx.needs_input_grad
+        of_x, _, parts = convolve(made, cells, None, height, width, True, residual, False, True, of_before)
+        for_weight, for_bias = sums.sum(0).to(weight.dtype).split([weight.numel(), len(weight)])
+        for_before = parts.sum(0).to(weight.dtype) if of_before else None
+        return of_x, for_weight.view(weight.shape), for_bias if of_bias else None, for_before, None, None, None
 
 
 def by_library(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
@@ -111,13 +122,20 @@ def cells_of(weight: Tensor) -> Tensor:
 
 
 def apply(
-    x: Tensor, weight: Tensor, bias: Tensor | None, grid: tuple[int, int], *, residual: bool, gelu: bool
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    grid: tuple[int, int],
+    *,
+    residual: bool,
+    gelu: bool,
+    before: Tensor | None = None,
 ) -> Tensor:
     """Convolve a map, add the map itself and apply GELU, as asked; see `Convolved`."""
-    weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+    weight, bias, before = weight.to(x.dtype), *(None if one is None else one.to(x.dtype) for one in (bias, before))
     if torch.is_grad_enabled():
-        return Convolved.apply(x, weight, bias, grid, residual, gelu)
-    return convolve(x, cells_of(weight), bias, *grid, False, residual, gelu, not gelu)[int(gelu)]
+        return Convolved.apply(x, weight, bias, before, grid, residual, gelu)
+    return convolve(x, cells_of(weight), bias, *grid, False, residual, gelu, not gelu, False)[int(gelu)]
 
 
 def run_convolve(
@@ -131,9 +149,10 @@ def run_convolve(
     residual: bool,
     gelu: bool,
     keep: bool,
+    add_up: bool,
     tiles: Tiles | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Convolve a map B, H * W, C; return the sum and its GELU, empty where they are not asked for.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Convolve a map B, H * W, C; return the sum, its GELU and parts, C, of what it adds up to, or nothing for each.
 
     Args:
         start: makes the kernel one that can be started.
@@ -146,19 +165,23 @@ def run_convolve(
         residual: add the map.
         gelu: apply GELU.
         keep: return the sum.
+        add_up: return the parts.
         tiles: chosen by the map's shape if not given.
     """
     x = x.contiguous()
     batch, _, channels = x.shape
     size = round(len(cells) ** 0.5)
     tiles = tiles or tiles_of(height, width, size)
+    programs = batch * _programs(height, width, tiles)
     total, active = (torch.empty_like(x) if asked else x.new_empty(0) for asked in (keep, gelu))
-    start(kernel("convolve"))[(batch * _programs(height, width, tiles), -(-channels // tiles.channels))](
+    parts = x.new_empty(programs if add_up else 0, channels, dtype=torch.float32)
+    start(kernel("convolve"))[(programs, -(-channels // tiles.channels))](
         x,
         cells,
         cells if bias is None else bias,
         total if keep else x,  # which is not written to
         active if gelu else x,
+        parts if add_up else x,
         height,
         width,
         channels,
@@ -169,9 +192,10 @@ def run_convolve(
         residual,
         gelu,
         keep,
+        add_up,
         num_warps=tiles.warps,
     )
-    return total, active
+    return total, active, parts
 
 
 @torch.library.triton_op("saccade::depthwise", mutates_args={})
@@ -185,9 +209,10 @@ def convolve(
     residual: bool,
     gelu: bool,
     keep: bool,
-) -> tuple[Tensor, Tensor]:
+    add_up: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
     """See `run_convolve`."""
-    return run_convolve(torch.library.wrap_triton, x, cells, bias, height, width, turned, residual, gelu, keep)
+    return run_convolve(torch.library.wrap_triton, x, cells, bias, height, width, turned, residual, gelu, keep, add_up)
 
 
 def _programs(height: int, width: int, tiles: Tiles) -> int:

@@ -13,7 +13,7 @@ from ..ranges import require_choice
 from .activation import Gelu, activate
 from .depthwise import DepthwiseConv
 from .init import init_linear
-from .linear import Linear
+from .linear import Linear, without_gradient_of_bias
 from .numerics import as_products_read
 from .reuse import add
 from .slots import SlotMixer, self_attention
@@ -154,11 +154,12 @@ class ConvMlp(nn.Module):
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return a map of the same shape, B, H * W, C."""
+        if self.depthwise is not None and type(self.act) is Gelu and self.depthwise.joins(as_products_read(x)):
+            hidden, bias = without_gradient_of_bias(self.fc1, x)
+            return self.fc2(self.depthwise.joined(hidden, grid, gelu=True, before=bias))
         hidden = self.fc1(x)
         makers: list[nn.Module] = [self.fc1]
         if self.depthwise is not None:
-            if type(self.act) is Gelu and self.depthwise.joins(hidden):
-                return self.fc2(self.depthwise.joined(hidden, grid, gelu=True))
             near = self.depthwise(hidden.unflatten(1, grid)).flatten(1, 2)
             hidden, makers = add(hidden, near, self.depthwise), [self.depthwise]
         return self.fc2(activate(self.act, hidden, x, *makers))

@@ -47,6 +47,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, quick_training: bo
     return F.linear(x, weight, bias)
 
 
+def without_gradient_of_bias(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Run a linear layer; return its bias too if that was cut off, for the reader of the output to sum its gradient.
+
+    To sum it here would be one more pass over what that reader writes.
+    """
+    if torch.is_grad_enabled() and type(layer) is Linear and layer.bias is not None and unheard(layer):
+        return F.linear(x, layer.weight, layer.bias.detach()), layer.bias
+    return layer(x), None
+
+
 def folds(act: nn.Module, layer: nn.Module, hidden: Tensor, *between: nn.Module) -> bool:
     """Tell whether training may keep what an activation is given alone, and compute again what the layer is given.
 

@@ -9,6 +9,7 @@ from saccade.layers import depthwise_triton
 from saccade.layers.activation import quick_gradient
 from saccade.layers.depthwise import DepthwiseConv, Turned, convolve
 from saccade.layers.depthwise_triton import Tiles
+from saccade.layers.glmix import ConvMlp
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -76,14 +77,16 @@ def test_the_kernel_equals_the_plain_convolution(shape, size, tiles, residual):
     total = convolve(x, weight, bias) + (x if residual else 0)
     want = torch.autograd.grad(total, (x, weight, bias), grad, retain_graph=True)
     flat, cells = (lambda one: one.detach().flatten(1, 2)), depthwise_triton.cells_of(weight.detach())
-    how = (height, width, False, residual, True, True, tiles)
-    kept, active = depthwise_triton.run_convolve(lambda kernel: kernel, flat(x), cells, bias.detach(), *how)
+    how = (height, width, False, residual, True, True, False, tiles)
+    kept, active, nothing = depthwise_triton.run_convolve(lambda kernel: kernel, flat(x), cells, bias.detach(), *how)
     torch.testing.assert_close(kept, flat(total))
     torch.testing.assert_close(active, flat(torch.nn.functional.gelu(total)))
-    how = (height, width, True, residual, False, True, tiles)
-    turned, nothing = depthwise_triton.run_convolve(lambda kernel: kernel, flat(grad), cells, None, *how)
+    assert nothing.numel() == 0
+    how = (height, width, True, residual, False, True, True, tiles)
+    turned, nothing, parts = depthwise_triton.run_convolve(lambda kernel: kernel, flat(grad), cells, None, *how)
     torch.testing.assert_close(turned, flat(want[0]))
     assert nothing.numel() == 0
+    torch.testing.assert_close(parts.sum(0), want[0].sum((0, 1, 2)), atol=1e-4, rtol=1e-4)
     for activated in (False, True):
         before = flat(total) if activated else None
         if activated:
@@ -117,15 +120,16 @@ def test_every_map_has_tiles(side):
         assert tiles.rows - min(side, 8) <= 3 or side % tiles.rows == 0
 
 
-@pytest.mark.parametrize("size", [3, 5])
-@pytest.mark.parametrize("gelu", [False, True])
-@pytest.mark.parametrize("bias", [False, True])
-def test_gradients_around_the_kernel_equal_the_plain_ones(monkeypatch, size, gelu, bias):
-    def convolved(x, cells, bias, height, width, turned, residual, gelu, keep):
+@pytest.fixture
+def plain_kernels(monkeypatch):
+    """The kernels' results by plain operators."""
+
+    def convolved(x, cells, bias, height, width, turned, residual, gelu, keep, add_up):
+        size = round(len(cells) ** 0.5)
         weight = cells.t().reshape(-1, 1, size, size)
         map = x.unflatten(1, (height, width))
         total = convolve(map, weight.flip(2, 3) if turned else weight, bias).flatten(1, 2) + (x if residual else 0)
-        return total, torch.nn.functional.gelu(total) if gelu else total[:0]
+        return total, torch.nn.functional.gelu(total) if gelu else total[:0], total.sum(1) if add_up else total[:0]
 
     def gradients(grad, x, total, height, width, size):
         made = grad if total is None else quick_gradient(grad, total)
@@ -136,6 +140,13 @@ def test_gradients_around_the_kernel_equal_the_plain_ones(monkeypatch, size, gel
 
     monkeypatch.setattr(depthwise_triton, "convolve", convolved)
     monkeypatch.setattr(depthwise_triton, "gradients", gradients)
+
+
+@pytest.mark.usefixtures("plain_kernels")
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("gelu", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_gradients_around_the_kernel_equal_the_plain_ones(size, gelu, bias):
     torch.manual_seed(0)
     x = torch.randn(2, 20, 8, requires_grad=True)
     layer = DepthwiseConv(8, size)
@@ -146,4 +157,19 @@ def test_gradients_around_the_kernel_equal_the_plain_ones(monkeypatch, size, gel
     torch.testing.assert_close(out, plain)
     weight = torch.randn_like(out)
     got, want = (torch.autograd.grad((y * weight).sum(), [x, *layer.parameters()]) for y in (out, plain))
+    torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("plain_kernels")
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_bias_before_the_kernel_gets_its_gradient_there(monkeypatch, frozen):
+    torch.manual_seed(0)
+    mlp = ConvMlp(6, 8, conv=True)
+    mlp.fc1.bias.requires_grad_(not frozen)
+    torch.nn.init.normal_(mlp.fc1.bias)
+    x = torch.randn(2, 20, 6, requires_grad=True)
+    wanted = [x, *(parameter for parameter in mlp.parameters() if parameter.requires_grad)]
+    want = torch.autograd.grad(mlp(x, (5, 4)).square().sum(), wanted)
+    monkeypatch.setattr(DepthwiseConv, "joins", lambda *_: True)
+    got = torch.autograd.grad(mlp(x, (5, 4)).square().sum(), wanted)
     torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
