@@ -6,7 +6,7 @@
 
 A figure is the median of calls in milliseconds, bfloat16, on maps larger than the cache. "forward" has the sum with the
 map (3 x 3) and GELU inside, "turned", the gradient of the map, the sum; "cells" are the gradients of kernels and bias,
-as parts to be added up, and of GELU on the way. "library" is cuDNN's convolution alone, or its gradient of the kernels.
+as parts to be added up. "library" is cuDNN's convolution alone, or its gradient of the kernels.
 """
 
 import argparse
@@ -84,15 +84,14 @@ def time_task(
     weight, bias = torch.randn(channels, 1, size, size, device=DEVICE) / size, torch.randn(channels, device=DEVICE)
     weight, bias = weight.to(torch.bfloat16), bias.to(torch.bfloat16)
     cells, residual, turned = cells_of(weight), size == 3, way == "turned"
-    all_expected = reference(x, grad, weight, bias, side, residual=residual, gelu=gelu)
-    expected, total = all_expected[way], all_expected["forward"][0].to(x.dtype)
+    expected = reference(x, grad, weight, bias, side, residual=residual, gelu=gelu)[way]
     found: dict[str, float] = {}
     worst = 0.0
     for tiles in [tiles_of(side, side, size)] if chosen else candidates(side, size):
 
         def call(tiles: Tiles = tiles) -> tuple[Tensor, ...]:
             if way == "cells":
-                return run_gradients(_itself, grad, x, total if gelu else None, side, side, size, tiles)
+                return (run_gradients(_itself, grad, x, side, side, size, tiles),)
             how = (side, side, turned, residual, gelu and not turned, True, turned and gelu, tiles)
             return run_convolve(_itself, grad if turned else x, cells, None if turned else bias, *how)
 
@@ -123,24 +122,16 @@ def candidates(side: int, size: int) -> list[Tiles]:
 
 
 def reference(x: Tensor, grad: Tensor, weight: Tensor, bias: Tensor, side: int, **how: bool) -> dict[str, list[Tensor]]:
-    """Return sum and GELU, the gradient of the map, and those of the sum, kernels and bias, in float32."""
+    """Return sum and GELU, the gradient of the map and its sum, and those of kernels and bias, in float32."""
     x, weight, bias = (one.float().requires_grad_() for one in (x, weight, bias))
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         total = convolve(x.unflatten(1, (side, side)), weight, bias).flatten(1, 2)
         total = total + x if how["residual"] else total
-        forward, made, cells = [total], grad.float(), list[Tensor]()
-        (of_x,) = torch.autograd.grad(total, x, made, retain_graph=True)
-        if how["gelu"]:
-            before = total.detach().to(grad.dtype).float().requires_grad_()  # as it is kept
-            (made,) = torch.autograd.grad(F.gelu(before), before, made)
-            forward, cells = [total, F.gelu(total)], [made]
-        gradients = torch.autograd.grad(total, (weight, bias), made)
-    cells.append(torch.cat([one.flatten() for one in gradients]))
-    return {
-        "forward": [one.detach() for one in forward],
-        "turned": [of_x, of_x.sum((0, 1))][: 1 + how["gelu"]],
-        "cells": cells,
-    }
+        of_x, *gradients = torch.autograd.grad(total, (x, weight, bias), grad.float())
+    forward, turned = [total.detach()], [of_x]
+    if how["gelu"]:
+        forward, turned = [*forward, F.gelu(total.detach())], [of_x, of_x.sum((0, 1))]
+    return {"forward": forward, "turned": turned, "cells": [torch.cat([one.flatten() for one in gradients])]}
 
 
 def _itself(kernel: Any) -> Any:

@@ -1,4 +1,4 @@
-"""GPU kernels in Triton: convolution of each channel by itself on maps B, H * W, C, its gradients; GELU.
+"""GPU kernels in Triton: convolution of each channel by itself on maps B, H * W, C, its gradients; GELU and its own.
 
 A program of the convolution holds some channels of some columns of a map and goes down its rows; a thread has a group
 of `across` columns side by side. An input row is read once, its columns and those beside them, and serves all output
@@ -17,8 +17,8 @@ tl: Any = None  # triton.language, from the first use of a kernel on
 
 @functools.cache
 def kernel(name: str) -> Any:
-    """Return a kernel, "convolve", "gradients" or "activate", ready to be compiled."""
-    kernels = (_convolve, _gradients, _activate)
+    """Return a kernel, "convolve", "gradients", "activate" or "activate_back", ready to be compiled."""
+    kernels = (_convolve, _gradients, _activate, _activate_back)
     return _language().jit({function.__name__: function for function in kernels}[f"_{name}"])
 
 
@@ -28,7 +28,7 @@ def _language() -> Any:
     global tl
     triton = importlib.import_module("triton")  # a plain import would ask type checkers for its stubs
     tl = triton.language
-    for function in (_slide, _read, _tail, _gelu, _gelu_slope):
+    for function in (_slide, _read, _tail, _gelu):
         globals()[function.__name__] = triton.jit(function)
     return triton
 
@@ -70,11 +70,6 @@ def _tail(x: tl.tensor) -> tl.tensor:
 def _gelu(x: tl.tensor) -> tl.tensor:
     tail = x * _tail(x)
     return tl.where(x < 0, tail, x - tail)
-
-
-def _gelu_slope(x: tl.tensor) -> tl.tensor:
-    tail = _tail(x)
-    return tl.where(x < 0, tail, 1.0 - tail) + 0.3989422804 * x * tl.exp2(-0.7213475204 * x * x)
 
 
 def _convolve(
@@ -172,8 +167,6 @@ def _convolve(
 def _gradients(
     x: tl.tensor,
     grad: tl.tensor,
-    total: tl.tensor,
-    made: tl.tensor,
     sums: tl.tensor,
     images: int,
     each: int,
@@ -186,12 +179,8 @@ def _gradients(
     across: tl.constexpr,
     wide: tl.constexpr,
     whole: tl.constexpr,
-    gelu: tl.constexpr,
 ) -> None:
-    """Go down a band of rows of `each` images; `held` is the gradient of output rows that the input row reaches.
-
-    With GELU that of the sum before it is made from what comes in, and written.
-    """
+    """Go down a band of rows of `each` images; `held` is the gradient of output rows that the input row reaches."""
     edge: tl.constexpr = size // 2
     strips = (width + groups * across - 1) // (groups * across)
     bands = (height + rows - 1) // rows
@@ -206,46 +195,31 @@ def _gradients(
         at = column + (j - edge)
         inside += ((here if whole and j >= edge and j < across + edge else (at >= 0) & (at < width) & here),)
     line = width * channels
-    begin = program // strips // bands * each
-    place = begin.to(tl.int64) * height * line + (first * width + column) * channels + channel
-    x += place - edge * (line + channels)
-    grad += place
-    total += place
-    made += place
+    place = (first * width + column) * channels + channel
     nothing = tl.zeros([groups, wide], tl.float32)
     found = (nothing,) * (size * size)
-    held = (nothing,) * (size * across)
     added = nothing
-    read: tl.constexpr = rows + 2 * edge
-    steps = (tl.minimum(begin + each, images) - begin) * read
-    for step in tl.range(0, steps, loop_unroll_factor=edge):
-        below = step % read  # in the last of which no new output row is reached, so that an image leaves nothing held
-        row = first + below + none
-        reached = (below + none < rows) & (row < height)
-        there = (row >= edge) & (row < height + edge)
-        newest = _read(grad, inside, reached, edge, across, channels)
-        if gelu:
-            before = _read(total, inside, reached, edge, across, channels)
-            through = ()
+    begin = program // strips // bands * each
+    for image in range(begin, tl.minimum(begin + each, images)):
+        before = (image + tl.zeros([], tl.int64)) * height * line
+        given = grad + (before + place)
+        seen = x + (before + place - edge * (line + channels))
+        held = (nothing,) * (size * across)
+        for step in tl.range(0, rows + 2 * edge, loop_unroll_factor=edge):
+            row = first + none + step
+            reached = (none + step < rows) & (row < height)  # the newest of the output rows
+            newest = _read(given, inside, reached, edge, across, channels)
+            held = held[across:] + newest
             for p in tl.static_range(across):
-                through += (newest[p] * _gelu_slope(before[p]),)
-                mask = inside[edge + p] & reached
-                tl.store(made + p * channels, through[p].to(made.dtype.element_ty), mask=mask)
-            newest = through
-        held = held[across:] + newest
-        for p in tl.static_range(across):
-            added += newest[p]
-        values = _read(x, inside, there, 0, across + size - 1, channels)
-        more = ()
-        for i in tl.static_range(size):
-            weights = held[(size - 1 - i) * across : (size - i) * across]
-            more += _slide(found[i * size : (i + 1) * size], values, weights, size, across)
-        found = more
-        onward = tl.where(below == read - 1, (height - read + 1) * line, line)  # to the next image or the next row
-        x += onward
-        grad += onward
-        total += onward
-        made += onward
+                added += newest[p]
+            values = _read(seen, inside, (row >= edge) & (row < height + edge), 0, across + size - 1, channels)
+            more = ()
+            for i in tl.static_range(size):
+                weights = held[(size - 1 - i) * across : (size - i) * across]
+                more += _slide(found[i * size : (i + 1) * size], values, weights, size, across)
+            found = more
+            given += line
+            seen += line
     channel = tl.program_id(1) * wide + tl.arange(0, wide)
     cells: tl.constexpr = size * size
     sums += program * (cells + 1) * channels
@@ -259,3 +233,13 @@ def _activate(x: tl.tensor, out: tl.tensor, count: int, values: tl.constexpr) ->
     at = tl.program_id(0).to(tl.int64) * values + tl.arange(0, values)
     value = tl.load(x + at, mask=at < count, other=0.0).to(tl.float32)
     tl.store(out + at, _gelu(value).to(out.dtype.element_ty), mask=at < count)
+
+
+def _activate_back(grad: tl.tensor, x: tl.tensor, out: tl.tensor, count: int, values: tl.constexpr) -> None:
+    """Multiply the gradient of GELU(x) by its slope."""
+    at = tl.program_id(0).to(tl.int64) * values + tl.arange(0, values)
+    value = tl.load(x + at, mask=at < count, other=0.0).to(tl.float32)
+    given = tl.load(grad + at, mask=at < count, other=0.0).to(tl.float32)
+    tail = _tail(value)
+    slope = tl.where(value < 0, tail, 1.0 - tail) + 0.3989422804 * value * tl.exp2(-0.7213475204 * value * value)
+    tl.store(out + at, (given * slope).to(out.dtype.element_ty), mask=at < count)

@@ -2,8 +2,8 @@
 
 A library's kernel takes two to four times what reading and writing a map takes, and a sum or an activation beside it is
 a pass of its own. Here the map itself is added, and GELU applied, before anything is written; the gradient of the map
-is the same by the turned kernel; those of kernels and bias are one more, which makes that of GELU on its way. The
-compiler takes them into the code that it generates.
+is the same by the turned kernel, those of kernels and bias are one more. The compiler takes them into the code that it
+generates.
 """
 
 import importlib.metadata
@@ -19,7 +19,7 @@ from .exporting import compiles_for_gpu
 
 OLDEST = (3, 5)  # version of Triton that the kernel was compiled with
 SIZES = (3, 5)  # sides of kernels
-VALUES = 2048  # that a program for GELU holds
+VALUES = 2048  # that a program for GELU or its gradient holds
 WARPS = 4096  # that the gradients of kernels are shared out to, about
 
 
@@ -97,11 +97,11 @@ class Convolved(torch.autograd.Function):
         """Return the gradients towards map, kernels and bias."""
         x, weight, cells, total = ctx.saved_tensors
         height, width, residual = ctx.how
-        made, sums = gradients(grad, x, total, height, width, weight.shape[-1])
-        made = grad if total is None else made
+        grad = grad if total is None else gelu_gradient(grad, total)
+        sums = gradients(grad, x, height, width, weight.shape[-1]).sum(0).to(weight.dtype)
+        for_weight, for_bias = sums.split([weight.numel(), len(weight)])
         _, _, of_bias, of_before, *_ = ctx.needs_input_grad
-        of_x, _, parts = convolve(made, cells, None, height, width, True, residual, False, True, of_before)
-        for_weight, for_bias = sums.sum(0).to(weight.dtype).split([weight.numel(), len(weight)])
+        of_x, _, parts = convolve(grad, cells, None, height, width, True, residual, False, True, of_before)
         for_before = parts.sum(0).to(weight.dtype) if of_before else None
         return of_x, for_weight.view(weight.shape), for_bias if of_bias else None, for_before, None, None, None
 
@@ -229,21 +229,17 @@ def run_gradients(
     start: Callable[[Any], Any],
     grad: Tensor,
     x: Tensor,
-    total: Tensor | None,
     height: int,
     width: int,
     size: int,
     tiles: Tiles | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return the gradient of the sum before GELU, empty without, and those of kernels C, 1, k, k and bias in parts.
-
-    The parts are to be added up: parts, C * k * k + C.
+) -> Tensor:
+    """Return the gradients of kernels C, 1, k, k and bias as parts to be added up: parts, C * k * k + C.
 
     Args:
         start: makes the kernel one that can be started.
         grad: of the output, B, H * W, C.
         x: the map.
-        total: what GELU was applied to, if it was.
         height: of the map.
         width: of the map.
         size: side of the kernels.
@@ -255,33 +251,17 @@ def run_gradients(
     programs, blocks = _programs(height, width, tiles), -(-channels // tiles.channels)
     each = -(-batch * programs * blocks * tiles.warps // WARPS)  # images that a program adds up
     parts = -(-batch // each) * programs
-    made = x.new_empty(0) if total is None else torch.empty_like(x)
     sums = x.new_empty(parts, (size * size + 1) * channels, dtype=torch.float32)
     start(kernel("gradients"))[(parts, blocks)](
-        x,
-        grad,
-        x if total is None else total.contiguous(),  # which are not looked at
-        x if total is None else made,
-        sums,
-        batch,
-        each,
-        height,
-        width,
-        channels,
-        size,
-        *_constants(width, tiles),
-        total is not None,
-        num_warps=tiles.warps,
+        x, grad, sums, batch, each, height, width, channels, size, *_constants(width, tiles), num_warps=tiles.warps
     )
-    return made, sums
+    return sums
 
 
 @torch.library.triton_op("saccade::depthwise_gradients", mutates_args={})
-def gradients(
-    grad: Tensor, x: Tensor, total: Tensor | None, height: int, width: int, size: int
-) -> tuple[Tensor, Tensor]:
+def gradients(grad: Tensor, x: Tensor, height: int, width: int, size: int) -> Tensor:
     """See `run_gradients`."""
-    return run_gradients(torch.library.wrap_triton, grad, x, total, height, width, size)
+    return run_gradients(torch.library.wrap_triton, grad, x, height, width, size)
 
 
 def run_gelu(start: Callable[[Any], Any], x: Tensor) -> Tensor:
@@ -301,3 +281,23 @@ def run_gelu(start: Callable[[Any], Any], x: Tensor) -> Tensor:
 def gelu(x: Tensor) -> Tensor:
     """See `run_gelu`."""
     return run_gelu(torch.library.wrap_triton, x)
+
+
+def run_gelu_gradient(start: Callable[[Any], Any], grad: Tensor, x: Tensor) -> Tensor:
+    """Return the gradient of x from that of GELU(x), which a compiler by itself writes anew for each of its readers.
+
+    Args:
+        start: makes the kernel one that can be started.
+        grad: of GELU(x).
+        x: what GELU was applied to.
+    """
+    grad, x = grad.contiguous(), x.contiguous()
+    out, count = torch.empty_like(x), x.numel()
+    start(kernel("activate_back"))[(-(-count // VALUES),)](grad, x, out, count, VALUES, num_warps=8)
+    return out
+
+
+@torch.library.triton_op("saccade::gelu_gradient", mutates_args={})
+def gelu_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """See `run_gelu_gradient`."""
+    return run_gelu_gradient(torch.library.wrap_triton, grad, x)

@@ -75,7 +75,7 @@ def test_the_kernel_equals_the_plain_convolution(shape, size, tiles, residual):
     for one in (x, weight, bias):
         one.requires_grad_()
     total = convolve(x, weight, bias) + (x if residual else 0)
-    want = torch.autograd.grad(total, (x, weight, bias), grad, retain_graph=True)
+    want = torch.autograd.grad(total, (x, weight, bias), grad)
     flat, cells = (lambda one: one.detach().flatten(1, 2)), depthwise_triton.cells_of(weight.detach())
     how = (height, width, False, residual, True, True, False, tiles)
     kept, active, nothing = depthwise_triton.run_convolve(lambda kernel: kernel, flat(x), cells, bias.detach(), *how)
@@ -87,27 +87,24 @@ def test_the_kernel_equals_the_plain_convolution(shape, size, tiles, residual):
     torch.testing.assert_close(turned, flat(want[0]))
     assert nothing.numel() == 0
     torch.testing.assert_close(parts.sum(0), want[0].sum((0, 1, 2)), atol=1e-4, rtol=1e-4)
-    for activated in (False, True):
-        before = flat(total) if activated else None
-        if activated:
-            want = torch.autograd.grad(torch.nn.functional.gelu(total), (total, weight, bias), grad)
-        given = (flat(grad), flat(x), before, height, width, size, tiles)
-        made, sums = depthwise_triton.run_gradients(lambda kernel: kernel, *given)
-        of_weight, of_bias = sums.sum(0).split([weight.numel(), channels])
-        torch.testing.assert_close(of_weight.view(weight.shape), want[1], atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(of_bias, want[2], atol=1e-4, rtol=1e-4)
-        assert made.numel() == (total.numel() if activated else 0)
-        if activated:
-            torch.testing.assert_close(made, flat(want[0]), atol=1e-5, rtol=1e-5)
+    given = (flat(grad), flat(x), height, width, size, tiles)
+    sums = depthwise_triton.run_gradients(lambda kernel: kernel, *given).sum(0)
+    of_weight, of_bias = sums.split([weight.numel(), channels])
+    torch.testing.assert_close(of_weight.view(weight.shape), want[1], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(of_bias, want[2], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.skipif(not depthwise_triton.INSTALLED or not INTERPRETED, reason="needs TRITON_INTERPRET=1")
 @pytest.mark.parametrize("shape", [(2, 35, 64), (3, 1000)])
-def test_the_kernel_of_gelu_equals_the_plain_one(shape):
+def test_the_kernels_of_gelu_and_its_gradient_equal_the_plain_ones(shape):
     torch.manual_seed(0)
-    x = 3 * torch.randn(shape)
+    x, grad = 3 * torch.randn(shape), torch.randn(shape)
     active = depthwise_triton.run_gelu(lambda kernel: kernel, x)
-    torch.testing.assert_close(active, torch.nn.functional.gelu(x), atol=1e-5, rtol=1e-5)
+    got = depthwise_triton.run_gelu_gradient(lambda kernel: kernel, grad, x)
+    x.requires_grad_()
+    want = torch.nn.functional.gelu(x)
+    torch.testing.assert_close(active, want.detach(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(got, torch.autograd.grad(want, x, grad)[0], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("side", [1, 3, 4, 5, 7, 8, 12, 14, 15, 16, 28, 33, 56, 57, 64, 96])
@@ -131,15 +128,15 @@ def plain_kernels(monkeypatch):
         total = convolve(map, weight.flip(2, 3) if turned else weight, bias).flatten(1, 2) + (x if residual else 0)
         return total, torch.nn.functional.gelu(total) if gelu else total[:0], total.sum(1) if add_up else total[:0]
 
-    def gradients(grad, x, total, height, width, size):
-        made = grad if total is None else quick_gradient(grad, total)
-        of_map, map = (one.unflatten(1, (height, width)) for one in (made, x))
+    def gradients(grad, x, height, width, size):
+        of_map, map = (one.unflatten(1, (height, width)) for one in (grad, x))
         of_weight = depthwise_triton.by_library(of_map, map, torch.zeros(x.shape[2], 1, size, size))
-        whole = torch.cat([of_weight.flatten(), made.sum((0, 1))])
-        return made[:0] if total is None else made, torch.stack([0.25 * whole, 0.75 * whole])
+        whole = torch.cat([of_weight.flatten(), grad.sum((0, 1))])
+        return torch.stack([0.25 * whole, 0.75 * whole])
 
     monkeypatch.setattr(depthwise_triton, "convolve", convolved)
     monkeypatch.setattr(depthwise_triton, "gradients", gradients)
+    monkeypatch.setattr(depthwise_triton, "gelu_gradient", quick_gradient)
 
 
 @pytest.mark.usefixtures("plain_kernels")
