@@ -222,7 +222,7 @@ def _programs(height: int, width: int, tiles: Tiles) -> int:
 
 def _constants(width: int, tiles: Tiles) -> tuple[int, ...]:
     """Return what a kernel is compiled for, the last whether no column is left over."""
-    return *tiles[:-1], width % (tiles.groups * tiles.across) == 0
+    return *tiles[:-1], bool(width % (tiles.groups * tiles.across) == 0)
 
 
 def run_gradients(
