@@ -24,8 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from saccade.layers.depthwise import convolve
-from saccade.layers.depthwise_triton import Tiles, by_library, cells_of, run_convolve, run_gradients, tiles_of
+from saccade.layers.depthwise import by_library, convolve
+from saccade.layers.depthwise_triton import Tiles, cells_of, run_convolve, run_gradients, tiles_of
 
 DEVICE = os.environ.get("DEV", "cuda")
 MAPS = [  # images, side, channels, side of the kernel, whether GELU follows

@@ -84,10 +84,20 @@ class Turned(torch.autograd.Function):
         """Return the gradients towards map, kernels and bias."""
         x, weight = ctx.saved_tensors
         of_x = convolve(grad, weight.flip(2, 3))
-        of_weight = depthwise_triton.by_library(grad, x, weight)
+        of_weight = by_library(grad, x, weight)
         # Summed last, what the convolutions have made of the gradient lies in memory and is not computed once more.
         of_bias = upcast(grad).sum((0, 1, 2)).to(grad.dtype) if ctx.needs_input_grad[2] else None
         return of_x, of_weight, of_bias
+
+
+def by_library(grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """Return the library's gradient of kernels C, 1, k, k from the output's and the map, both B, H, W, C."""
+    grad, x = grad.permute(0, 3, 1, 2), x.permute(0, 3, 1, 2)
+    edge = [weight.shape[-1] // 2] * 2
+    found: Tensor = torch.ops.aten.convolution_backward(
+        grad, x, weight, None, [1, 1], edge, [1, 1], False, [0, 0], len(weight), [False, True, False]
+    )[1]
+    return found
 
 
 class _Depthwise(Turned):

@@ -7,7 +7,7 @@ import torch
 
 from saccade.layers import depthwise_triton
 from saccade.layers.activation import quick_gradient
-from saccade.layers.depthwise import DepthwiseConv, Turned, convolve
+from saccade.layers.depthwise import DepthwiseConv, Turned, by_library, convolve
 from saccade.layers.depthwise_triton import Tiles
 from saccade.layers.glmix import ConvMlp
 
@@ -130,7 +130,7 @@ def plain_kernels(monkeypatch):
 
     def gradients(grad, x, height, width, size):
         of_map, map = (one.unflatten(1, (height, width)) for one in (grad, x))
-        of_weight = depthwise_triton.by_library(of_map, map, torch.zeros(x.shape[2], 1, size, size))
+        of_weight = by_library(of_map, map, torch.zeros(x.shape[2], 1, size, size))
         whole = torch.cat([of_weight.flatten(), grad.sum((0, 1))])
         return torch.stack([0.25 * whole, 0.75 * whole])
 
