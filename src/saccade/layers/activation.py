@@ -28,10 +28,9 @@ class Gelu(nn.Module):
         if over:
             return torch.ops.aten.gelu_(x)
         if compiles_for_gpu(x) and x.dtype in (torch.float16, torch.bfloat16):
-            by_kernel = (
-                depthwise_triton.INSTALLED and not torch.is_grad_enabled()
-            )  # with gradients it may be recomputed
-            return depthwise_triton.gelu(x) if by_kernel else quick_gelu(x)
+            if depthwise_triton.INSTALLED and not torch.is_grad_enabled():  # else a compiler may choose to recompute it
+                return depthwise_triton.gelu(x)
+            return quick_gelu(x)
         return _Gelu.apply(x) if own_backward_serves(x) else F.gelu(x)
 
 
