@@ -28,9 +28,39 @@ def _language() -> Any:
     global tl
     triton = importlib.import_module("triton")  # a plain import would ask type checkers for its stubs
     tl = triton.language
-    for function in (_slide, _read, _tail, _gelu):
+    for function in (_tile, _slide, _read, _tail, _gelu):
         globals()[function.__name__] = triton.jit(function)
     return triton
+
+
+def _tile(
+    height: int,
+    width: int,
+    channels: tl.constexpr,
+    size: tl.constexpr,
+    rows: tl.constexpr,
+    groups: tl.constexpr,
+    across: tl.constexpr,
+    wide: tl.constexpr,
+    whole: tl.constexpr,
+) -> tl.tuple:
+    """Return what a program has: number of its images, first row, columns, channels, whether they are there.
+
+    Behind them, for each column that a group reads, whether that is inside of the map.
+    """
+    strips = (width + groups * across - 1) // (groups * across)
+    bands = (height + rows - 1) // rows
+    program = tl.program_id(0)
+    column = ((program % strips) * (groups * across) + across * tl.arange(0, groups))[:, None]
+    first = (program // strips) % bands * rows
+    channel = (tl.program_id(1) * wide + tl.arange(0, wide))[None, :]
+    here = channel < channels if channels % wide else channel >= 0
+    edge: tl.constexpr = size // 2
+    inside = ()
+    for j in tl.static_range(across + size - 1):
+        at = column + (j - edge)
+        inside += ((here if whole and j >= edge and j < across + edge else (at >= 0) & (at < width) & here),)
+    return (program // strips // bands, first, column, channel, here) + inside
 
 
 def _slide(sums: tl.tuple, values: tl.tuple, weights: tl.tuple, count: tl.constexpr, taps: tl.constexpr) -> tl.tuple:
@@ -97,19 +127,11 @@ def _convolve(
 ) -> None:
     """Go down a band of rows; `sums` are the output rows that the input row reaches, the one that it ends first."""
     edge: tl.constexpr = size // 2
-    strips = (width + groups * across - 1) // (groups * across)
-    bands = (height + rows - 1) // rows
-    program = tl.program_id(0)
-    column = ((program % strips) * (groups * across) + across * tl.arange(0, groups))[:, None]
+    tile = _tile(height, width, channels, size, rows, groups, across, wide, whole)
+    image, first, column, channel, here = tile[:5]
+    inside = tile[5:]
     none = 0 * column  # makes scalars vectors: the interpreter mixes no scalar with a mask
-    first = (program // strips) % bands * rows
-    image = (program // strips // bands).to(tl.int64) * height * width * channels
-    channel = (tl.program_id(1) * wide + tl.arange(0, wide))[None, :]
-    here = channel < channels if channels % wide else channel >= 0
-    inside = ()  # of the columns that a group reads
-    for j in tl.static_range(across + size - 1):
-        at = column + (j - edge)
-        inside += ((here if whole and j >= edge and j < across + edge else (at >= 0) & (at < width) & here),)
+    program = tl.program_id(0)
     start = tl.zeros([groups, wide], tl.float32)
     if has_bias:
         start += tl.load(bias + none + channel, mask=here, other=0.0).to(tl.float32)
@@ -121,7 +143,7 @@ def _convolve(
             value += 1.0
         kernel = (value,) + kernel if turned else kernel + (value,)
     line = width * channels
-    place = image + (first * width + column) * channels + channel
+    place = image.to(tl.int64) * height * width * channels + (first * width + column) * channels + channel
     x += place - edge * (line + channels)
     total += place
     active += place
@@ -182,24 +204,17 @@ def _gradients(
 ) -> None:
     """Go down a band of rows of `each` images; `held` is the gradient of output rows that the input row reaches."""
     edge: tl.constexpr = size // 2
-    strips = (width + groups * across - 1) // (groups * across)
-    bands = (height + rows - 1) // rows
-    program = tl.program_id(0)
-    column = ((program % strips) * (groups * across) + across * tl.arange(0, groups))[:, None]
+    tile = _tile(height, width, channels, size, rows, groups, across, wide, whole)
+    turn, first, column, channel, _ = tile[:5]
+    inside = tile[5:]
     none = 0 * column
-    first = (program // strips) % bands * rows
-    channel = (tl.program_id(1) * wide + tl.arange(0, wide))[None, :]
-    here = channel < channels if channels % wide else channel >= 0
-    inside = ()
-    for j in tl.static_range(across + size - 1):
-        at = column + (j - edge)
-        inside += ((here if whole and j >= edge and j < across + edge else (at >= 0) & (at < width) & here),)
+    program = tl.program_id(0)
     line = width * channels
     place = (first * width + column) * channels + channel
     nothing = tl.zeros([groups, wide], tl.float32)
     found = (nothing,) * (size * size)
     added = nothing
-    begin = program // strips // bands * each
+    begin = turn * each
     for image in range(begin, tl.minimum(begin + each, images)):
         before = (image + tl.zeros([], tl.int64)) * height * line
         given = grad + (before + place)
