@@ -1,4 +1,7 @@
-"""Self-attention, of few tokens in compiled training by products: tiles of the fused kernels are made for many."""
+"""Self-attention; of few tokens, in compiled training, by a kernel of our own or by products.
+
+Tiles of the libraries' fused kernels are made for many.
+"""
 
 from typing import Any
 
@@ -7,13 +10,14 @@ import torch.nn.functional as F
 from timm.layers import Attention
 from torch import Tensor, nn
 
+from . import attention_triton
 from .exporting import compiles_for_gpu
 
-FEW = 72  # tokens: 64 and a class token; a tile of the fused kernel's gradient has 128
+FEW = 72  # tokens for which products are faster than the libraries' kernel: 64 and a class token
 
 
 class SelfAttention(Attention):
-    """timm's attention, which spells its products out where that is faster; the same weights and numbers."""
+    """timm's attention, by other kernels where they are faster; the same weights and numbers."""
 
     @classmethod
     def inside(cls, module: nn.Module) -> None:
@@ -26,16 +30,22 @@ class SelfAttention(Attention):
         """Return tokens, B, N, C, of tokens; masks as timm takes them."""
         masked = any(value is not None and value is not False for value in (*args, *kwargs.values()))
         plain = not masked and getattr(self, "gate", None) is None and not self.attn_drop.p
-        if not (plain and products_serve(x)):
+        if not (plain and own_way(x)):
             return super().forward(x, *args, **kwargs)
-        q, k, v = self.qkv(x).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        x = attend_by_products(self.q_norm(q), self.k_norm(k), v)
-        return self.proj_drop(self.proj(self.norm(x.transpose(1, 2).flatten(2))))
+        qkv, heads = self.qkv(x), self.num_heads
+        unnormed = isinstance(self.q_norm, nn.Identity) and isinstance(self.k_norm, nn.Identity)
+        if unnormed and attention_triton.serves(qkv, heads):
+            x = attention_triton.Attended.apply(qkv, heads)
+        else:
+            q, k, v = qkv.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+            attend = attend_by_products if x.shape[1] <= FEW else F.scaled_dot_product_attention
+            x = attend(self.q_norm(q), self.k_norm(k), v).transpose(1, 2).flatten(2)
+        return self.proj_drop(self.proj(self.norm(x)))
 
 
-def products_serve(x: Tensor) -> bool:
-    """Tell whether attention among tokens B, N, C is faster by products: few of them, in compiled training on a GPU."""
-    return compiles_for_gpu(x) and torch.is_grad_enabled() and x.shape[1] <= FEW
+def own_way(x: Tensor) -> bool:
+    """Tell whether attention among tokens B, N, C is faster our way: few of them, in compiled training on a GPU."""
+    return compiles_for_gpu(x) and torch.is_grad_enabled() and x.shape[1] <= attention_triton.MOST_TOKENS
 
 
 def attend_by_products(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:

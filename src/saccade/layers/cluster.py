@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import cluster_triton
 from .numerics import in_half_precision, unit
 from .product import matmul
 from .reuse import eager_inference
@@ -30,6 +31,9 @@ def soft_cluster(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor
     Returns:
         Clustered slots, B, M, C, and the dispatch from B, M, C to B, N, C.
     """
+    if cluster_triton.serves(slots, features):
+        clustered, logits = cluster_triton.Gathered.apply((scale * unit(slots)).to(features.dtype), features)
+        return clustered, lambda slots: cluster_triton.Scattered.apply(logits, slots)
     bridge = _soft_fused if fusable(features) else _soft_shared if _sharable(features, scale) else _soft_direct
     return bridge(slots, features, scale)
 

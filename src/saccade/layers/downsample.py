@@ -1,15 +1,18 @@
 """Patch embeddings of a pyramid: maps of a quarter, then of half the side, from patches that overlap or tile."""
 
 from collections import OrderedDict
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from timm.models import register_notrace_module
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from .dense_rows import product
 from .exporting import compiles_for_gpu
 from .numerics import as_products_read
+from .reuse import unheard
 
 FEW = 8  # positions a channel from which on the weight's gradient is summed image by image
 
@@ -54,11 +57,67 @@ class PatchConv(nn.Conv2d):
         return made.view(len(x), tall, wide, -1).permute(0, 3, 1, 2)
 
 
-def overlapping_stem(in_chans: int, dim: int, *, patch: int = 4) -> nn.Sequential:
+class Normed(nn.Sequential):
+    """Layers in turn; a batch norm that follows a convolution makes that one's bias useless in training.
+
+    The norm takes off what the bias adds, so that its gradient is zero but for rounding. On a GPU, where adding it and
+    summing up its gradient are passes over the map, it reaches the running mean alone.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the last layer makes."""
+        layers = list(self)
+        while layers:
+            layer = layers.pop(0)
+            joined = layers and unbiased(layer, layers[0], x)
+            x = norm_unbiased(layer, layers.pop(0), x) if joined else layer(x)
+        return x
+
+
+def unbiased(conv: nn.Module, norm: nn.Module, x: Tensor) -> bool:
+    """Tell whether a convolution is to leave out its bias before a norm: both plain, in training on a GPU."""
+    return (
+        type(conv) is nn.Conv2d
+        and type(norm) is nn.BatchNorm2d
+        and norm.training
+        and conv.bias is not None
+        and norm.momentum not in (None, 1.0)
+        and norm.running_mean is not None
+        and isinstance(x, Tensor)  # a tracer's stand-in is not
+        and x.is_cuda
+        and unheard(conv, norm)
+    )
+
+
+def norm_unbiased(conv: Any, norm: Any, x: Tensor) -> Tensor:
+    """Return what the norm makes of the convolution, and leave the norm in the state that it would be left in."""
+    x = _Unread.apply(conv._conv_forward(x, conv.weight, None), conv.bias)
+    # Ahead of the norm, which keeps its running mean for the way back and takes 1 - momentum of it now.
+    norm.running_mean.add_(conv.bias.detach(), alpha=norm.momentum / (1 - norm.momentum))
+    out: Tensor = norm(x)
+    return out
+
+
+class _Unread(torch.autograd.Function):
+    """A tensor as it is, and a parameter that it does not depend on: a gradient of zero, where none is an exception."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, parameter: Tensor) -> Tensor:
+        ctx.save_for_backward(parameter)
+        return x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+        (parameter,) = ctx.saved_tensors
+        return grad, torch.zeros_like(parameter) if ctx.needs_input_grad[1] else None
+
+
+def overlapping_stem(in_chans: int, dim: int, *, patch: int = 4) -> Normed:
     """Build two 3x3 convolutions, each before a batch norm, of stride 2 as far as the patch asks for it."""
     if patch not in (1, 2, 4):
         raise ValueError(f"patch={patch} was given; overlapping patches of a stem have a stride of 1, 2 or 4")
-    return nn.Sequential(
+    return Normed(
         OrderedDict(
             conv1=nn.Conv2d(in_chans, dim // 2, 3, stride=2 if patch == 4 else 1, padding=1),
             norm1=nn.BatchNorm2d(dim // 2),
@@ -69,9 +128,9 @@ def overlapping_stem(in_chans: int, dim: int, *, patch: int = 4) -> nn.Sequentia
     )
 
 
-def overlapping_downsample(in_dim: int, dim: int) -> nn.Sequential:
+def overlapping_downsample(in_dim: int, dim: int) -> Normed:
     """Build a 3x3 convolution of stride 2, then a batch norm."""
-    return nn.Sequential(
+    return Normed(
         OrderedDict(
             conv=nn.Conv2d(in_dim, dim, 3, stride=2, padding=1),
             norm=nn.BatchNorm2d(dim),

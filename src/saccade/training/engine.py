@@ -118,8 +118,20 @@ def compile_block(block: nn.Module, *, backend: str | Callable[..., Any] = "indu
     _share_drop_path(block)
     SelfAttention.inside(block)
     call = _copied_call() if _has_hooks(block) else _code.setdefault((backend, _kind(block)), _copied_call())
-    compiled = torch.compile(MethodType(call, block), backend=backend, dynamic=False)
+    options = _options(block) if backend == "inductor" else None
+    compiled = torch.compile(MethodType(call, block), backend=backend, dynamic=False, options=options)
     block._compiled_call_impl = compiled  # as `nn.Module.compile`
+
+
+def _options(block: nn.Module) -> dict[str, Any] | None:
+    """Return the compiler's options: on a GPU, casts and sums that do not need each other in one kernel.
+
+    A block has dozens of them, of a microsecond or two, and a third of a small model's kernels are such.
+    """
+    from torch._inductor import config
+
+    on_gpu = any(parameter.is_cuda for parameter in block.parameters())
+    return {"combo_kernels": True} if on_gpu and hasattr(config, "combo_kernels_pointwise_only") else None
 
 
 def keep_compiled() -> None:

@@ -33,14 +33,14 @@ def test_products_give_what_the_fused_kernel_gives(monkeypatch, tokens, options)
     SelfAttention.inside(attention)
     assert type(attention) is SelfAttention
     called = []
-    monkeypatch.setattr(module, "products_serve", lambda x: called.append(x.shape) or True)
+    monkeypatch.setattr(module, "own_way", lambda x: called.append(x.shape) or True)
     for one, other in zip(both(attention, x), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
     assert called == [x.shape]
 
 
 def test_masks_and_dropped_weights_are_left_to_timm(monkeypatch):
-    monkeypatch.setattr(module, "products_serve", lambda _: True)
+    monkeypatch.setattr(module, "own_way", lambda _: True)
     monkeypatch.setattr(module, "attend_by_products", lambda *_: pytest.fail("by products"))
     x, mask = torch.randn(2, 9, 32, dtype=torch.float64), torch.randn(2, 4, 9, 9, dtype=torch.float64)
     plain = made()
@@ -52,18 +52,18 @@ def test_masks_and_dropped_weights_are_left_to_timm(monkeypatch):
     dropping(x)
 
 
-def test_products_serve_few_tokens_in_compiled_training_on_a_gpu(monkeypatch):
+def test_few_tokens_go_our_way_in_compiled_training_on_a_gpu(monkeypatch):
     class Somewhere:
         def __init__(self, tokens, cuda=True):
             self.shape, self.is_cuda = (2, tokens, 32), cuda
 
-    assert not module.products_serve(Somewhere(64))
+    assert not module.own_way(Somewhere(64))
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert module.products_serve(Somewhere(65))
-    assert not module.products_serve(Somewhere(65, cuda=False))
-    assert not module.products_serve(Somewhere(197))
+    assert module.own_way(Somewhere(65))
+    assert not module.own_way(Somewhere(65, cuda=False))
+    assert not module.own_way(Somewhere(197))
     with torch.no_grad():
-        assert not module.products_serve(Somewhere(64))
+        assert not module.own_way(Somewhere(64))
 
 
 def test_a_compiled_vit_of_timm_has_it_and_answers_the_same(monkeypatch):
@@ -74,6 +74,6 @@ def test_a_compiled_vit_of_timm_has_it_and_answers_the_same(monkeypatch):
     compile_parts(model, backend="eager")
     assert type(model.blocks[0].attn) is SelfAttention
     served = []
-    monkeypatch.setattr(module, "products_serve", lambda x: served.append(x.shape[1]) or True)
+    monkeypatch.setattr(module, "own_way", lambda x: served.append(x.shape[1]) or True)
     torch.testing.assert_close(model(x), expected, rtol=1e-10, atol=1e-12)
     assert set(served) == {17}

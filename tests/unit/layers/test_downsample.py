@@ -1,11 +1,23 @@
 """Patches as rows of a product, the form they have compiled for a GPU, against the convolution."""
 
+import copy
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saccade.layers.downsample import PatchConv, patch_downsample
+from saccade.layers import downsample
+from saccade.layers.downsample import (
+    Normed,
+    PatchConv,
+    overlapping_downsample,
+    overlapping_stem,
+    patch_downsample,
+    unbiased,
+)
 from saccade.models.nommer import Stem
 
 
@@ -75,3 +87,66 @@ def test_the_convolution_is_left_alone_where_nothing_is_compiled() -> None:
     x = torch.randn(2, 3, 8, 8)
     assert not conv.takes_rows(x)
     assert torch.equal(conv(x), F.conv2d(x, conv.weight, conv.bias, stride=2))
+
+
+@pytest.mark.parametrize("made", [overlapping_stem, overlapping_downsample])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_bias_before_a_norm_reaches_its_running_mean_alone(made: Any, frozen: bool, monkeypatch: Any) -> None:
+    torch.manual_seed(0)
+    plain = made(6, 8).double()
+    for name, parameter in plain.named_parameters():
+        nn.init.normal_(parameter)
+        parameter.requires_grad_(not (frozen and name.startswith("conv") and name.endswith("bias")))
+    quick = copy.deepcopy(plain)
+    monkeypatch.setattr(quick, "forward", partial(_on_a_pretended_gpu, quick, monkeypatch))
+    for _ in range(3):
+        x = torch.randn(4, 6, 16, 12, dtype=torch.float64)
+        want, got = plain(x), quick(x)
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+        slope = torch.randn_like(want)
+        want.backward(slope)
+        got.backward(slope)
+        for one, other in zip(quick.parameters(), plain.parameters(), strict=True):
+            assert (one.grad is None) is (other.grad is None) is (not one.requires_grad)
+            if one.grad is not None:
+                torch.testing.assert_close(one.grad, other.grad, rtol=1e-9, atol=1e-9)
+    assert frozen or not any(layer.bias.grad.any() for layer in quick if isinstance(layer, nn.Conv2d))
+    for one, other in zip(quick.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+
+
+def _on_a_pretended_gpu(layers: Normed, monkeypatch: Any, x: Tensor) -> Tensor:
+    """Run the layers as where maps lie on a GPU."""
+    asked: list[bool] = []
+
+    def answer(conv: nn.Module, norm: nn.Module, x: Tensor) -> bool:
+        class Somewhere(Tensor):
+            is_cuda = True
+
+        asked.append(unbiased(conv, norm, x.as_subclass(Somewhere)))
+        return asked[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(downsample, "unbiased", answer)
+        y = Normed.forward(layers, x)
+    assert sum(asked) == sum(isinstance(layer, nn.BatchNorm2d) for layer in layers)
+    return y
+
+
+def test_a_bias_before_a_norm_is_added_elsewhere() -> None:
+    class Somewhere(Tensor):
+        is_cuda = True
+
+    x = torch.randn(2, 4, 8, 8).as_subclass(Somewhere)
+    layers = overlapping_downsample(4, 6)
+    assert unbiased(layers.conv, layers.norm, x)
+    assert not unbiased(layers.conv, layers.norm, torch.randn(2, 4, 8, 8))
+    assert not unbiased(layers.conv, nn.GELU(), x)
+    assert not unbiased(layers.conv, nn.SyncBatchNorm(6), x)
+    assert not unbiased(nn.Conv2d(4, 6, 3, bias=False), layers.norm, x)
+    assert not unbiased(layers.conv, layers.norm.eval(), x)
+    layers.norm.train()
+    handle = layers.conv.register_forward_hook(lambda *_: None)
+    assert not unbiased(layers.conv, layers.norm, x)
+    handle.remove()
+    assert unbiased(layers.conv, layers.norm, x)

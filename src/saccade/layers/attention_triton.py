@@ -1,0 +1,186 @@
+"""Attention among few tokens, one GPU kernel each way, in Triton.
+
+Written out it is a dozen small kernels, products of a few rows and copies between them, each of which takes as long to
+start as to run; tiles of the libraries' fused kernels are made for many tokens. Here a program has one head of one
+image, all its tokens at once, and reads and writes what the linear layers beside it make and take.
+"""
+
+from __future__ import annotations  # `tl` is not there yet when the kernels are defined
+
+import functools
+import importlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .depthwise_triton import INSTALLED
+from .exporting import compiles_for_gpu
+
+MOST_TOKENS, MOST_CHANNELS = 128, 64  # of a head: what the registers hold
+tl: Any = None  # triton.language, from the first use of a kernel on
+
+
+def serves(qkv: Tensor, heads: int) -> bool:
+    """Tell whether the kernel takes queries, keys and values: few, in half precision, in code compiled for a GPU."""
+    tokens, width = qkv.shape[1], qkv.shape[2] // (3 * heads)
+    few = isinstance(tokens, int) and tokens <= MOST_TOKENS and width <= MOST_CHANNELS
+    return few and INSTALLED and compiles_for_gpu(qkv) and qkv.dtype in (torch.float16, torch.bfloat16)
+
+
+class Attended(torch.autograd.Function):
+    """Self-attention of queries, keys and values, B, N, 3 * heads * d, to B, N, heads * d."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, heads: int) -> Tensor:
+        """Return what every token gathered."""
+        ctx.save_for_backward(qkv)
+        ctx.heads = heads
+        return attend(qkv, heads)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of queries, keys and values, from the weights computed once more."""
+        return attend_back(grad, *ctx.saved_tensors, ctx.heads), None
+
+
+def run_attend(start: Callable[[Any], Any], qkv: Tensor, heads: int) -> Tensor:
+    """Return what every token gathered, B, N, heads * d.
+
+    Args:
+        start: makes the kernel one that can be started.
+        qkv: queries, keys and values, B, N, 3 * heads * d.
+        heads: how many.
+    """
+    qkv = qkv.contiguous()
+    out = qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3)
+    constants, options = _constants(qkv, heads)
+    start(kernel("attend"))[(len(qkv) * heads,)](qkv, out, *constants, **options)
+    return out
+
+
+@torch.library.triton_op("saccade::attend", mutates_args={})
+def attend(qkv: Tensor, heads: int) -> Tensor:
+    """See `run_attend`."""
+    return run_attend(torch.library.wrap_triton, qkv, heads)
+
+
+def run_attend_back(start: Callable[[Any], Any], grad: Tensor, qkv: Tensor, heads: int) -> Tensor:
+    """Return the gradient of queries, keys and values, B, N, 3 * heads * d.
+
+    Args:
+        start: makes the kernel one that can be started.
+        grad: of what every token gathered, B, N, heads * d.
+        qkv: queries, keys and values, B, N, 3 * heads * d.
+        heads: how many.
+    """
+    grad, qkv = grad.contiguous(), qkv.contiguous()
+    out = torch.empty_like(qkv)
+    constants, options = _constants(qkv, heads)
+    start(kernel("attend_back"))[(len(qkv) * heads,)](grad, qkv, out, *constants, **options)
+    return out
+
+
+@torch.library.triton_op("saccade::attend_back", mutates_args={})
+def attend_back(grad: Tensor, qkv: Tensor, heads: int) -> Tensor:
+    """See `run_attend_back`."""
+    return run_attend_back(torch.library.wrap_triton, grad, qkv, heads)
+
+
+def _constants(qkv: Tensor, heads: int) -> tuple[tuple[int, ...], dict[str, int]]:
+    """Return what a kernel is compiled for, tokens, heads, channels and the tile's sides, and how."""
+    tokens, width = qkv.shape[1], qkv.shape[2] // (3 * heads)
+    sides = [max(2 ** math.ceil(math.log2(side)), 16) for side in (tokens, width)]
+    return (tokens, heads, width, *sides), {"num_warps": min(sides[0] // 16, 4)}
+
+
+@functools.cache
+def kernel(name: str) -> Any:
+    """Return a kernel, "attend" or "attend_back", ready to be compiled."""
+    return _language().jit({"attend": _attend, "attend_back": _attend_back}[name])
+
+
+@functools.cache
+def _language() -> Any:
+    """Return Triton, with what the kernels call made its own under the names that they call it by."""
+    global tl
+    triton = importlib.import_module("triton")  # a plain import would ask type checkers for its stubs
+    tl = triton.language
+    for function in (_tile, _weigh):
+        globals()[function.__name__] = triton.jit(function)
+    return triton
+
+
+def _tile(
+    step: tl.constexpr, tokens: tl.constexpr, width: tl.constexpr, tall: tl.constexpr, wide: tl.constexpr
+) -> tl.tuple:
+    """Return where a head's tokens lie, rows `step` apart, and which of the tile are there."""
+    row, column = tl.arange(0, tall)[:, None], tl.arange(0, wide)[None, :]
+    return row * step + column, (row < tokens) & (column < width)
+
+
+def _weigh(
+    query: tl.tensor, key: tl.tensor, tokens: tl.constexpr, width: tl.constexpr, tall: tl.constexpr
+) -> tl.tensor:
+    """Return the weight of every key for every query."""
+    logits = tl.dot(query, tl.trans(key)) * (1.4426950408889634 * width**-0.5)
+    logits = tl.where(tl.arange(0, tall)[None, :] < tokens, logits, float("-inf"))
+    weights = tl.exp2(logits - tl.max(logits, 1)[:, None])
+    return weights / tl.sum(weights, 1)[:, None]
+
+
+def _attend(
+    qkv: tl.tensor,
+    out: tl.tensor,
+    tokens: tl.constexpr,
+    heads: tl.constexpr,
+    width: tl.constexpr,
+    tall: tl.constexpr,
+    wide: tl.constexpr,
+) -> None:
+    image, head = tl.program_id(0).to(tl.int64) // heads, tl.program_id(0) % heads
+    all: tl.constexpr = heads * width
+    at, there = _tile(3 * all, tokens, width, tall, wide)
+    qkv += image * (3 * tokens * all) + head * width
+    query = tl.load(qkv + at, mask=there, other=0.0)
+    key = tl.load(qkv + at + all, mask=there, other=0.0)
+    value = tl.load(qkv + at + 2 * all, mask=there, other=0.0)
+    weights = _weigh(query, key, tokens, width, tall)
+    at, there = _tile(all, tokens, width, tall, wide)
+    found = tl.dot(weights.to(value.dtype), value).to(value.dtype)
+    tl.store(out + image * (tokens * all) + head * width + at, found, mask=there)
+
+
+def _attend_back(
+    grad: tl.tensor,
+    qkv: tl.tensor,
+    out: tl.tensor,
+    tokens: tl.constexpr,
+    heads: tl.constexpr,
+    width: tl.constexpr,
+    tall: tl.constexpr,
+    wide: tl.constexpr,
+) -> None:
+    image, head = tl.program_id(0).to(tl.int64) // heads, tl.program_id(0) % heads
+    all: tl.constexpr = heads * width
+    at, there = _tile(all, tokens, width, tall, wide)
+    given = tl.load(grad + image * (tokens * all) + head * width + at, mask=there, other=0.0)
+    at, there = _tile(3 * all, tokens, width, tall, wide)
+    first = image * (3 * tokens * all) + head * width
+    query = tl.load(qkv + first + at, mask=there, other=0.0)
+    key = tl.load(qkv + first + at + all, mask=there, other=0.0)
+    value = tl.load(qkv + first + at + 2 * all, mask=there, other=0.0)
+    weights = _weigh(query, key, tokens, width, tall)
+    of_value = tl.dot(tl.trans(weights.to(given.dtype)), given)
+    of_weights = tl.dot(given, tl.trans(value))
+    of_logits = weights * (of_weights - tl.sum(weights * of_weights, 1)[:, None]) * width**-0.5
+    of_logits = of_logits.to(given.dtype)
+    of_query = tl.dot(of_logits, key)
+    of_key = tl.dot(tl.trans(of_logits), query)
+    tl.store(out + first + at, of_query.to(given.dtype), mask=there)
+    tl.store(out + first + at + all, of_key.to(given.dtype), mask=there)
+    tl.store(out + first + at + 2 * all, of_value.to(given.dtype), mask=there)

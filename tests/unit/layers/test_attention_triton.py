@@ -1,0 +1,86 @@
+"""The kernels of attention among few tokens, in Triton's interpreter, and what calls them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from saccade.layers import attention, attention_triton
+from saccade.layers.attention import SelfAttention
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def plain(qkv, heads):
+    q, k, v = qkv.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
+def plain_back(grad, qkv, heads):
+    qkv = qkv.detach().requires_grad_()
+    with torch.enable_grad():
+        return torch.autograd.grad(plain(qkv, heads), qkv, grad)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not attention_triton.INSTALLED or INTERPRETED, reason="elsewhere they run by themselves")
+def test_the_kernels_run_in_tritons_interpreter():
+    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", __file__, "-k", "test_a_kernel_gives"]
+    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "7 passed" in done.stdout
+
+
+@pytest.mark.skipif(not attention_triton.INSTALLED or not INTERPRETED, reason="needs TRITON_INTERPRET=1")
+@pytest.mark.parametrize(
+    ("images", "tokens", "heads", "width"),
+    [(2, 16, 2, 32), (3, 49, 3, 24), (1, 1, 2, 8), (2, 64, 1, 64), (2, 17, 4, 32), (1, 65, 2, 16), (1, 128, 1, 33)],
+)
+def test_a_kernel_gives_what_plain_attention_gives(images, tokens, heads, width):
+    torch.manual_seed(0)
+    qkv, grad = torch.randn(images, tokens, 3 * heads * width), torch.randn(images, tokens, heads * width)
+    torch.testing.assert_close(attention_triton.run_attend(lambda kernel: kernel, qkv, heads), plain(qkv, heads))
+    got = attention_triton.run_attend_back(lambda kernel: kernel, grad, qkv, heads)
+    torch.testing.assert_close(got, plain_back(grad, qkv, heads), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [9, 100])
+def test_attention_around_the_kernel_has_the_plain_gradients(tokens, monkeypatch):
+    torch.manual_seed(0)
+    layer = SelfAttention(24, num_heads=3, qkv_bias=True).double()
+    x = torch.randn(2, tokens, 24, dtype=torch.float64, requires_grad=True)
+    slope = torch.randn_like(x)
+    wrt = [x, *layer.parameters()]
+    want = torch.autograd.grad(layer(x), wrt, slope)
+    called = []
+    monkeypatch.setattr(attention, "own_way", lambda _: True)
+    unserved = torch.autograd.grad(layer(x), wrt, slope)
+    monkeypatch.setattr(attention_triton, "serves", lambda *_: True)
+    monkeypatch.setattr(attention_triton, "attend", lambda *given: called.append("there") or plain(*given))
+    monkeypatch.setattr(attention_triton, "attend_back", lambda *given: called.append("back") or plain_back(*given))
+    served = torch.autograd.grad(layer(x), wrt, slope)
+    assert called == ["there", "back"]
+    for got in (unserved, served):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+
+
+def test_a_kernel_serves_few_tokens_of_narrow_heads_in_half_precision(monkeypatch):
+    class Somewhere:
+        is_cuda = True
+
+        def __init__(self, tokens, width, dtype=torch.bfloat16):
+            self.shape, self.dtype = (2, tokens, 3 * 2 * width), dtype
+
+    monkeypatch.setattr(attention_triton, "INSTALLED", True)
+    assert not attention_triton.serves(Somewhere(64, 32), 2)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert attention_triton.serves(Somewhere(64, 32), 2)
+    assert attention_triton.serves(Somewhere(128, 64), 2)
+    assert not attention_triton.serves(Somewhere(129, 32), 2)
+    assert not attention_triton.serves(Somewhere(64, 96), 2)
+    assert not attention_triton.serves(Somewhere(64, 32, torch.float32), 2)
+    monkeypatch.setattr(attention_triton, "INSTALLED", False)
+    assert not attention_triton.serves(Somewhere(64, 32), 2)

@@ -1,0 +1,123 @@
+"""The kernels between maps and slots, in Triton's interpreter, and what calls them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from saccade.layers import cluster_triton
+from saccade.layers.cluster import soft_cluster
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+SHAPES = [(2, 64, 16, 64), (2, 49, 9, 24), (1, 70, 16, 96), (2, 196, 49, 40), (1, 5, 3, 8), (1, 130, 64, 70)]
+
+
+def cosines(query, features):
+    return (features @ query.mT) / features.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+
+
+def gather(query, features):
+    logits = cosines(query, features)
+    return logits.softmax(1).mT @ features, logits, logits.logsumexp(1)
+
+
+def gather_back(grad, of_logits, query, features, slots, logits, sums):
+    torch.testing.assert_close((slots, logits, sums), gather(query, features))
+    query, features = (x.detach().requires_grad_() for x in (query, features))
+    with torch.enable_grad():
+        found = gather(query, features)[:2]
+        return torch.autograd.grad(found, (query, features), (grad, of_logits))
+
+
+def scatter(logits, slots):
+    return logits.softmax(2) @ slots
+
+
+def scatter_back(grad, logits, slots):
+    logits, slots = (x.detach().requires_grad_() for x in (logits, slots))
+    with torch.enable_grad():
+        return torch.autograd.grad(scatter(logits, slots), (logits, slots), grad)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not cluster_triton.INSTALLED or INTERPRETED, reason="elsewhere they run by themselves")
+def test_the_kernels_run_in_tritons_interpreter():
+    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", __file__, "-k", "test_a_kernel_gives"]
+    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert f"{len(SHAPES)} passed" in done.stdout
+
+
+@pytest.mark.skipif(not cluster_triton.INSTALLED or not INTERPRETED, reason="needs TRITON_INTERPRET=1")
+@pytest.mark.parametrize(("images", "positions", "slots", "channels"), SHAPES)
+def test_a_kernel_gives_what_plain_operators_give(images, positions, slots, channels):
+    def itself(kernel):
+        return kernel
+
+    torch.manual_seed(0)
+    query, held, of_slots = (torch.randn(images, slots, channels) for _ in range(3))
+    features, grad = (torch.randn(images, positions, channels) for _ in range(2))
+    features[0, 1] = 0  # has no direction
+    near = {"rtol": 1e-4, "atol": 1e-5}
+    want = gather(3 * query, features)
+    got = cluster_triton.run_gather(itself, 3 * query, features)
+    torch.testing.assert_close(got, want, **near)
+    torch.testing.assert_close(cluster_triton.run_scatter(itself, want[1], held), scatter(want[1], held), **near)
+    given = grad, want[1], held
+    torch.testing.assert_close(cluster_triton.run_scatter_back(itself, *given), scatter_back(*given), **near)
+    given = of_slots, torch.randn_like(want[1]), 3 * query, features, *want
+    found, expected = cluster_triton.run_gather_back(itself, *given), gather_back(*given)
+    for one in (found[1], expected[1]):
+        one[0, 1] = 0  # a slope that depends on what a length of zero is taken for
+    torch.testing.assert_close(found, expected, **near)
+
+
+def test_a_bridge_by_kernels_has_the_plain_gradients(monkeypatch):
+    torch.manual_seed(0)
+    slots, features = torch.randn(2, 9, 12, dtype=torch.float64), torch.randn(2, 30, 12, dtype=torch.float64)
+    scale = torch.tensor(0.7, dtype=torch.float64)
+    wrt = [x.requires_grad_() for x in (slots, features, scale)]
+    mix = torch.randn(12, 12, dtype=torch.float64)
+    slope = torch.randn_like(features)
+
+    def passed():
+        clustered, dispatch = soft_cluster(slots, features, scale)
+        out = dispatch(clustered @ mix)
+        return out.detach(), *torch.autograd.grad(out, wrt, slope)
+
+    want = passed()
+    monkeypatch.setattr(cluster_triton, "serves", lambda *_: True)
+    for plain in (gather, gather_back, scatter, scatter_back):
+        monkeypatch.setattr(cluster_triton, plain.__name__, plain)
+    torch.testing.assert_close(passed(), want, rtol=1e-10, atol=1e-12)
+
+
+def test_a_kernel_serves_few_slots_and_enough_programs(monkeypatch):
+    class Somewhere:
+        is_cuda = True
+
+        def __init__(self, images, count, channels, dtype=torch.bfloat16):
+            self.shape, self.dtype = (images, count, channels), dtype
+
+        def __len__(self):
+            return self.shape[0]
+
+    def serves(images=2, positions=256, slots=16, channels=64, dtype=torch.bfloat16):
+        return cluster_triton.serves(
+            Somewhere(images, slots, channels, dtype), Somewhere(images, positions, channels, dtype)
+        )
+
+    monkeypatch.setattr(cluster_triton, "INSTALLED", True)
+    assert not serves()
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert serves()
+    assert serves(slots=64, channels=256)
+    assert serves(images=128, positions=3136)
+    assert not serves(positions=3136)
+    assert not serves(slots=81)
+    assert not serves(channels=384)
+    assert not serves(dtype=torch.float32)
+    with torch.no_grad():
+        assert not serves()
