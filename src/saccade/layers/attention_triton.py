@@ -18,17 +18,20 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .depthwise_triton import INSTALLED
-from .exporting import compiles_for_gpu
+from .exporting import compiles_for_gpu, shared_memory
 
 MOST_TOKENS, MOST_CHANNELS = 128, 64  # of a head: what the registers hold
+ROOM = 98_312  # bytes of shared memory that the largest tile takes, at most (sm_80 to sm_120, Triton 3.6)
 tl: Any = None  # triton.language, from the first use of a kernel on
 
 
 def serves(qkv: Tensor, heads: int) -> bool:
     """Tell whether the kernel takes queries, keys and values: few, in half precision, in code compiled for a GPU."""
+    if not (INSTALLED and compiles_for_gpu(qkv) and shared_memory(qkv) >= ROOM):
+        return False
     tokens, width = qkv.shape[1], qkv.shape[2] // (3 * heads)
     few = isinstance(tokens, int) and tokens <= MOST_TOKENS and width <= MOST_CHANNELS
-    return few and INSTALLED and compiles_for_gpu(qkv) and qkv.dtype in (torch.float16, torch.bfloat16)
+    return few and qkv.dtype in (torch.float16, torch.bfloat16)
 
 
 class Attended(torch.autograd.Function):

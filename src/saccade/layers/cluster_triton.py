@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .depthwise_triton import INSTALLED
-from .exporting import compiles_for_gpu
+from .exporting import compiles_for_gpu, shared_memory
 
 MOST_SLOTS, MOST_CHANNELS = 64, 256  # a program holds all slots
+ROOM = {8_192: 90_112, 16_384: 133_120}  # bytes of shared memory, at most, for tiles of so many numbers (Triton 3.6)
 SMALL_MAP, MANY = 1024, 128  # positions up to which few programs are no loss, and images that make many
 tl: Any = None  # triton.language, from the first use of a kernel on
 
@@ -32,7 +33,10 @@ def serves(slots: Tensor, features: Tensor) -> bool:
     positions, (count, channels) = features.shape[1], slots.shape[1:]
     few = isinstance(positions, int) and count <= MOST_SLOTS and channels <= MOST_CHANNELS
     busy = few and (positions <= SMALL_MAP or len(features) >= MANY)
-    return busy and features.dtype in (torch.float16, torch.bfloat16)
+    if not busy or features.dtype not in (torch.float16, torch.bfloat16):
+        return False
+    _, _, tall, wide = _constants(slots, features)[0][2:]
+    return shared_memory(features) >= min(room for numbers, room in ROOM.items() if tall * wide <= numbers)
 
 
 class Gathered(torch.autograd.Function):

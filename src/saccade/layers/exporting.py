@@ -1,4 +1,7 @@
-"""Whether a model is being exported or compiled: torch 2.11 says yes to its own `is_exporting` wherever it compiles."""
+"""Whether a model is being exported or compiled, and what for.
+
+Torch 2.11 says yes to its own `is_exporting` wherever it compiles.
+"""
 
 import torch
 from torch import Tensor
@@ -12,3 +15,13 @@ def is_exporting() -> bool:
 def compiles_for_gpu(x: Tensor) -> bool:
     """Tell whether what reads a tensor is being compiled for the GPU that holds it."""
     return torch.compiler.is_compiling() and not is_exporting() and x.is_cuda  # a tracer's stand-in cannot say the last
+
+
+def shared_memory(x: Tensor) -> int:
+    """Return how many bytes a program may hold in the shared memory of the GPU that has a tensor."""
+    return _shared_memory(x.device.index or 0)
+
+
+@torch.compiler.assume_constant_result
+def _shared_memory(index: int) -> int:
+    return int(torch.cuda.get_device_properties(index).shared_memory_per_block_optin)

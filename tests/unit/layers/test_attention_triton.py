@@ -75,6 +75,7 @@ def test_a_kernel_serves_few_tokens_of_narrow_heads_in_half_precision(monkeypatc
             self.shape, self.dtype = (2, tokens, 3 * 2 * width), dtype
 
     monkeypatch.setattr(attention_triton, "INSTALLED", True)
+    monkeypatch.setattr(attention_triton, "shared_memory", lambda _: 101_376)
     assert not attention_triton.serves(Somewhere(64, 32), 2)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert attention_triton.serves(Somewhere(64, 32), 2)
@@ -82,5 +83,9 @@ def test_a_kernel_serves_few_tokens_of_narrow_heads_in_half_precision(monkeypatc
     assert not attention_triton.serves(Somewhere(129, 32), 2)
     assert not attention_triton.serves(Somewhere(64, 96), 2)
     assert not attention_triton.serves(Somewhere(64, 32, torch.float32), 2)
+    monkeypatch.setattr(attention_triton, "shared_memory", lambda _: 65_536)
+    assert not attention_triton.serves(Somewhere(64, 32), 2)
+    monkeypatch.setattr(attention_triton, "shared_memory", lambda _: 232_448)
+    assert attention_triton.serves(Somewhere(64, 32), 2)
     monkeypatch.setattr(attention_triton, "INSTALLED", False)
     assert not attention_triton.serves(Somewhere(64, 32), 2)

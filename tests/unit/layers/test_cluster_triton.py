@@ -110,6 +110,7 @@ def test_a_kernel_serves_few_slots_and_enough_programs(monkeypatch):
         )
 
     monkeypatch.setattr(cluster_triton, "INSTALLED", True)
+    monkeypatch.setattr(cluster_triton, "shared_memory", lambda _: 232_448)
     assert not serves()
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert serves()
@@ -121,3 +122,8 @@ def test_a_kernel_serves_few_slots_and_enough_programs(monkeypatch):
     assert not serves(dtype=torch.float32)
     with torch.no_grad():
         assert not serves()
+    monkeypatch.setattr(cluster_triton, "shared_memory", lambda _: 101_376)
+    assert serves(slots=64, channels=128)
+    assert not serves(slots=64, channels=129)
+    monkeypatch.setattr(cluster_triton, "shared_memory", lambda _: 65_536)
+    assert not serves()
