@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .depthwise_triton import INSTALLED
-from .exporting import compiles_for_gpu, shared_memory
+from .exporting import compiles_for_gpu, is_constant, shared_memory
 
 MOST_TOKENS, MOST_CHANNELS = 128, 64  # of a head: what the registers hold
 ROOM = 98_312  # bytes of shared memory that the largest tile takes, at most (sm_80 to sm_120, Triton 3.6)
@@ -30,7 +30,7 @@ def serves(qkv: Tensor, heads: int) -> bool:
     if not (INSTALLED and compiles_for_gpu(qkv) and shared_memory(qkv) >= ROOM):
         return False
     tokens, width = qkv.shape[1], qkv.shape[2] // (3 * heads)
-    few = isinstance(tokens, int) and tokens <= MOST_TOKENS and width <= MOST_CHANNELS
+    few = is_constant(tokens) and tokens <= MOST_TOKENS and width <= MOST_CHANNELS
     return few and qkv.dtype in (torch.float16, torch.bfloat16)
 
 
@@ -62,7 +62,7 @@ def run_attend(start: Callable[[Any], Any], qkv: Tensor, heads: int) -> Tensor:
     qkv = qkv.contiguous()
     out = qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3)
     constants, options = _constants(qkv, heads)
-    start(kernel("attend"))[(len(qkv) * heads,)](qkv, out, *constants, **options)
+    start(kernel("attend"))[(qkv.shape[0] * heads,)](qkv, out, *constants, **options)
     return out
 
 
@@ -84,7 +84,7 @@ def run_attend_back(start: Callable[[Any], Any], grad: Tensor, qkv: Tensor, head
     grad, qkv = grad.contiguous(), qkv.contiguous()
     out = torch.empty_like(qkv)
     constants, options = _constants(qkv, heads)
-    start(kernel("attend_back"))[(len(qkv) * heads,)](grad, qkv, out, *constants, **options)
+    start(kernel("attend_back"))[(qkv.shape[0] * heads,)](grad, qkv, out, *constants, **options)
     return out
 
 

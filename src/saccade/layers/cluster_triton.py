@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .depthwise_triton import INSTALLED
-from .exporting import compiles_for_gpu, shared_memory
+from .exporting import compiles_for_gpu, is_constant, shared_memory
 
 MOST_SLOTS, MOST_CHANNELS = 64, 256  # a program holds all slots
 ROOM = {8_192: 90_112, 16_384: 133_120}  # bytes of shared memory, at most, for tiles of so many numbers (Triton 3.6)
@@ -31,8 +31,8 @@ def serves(slots: Tensor, features: Tensor) -> bool:
     if not (INSTALLED and compiles_for_gpu(features) and torch.is_grad_enabled()):
         return False
     positions, (count, channels) = features.shape[1], slots.shape[1:]
-    few = isinstance(positions, int) and count <= MOST_SLOTS and channels <= MOST_CHANNELS
-    busy = few and (positions <= SMALL_MAP or len(features) >= MANY)
+    few = is_constant(positions) and count <= MOST_SLOTS and channels <= MOST_CHANNELS
+    busy = few and (positions <= SMALL_MAP or features.shape[0] >= MANY)
     if not busy or features.dtype not in (torch.float16, torch.bfloat16):
         return False
     _, _, tall, wide = _constants(slots, features)[0][2:]
@@ -88,7 +88,7 @@ def run_gather(start: Callable[[Any], Any], query: Tensor, features: Tensor) -> 
     slots, logits = torch.empty_like(query), features.new_empty(*features.shape[:2], query.shape[1])
     sums = query.new_empty(query.shape[:2], dtype=torch.float32)
     constants, options = _constants(query, features)
-    start(kernel("gather"))[(len(query),)](query, features, slots, logits, sums, *constants, **options)
+    start(kernel("gather"))[(query.shape[0],)](query, features, slots, logits, sums, *constants, **options)
     return slots, logits, sums
 
 
@@ -123,7 +123,7 @@ def run_gather_back(
     grad, of_logits, query, features = (x.contiguous() for x in (grad, of_logits, query, features))
     of_query, of_features = torch.empty_like(query), torch.empty_like(features)
     constants, options = _constants(query, features)
-    start(kernel("gather_back"))[(len(query),)](
+    start(kernel("gather_back"))[(query.shape[0],)](
         grad, of_logits, query, features, slots, logits, sums, of_query, of_features, *constants, **options
     )
     return of_query, of_features
@@ -149,7 +149,7 @@ def run_scatter(start: Callable[[Any], Any], logits: Tensor, slots: Tensor) -> T
     out = slots.new_empty(*logits.shape[:2], slots.shape[2])
     constants, options = _constants(slots, out)
     blocks = -(-logits.shape[1] // constants[3])
-    start(kernel("scatter"))[(len(slots), blocks)](logits, slots, out, *constants, **options)
+    start(kernel("scatter"))[(slots.shape[0], blocks)](logits, slots, out, *constants, **options)
     return out
 
 
@@ -171,7 +171,7 @@ def run_scatter_back(start: Callable[[Any], Any], grad: Tensor, logits: Tensor, 
     grad, logits, slots = (x.contiguous() for x in (grad, logits, slots))
     of_logits, of_slots = torch.empty_like(logits), torch.empty_like(slots)
     constants, options = _constants(slots, grad)
-    start(kernel("scatter_back"))[(len(slots),)](grad, logits, slots, of_logits, of_slots, *constants, **options)
+    start(kernel("scatter_back"))[(slots.shape[0],)](grad, logits, slots, of_logits, of_slots, *constants, **options)
     return of_logits, of_slots
 
 

@@ -17,6 +17,14 @@ def compiles_for_gpu(x: Tensor) -> bool:
     return torch.compiler.is_compiling() and not is_exporting() and x.is_cuda  # a tracer's stand-in cannot say the last
 
 
+def is_constant(size: int) -> bool:
+    """Tell whether a size is one number to the compiler, and no symbol for several; asked by `isinstance`, both are."""
+    from torch.fx.experimental import symbolic_shapes
+
+    known = getattr(symbolic_shapes, "has_static_value", None)
+    return known is not None and bool(known(size))
+
+
 def shared_memory(x: Tensor) -> int:
     """Return how many bytes a program may hold in the shared memory of the GPU that has a tensor."""
     return _shared_memory(x.device.index or 0)

@@ -101,9 +101,6 @@ def test_a_kernel_serves_few_slots_and_enough_programs(monkeypatch):
         def __init__(self, images, count, channels, dtype=torch.bfloat16):
             self.shape, self.dtype = (images, count, channels), dtype
 
-        def __len__(self):
-            return self.shape[0]
-
     def serves(images=2, positions=256, slots=16, channels=64, dtype=torch.bfloat16):
         return cluster_triton.serves(
             Somewhere(images, slots, channels, dtype), Somewhere(images, positions, channels, dtype)

@@ -282,3 +282,14 @@ def test_a_part_that_reads_its_layers_weights_is_compiled_as_one():
     assert kinds.count("DenseNetEmbed") == 1
     assert "DenseLayer" not in kinds
     assert len(kinds) > 2
+
+
+def test_small_kernels_are_joined_on_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    block, given = nn.Linear(2, 2), []
+    monkeypatch.setattr(torch, "compile", lambda call, **options: given.append(options) or call)
+    engine.compile_block(block)
+    elsewhere = torch.ones(2).as_subclass(type("Elsewhere", (torch.Tensor,), {"is_cuda": True}))
+    monkeypatch.setattr(nn.Module, "parameters", lambda *_, **__: iter([elsewhere]))
+    engine.compile_block(block)
+    engine.compile_block(block, backend="eager")
+    assert [one["options"] for one in given] == [None, {"combo_kernels": True}, None]
