@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from timm.models import register_notrace_module
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from .dense_rows import product
 from .exporting import compiles_for_gpu
@@ -86,16 +85,19 @@ def unbiased(conv: nn.Module, norm: nn.Module, x: Tensor) -> bool:
         and isinstance(x, Tensor)  # a tracer's stand-in is not
         and x.is_cuda
         and unheard(conv, norm)
+        and (torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active())
     )
 
 
 def norm_unbiased(conv: Any, norm: Any, x: Tensor) -> Tensor:
     """Return what the norm makes of the convolution, and leave the norm in the state that it would be left in."""
     x = _Unread.apply(conv._conv_forward(x, conv.weight, None), conv.bias)
-    # Ahead of the norm, which keeps its running mean for the way back and takes 1 - momentum of it now.
-    norm.running_mean.add_(conv.bias.detach(), alpha=norm.momentum / (1 - norm.momentum))
-    out: Tensor = norm(x)
-    return out
+    # The norm takes 1 - momentum of its running mean, and keeps it for the way back: no other call may write to that.
+    mean = torch.add(norm.running_mean, conv.bias.detach(), alpha=norm.momentum / (1 - norm.momentum))
+    x = F.batch_norm(x, mean, norm.running_var, norm.weight, norm.bias, True, norm.momentum, norm.eps)
+    norm.running_mean.copy_(mean)
+    norm.num_batches_tracked.add_(1)
+    return x
 
 
 class _Unread(torch.autograd.Function):
@@ -107,7 +109,6 @@ class _Unread(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
         (parameter,) = ctx.saved_tensors
         return grad, torch.zeros_like(parameter) if ctx.needs_input_grad[1] else None

@@ -150,3 +150,32 @@ def test_a_bias_before_a_norm_is_added_elsewhere() -> None:
     assert not unbiased(layers.conv, layers.norm, x)
     handle.remove()
     assert unbiased(layers.conv, layers.norm, x)
+
+
+def test_a_bias_is_left_out_of_several_calls_before_their_gradients_and_of_gradients_of_gradients() -> None:
+    torch.manual_seed(0)
+    plain = overlapping_downsample(3, 4).double()
+    quick = copy.deepcopy(plain)
+    x = torch.randn(2, 3, 6, 6, dtype=torch.float64, requires_grad=True)
+    found = []
+    for layers, call in ((plain, plain), (quick, partial(downsample.norm_unbiased, *quick))):
+        first, second = call(x), call(2 * x + 1)
+        slope = torch.autograd.grad((first**3 + second).sum(), x, create_graph=True)[0]
+        found.append(torch.autograd.grad((slope**2).sum(), [x, layers.conv.weight]) + tuple(layers.buffers()))
+    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-8)
+
+
+def test_a_bias_is_not_left_out_under_transforms_of_functions() -> None:
+    class Somewhere(Tensor):
+        is_cuda = True
+
+    conv, norm = overlapping_downsample(3, 4)
+    seen = []
+
+    def asked(x: Tensor) -> Tensor:
+        seen.append(unbiased(conv, norm, torch.ones(1).as_subclass(Somewhere)))
+        return x
+
+    torch.func.vmap(asked)(torch.ones(2))
+    asked(torch.ones(2))
+    assert seen == [False, True]
