@@ -8,7 +8,6 @@ image, all its tokens at once, and reads and writes what the linear layers besid
 from __future__ import annotations  # `tl` is not there yet when the kernels are defined
 
 import functools
-import importlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .depthwise_triton import INSTALLED
 from .exporting import compiles_for_gpu, is_constant, shared_memory
+from .triton_language import INSTALLED, triton_for
 
 MOST_TOKENS, MOST_CHANNELS = 128, 64  # of a head: what the registers hold
 ROOM = 98_312  # bytes of shared memory that the largest tile takes, at most (sm_80 to sm_120, Triton 3.6)
@@ -104,18 +103,12 @@ def _constants(qkv: Tensor, heads: int) -> tuple[tuple[int, ...], dict[str, int]
 @functools.cache
 def kernel(name: str) -> Any:
     """Return a kernel, "attend" or "attend_back", ready to be compiled."""
-    return _language().jit({"attend": _attend, "attend_back": _attend_back}[name])
+    return _triton().jit({"attend": _attend, "attend_back": _attend_back}[name])
 
 
 @functools.cache
-def _language() -> Any:
-    """Return Triton, with what the kernels call made its own under the names that they call it by."""
-    global tl
-    triton = importlib.import_module("triton")  # a plain import would ask type checkers for its stubs
-    tl = triton.language
-    for function in (_tile, _weigh):
-        globals()[function.__name__] = triton.jit(function)
-    return triton
+def _triton() -> Any:
+    return triton_for(globals(), _tile, _weigh)
 
 
 def _tile(

@@ -8,7 +8,6 @@ of a softmax over positions needs its sums first; they are kept from the way for
 from __future__ import annotations  # `tl` is not there yet when the kernels are defined
 
 import functools
-import importlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .depthwise_triton import INSTALLED
 from .exporting import compiles_for_gpu, is_constant, shared_memory
+from .triton_language import INSTALLED, triton_for
 
 MOST_SLOTS, MOST_CHANNELS = 64, 256  # a program holds all slots
 ROOM = {8_192: 90_112, 16_384: 133_120}  # bytes of shared memory, at most, for tiles of so many numbers (Triton 3.6)
@@ -196,18 +195,12 @@ def _constants(slots: Tensor, features: Tensor) -> tuple[tuple[int, ...], dict[s
 def kernel(name: str) -> Any:
     """Return a kernel, "gather" or "scatter" or one of these and "_back", ready to be compiled."""
     kernels = (_gather, _gather_back, _scatter, _scatter_back)
-    return _language().jit({function.__name__: function for function in kernels}[f"_{name}"])
+    return _triton().jit({function.__name__: function for function in kernels}[f"_{name}"])
 
 
 @functools.cache
-def _language() -> Any:
-    """Return Triton, with what the kernels call made its own under the names that they call it by."""
-    global tl
-    triton = importlib.import_module("triton")  # a plain import would ask type checkers for its stubs
-    tl = triton.language
-    for function in (_read, _write, _inverse_length, _weigh):
-        globals()[function.__name__] = triton.jit(function)
-    return triton
+def _triton() -> Any:
+    return triton_for(globals(), _read, _write, _inverse_length, _weigh)
 
 
 def _read(

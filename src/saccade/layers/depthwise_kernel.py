@@ -9,8 +9,9 @@ so. Tuples stand for lists, which Triton does not have.
 from __future__ import annotations  # `tl` is not there yet when the kernels are defined
 
 import functools
-import importlib
 from typing import Any
+
+from .triton_language import triton_for
 
 tl: Any = None  # triton.language, from the first use of a kernel on
 
@@ -19,18 +20,12 @@ tl: Any = None  # triton.language, from the first use of a kernel on
 def kernel(name: str) -> Any:
     """Return a kernel, "convolve", "gradients", "activate" or "activate_back", ready to be compiled."""
     kernels = (_convolve, _gradients, _activate, _activate_back)
-    return _language().jit({function.__name__: function for function in kernels}[f"_{name}"])
+    return _triton().jit({function.__name__: function for function in kernels}[f"_{name}"])
 
 
 @functools.cache
-def _language() -> Any:
-    """Return Triton, with what the kernels call made its own under the names that they call it by."""
-    global tl
-    triton = importlib.import_module("triton")  # a plain import would ask type checkers for its stubs
-    tl = triton.language
-    for function in (_tile, _slide, _read, _tail, _gelu):
-        globals()[function.__name__] = triton.jit(function)
-    return triton
+def _triton() -> Any:
+    return triton_for(globals(), _tile, _slide, _read, _tail, _gelu)
 
 
 def _tile(

@@ -6,7 +6,6 @@ is the same by the turned kernel, those of kernels and bias are one more. The co
 generates.
 """
 
-import importlib.metadata
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,22 +15,11 @@ from torch.autograd.function import once_differentiable
 
 from .depthwise_kernel import kernel
 from .exporting import compiles_for_gpu
+from .triton_language import INSTALLED
 
-OLDEST = (3, 5)  # version of Triton that the kernels were compiled with
 SIZES = (3, 5)  # sides of kernels
 VALUES = 2048  # that a program for GELU or its gradient holds
 WARPS = 4096  # that the gradients of kernels are shared out to, about
-
-
-def _installed() -> bool:
-    try:
-        found = importlib.metadata.version("triton").split(".")[:2]
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return torch.version.hip is None and tuple(int(part) for part in found if part.isdecimal()) >= OLDEST
-
-
-INSTALLED = _installed()
 
 
 class Tiles(NamedTuple):
