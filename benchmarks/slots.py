@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -130,8 +129,9 @@ def of_bridge(images: int, positions: int, slots: int, channels: int) -> Any:
         logits = F.normalize(features, dim=-1) @ query.mT
         return logits.softmax(2) @ (logits.softmax(1).mT @ features)
 
-    def bridge(serves: bool, query: Tensor, features: Tensor) -> Tensor:
-        cluster_triton.serves = lambda *_: serves
+    cluster_triton.serves = lambda *_: False
+
+    def products(query: Tensor, features: Tensor) -> Tensor:
         clustered, dispatch = cluster.soft_cluster(query, features, query.new_ones(()).float())
         return dispatch(clustered)
 
@@ -149,10 +149,10 @@ def of_bridge(images: int, positions: int, slots: int, channels: int) -> Any:
 
         return run
 
-    chosen = usual[3], options["num_warps"], options.get("num_stages", 3)
+    chosen = usual[3], options["num_warps"], options["num_stages"]
     others = [(rows, warps, stages) for rows in (16, 32, 64) for warps in (4, 8) for stages in (1, 2, 3)]
     tiles = {_told(*one, chosen=one == chosen): kernels(*one) for one in dict.fromkeys([chosen, *others])}
-    return {"exact": exact, "products": partial(bridge, False)}, tiles, [query, features], gradient
+    return {"exact": exact, "products": products}, tiles, [query, features], gradient
 
 
 def _told(*tile: int, chosen: bool) -> str:

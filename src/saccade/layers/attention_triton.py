@@ -8,7 +8,6 @@ image, all its tokens at once, and reads and writes what the linear layers besid
 from __future__ import annotations  # `tl` is not there yet when the kernels are defined
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .exporting import compiles_for_gpu, is_constant, shared_memory
-from .triton_language import INSTALLED, triton_for
+from .triton_language import INSTALLED, tile_side, triton_for
 
 MOST_TOKENS, MOST_CHANNELS = 128, 64  # of a head: what the registers hold
 ROOM = 98_312  # bytes of shared memory that the largest tile takes, at most (sm_80 to sm_120, Triton 3.6)
@@ -96,8 +95,8 @@ def attend_back(grad: Tensor, qkv: Tensor, heads: int) -> Tensor:
 def _constants(qkv: Tensor, heads: int) -> tuple[tuple[int, ...], dict[str, int]]:
     """Return what a kernel is compiled for, tokens, heads, channels and the tile's sides, and how."""
     tokens, width = qkv.shape[1], qkv.shape[2] // (3 * heads)
-    sides = [max(2 ** math.ceil(math.log2(side)), 16) for side in (tokens, width)]
-    return (tokens, heads, width, *sides), {"num_warps": min(sides[0] // 16, 4)}
+    tall = tile_side(tokens)
+    return (tokens, heads, width, tall, tile_side(width)), {"num_warps": min(tall // 16, 4)}
 
 
 @functools.cache

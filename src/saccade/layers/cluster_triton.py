@@ -8,7 +8,6 @@ of a softmax over positions needs its sums first; they are kept from the way for
 from __future__ import annotations  # `tl` is not there yet when the kernels are defined
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .exporting import compiles_for_gpu, is_constant, shared_memory
-from .triton_language import INSTALLED, triton_for
+from .triton_language import INSTALLED, tile_side, triton_for
 
 MOST_SLOTS, MOST_CHANNELS = 64, 256  # a program holds all slots
 ROOM = {8_192: 90_112, 16_384: 133_120}  # bytes of shared memory, at most, for tiles of so many numbers (Triton 3.6)
@@ -186,9 +185,9 @@ def _constants(slots: Tensor, features: Tensor) -> tuple[tuple[int, ...], dict[s
     Loads are not to run ahead of the products: with more stages than one, Triton 3.6 lets them overwrite what products
     of 64 rows are still reading, and the answer is wrong by some percent now and then.
     """
-    sides = [max(2 ** math.ceil(math.log2(side)), 16) for side in slots.shape[1:]]
-    rows = 64 if sides[0] * sides[1] <= 4096 else 32
-    return (features.shape[1], *slots.shape[1:], rows, *sides), {"num_warps": 4, "num_stages": 1}
+    tall, wide = [tile_side(length) for length in slots.shape[1:]]
+    rows = 64 if tall * wide <= 4096 else 32
+    return (features.shape[1], *slots.shape[1:], rows, tall, wide), {"num_warps": 4, "num_stages": 1}
 
 
 @functools.cache

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .triton_language import triton_for
+
 INSTALLED = importlib.util.find_spec("triton") is not None
 LARGEST = 32  # rows and columns: the columns are the lanes of one warp
 SWEEPS = 15  # at most; random matrices take seven, a condition of 1e6 nine
@@ -120,9 +122,7 @@ gradient.register_fake(lambda grad, *_: grad.new_empty(grad.shape))
 
 @functools.cache
 def _kernels() -> tuple[Any, Any]:
-    global tl
-    triton = importlib.import_module("triton")  # a plain import would ask type checkers for its stubs
-    tl = triton.language
+    triton = triton_for(globals())
     return triton.jit(_decompose), triton.jit(_differentiate)
 
 

@@ -4,6 +4,7 @@ Kernels are plain functions until one of them is used, so that importing this pa
 """
 
 import importlib.metadata
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -35,3 +36,8 @@ def triton_for(space: dict[str, Any], *called: Callable[..., Any]) -> Any:
     for function in called:
         space[function.__name__] = triton.jit(function)
     return triton
+
+
+def tile_side(length: int) -> int:
+    """Return the side of a tile that holds a length: a power of two, and no less than products take."""
+    return max(2 ** math.ceil(math.log2(length)), 16)

@@ -21,6 +21,12 @@ from saccade.layers.downsample import (
 from saccade.models.nommer import Stem
 
 
+class Somewhere(Tensor):
+    """One that pretends to lie on a GPU."""
+
+    is_cuda = True
+
+
 @pytest.fixture
 def by_rows(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
     """Have every patch convolution take rows; return the shapes of what went that way."""
@@ -120,9 +126,6 @@ def _on_a_pretended_gpu(layers: Normed, monkeypatch: Any, x: Tensor) -> Tensor:
     asked: list[bool] = []
 
     def answer(conv: nn.Module, norm: nn.Module, x: Tensor) -> bool:
-        class Somewhere(Tensor):
-            is_cuda = True
-
         asked.append(unbiased(conv, norm, x.as_subclass(Somewhere)))
         return asked[-1]
 
@@ -134,9 +137,6 @@ def _on_a_pretended_gpu(layers: Normed, monkeypatch: Any, x: Tensor) -> Tensor:
 
 
 def test_a_bias_before_a_norm_is_added_elsewhere() -> None:
-    class Somewhere(Tensor):
-        is_cuda = True
-
     x = torch.randn(2, 4, 8, 8).as_subclass(Somewhere)
     layers = overlapping_downsample(4, 6)
     assert unbiased(layers.conv, layers.norm, x)
@@ -166,9 +166,6 @@ def test_a_bias_is_left_out_of_several_calls_before_their_gradients_and_of_gradi
 
 
 def test_a_bias_is_not_left_out_under_transforms_of_functions() -> None:
-    class Somewhere(Tensor):
-        is_cuda = True
-
     conv, norm = overlapping_downsample(3, 4)
     seen = []
 
