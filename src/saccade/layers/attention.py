@@ -1,4 +1,4 @@
-"""Self-attention; of few tokens, in compiled training, by a kernel of our own or by products.
+"""Self-attention; of few tokens, on the CPU and in compiled training, by kernels of our own or by products.
 
 Tiles of the libraries' fused kernels are made for many.
 """
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from timm.layers import Attention
 from torch import Tensor, nn
 
-from . import attention_triton
+from . import attention_native, attention_triton
 from .exporting import compiles_for_gpu
 
 FEW = 72  # tokens for which products are faster than the libraries' kernel: 64 and a class token
@@ -30,11 +30,14 @@ class SelfAttention(Attention):
         """Return tokens, B, N, C, of tokens; masks as timm takes them."""
         masked = any(value is not None and value is not False for value in (*args, *kwargs.values()))
         plain = not masked and getattr(self, "gate", None) is None and not self.attn_drop.p
-        if not (plain and own_way(x)):
+        unnormed = isinstance(self.q_norm, nn.Identity) and isinstance(self.k_norm, nn.Identity)
+        native = unnormed and attention_native.serves(x)
+        if not (plain and (native or own_way(x))):
             return super().forward(x, *args, **kwargs)
         qkv, heads = self.qkv(x), self.num_heads
-        unnormed = isinstance(self.q_norm, nn.Identity) and isinstance(self.k_norm, nn.Identity)
-        if unnormed and attention_triton.serves(qkv, heads):
+        if native:
+            x = attention_native.attend(qkv, heads)
+        elif unnormed and attention_triton.serves(qkv, heads):
             x = attention_triton.Attended.apply(qkv, heads)
         else:
             q, k, v = qkv.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from . import dense_native
 from .dense_stage import Scratch, around, as_map, by_piece, in_parts, pieces_of, pool, rows
 
 
@@ -32,13 +33,18 @@ class Pieces(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, halve: bool, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Go through the block."""
         count = len(tensors) // 2
-        weights, kernels = by_piece(tensors[:count]), tensors[count:]
+        first, kernels = tensors[:count], tensors[count:]
+        native = dense_native.serves(x, first, kernels)
+        weights = None if native else by_piece(first)
         moments, wholes, scratch = Moments(), [], Scratch()
         for part in in_parts(x):
-            wholes.append(torch.cat([part, *pieces_of(part, weights, kernels, scratch)], dim=1))
+            if weights is None:
+                wholes.append(as_map(dense_native.dense_block(part, first, kernels), part))
+            else:
+                wholes.append(torch.cat([part, *pieces_of(part, weights, kernels, scratch)], dim=1))
             moments.add(rows(wholes[-1]), scratch)
         mean, variance = moments.mean.to(x.dtype), (moments.spread / moments.count).to(x.dtype)
-        ctx.halve, ctx.count = halve, moments.count
+        ctx.halve, ctx.count, ctx.native = halve, moments.count, native
         ctx.save_for_backward(mean, *tensors, *wholes)
         return torch.cat([pool(whole, halve) for whole in wholes]), mean, variance
 
@@ -60,7 +66,13 @@ class Pieces(torch.autograd.Function):
             start += len(whole)
             direct = torch.addcmul(offset, rows(whole), slope)
             spread_back(coming, as_map(direct, whole), ctx.halve)
-            found.append(as_map(back(whole, direct, matrices, turned, totals, scratch), whole))
+            if ctx.native:
+                of_x, of_tensors = dense_native.dense_block_back(whole, direct, first, kernels)
+                for total, part in zip(totals, of_tensors, strict=True):
+                    total.add_(part)
+            else:
+                of_x = back(whole, direct, matrices, turned, totals, scratch)
+            found.append(as_map(of_x, whole))
         return torch.cat(found) if ctx.needs_input_grad[0] else None, None, *totals
 
 

@@ -13,7 +13,7 @@ from timm.models import register_notrace_module
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .activation import Gelu, share_and_density
+from .activation import Gelu, gelu_and_back
 from .product import own_backward_serves
 from .reuse import eager_inference, unheard
 
@@ -97,10 +97,7 @@ class _Linear(torch.autograd.Function):
         grads, given = grad.reshape(-1, len(weight)), x.reshape(-1, weight.shape[1])
         through = (grads @ weight).view_as(given) if of_x else None
         if ctx.activate:
-            share, density = share_and_density(given)
-            if through is not None:
-                through.mul_(density.mul_(given).add_(share))
-            given = share.mul_(given)
+            given = gelu_and_back(given, through)
         return (
             None if through is None else through.view_as(x),
             grads.t() @ given if of_weight else None,

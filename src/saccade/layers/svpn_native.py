@@ -2,13 +2,7 @@
 
 import ctypes
 import functools
-import hashlib
 import os
-import platform
-import shlex
-import shutil
-import subprocess
-import tempfile
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,17 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from ..files import cache_folder, check_owner
+from . import native
 
 SOURCE = Path(__file__).with_suffix(".c")
 LARGEST = 64  # rows and columns: more do not stay in the cache next to the core
-FAST = ("-O3", "-funroll-loops", "-fno-math-errno", "-fno-trapping-math")
-FLAGS = ("-std=gnu99", *FAST, "-fno-strict-aliasing", "-shared", "-fPIC")
-SECONDS = 120  # for the compiler, before it is given up
 
 
 class Compiled(torch.autograd.Function):
@@ -66,18 +56,12 @@ class Compiled(torch.autograd.Function):
 
 def fits(q: Tensor) -> bool:
     """Say whether the code takes the matrices, ..., m, n: it needs their memory, which a tracer does not have."""
-    if _traced() or type(q) not in (Tensor, nn.Parameter):
-        return False
-    return q.is_cpu and q.dtype == torch.float32 and q.numel() > 0 and max(q.shape[-2:]) <= LARGEST
+    return native.fits(q) and q.numel() > 0 and max(q.shape[-2:]) <= LARGEST
 
 
 def runs() -> bool:
     """Say whether the code is there; the first call compiles it and warns if that fails."""
     return _library() is not None
-
-
-def _traced() -> bool:
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or _get_current_dispatch_mode() is not None
 
 
 def _spread(work: Callable[..., int], batches: tuple[Tensor, ...], *settings: float) -> None:
@@ -110,61 +94,11 @@ def _loaded() -> ctypes.CDLL:
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     try:
-        library = ctypes.CDLL(str(_built()))
-    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:  # RuntimeError: no home folder
+        library = ctypes.CDLL(str(native.built(SOURCE)))
+    except native.FAILURES as error:
         warnings.warn(f"exact svPN cannot be compiled and takes a slower way on the CPU: {error}", stacklevel=2)
         return None
     address, whole, real = ctypes.c_void_p, ctypes.c_int, ctypes.c_double
     library.svpn_forward.argtypes = [address] * 5 + [ctypes.c_int64, whole, whole] + [real] * 3
     library.svpn_backward.argtypes = [address] * 5 + [ctypes.c_int64, whole, whole, real]
     return library
-
-
-def _built() -> Path:
-    """Return the library for this source, compiler and processor, compiled if it is not in the cache yet."""
-    compiler = _compiler()
-    version = _run([*compiler, "--version"])
-    flags = [*FLAGS, _native_flag()]
-    parts = (SOURCE.read_text("utf-8"), *compiler, version, *flags, _processor())
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-    target = cache_folder() / f"svpn-{key}.so"
-    if not target.exists():
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix="svpn-") as folder:
-            fresh = Path(folder) / "svpn.so"
-            _run([*compiler, *flags, "-o", str(fresh), str(SOURCE), "-lm"])
-            fresh.chmod(0o700)
-            os.replace(fresh, target)  # another process that did the same has made the same file
-    check_owner(target)
-    return target
-
-
-def _compiler() -> list[str]:
-    given = shlex.split(os.environ.get("CC", ""))
-    if given:
-        return given
-    found = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
-    if found is None:
-        raise OSError("no C compiler was found; install gcc or clang, or name one in the environment variable CC")
-    return [found]
-
-
-def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS)
-    if done.returncode:
-        raise OSError(f"`{shlex.join(command)}` failed with status {done.returncode}: {done.stderr.strip()[-500:]}")
-    return done.stdout
-
-
-def _native_flag() -> str:
-    return "-march=native" if platform.machine().lower() in ("x86_64", "amd64", "i686") else "-mcpu=native"
-
-
-def _processor() -> str:
-    """Describe the processor, since a home folder can be shared between machines."""
-    lines = [platform.system(), platform.machine(), platform.processor()]
-    try:
-        cpuinfo = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        return "\n".join(lines)
-    names = ("model name", "flags", "Features", "CPU part", "CPU variant")
-    return "\n".join([*lines, *sorted({line for line in cpuinfo if line.startswith(names)})])

@@ -7,6 +7,7 @@ from timm.models import vision_transformer
 from torch import Tensor, nn
 
 from .activation import Gelu, activate
+from .attention import SelfAttention
 from .linear import Linear, after_gelu, folds
 from .reuse import add
 
@@ -16,6 +17,7 @@ class Block(vision_transformer.Block):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "act_layer": Gelu, "mlp_layer": FeedForward})
+        SelfAttention.inside(self)
         for parent in (self.attn, self.mlp):
             for name, child in parent.named_children():
                 if type(child) is nn.Linear:

@@ -71,12 +71,12 @@ def _room_to_compile(config: TrainConfig) -> Any:
     return compiler.patch(recompile_limit=64)
 
 
-def use_fast_gelu(model: nn.Module) -> int:
-    """Give a model that trains on the CPU activations with a fast backward pass; return how many.
+def use_fast_parts(model: nn.Module) -> int:
+    """Give a model that trains on the CPU attention and activations that are faster there; return how many of these.
 
-    The answers stay the same bits; gradients differ by rounding. There is nothing to learn in an activation, so weights
-    keep their names.
+    Answers and gradients differ by rounding. There is nothing to learn in an activation, so weights keep their names.
     """
+    SelfAttention.inside(model)
     found = [
         (parent, name)
         for parent in model.modules()

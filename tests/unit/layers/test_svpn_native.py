@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from saccade.layers import svpn_native
+from saccade.layers import native, svpn_native
 from saccade.layers.svpn import RESOLUTION, SMALLEST, ExactSVPN, _divided, power
 from support.golden import relative_error
 
@@ -291,7 +291,7 @@ class TestCompiling:
     @needs_compiler
     def test_refuses_a_library_of_somebody_else(self, monkeypatch: pytest.MonkeyPatch) -> None:
         own = os.getuid()
-        svpn_native._built()
+        native.built(svpn_native.SOURCE)
         monkeypatch.setattr(os, "getuid", lambda: own + 1)
         self.falls_back(f"belongs to user {own}")
 
@@ -302,30 +302,29 @@ class TestCompiling:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "deep" / "cache"))
         usual = os.umask(0)
         try:
-            built = svpn_native._built()
+            built = native.built(svpn_native.SOURCE)
         finally:
             os.umask(usual)
         assert list(built.parent.iterdir()) == [built]
         assert stat.S_IMODE(built.parent.stat().st_mode) == 0o700
         assert stat.S_IMODE(built.stat().st_mode) == 0o700
         made = built.stat().st_mtime_ns
-        assert svpn_native._built().stat().st_mtime_ns == made
+        assert native.built(svpn_native.SOURCE).stat().st_mtime_ns == made
 
     @needs_compiler
     def test_other_source_gets_another_library(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setattr(svpn_native, "FLAGS", (*svpn_native.FLAGS, "-O1"))
-        first = svpn_native._built()
+        monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-O1"))
+        first = native.built(svpn_native.SOURCE)
         source = tmp_path / "svpn_native.c"
         source.write_text(svpn_native.SOURCE.read_text() + "\n/* another */\n")
-        monkeypatch.setattr(svpn_native, "SOURCE", source)
-        assert svpn_native._built() != first
+        assert native.built(source) != first
 
     @needs_compiler
     def test_several_threads_may_compile_it_at_once(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        monkeypatch.setattr(svpn_native, "FLAGS", ("-O0", "-shared", "-fPIC"))
+        monkeypatch.setattr(native, "FLAGS", ("-O0", "-shared", "-fPIC"))
         with ThreadPoolExecutor(3) as pool:
-            built = set(pool.map(lambda _: svpn_native._built(), range(3)))
+            built = set(pool.map(lambda _: native.built(svpn_native.SOURCE), range(3)))
         assert list((tmp_path / "saccade").iterdir()) == list(built)
 
     @pytest.mark.slow

@@ -17,7 +17,7 @@ from saccade import ContextBroadcast, ExtraBlock, SqueezeExcite, UniformHead, at
 from saccade.config import TrainConfig
 from saccade.layers.activation import Gelu
 from saccade.training import engine
-from saccade.training.engine import compile_parts, repeated_blocks, torch_settings, uncompiled, use_fast_gelu
+from saccade.training.engine import compile_parts, repeated_blocks, torch_settings, uncompiled, use_fast_parts
 
 HOSTS: dict[str, Callable[[], nn.Module]] = {
     "vit": partial(
@@ -207,7 +207,7 @@ def test_gradients_of_compiled_blocks_are_those_of_the_plain_ones() -> None:
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "convnext_atto"])
-def test_model_with_fast_gelu_answers_the_same_bits_and_learns_the_same(name):
+def test_model_with_fast_gelu_answers_and_learns_the_same(name):
     torch.manual_seed(0)
     size = {"img_size": 32, "patch_size": 8, "depth": 2} if name.startswith("vit") else {"depths": (1, 1, 1, 1)}
     model = timm.create_model(name, num_classes=4, **size).double().eval()
@@ -221,7 +221,7 @@ def test_model_with_fast_gelu_answers_the_same_bits_and_learns_the_same(name):
 
     answers, gradients = learn()
     names = list(model.state_dict())
-    assert use_fast_gelu(model) > 1
+    assert use_fast_parts(model) > 1
     assert any(isinstance(module, Gelu) for module in model.modules())
     again, others = learn()
     assert torch.equal(again, answers)
@@ -232,7 +232,7 @@ def test_model_with_fast_gelu_answers_the_same_bits_and_learns_the_same(name):
 def test_activations_that_are_others_or_listened_to_stay():
     model = nn.Sequential(nn.GELU(approximate="tanh"), nn.ReLU(), nn.GELU(), nn.GELU())
     model[3].register_forward_hook(lambda *_: None)
-    assert use_fast_gelu(model) == 1
+    assert use_fast_parts(model) == 1
     assert [type(module) for module in model] == [nn.GELU, nn.ReLU, Gelu, nn.GELU]
 
 

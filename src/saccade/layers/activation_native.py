@@ -1,0 +1,41 @@
+"""GELU on the CPU, and its slope in the same pass, by `activation_native.c`."""
+
+import ctypes
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from . import native
+
+SOURCE = Path(__file__).with_suffix(".c")
+TYPES = (*[ctypes.c_void_p] * 4, ctypes.c_int64)
+LEAST = 4096  # numbers that are worth it
+
+
+def serves(x: Tensor) -> bool:
+    """Tell whether the code takes a tensor: one that lies in one piece."""
+    return native.fits(x) and x.numel() >= LEAST and _dense(x) and native.library(SOURCE, "gelu", *TYPES) is not None
+
+
+def _dense(x: Tensor) -> bool:
+    return x.is_contiguous() or x.is_contiguous(memory_format=torch.channels_last)
+
+
+def gelu_and_slope(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return GELU of a tensor and its slope there."""
+    slope = torch.empty_like(x)
+    return _run(x, torch.empty_like(x), slope=slope), slope
+
+
+def gelu_and_back(x: Tensor, grad: Tensor) -> Tensor:
+    """Return GELU of a tensor, and multiply the gradient towards it by its slope, in place; both lie in one piece."""
+    return _run(x, torch.empty_like(x), grad=grad)
+
+
+def _run(x: Tensor, out: Tensor, slope: Tensor | None = None, grad: Tensor | None = None) -> Tensor:
+    library = native.library(SOURCE, "gelu", *TYPES)
+    assert library is not None
+    given = (part if part is None else part.data_ptr() for part in (x, out, slope, grad))
+    library.gelu(*native.spread(), *given, x.numel())
+    return out

@@ -1,0 +1,71 @@
+"""A dense block on the CPU, channels last, by `dense_native.c`."""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from . import native
+
+SOURCE = Path(__file__).with_suffix(".c")
+BLOCK = (*[ctypes.c_void_p] * 4, *[ctypes.c_int] * 7)
+BACK = (*[ctypes.c_void_p] * 6, *[ctypes.c_int] * 7)
+EVEN = 16  # channels come in multiples of it
+
+
+def serves(x: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor]) -> bool:
+    """Tell whether the code takes maps, B, C, H, W, and the kernels of a dense block's layers."""
+    sizes = {kernel.shape for kernel in kernels}
+    even = len(sizes) == 1 and not any(side % EVEN for side in (x.shape[1], *kernels[0].shape[:2]))
+    return even and native.fits(x, *first, *kernels) and native.library(SOURCE, "dense_block", *BLOCK) is not None
+
+
+def dense_block(x: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor]) -> Tensor:
+    """Return a dense block's output, B * H * W, all channels.
+
+    Args:
+        x: maps, B, C, H, W, channels last.
+        first: the layers' 1x1 kernels, hidden, width, 1, 1.
+        kernels: their 3x3 kernels, growth, hidden, 3, 3.
+    """
+    library = native.library(SOURCE, "dense_block", *BLOCK)
+    assert library is not None
+    batch, given, height, width = x.shape
+    growth, hidden = kernels[0].shape[:2]
+    out = x.new_empty(batch * height * width, given + len(kernels) * growth)
+    matrices, second = torch.cat([weight.flatten() for weight in first]), torch.stack(list(kernels))
+    lie = (tensor.data_ptr() for tensor in (x, matrices, second, out))
+    if library.dense_block(*native.spread(), *lie, batch, height, width, given, hidden, growth, len(kernels)):
+        raise MemoryError(f"no memory for a dense block on maps of {height} x {width}; take smaller images")
+    return out
+
+
+def dense_block_back(
+    whole: Tensor, grad: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
+    """Go back through a dense block.
+
+    Args:
+        whole: its output, B, all channels, H, W, channels last.
+        grad: the gradient of that, B * H * W, all channels; it is written over.
+        first: as the block took them.
+        kernels: likewise.
+
+    Returns:
+        The gradient of what the block was given, B * H * W, C, and those of all its kernels.
+    """
+    library = native.library(SOURCE, "dense_block_back", *BACK)
+    assert library is not None
+    batch, _, height, width = whole.shape
+    growth, hidden = kernels[0].shape[:2]
+    given = first[0].shape[1]
+    matrices, second = torch.cat([weight.flatten() for weight in first]), torch.stack(list(kernels))
+    totals = torch.zeros_like(matrices), torch.zeros_like(second)
+    lie = (tensor.data_ptr() for tensor in (whole, grad, matrices, second, *totals))
+    if library.dense_block_back(*native.spread(), *lie, batch, height, width, given, hidden, growth, len(kernels)):
+        raise MemoryError(f"no memory for a dense block on maps of {height} x {width}; take smaller images")
+    of_first = totals[0].split([weight.numel() for weight in first])
+    found = [part.view_as(weight) for part, weight in zip(of_first, first, strict=True)]
+    return grad[:, :given], [*found, *totals[1].unbind()]

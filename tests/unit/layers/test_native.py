@@ -1,0 +1,240 @@
+"""What the user's compiler compiles: where it serves, where it does not, and that it computes the same."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import saccade
+from saccade.layers import activation_native, attention_native, dense_native, native
+from saccade.layers.activation import Gelu
+from saccade.layers.attention import SelfAttention
+
+COMPILER = any(shutil.which(name) for name in ("cc", "gcc", "clang"))
+pytestmark = pytest.mark.skipif(not COMPILER, reason="needs a C compiler")
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    monkeypatch.setattr(native, "library", lambda *_: None)
+
+
+def test_it_takes_plain_tensors_of_a_cpu_alone():
+    x = torch.randn(8)
+    assert native.fits(x, nn.Parameter(x))
+    assert not native.fits(x.double())
+    assert not native.fits(x, x.to("meta"))
+
+    class Other(torch.Tensor):
+        pass
+
+    assert not native.fits(x.as_subclass(Other))
+    with FlopCounterMode(display=False):
+        assert not native.fits(x)
+    seen = []
+    torch.vmap(lambda row: (seen.append(native.fits(row)), row)[1])(torch.randn(2, 3))
+    torch.compile(lambda row: (seen.append(native.fits(row)), row + 1)[1], backend="eager")(x)
+    torch.jit.trace(lambda row: (seen.append(native.fits(row)), row + 1)[1], x, check_trace=False)
+    assert not any(seen)
+    assert len(seen) >= 3
+
+
+def test_attention_that_somebody_listens_to_goes_by_pytorchs_functions():
+    class Listener(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            heard.append(func)
+            return func(*args, **(kwargs or {}))
+
+    heard, layer, x = [], SelfAttention(32, num_heads=2), torch.randn(2, 40, 32)
+    with Listener():
+        layer(x)
+    assert F.scaled_dot_product_attention in heard
+
+
+def test_a_compiler_that_fails_leaves_the_work_to_pytorch(tmp_path):
+    code = (
+        "import torch, timm, saccade; from saccade.layers import attention_native, activation_native as a; "
+        "m = timm.create_model('sot_7', img_size=32, num_classes=3); m(torch.randn(2, 3, 32, 32)).sum().backward(); "
+        "assert not attention_native.serves(torch.randn(2, 100, 48)) and not a.serves(torch.randn(9999))"
+    )
+    environment = {"PATH": "/usr/bin:/bin", "CC": "false", "XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    environment["PYTHONPATH"] = str(Path(saccade.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.mark.parametrize("name", ["sot_7", "glnet_nano", "t2t_vit_7", "nommer_tiny"])
+def test_models_answer_and_learn_the_same_without_it(name, request):
+    torch.manual_seed(0)
+    size = {"img_size": 64} if name != "glnet_nano" else {}
+    model = timm.create_model(name, num_classes=5, **size).train()
+    images = torch.randn(2, 3, 64, 64)
+
+    def learn():
+        torch.manual_seed(1)
+        model.zero_grad()
+        answers = model(images)
+        answers.square().sum().backward()
+        found = {key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None}
+        return answers.detach(), found
+
+    answers, gradients = learn()
+    request.getfixturevalue("no_compiler")
+    plain, others = learn()
+    torch.testing.assert_close(answers, plain, rtol=1e-4, atol=1e-5)
+    least = 1e-3 * max(other.norm() for other in others.values())  # biases before a batch norm have none but rounding
+    for key, other in others.items():
+        error = (gradients[key] - other).norm() / other.norm().clamp_min(least)
+        assert error < 2e-3, (key, error)
+
+
+@pytest.mark.parametrize("do", ["attend", "gelu", "dense"])
+def test_a_result_does_not_depend_on_the_number_of_threads(do):
+    torch.manual_seed(0)
+    qkv, hidden, maps = torch.randn(3, 70, 96), torch.randn(70_001), channels_last(3, 32, 22, 17)
+    first, kernels = layers(32)
+
+    def run():
+        if do == "gelu":
+            return activation_native.gelu_and_slope(hidden)
+        if do == "attend":
+            x = qkv.clone().requires_grad_()
+            out = attention_native.attend(x, 2)
+            return out.detach(), *torch.autograd.grad(out.square().sum(), x)
+        whole = dense_native.dense_block(maps, first, kernels)
+        grad = torch.sin(whole)
+        back, of_kernels = dense_native.dense_block_back(seen_as_map(whole, maps), grad, first, kernels)
+        return whole, back, *of_kernels
+
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 5, 2):
+            torch.set_num_threads(threads)
+            found.append(run())
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize(("tokens", "heads", "width"), [(1, 3, 8), (5, 2, 20), (50, 3, 32), (65, 2, 60), (197, 1, 7)])
+def test_attention_is_that_of_pytorch(images, tokens, heads, width):
+    torch.manual_seed(tokens)
+    qkv = (2 * torch.randn(images, tokens, 3 * heads * width)).requires_grad_()
+    grad = torch.randn(images, tokens, heads * width)
+    out = attention_native.attend(qkv, heads)
+    exact = qkv.detach().double().requires_grad_()
+    q, k, v = exact.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+    want = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(out.double(), want, rtol=0, atol=1e-5)
+    (of_qkv,) = torch.autograd.grad(out, qkv, grad)
+    (wanted,) = torch.autograd.grad(want, exact, grad.double())
+    torch.testing.assert_close(of_qkv.double(), wanted, rtol=0, atol=3e-5)
+    with torch.no_grad():
+        assert torch.equal(attention_native.attend(qkv, heads), out)
+
+
+def test_attention_keeps_far_logits_and_tells_of_no_numbers():
+    qkv = torch.zeros(1, 40, 3 * 16)
+    qkv[0, 0, :32] = 100.0  # the first token's logits are far above the others'
+    qkv[0, :, 32:] = torch.arange(40.0)[:, None]
+    out = attention_native.attend(qkv, 1)
+    torch.testing.assert_close(out[0, 0], torch.zeros(16))
+    torch.testing.assert_close(out[0, 1], torch.full((16,), 19.5))
+    qkv[0, 3, 0] = float("nan")
+    out = attention_native.attend(qkv, 1)
+    assert out[0, 3].isnan().all()
+    assert not out[0, 4].isnan().any()
+
+
+def test_attention_of_noncontiguous_tokens_and_many_of_them():
+    wide = torch.randn(2, 30, 200)
+    assert torch.equal(attention_native.attend(wide[:, :, :96], 2), attention_native.attend(wide[:, :, :96].clone(), 2))
+    assert not attention_native.serves(torch.empty(1, attention_native.MOST_TOKENS + 1, 64))
+    assert not attention_native.serves(torch.empty(0, 50, 64))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not attention_native.serves(torch.empty(2, 50, 64))
+
+
+@pytest.mark.parametrize("count", [1, 7, 8192, 8193, 30_001])
+def test_gelu_and_its_slope_are_those_of_the_normal_distribution(count):
+    x = torch.linspace(-16, 16, count)
+    exact = x.double().requires_grad_()
+    want = F.gelu(exact)
+    (slope,) = torch.autograd.grad(want.sum(), exact)
+    out, found = activation_native.gelu_and_slope(x)
+    torch.testing.assert_close(out.double(), want, rtol=3e-7, atol=1e-6)
+    torch.testing.assert_close(found.double(), slope, rtol=0, atol=5e-7)
+    grad = torch.full_like(x, 3.0)
+    assert torch.equal(activation_native.gelu_and_back(x, grad), out)
+    torch.testing.assert_close(grad, 3 * found)
+
+
+def test_gelu_at_the_ends():
+    x = torch.tensor([float("inf"), 1e30, 50.0, 0.0, -50.0, -1e30, float("nan")])
+    out, slope = activation_native.gelu_and_slope(x)
+    assert out[0] == float("inf")
+    torch.testing.assert_close(out[1:6], torch.tensor([1e30, 50.0, 0.0, 0.0, 0.0]), rtol=0, atol=1e-6)
+    torch.testing.assert_close(slope[:6], torch.tensor([1.0, 1.0, 1.0, 0.5, 0.0, 0.0]), rtol=0, atol=1e-6)
+    assert out[6].isnan()
+    assert slope[6].isnan()
+
+
+def test_gelu_of_maps_that_lie_channels_last_or_in_pieces():
+    x = torch.randn(2, 8, 20, 20)
+    act, want = Gelu(), F.gelu(x)
+    for given in (x, x.to(memory_format=torch.channels_last), torch.cat([x, x], dim=3)[..., :20]):
+        mine, other = (given.clone(memory_format=torch.preserve_format).requires_grad_() for _ in range(2))
+        act(mine).square().sum().backward()
+        F.gelu(other).square().sum().backward()
+        torch.testing.assert_close(act(mine).detach(), want, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-5, atol=2e-6)
+
+
+def channels_last(*shape):
+    return torch.randn(shape).to(memory_format=torch.channels_last)
+
+
+def layers(width, count=3, hidden=32, growth=16):
+    first = [torch.randn(hidden, width + growth * i, 1, 1) / width**0.5 for i in range(count)]
+    return first, [torch.randn(growth, hidden, 3, 3) / 17 for _ in range(count)]
+
+
+def seen_as_map(matrix, like):
+    return matrix.view(len(like), *like.shape[2:], -1).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("size", [(2, 64, 14, 40), (1, 32, 7, 9), (1, 48, 1, 1), (2, 16, 2, 35)])
+def test_a_dense_block_is_that_of_its_convolutions_and_back(size):
+    torch.manual_seed(0)
+    x, (first, kernels) = channels_last(*size), layers(size[1])
+    assert dense_native.serves(x, first, kernels)
+    exact = [tensor.double().requires_grad_() for tensor in (x, *first, *kernels)]
+    want = exact[0]
+    for one, two in zip(exact[1:4], exact[4:], strict=True):
+        want = torch.cat([want, F.conv2d(F.conv2d(want.relu(), one).relu(), two, padding=1)], dim=1)
+    whole = seen_as_map(dense_native.dense_block(x, first, kernels), x)
+    torch.testing.assert_close(whole.double(), want, rtol=0, atol=1e-5)
+    grad = channels_last(*want.shape)
+    wanted = torch.autograd.grad(want, exact, grad.double())
+    rows = grad.permute(0, 2, 3, 1).reshape(-1, grad.shape[1]).clone()
+    of_x, of_kernels = dense_native.dense_block_back(whole, rows, first, kernels)
+    for found, right in zip((seen_as_map(of_x, x), *of_kernels), wanted, strict=True):
+        assert (found - right).abs().max() < 1e-5 * right.abs().max().clamp_min(1)
+
+
+def test_a_dense_block_of_uneven_widths_is_left_to_pytorch():
+    x = channels_last(1, 32, 8, 8)
+    assert not dense_native.serves(x, *layers(32, growth=12))
+    first, kernels = layers(32)
+    assert not dense_native.serves(x, first, [*kernels[:2], torch.randn(32, 32, 3, 3)])
