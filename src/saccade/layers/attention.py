@@ -31,7 +31,7 @@ class SelfAttention(Attention):
         masked = any(value is not None and value is not False for value in (*args, *kwargs.values()))
         plain = not masked and getattr(self, "gate", None) is None and not self.attn_drop.p
         unnormed = isinstance(self.q_norm, nn.Identity) and isinstance(self.k_norm, nn.Identity)
-        native = unnormed and attention_native.serves(x)
+        native = unnormed and self.fused_attn and attention_native.serves(x)
         if not (plain and (native or own_way(x))):
             return super().forward(x, *args, **kwargs)
         qkv, heads = self.qkv(x), self.num_heads

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.overrides import handle_torch_function
 
 from . import native
 
@@ -20,19 +21,23 @@ MOST_TOKENS = 512  # PyTorch's own is as fast from there on
 
 
 def serves(x: Tensor) -> bool:
-    """Tell whether the code attends among tokens, B, N, C; nobody may listen to PyTorch's functions."""
+    """Tell whether the code attends among tokens, B, N, C."""
     return (
         native.fits(x)
         and x.numel() >= LEAST
         and x.shape[1] <= MOST_TOKENS
         and not torch.is_autocast_enabled("cpu")
-        and not torch._C._len_torch_function_stack()
         and native.library(SOURCE, "attend", *TYPES) is not None
     )
 
 
 def attend(qkv: Tensor, heads: int) -> Tensor:
-    """Return what tokens gather, B, N, heads * d, from queries, keys and values, B, N, 3 * heads * d."""
+    """Return what tokens gather, B, N, heads * d, from queries, keys and values, B, N, 3 * heads * d.
+
+    Who listens to PyTorch's functions (`TorchFunctionMode`) hears of it as of one of them.
+    """
+    if torch._C._len_torch_function_stack():
+        return handle_torch_function(attend, (qkv,), qkv, heads)
     if torch.is_grad_enabled() and qkv.requires_grad:
         return _Attended.apply(qkv, heads)
     return _run(qkv.contiguous(), heads, qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3))

@@ -159,19 +159,38 @@ static int64_t pieces_of(int height, int width) {
     return (int64_t)((height + 1) / 2) * (((width + 1) / 2 + TILES - 1) / TILES);
 }
 
-/* Write maps B, H, W, given and what the layers of a dense block make of them to `out`, B, H, W, given + layers * growth.
+/* Average cells of 2x2 positions. */
+static void average(void *given) {
+    task *t = given;
+    int across = t->width / 2;
+    for (;;) {
+        int64_t y = __atomic_fetch_add(&t->next, 1, __ATOMIC_RELAXED);
+        if (y >= t->pieces) return;
+        for (int x = 0; x < across; x++) {
+            const float *at = t->x + ((size_t)2 * y * t->width + 2 * x) * t->far, *below = at + (size_t)t->width * t->far;
+            float *to = t->out + ((size_t)y * across + x) * t->far;
+            for (int c = 0; c < t->far; c += LANES)
+                store(to + c, 0.25f * ((load(at + c) + load(at + t->far + c)) + (load(below + c) + load(below + t->far + c))));
+        }
+    }
+}
+
+/* Write maps B, H, W, given and what the layers of a dense block make of them to `out`, B, H, W, given + layers * growth,
+   or to half the side, averaged.
 
    A layer reads all that is there without its negative numbers, multiplies it by its matrix of `first`, hidden, width,
    and convolves that, again without negative numbers, by its kernels of `second`, growth, hidden, 3, 3. Returns 0, or 1
    if there was no memory. */
 int dense_block(parallel start, int threads, const float *x, const float *first, const float *second, float *out,
-                int batch, int height, int width, int given, int hidden, int growth, int layers) {
+                int batch, int height, int width, int given, int hidden, int growth, int layers, int halve) {
     int total = given + layers * growth, most = total - growth, wide = up(hidden, COLS), failed = 0;
     size_t places = (size_t)height * width, padded = (places + CHUNK - 1) / CHUNK * CHUNK;
-    size_t points = (size_t)POINTS * hidden * up(growth, COLS);
-    float *positive = malloc(sizeof(float) * (padded * (most + wide) + layers * (points + (size_t)most * wide)));
+    size_t points = (size_t)POINTS * hidden * up(growth, COLS), weights = layers * (points + (size_t)most * wide);
+    float *positive = malloc(sizeof(float) * (padded * (most + wide) + weights + (halve ? places * total : 0)));
     if (!positive) return 1;
     float *inner = positive + padded * most, *kernels = inner + padded * wide, *matrices = kernels + layers * points;
+    float *result = out;
+    if (halve) out = matrices + layers * (size_t)most * wide;
     for (int l = 0; l < layers; l++) {
         int read = given + l * growth;
         float *matrix = matrices + (size_t)l * most * wide;
@@ -181,7 +200,7 @@ int dense_block(parallel start, int threads, const float *x, const float *first,
         first += (size_t)hidden * read;
         transform_kernels(kernels + l * points, second + (size_t)l * growth * hidden * 9, hidden, growth, up(growth, COLS));
     }
-    for (int image = 0; image < batch && !failed; image++, x += places * given, out += places * total) {
+    for (int image = 0; image < batch && !failed; image++, x += places * given) {
         task t = {.x = x, .out = out, .positive = positive, .height = height, .width = width, .in = given};
         t.far = given, t.out_far = total, t.positive_far = most, t.pieces = (places + CHUNK - 1) / CHUNK;
         run(start, threads, begin, &t);
@@ -197,6 +216,12 @@ int dense_block(parallel start, int threads, const float *x, const float *first,
             run(start, threads, convolve, &u);
             failed |= u.failed;
         }
+        if (halve) {
+            task u = {.x = out, .out = result, .width = width, .far = total, .pieces = height / 2};
+            run(start, threads, average, &u);
+            result += (size_t)(height / 2) * (width / 2) * total;
+        } else
+            out += places * total;
     }
     free(positive);
     return failed;
@@ -291,15 +316,18 @@ static void multiply_back(void *given) {
     free(found);
 }
 
+/* Add the sums of all groups to those of the first. */
+static void gather(float *sums, size_t size) {
+    for (int g = 1; g < GROUPS; g++)
+        for (size_t i = 0; i < size; i++) sums[i] += sums[g * size + i];
+}
+
 /* Add the gradient of kernels out, in, 3, 3 from that of their points: G^T u G. */
-static void add_kernels(float *kernels, const float *sums, size_t size, int in, int out, int wide) {
+static void add_kernels(float *kernels, const float *sums, int in, int out, int wide) {
     for (int o = 0; o < out; o++)
         for (int i = 0; i < in; i++) {
             float u[4][4], half[3][4];
-            for (int p = 0; p < POINTS; p++) {
-                u[p / 4][p % 4] = 0;
-                for (int g = 0; g < GROUPS; g++) u[p / 4][p % 4] += sums[g * size + ((size_t)p * in + i) * wide + o];
-            }
+            for (int p = 0; p < POINTS; p++) u[p / 4][p % 4] = sums[((size_t)p * in + i) * wide + o];
             for (int c = 0; c < 4; c++) {
                 float even = 0.5f * (u[1][c] + u[2][c]), odd = 0.5f * (u[1][c] - u[2][c]);
                 half[0][c] = u[0][c] + even, half[1][c] = odd, half[2][c] = u[3][c] + even;
@@ -368,16 +396,15 @@ int dense_block_back(parallel start, int threads, const float *whole, float *gra
             sum.far = wide, sum.gate_far = total, sum.out_width = growth, sum.pieces = GROUPS;
             sum.size = (size_t)POINTS * hidden * narrow;
             run(start, threads, sum_points, &sum);
-            if (!sum.failed)
-                add_kernels(of_second + (size_t)l * growth * hidden * 9, sums, sum.size, hidden, growth, narrow);
+            gather(sums, sum.size);
+            add_kernels(of_second + (size_t)l * growth * hidden * 9, sums, hidden, growth, narrow);
             task product = {.x = of_inner, .matrix = across, .gate = positive, .out = grad, .sums = sums};
             product.height = height, product.width = width, product.in = read, product.far = wide;
             product.gate_far = most, product.out_far = total, product.pieces = GROUPS, product.size = (size_t)read * wide;
             run(start, threads, multiply_back, &product);
-            for (int g = 0; g < GROUPS && !product.failed; g++)
-                for (int h = 0; h < hidden; h++)
-                    for (int c = 0; c < read; c++)
-                        of_layer[(size_t)h * read + c] += sums[g * product.size + (size_t)c * wide + h];
+            gather(sums, product.size);
+            for (int h = 0; h < hidden; h++)
+                for (int c = 0; c < read; c++) of_layer[(size_t)h * read + c] += sums[(size_t)c * wide + h];
             failed |= back.failed | sum.failed | product.failed;
             if (l) {
                 layer -= (size_t)hidden * (read - growth);

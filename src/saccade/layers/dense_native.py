@@ -10,7 +10,7 @@ from torch import Tensor
 from . import native
 
 SOURCE = Path(__file__).with_suffix(".c")
-BLOCK = (*[ctypes.c_void_p] * 4, *[ctypes.c_int] * 7)
+BLOCK = (*[ctypes.c_void_p] * 4, *[ctypes.c_int] * 8)
 BACK = (*[ctypes.c_void_p] * 6, *[ctypes.c_int] * 7)
 EVEN = 16  # channels come in multiples of it
 
@@ -22,24 +22,27 @@ def serves(x: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor]) -> boo
     return even and native.fits(x, *first, *kernels) and native.library(SOURCE, "dense_block", *BLOCK) is not None
 
 
-def dense_block(x: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor]) -> Tensor:
-    """Return a dense block's output, B * H * W, all channels.
+def dense_block(x: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor], *, halve: bool = False) -> Tensor:
+    """Return a dense block's output, B, all channels, H, W, channels last.
 
     Args:
-        x: maps, B, C, H, W, channels last.
+        x: maps, B, C, H, W.
         first: the layers' 1x1 kernels, hidden, width, 1, 1.
         kernels: their 3x3 kernels, growth, hidden, 3, 3.
+        halve: average it over cells of 2x2.
     """
     library = native.library(SOURCE, "dense_block", *BLOCK)
     assert library is not None
-    batch, given, height, width = x.shape
-    growth, hidden = kernels[0].shape[:2]
-    out = x.new_empty(batch * height * width, given + len(kernels) * growth)
-    matrices, second = torch.cat([weight.flatten() for weight in first]), torch.stack(list(kernels))
+    x = x.contiguous(memory_format=torch.channels_last)
+    (batch, given, height, width), (growth, hidden) = x.shape, kernels[0].shape[:2]
+    size = (height // 2, width // 2) if halve else (height, width)
+    out = x.new_empty(batch, *size, given + len(kernels) * growth)
+    matrices, second = torch.cat([weight.flatten() for weight in first]), torch.stack(list(kernels)).contiguous()
     lie = (tensor.data_ptr() for tensor in (x, matrices, second, out))
-    if library.dense_block(*native.spread(), *lie, batch, height, width, given, hidden, growth, len(kernels)):
+    sizes = batch, height, width, given, hidden, growth, len(kernels), halve
+    if library.dense_block(*native.spread(), *lie, *sizes):
         raise MemoryError(f"no memory for a dense block on maps of {height} x {width}; take smaller images")
-    return out
+    return out.permute(0, 3, 1, 2)
 
 
 def dense_block_back(
@@ -61,7 +64,7 @@ def dense_block_back(
     batch, _, height, width = whole.shape
     growth, hidden = kernels[0].shape[:2]
     given = first[0].shape[1]
-    matrices, second = torch.cat([weight.flatten() for weight in first]), torch.stack(list(kernels))
+    matrices, second = torch.cat([weight.flatten() for weight in first]), torch.stack(list(kernels)).contiguous()
     totals = torch.zeros_like(matrices), torch.zeros_like(second)
     lie = (tensor.data_ptr() for tensor in (whole, grad, matrices, second, *totals))
     if library.dense_block_back(*native.spread(), *lie, batch, height, width, given, hidden, growth, len(kernels)):

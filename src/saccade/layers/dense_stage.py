@@ -100,9 +100,7 @@ def pool(x: Tensor, halve: bool) -> Tensor:
 def pooled_pieces(x: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor], *, halve: bool) -> Tensor:
     """Return a dense block's output, pooled, B, width, H', W'."""
     if dense_native.serves(x, first, kernels):
-        return torch.cat(
-            [pool(as_map(dense_native.dense_block(part, first, kernels), part), halve) for part in in_parts(x)]
-        )
+        return dense_native.dense_block(x, first, kernels, halve=halve)
     weights, scratch = by_piece(first), Scratch()
     parts = []
     for part in in_parts(x):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import dense_stage
+from . import dense_stage, dense_stem_native
 from .dense_stage import around, rows
 
 HALVE = (3, 3), (2, 2), (1, 1)  # kernel, stride and padding of the pooling
@@ -43,6 +43,8 @@ def convolved(pixels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def stem(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Convolve images by 3x3 kernels and pool to half the side, B, C, H / 2, W / 2, channels last."""
+    if dense_stem_native.serves(x, weight, bias):
+        return dense_stem_native.stem(x, weight, bias)
     size = len(x), len(weight), -(-x.shape[2] // 2), -(-x.shape[3] // 2)
     out = torch.empty(size, dtype=x.dtype, memory_format=torch.channels_last)
     for images, where, pixels in bands(x):

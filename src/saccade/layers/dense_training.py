@@ -39,7 +39,7 @@ class Pieces(torch.autograd.Function):
         moments, wholes, scratch = Moments(), [], Scratch()
         for part in in_parts(x):
             if weights is None:
-                wholes.append(as_map(dense_native.dense_block(part, first, kernels), part))
+                wholes.append(dense_native.dense_block(part, first, kernels))
             else:
                 wholes.append(torch.cat([part, *pieces_of(part, weights, kernels, scratch)], dim=1))
             moments.add(rows(wholes[-1]), scratch)

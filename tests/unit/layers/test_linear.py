@@ -6,23 +6,29 @@ import torch.nn.functional as F
 from torch import nn
 
 from saccade.layers import linear
-from saccade.layers.linear import FEW, Linear, folds
+from saccade.layers.linear import FEW, MANY, Linear, folds
 from saccade.layers.transformer import Block
 
 
 @pytest.fixture(autouse=True)
-def convolutions(monkeypatch):
+def arm(monkeypatch):
     monkeypatch.setattr(linear, "_arm_compute", lambda: True)
 
 
-@pytest.mark.parametrize("shape", [(FEW, 7), (2, 9, 11, 7), (3, 50, 7)])
+@pytest.mark.parametrize("shape", [(FEW, 7), (2, 9, 11, 7), (3, 50, 7), (MANY, 7), (2, 25, 41, 7)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_convolution_equals_linear_layer(shape, bias):
-    layer = Linear(7, 5, bias=bias)
+@pytest.mark.parametrize("turned", [True, False])
+def test_own_way_equals_linear_layer(monkeypatch, shape, bias, turned):
+    layer, convolved = Linear(7, 5, bias=bias), []
+    if turned:
+        layer.weight.data = layer.weight.data.t().contiguous().t()
+    real = F.conv2d
+    monkeypatch.setattr(F, "conv2d", lambda *args: convolved.append(args) or real(*args))
     for x in (torch.randn(shape), torch.randn(shape[::-1]).permute(*reversed(range(len(shape))))):
         with torch.inference_mode():
-            assert linear.convolves(x, layer.weight)
+            assert linear.own_way(x, layer.weight)
             got = layer(x)
+        assert bool(convolved) is (not turned and x.numel() >= 7 * MANY)
         assert got.shape == (*shape[:-1], 5)
         torch.testing.assert_close(got, F.linear(x, layer.weight, layer.bias))
 
@@ -34,15 +40,12 @@ def test_few_rows_go_the_usual_way(x):
         assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
 
 
-def test_half_precision_and_other_layouts_go_the_usual_way():
+def test_other_precisions_go_the_usual_way():
     x = torch.randn(2 * FEW, 7)
     layer = Linear(7, 5)
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
-    assert not linear.convolves(x.double(), layer.double().weight)
-    turned = Linear(7, 5)
-    turned.weight.data = turned.weight.data.t().contiguous().t()
-    assert not linear.convolves(x, turned.weight)
+    assert not linear.own_way(x.double(), layer.double().weight)
 
 
 @pytest.mark.parametrize("bias", [True, False])

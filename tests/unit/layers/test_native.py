@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import saccade
-from saccade.layers import activation_native, attention_native, dense_native, native
+from saccade.layers import activation_native, attention_native, dense_native, dense_stem_native, native
 from saccade.layers.activation import Gelu
 from saccade.layers.attention import SelfAttention
 
@@ -47,16 +47,27 @@ def test_it_takes_plain_tensors_of_a_cpu_alone():
     assert len(seen) >= 3
 
 
-def test_attention_that_somebody_listens_to_goes_by_pytorchs_functions():
+def test_who_listens_to_functions_hears_of_attention_and_changes_nothing():
     class Listener(TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
             heard.append(func)
             return func(*args, **(kwargs or {}))
 
     heard, layer, x = [], SelfAttention(32, num_heads=2), torch.randn(2, 40, 32)
-    with Listener():
-        layer(x)
-    assert F.scaled_dot_product_attention in heard
+    plain = layer(x)
+    with Listener(), torch.device("cpu"):
+        assert torch.equal(layer(x), plain)
+    assert attention_native.attend in heard
+
+
+def test_attention_that_is_to_be_written_out_is():
+    layer, heard = SelfAttention(32, num_heads=2), []
+    layer.attn_drop.register_forward_hook(lambda module, args, weights: heard.append(weights.shape))
+    x = torch.randn(2, 40, 32)
+    expected = layer(x)
+    layer.fused_attn = False
+    torch.testing.assert_close(layer(x), expected, rtol=1e-5, atol=1e-6)
+    assert heard == [(2, 2, 40, 40)]
 
 
 def test_a_compiler_that_fails_leaves_the_work_to_pytorch(tmp_path):
@@ -111,8 +122,7 @@ def test_a_result_does_not_depend_on_the_number_of_threads(do):
             out = attention_native.attend(x, 2)
             return out.detach(), *torch.autograd.grad(out.square().sum(), x)
         whole = dense_native.dense_block(maps, first, kernels)
-        grad = torch.sin(whole)
-        back, of_kernels = dense_native.dense_block_back(seen_as_map(whole, maps), grad, first, kernels)
+        back, of_kernels = dense_native.dense_block_back(whole, seen_as_rows(whole).sin(), first, kernels)
         return whole, back, *of_kernels
 
     before, found = torch.get_num_threads(), []
@@ -210,8 +220,8 @@ def layers(width, count=3, hidden=32, growth=16):
     return first, [torch.randn(growth, hidden, 3, 3) / 17 for _ in range(count)]
 
 
-def seen_as_map(matrix, like):
-    return matrix.view(len(like), *like.shape[2:], -1).permute(0, 3, 1, 2)
+def seen_as_rows(maps):
+    return maps.permute(0, 2, 3, 1).reshape(-1, maps.shape[1])
 
 
 @pytest.mark.parametrize("size", [(2, 64, 14, 40), (1, 32, 7, 9), (1, 48, 1, 1), (2, 16, 2, 35)])
@@ -223,13 +233,14 @@ def test_a_dense_block_is_that_of_its_convolutions_and_back(size):
     want = exact[0]
     for one, two in zip(exact[1:4], exact[4:], strict=True):
         want = torch.cat([want, F.conv2d(F.conv2d(want.relu(), one).relu(), two, padding=1)], dim=1)
-    whole = seen_as_map(dense_native.dense_block(x, first, kernels), x)
+    whole = dense_native.dense_block(x, first, kernels)
     torch.testing.assert_close(whole.double(), want, rtol=0, atol=1e-5)
+    if min(size[2:]) > 1:
+        torch.testing.assert_close(dense_native.dense_block(x, first, kernels, halve=True), F.avg_pool2d(whole, 2))
     grad = channels_last(*want.shape)
     wanted = torch.autograd.grad(want, exact, grad.double())
-    rows = grad.permute(0, 2, 3, 1).reshape(-1, grad.shape[1]).clone()
-    of_x, of_kernels = dense_native.dense_block_back(whole, rows, first, kernels)
-    for found, right in zip((seen_as_map(of_x, x), *of_kernels), wanted, strict=True):
+    of_x, of_kernels = dense_native.dense_block_back(whole, seen_as_rows(grad).clone(), first, kernels)
+    for found, right in zip((of_x, *of_kernels), (seen_as_rows(wanted[0]), *wanted[1:]), strict=True):
         assert (found - right).abs().max() < 1e-5 * right.abs().max().clamp_min(1)
 
 
@@ -238,3 +249,20 @@ def test_a_dense_block_of_uneven_widths_is_left_to_pytorch():
     assert not dense_native.serves(x, *layers(32, growth=12))
     first, kernels = layers(32)
     assert not dense_native.serves(x, first, [*kernels[:2], torch.randn(32, 32, 3, 3)])
+
+
+@pytest.mark.parametrize("size", [(2, 3, 33, 40), (1, 1, 1, 1), (2, 4, 5, 2), (1, 3, 17, 1)])
+def test_the_stem_convolves_and_pools(size):
+    x, weight, bias = torch.randn(size), torch.randn(16, size[1], 3, 3), torch.randn(32)[::2]
+    want = F.max_pool2d(F.conv2d(x.double(), weight.double(), bias.double(), padding=1), 3, 2, 1)
+    for given in (x, x.to(memory_format=torch.channels_last)):
+        kernel = weight.to(memory_format=torch.channels_last)
+        assert dense_stem_native.serves(given, kernel, bias)
+        found = dense_stem_native.stem(given, kernel, bias)
+        assert found.is_contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(found.double(), want, rtol=0, atol=1e-5)
+    assert not dense_stem_native.serves(x, torch.randn(12, size[1], 3, 3), torch.randn(12))
+    x[0, 0, 0, 0] = float("nan")
+    found = dense_stem_native.stem(x, weight, bias)
+    assert found[0, :, 0, 0].isnan().all()
+    assert not found[1:].isnan().any()
