@@ -94,9 +94,9 @@ def in_a_process(args: argparse.Namespace, model: str, mode: str, lock: Path) ->
 def time_one(args: argparse.Namespace, name: str, mode: str, lock: str) -> None:
     """Compile one model, wait for the turn, time it and print its row."""
     if args.pad:
-        import torch._inductor.config
+        from torch._inductor import config as inductor
 
-        torch._inductor.config.force_shape_pad = True
+        inductor.force_shape_pad = True
     torch.manual_seed(0)
     training = mode != "infer"
     model, images, labels = build(args, name, torch.device("cuda"))
