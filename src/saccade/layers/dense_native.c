@@ -175,6 +175,15 @@ static void average(void *given) {
     }
 }
 
+static size_t up_to_chunks(size_t places) { return (places + CHUNK - 1) / CHUNK * CHUNK; }
+
+/* Numbers of room that `dense_block` needs. */
+int64_t block_room(int height, int width, int given, int hidden, int growth, int layers, int halve) {
+    int total = given + layers * growth, most = total - growth, wide = up(hidden, COLS);
+    size_t places = (size_t)height * width, points = (size_t)POINTS * hidden * up(growth, COLS);
+    return up_to_chunks(places) * (most + wide) + layers * (points + (size_t)most * wide) + (halve ? places * total : 0);
+}
+
 /* Write maps B, H, W, given and what the layers of a dense block make of them to `out`, B, H, W, given + layers * growth,
    or to half the side, averaged.
 
@@ -182,13 +191,12 @@ static void average(void *given) {
    and convolves that, again without negative numbers, by its kernels of `second`, growth, hidden, 3, 3. Returns 0, or 1
    if there was no memory. */
 int dense_block(parallel start, int threads, const float *x, const float *first, const float *second, float *out,
-                int batch, int height, int width, int given, int hidden, int growth, int layers, int halve) {
+                float *room, int batch, int height, int width, int given, int hidden, int growth, int layers, int halve) {
     int total = given + layers * growth, most = total - growth, wide = up(hidden, COLS), failed = 0;
-    size_t places = (size_t)height * width, padded = (places + CHUNK - 1) / CHUNK * CHUNK;
-    size_t points = (size_t)POINTS * hidden * up(growth, COLS), weights = layers * (points + (size_t)most * wide);
-    float *positive = malloc(sizeof(float) * (padded * (most + wide) + weights + (halve ? places * total : 0)));
-    if (!positive) return 1;
-    float *inner = positive + padded * most, *kernels = inner + padded * wide, *matrices = kernels + layers * points;
+    size_t places = (size_t)height * width, padded = up_to_chunks(places);
+    size_t points = (size_t)POINTS * hidden * up(growth, COLS);
+    float *positive = room, *inner = positive + padded * most, *kernels = inner + padded * wide;
+    float *matrices = kernels + layers * points;
     float *result = out;
     if (halve) out = matrices + layers * (size_t)most * wide;
     for (int l = 0; l < layers; l++) {
@@ -223,7 +231,6 @@ int dense_block(parallel start, int threads, const float *x, const float *first,
         } else
             out += places * total;
     }
-    free(positive);
     return failed;
 }
 
@@ -340,23 +347,28 @@ static void add_kernels(float *kernels, const float *sums, int in, int out, int 
         }
 }
 
+/* Numbers of room that `dense_block_back` needs. */
+int64_t back_room(int height, int width, int given, int hidden, int growth, int layers) {
+    int most = given + (layers - 1) * growth, wide = up(hidden, COLS);
+    size_t weights = (size_t)POINTS * growth * wide + (size_t)growth * hidden * 9;
+    size_t matrices = (size_t)most * wide + (size_t)wide * up(most, COLS);
+    size_t of_kernels = (size_t)POINTS * hidden * up(growth, COLS), of_matrix = (size_t)most * wide;
+    size_t sums = GROUPS * (of_kernels > of_matrix ? of_kernels : of_matrix);
+    return up_to_chunks((size_t)height * width) * (most + 2 * wide) + weights + matrices + sums;
+}
+
 /* Go back through a dense block.
 
    `whole` is its output, `grad` the gradient of that, which is written over: its first channels are that of what the
    block was given in the end. The gradients of `first` and `second` are added to `of_first` and `of_second`. Returns 0,
    or 1 if there was no memory. */
 int dense_block_back(parallel start, int threads, const float *whole, float *grad, const float *first,
-                     const float *second, float *of_first, float *of_second, int batch, int height, int width,
-                     int given, int hidden, int growth, int layers) {
+                     const float *second, float *of_first, float *of_second, float *room, int batch, int height,
+                     int width, int given, int hidden, int growth, int layers) {
     int total = given + layers * growth, most = total - growth, wide = up(hidden, COLS), failed = 0;
     int narrow = up(growth, COLS), broad = up(most, COLS);
-    size_t places = (size_t)height * width, padded = (places + CHUNK - 1) / CHUNK * CHUNK;
+    size_t places = (size_t)height * width, padded = up_to_chunks(places);
     size_t points = (size_t)POINTS * growth * wide, turned = (size_t)growth * hidden * 9;
-    size_t size = (size_t)POINTS * hidden * narrow > (size_t)most * wide ? (size_t)POINTS * hidden * narrow
-                                                                         : (size_t)most * wide;
-    float *room = calloc(padded * (most + 2 * wide) + points + turned + (size_t)most * wide + (size_t)wide * broad +
-                             GROUPS * size, sizeof(float));
-    if (!room) return 1;
     float *positive = room, *inner = positive + padded * most, *of_inner = inner + padded * wide;
     float *kernels = of_inner + padded * wide, *swapped = kernels + points, *matrix = swapped + turned;
     float *across = matrix + (size_t)most * wide, *sums = across + (size_t)wide * broad;
@@ -412,6 +424,5 @@ int dense_block_back(parallel start, int threads, const float *whole, float *gra
             }
         }
     }
-    free(room);
     return failed;
 }

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,8 +11,8 @@ from torch import Tensor
 from . import native
 
 SOURCE = Path(__file__).with_suffix(".c")
-BLOCK = (*[ctypes.c_void_p] * 4, *[ctypes.c_int] * 8)
-BACK = (*[ctypes.c_void_p] * 6, *[ctypes.c_int] * 7)
+BLOCK = (*[ctypes.c_void_p] * 5, *[ctypes.c_int] * 8)
+BACK = (*[ctypes.c_void_p] * 7, *[ctypes.c_int] * 7)
 EVEN = 16  # channels come in multiples of it
 
 
@@ -38,9 +39,10 @@ def dense_block(x: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor], *
     size = (height // 2, width // 2) if halve else (height, width)
     out = x.new_empty(batch, *size, given + len(kernels) * growth)
     matrices, second = torch.cat([weight.flatten() for weight in first]), torch.stack(list(kernels)).contiguous()
-    lie = (tensor.data_ptr() for tensor in (x, matrices, second, out))
-    sizes = batch, height, width, given, hidden, growth, len(kernels), halve
-    if library.dense_block(*native.spread(), *lie, *sizes):
+    sizes = height, width, given, hidden, growth, len(kernels), halve
+    room = _room(library.block_room, x, *sizes)
+    lie = (tensor.data_ptr() for tensor in (x, matrices, second, out, room))
+    if library.dense_block(*native.spread(), *lie, batch, *sizes):
         raise MemoryError(f"no memory for a dense block on maps of {height} x {width}; take smaller images")
     return out.permute(0, 3, 1, 2)
 
@@ -66,9 +68,17 @@ def dense_block_back(
     given = first[0].shape[1]
     matrices, second = torch.cat([weight.flatten() for weight in first]), torch.stack(list(kernels)).contiguous()
     totals = torch.zeros_like(matrices), torch.zeros_like(second)
-    lie = (tensor.data_ptr() for tensor in (whole, grad, matrices, second, *totals))
-    if library.dense_block_back(*native.spread(), *lie, batch, height, width, given, hidden, growth, len(kernels)):
+    sizes = height, width, given, hidden, growth, len(kernels)
+    room = _room(library.back_room, grad, *sizes)
+    lie = (tensor.data_ptr() for tensor in (whole, grad, matrices, second, *totals, room))
+    if library.dense_block_back(*native.spread(), *lie, batch, *sizes):
         raise MemoryError(f"no memory for a dense block on maps of {height} x {width}; take smaller images")
     of_first = totals[0].split([weight.numel() for weight in first])
     found = [part.view_as(weight) for part, weight in zip(of_first, first, strict=True)]
     return grad[:, :given], [*found, *totals[1].unbind()]
+
+
+def _room(count: Any, like: Tensor, *sizes: int) -> Tensor:
+    """Return memory for what the code works on, which PyTorch keeps for the next call."""
+    count.restype = ctypes.c_int64
+    return like.new_empty(count(*sizes))
