@@ -11,8 +11,6 @@ enum { EVEN = COLS > ROWS ? COLS : ROWS, BLOCK = 64 }; /* sides are multiples of
 
 static const float LOG2_E = 1.44269504f, LN_2 = 0.69314718f, LEAST = -126.0f;
 
-typedef int32_t places __attribute__((vector_size(16)));
-
 typedef struct {
     const float *qkv, *grad; /* B, N, 3, heads, d; B, N, heads, d, or none on the way forward */
     float *out, *norms;      /* what comes of it, in the same order; logarithms of the sums of weights, B, heads, N */
@@ -50,19 +48,14 @@ static void give(float *restrict out, int64_t far, const float *restrict x, int 
 
 /* Transpose a matrix whose sides are multiples of four. */
 static void turn(float *restrict out, int ow, const float *restrict x, int xw, int rows, int cols) {
-    static const places even = {0, 4, 2, 6}, odd = {1, 5, 3, 7}, low = {0, 1, 4, 5}, high = {2, 3, 6, 7};
     for (int i = 0; i < rows; i += 4)
         for (int j = 0; j < cols; j += 4) {
             const float *from = x + (size_t)i * xw + j;
             float *to = out + (size_t)j * ow + i;
             four a = load_four(from), b = load_four(from + xw);
             four c = load_four(from + 2 * xw), d = load_four(from + 3 * xw);
-            four ab = __builtin_shuffle(a, b, even), cd = __builtin_shuffle(c, d, even);
-            store_four(to, __builtin_shuffle(ab, cd, low));
-            store_four(to + 2 * ow, __builtin_shuffle(ab, cd, high));
-            ab = __builtin_shuffle(a, b, odd), cd = __builtin_shuffle(c, d, odd);
-            store_four(to + ow, __builtin_shuffle(ab, cd, low));
-            store_four(to + 3 * ow, __builtin_shuffle(ab, cd, high));
+            _Pragma("GCC unroll 4") for (int k = 0; k < 4; k++)
+                store_four(to + (size_t)k * ow, (four){a[k], b[k], c[k], d[k]});
         }
 }
 

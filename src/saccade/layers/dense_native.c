@@ -19,7 +19,13 @@ typedef struct {
     int64_t next, pieces;
 } task;
 
-static inline vec where_positive(vec gate, vec value) { return choose(gate > 0, value, (vec){0}); }
+/* What a ReLU lets through; what is no number does not vanish. */
+static inline vec where_positive(vec gate, vec value) { return choose(gate <= 0, (vec){0}, value); }
+
+static void add_by_columns(float *c, int cw, const float *a, int aw, const float *b, int bw, int rows, int inner,
+                           int cols) {
+    product(c, cw, a, aw, b, bw, rows, inner, cols, 1, 1);
+}
 
 /* U = G g G^T of kernels out, in, 3, 3. */
 static void transform_kernels(float *points, const float *kernels, int in, int out, int wide) {

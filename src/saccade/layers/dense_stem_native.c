@@ -22,7 +22,7 @@ static void convolve_row(const task *t, const float *image, float *row, float *c
     by_rows(row, wide, cells, deep, t->matrix, wide, up(t->width, ROWS), deep, wide);
 }
 
-#if defined(__aarch64__)
+#if defined(__aarch64__) && LANES == 4
 #include <arm_neon.h>
 static inline vec larger(vec a, vec b) { return (vec)vmaxq_f32((float32x4_t)a, (float32x4_t)b); }
 #else

@@ -6,11 +6,11 @@
 
 /* floats in a vector register */
 #if defined(__AVX512F__)
-enum { LANES = 16 };
+#define LANES 16
 #elif defined(__AVX__)
-enum { LANES = 8 };
+#define LANES 8
 #else
-enum { LANES = 4 };
+#define LANES 4
 #endif
 
 typedef float vec __attribute__((vector_size(4 * LANES)));

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..files import cache_folder, check_owner
@@ -29,13 +30,14 @@ FAILURES = (OSError, RuntimeError, ValueError, subprocess.SubprocessError)  # Ru
 
 
 def fits(*tensors: Tensor) -> bool:
-    """Say whether code takes tensors: it needs their memory, which a tracer does not have."""
+    """Say whether code takes tensors: it needs their memory, which a tracer does not have, and knows no tangents."""
     return (
         all(type(x) in (Tensor, nn.Parameter) and x.is_cpu and x.dtype == torch.float32 for x in tensors)
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
         and not torch._C._are_functorch_transforms_active()
         and _get_current_dispatch_mode() is None
+        and forward_ad._current_level < 0
     )
 
 
@@ -72,9 +74,8 @@ def built(source: Path) -> Path:
     """Return the library for a source, this compiler and processor, compiled if it is not in the cache yet."""
     command, flags = compiler(), [*FLAGS, _native_flag()]
     texts = [file.read_text("utf-8") for file in (source, *HEADERS)]
-    key = hashlib.sha256("\0".join((*texts, *command, version(command), *flags, _processor())).encode()).hexdigest()[
-        :32
-    ]
+    parts = (*texts, *command, version(command), *flags, _processor())
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
     target = cache_folder() / f"{source.stem}-{key}.so"
     if not target.exists():
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{source.stem}-") as folder:

@@ -56,8 +56,3 @@ static inline __attribute__((always_inline)) void product(float *restrict c, int
 static void by_rows(float *c, int cw, const float *a, int aw, const float *b, int bw, int rows, int inner, int cols) {
     product(c, cw, a, aw, b, bw, rows, inner, cols, 0, 0);
 }
-
-static void add_by_columns(float *c, int cw, const float *a, int aw, const float *b, int bw, int rows, int inner,
-                           int cols) {
-    product(c, cw, a, aw, b, bw, rows, inner, cols, 1, 1);
-}

@@ -10,6 +10,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -38,6 +39,8 @@ def test_it_takes_plain_tensors_of_a_cpu_alone():
 
     assert not native.fits(x.as_subclass(Other))
     with FlopCounterMode(display=False):
+        assert not native.fits(x)
+    with forward_ad.dual_level():
         assert not native.fits(x)
     seen = []
     torch.vmap(lambda row: (seen.append(native.fits(row)), row)[1])(torch.randn(2, 3))
@@ -83,7 +86,10 @@ def test_a_compiler_that_fails_leaves_the_work_to_pytorch(tmp_path):
     assert not list(tmp_path.rglob("*.so"))
 
 
-@pytest.mark.parametrize("name", ["sot_7", "glnet_nano", "t2t_vit_7", "nommer_tiny"])
+@pytest.mark.parametrize(
+    "name",
+    ["sot_7", "glnet_nano", *(pytest.param(name, marks=pytest.mark.slow) for name in ("t2t_vit_7", "nommer_tiny"))],
+)
 def test_models_answer_and_learn_the_same_without_it(name, request):
     torch.manual_seed(0)
     size = {"img_size": 64} if name != "glnet_nano" else {}
@@ -242,6 +248,17 @@ def test_a_dense_block_is_that_of_its_convolutions_and_back(size):
     of_x, of_kernels = dense_native.dense_block_back(whole, seen_as_rows(grad).clone(), first, kernels)
     for found, right in zip((of_x, *of_kernels), (seen_as_rows(wanted[0]), *wanted[1:]), strict=True):
         assert (found - right).abs().max() < 1e-5 * right.abs().max().clamp_min(1)
+
+
+@pytest.mark.parametrize("where", ["maps", "first", "kernels"])
+def test_what_is_no_number_does_not_vanish_in_a_dense_block(where):
+    x, (first, kernels) = channels_last(1, 32, 6, 6), layers(32)
+    {"maps": x, "first": first[0], "kernels": kernels[0]}[where][0, 0, 0, 0] = float("nan")
+    found = dense_native.dense_block(x, first, kernels)
+    want = x
+    for one, two in zip(first, kernels, strict=True):
+        want = torch.cat([want, F.conv2d(F.conv2d(want.relu(), one).relu(), two, padding=1)], dim=1)
+    assert torch.equal(found.isnan().any(3).any(2), want.isnan().any(3).any(2))
 
 
 def test_a_dense_block_of_uneven_widths_is_left_to_pytorch():
