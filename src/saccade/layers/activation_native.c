@@ -54,8 +54,5 @@ void gelu(parallel start, int threads, const float *x, float *out, float *slope,
     task t = {x, out, slope, grad, count, 0};
     int64_t pieces = (count + PIECE - 1) / PIECE;
     if (threads > pieces) threads = (int)pieces;
-    if (threads > 1 && start)
-        start(work, &t, threads, 0);
-    else
-        work(&t);
+    spread(start, threads, work, &t);
 }

@@ -8,14 +8,13 @@ from torch import Tensor
 
 from . import native
 
-SOURCE = Path(__file__).with_suffix(".c")
-TYPES = (*[ctypes.c_void_p] * 4, ctypes.c_int64)
+GELU = native.Function(Path(__file__).with_suffix(".c"), "gelu", (*[ctypes.c_void_p] * 4, ctypes.c_int64))
 LEAST = 4096  # numbers that are worth it
 
 
 def serves(x: Tensor) -> bool:
     """Tell whether the code takes a tensor: one that lies in one piece."""
-    return native.fits(x) and x.numel() >= LEAST and _dense(x) and native.library(SOURCE, "gelu", *TYPES) is not None
+    return native.fits(x) and x.numel() >= LEAST and _dense(x) and GELU.library is not None
 
 
 def _dense(x: Tensor) -> bool:
@@ -34,8 +33,5 @@ def gelu_and_back(x: Tensor, grad: Tensor) -> Tensor:
 
 
 def _run(x: Tensor, out: Tensor, slope: Tensor | None = None, grad: Tensor | None = None) -> Tensor:
-    library = native.library(SOURCE, "gelu", *TYPES)
-    assert library is not None
-    given = (part if part is None else part.data_ptr() for part in (x, out, slope, grad))
-    library.gelu(*native.spread(), *given, x.numel())
+    GELU(x, out, slope, grad, x.numel())
     return out

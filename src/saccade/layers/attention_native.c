@@ -167,9 +167,6 @@ int attend(parallel start, int threads, const float *qkv, const float *grad, flo
            int tokens, int heads, int width, float scale) {
     task t = {qkv, grad, out, norms, batch, tokens, heads, width, 0, scale, 0};
     if (threads > batch * heads) threads = batch * heads;
-    if (threads > 1 && start)
-        start(work, &t, threads, 0);
-    else
-        work(&t);
+    spread(start, threads, work, &t);
     return t.failed;
 }

@@ -14,8 +14,8 @@ from torch.overrides import handle_torch_function
 
 from . import native
 
-SOURCE = Path(__file__).with_suffix(".c")
 TYPES = (*[ctypes.c_void_p] * 4, *[ctypes.c_int] * 4, ctypes.c_float)
+ATTEND = native.Function(Path(__file__).with_suffix(".c"), "attend", TYPES)
 LEAST = 1024  # numbers that are worth it
 MOST_TOKENS = 512  # PyTorch's own is as fast from there on
 
@@ -27,7 +27,7 @@ def serves(x: Tensor) -> bool:
         and x.numel() >= LEAST
         and x.shape[1] <= MOST_TOKENS
         and not torch.is_autocast_enabled("cpu")
-        and native.library(SOURCE, "attend", *TYPES) is not None
+        and ATTEND.library is not None
     )
 
 
@@ -59,10 +59,7 @@ class _Attended(torch.autograd.Function):
 
 
 def _run(qkv: Tensor, heads: int, out: Tensor, norms: Tensor | None = None, grad: Tensor | None = None) -> Tensor:
-    library = native.library(SOURCE, "attend", *TYPES)
-    assert library is not None
     batch, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // (3 * heads)
-    given = (x if x is None else x.data_ptr() for x in (qkv, grad, out, norms))
-    if library.attend(*native.spread(), *given, batch, tokens, heads, width, width**-0.5):
+    if ATTEND(qkv, grad, out, norms, batch, tokens, heads, width, width**-0.5):
         raise MemoryError(f"no memory for attention among {tokens} tokens; take a smaller batch")
     return out

@@ -155,10 +155,7 @@ static void begin(void *given) {
 
 static void run(parallel start, int threads, void (*work)(void *), task *t) {
     t->next = 0;
-    if (threads > 1 && t->pieces > 1 && start)
-        start(work, t, threads, 0);
-    else
-        work(t);
+    spread(start, t->pieces > 1 ? threads : 1, work, t);
 }
 
 static int64_t pieces_of(int height, int width) {

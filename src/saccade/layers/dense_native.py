@@ -3,7 +3,6 @@
 import ctypes
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,8 +10,8 @@ from torch import Tensor
 from . import native
 
 SOURCE = Path(__file__).with_suffix(".c")
-BLOCK = (*[ctypes.c_void_p] * 5, *[ctypes.c_int] * 8)
-BACK = (*[ctypes.c_void_p] * 7, *[ctypes.c_int] * 7)
+BLOCK = native.Function(SOURCE, "dense_block", (*[ctypes.c_void_p] * 5, *[ctypes.c_int] * 8))
+BACK = native.Function(SOURCE, "dense_block_back", (*[ctypes.c_void_p] * 7, *[ctypes.c_int] * 7))
 EVEN = 16  # channels come in multiples of it
 
 
@@ -20,7 +19,7 @@ def serves(x: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor]) -> boo
     """Tell whether the code takes maps, B, C, H, W, and the kernels of a dense block's layers."""
     sizes = {kernel.shape for kernel in kernels}
     even = len(sizes) == 1 and not any(side % EVEN for side in (x.shape[1], *kernels[0].shape[:2]))
-    return even and native.fits(x, *first, *kernels) and native.library(SOURCE, "dense_block", *BLOCK) is not None
+    return even and native.fits(x, *first, *kernels) and BLOCK.library is not None
 
 
 def dense_block(x: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor], *, halve: bool = False) -> Tensor:
@@ -32,17 +31,13 @@ def dense_block(x: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor], *
         kernels: their 3x3 kernels, growth, hidden, 3, 3.
         halve: average it over cells of 2x2.
     """
-    library = native.library(SOURCE, "dense_block", *BLOCK)
-    assert library is not None
     x = x.contiguous(memory_format=torch.channels_last)
     (batch, given, height, width), (growth, hidden) = x.shape, kernels[0].shape[:2]
     size = (height // 2, width // 2) if halve else (height, width)
     out = x.new_empty(batch, *size, given + len(kernels) * growth)
     matrices, second = torch.cat([weight.flatten() for weight in first]), torch.stack(list(kernels)).contiguous()
     sizes = height, width, given, hidden, growth, len(kernels), halve
-    room = _room(library.block_room, x, *sizes)
-    lie = (tensor.data_ptr() for tensor in (x, matrices, second, out, room))
-    if library.dense_block(*native.spread(), *lie, batch, *sizes):
+    if BLOCK(x, matrices, second, out, _room("block_room", *sizes), batch, *sizes):
         raise MemoryError(f"no memory for a dense block on maps of {height} x {width}; take smaller images")
     return out.permute(0, 3, 1, 2)
 
@@ -61,24 +56,21 @@ def dense_block_back(
     Returns:
         The gradient of what the block was given, B * H * W, C, and those of all its kernels.
     """
-    library = native.library(SOURCE, "dense_block_back", *BACK)
-    assert library is not None
     batch, _, height, width = whole.shape
     growth, hidden = kernels[0].shape[:2]
     given = first[0].shape[1]
     matrices, second = torch.cat([weight.flatten() for weight in first]), torch.stack(list(kernels)).contiguous()
     totals = torch.zeros_like(matrices), torch.zeros_like(second)
     sizes = height, width, given, hidden, growth, len(kernels)
-    room = _room(library.back_room, grad, *sizes)
-    lie = (tensor.data_ptr() for tensor in (whole, grad, matrices, second, *totals, room))
-    if library.dense_block_back(*native.spread(), *lie, batch, *sizes):
+    if BACK(whole, grad, matrices, second, *totals, _room("back_room", *sizes), batch, *sizes):
         raise MemoryError(f"no memory for a dense block on maps of {height} x {width}; take smaller images")
     of_first = totals[0].split([weight.numel() for weight in first])
     found = [part.view_as(weight) for part, weight in zip(of_first, first, strict=True)]
     return grad[:, :given], [*found, *totals[1].unbind()]
 
 
-def _room(count: Any, like: Tensor, *sizes: int) -> Tensor:
-    """Return memory for what the code works on, which PyTorch keeps for the next call."""
+def _room(name: str, *sizes: int) -> Tensor:
+    """Return memory to work on, as much as a function of the source says; PyTorch keeps it for the next call."""
+    count = getattr(BLOCK.library, name)
     count.restype = ctypes.c_int64
-    return like.new_empty(count(*sizes))
+    return torch.empty(count(*sizes), dtype=torch.float32, device="cpu")

@@ -76,10 +76,7 @@ int stem(parallel start, int threads, const float *x, const float *kernels, cons
     for (int o = 0; o < out_width; o++)
         for (int k = 0; k < count; k++) matrix[(size_t)k * wide + o] = kernels[(size_t)o * count + k];
     task t = {x, matrix, bias, out, batch, channels, height, width, out_width, 0, 0};
-    if (threads > 1 && start)
-        start(work, &t, threads, 0);
-    else
-        work(&t);
+    spread(start, threads, work, &t);
     free(matrix);
     return t.failed;
 }

@@ -57,8 +57,8 @@ class Pieces(torch.autograd.Function):
         first, kernels, wholes = kept[:count], kept[count : 2 * count], kept[2 * count :]
         slope = of_variance * (2 / ctx.count)  # the gradient of a channel's moments is a line in its values
         offset = of_mean / ctx.count - slope * mean
-        matrices = [weight.flatten(1) for weight in first]
-        turned = [kernel.flip(2, 3).transpose(0, 1).contiguous() for kernel in kernels]
+        matrices = [] if ctx.native else [weight.flatten(1) for weight in first]
+        turned = [] if ctx.native else [kernel.flip(2, 3).transpose(0, 1).contiguous() for kernel in kernels]
         totals = [torch.zeros_like(tensor) for tensor in (*first, *kernels)]
         found, scratch, start = [], Scratch(), 0
         for whole in wholes:

@@ -20,6 +20,13 @@ typedef int32_t mask __attribute__((vector_size(4 * LANES)));
    PyTorch has loaded, so that there are no more threads than those which PyTorch's own operators use. */
 typedef void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
 
+static inline void spread(parallel start, int threads, void (*work)(void *), void *task) {
+    if (threads > 1 && start)
+        start(work, task, threads, 0);
+    else
+        work(task);
+}
+
 typedef vec loose __attribute__((aligned(4))); /* one that lies anywhere */
 
 static inline vec load(const float *x) { return *(const loose *)x; }

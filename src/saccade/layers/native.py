@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,31 @@ def fits(*tensors: Tensor) -> bool:
         and _get_current_dispatch_mode() is None
         and forward_ad._current_level < 0
     )
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of a C source, whose first arguments are those of `spread`.
+
+    Args:
+        source: the file.
+        name: of the function.
+        types: of its other arguments.
+    """
+
+    source: Path
+    name: str
+    types: tuple[Any, ...]
+
+    @property
+    def library(self) -> ctypes.CDLL | None:
+        """What it is in, compiled by now; None where that cannot be."""
+        return library(self.source, self.name, *self.types)
+
+    def __call__(self, *args: Tensor | float | None) -> int:
+        """Call it; tensors, whose memory is to lie as it reads them, stay until it is done."""
+        given = (x.data_ptr() if isinstance(x, Tensor) else x for x in args)
+        return getattr(self.library, self.name)(*spread(), *given)
 
 
 @functools.cache

@@ -283,3 +283,22 @@ def test_the_stem_convolves_and_pools(size):
     found = dense_stem_native.stem(x, weight, bias)
     assert found[0, :, 0, 0].isnan().all()
     assert not found[1:].isnan().any()
+
+
+def test_another_default_precision_and_device_change_nothing():
+    images, (first, kernels) = torch.randn(1, 3, 12, 12), layers(16)
+    weight, bias = torch.randn(16, 3, 3, 3), torch.randn(16)
+
+    def run():
+        maps = dense_stem_native.stem(images, weight, bias)
+        whole = dense_native.dense_block(maps, first, kernels)
+        return maps, whole, dense_native.dense_block_back(whole, seen_as_rows(whole).clone(), first, kernels)[0]
+
+    expected = run()
+    try:
+        torch.set_default_dtype(torch.float16)
+        with torch.device("meta"):
+            found = run()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
