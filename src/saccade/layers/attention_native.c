@@ -52,10 +52,10 @@ static void turn(float *restrict out, int ow, const float *restrict x, int xw, i
         for (int j = 0; j < cols; j += 4) {
             const float *from = x + (size_t)i * xw + j;
             float *to = out + (size_t)j * ow + i;
-            four a = load_four(from), b = load_four(from + xw);
-            four c = load_four(from + 2 * xw), d = load_four(from + 3 * xw);
-            _Pragma("GCC unroll 4") for (int k = 0; k < 4; k++)
-                store_four(to + (size_t)k * ow, (four){a[k], b[k], c[k], d[k]});
+            four held[4];
+            for (int k = 0; k < 4; k++) held[k] = load_four(from + (size_t)k * xw);
+            turn_four(held);
+            for (int k = 0; k < 4; k++) store_four(to + (size_t)k * ow, held[k]);
         }
 }
 

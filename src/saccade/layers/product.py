@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from . import product_native
+from .reuse import eager_inference
+
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b, B, N, K by B, K, M."""
@@ -21,6 +24,8 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
         if torch.is_autocast_enabled("cuda"):  # which knows the operators it is made for
             a, b = a.to(torch.get_autocast_dtype("cuda")), b.to(torch.get_autocast_dtype("cuda"))
         return unpadded(a, b)
+    if eager_inference(a) and product_native.serves(a, b):
+        return product_native.multiply(a, b)
     return _Product.apply(a, b) if a.device.type == "cpu" and own_backward_serves(a, b) else a @ b
 
 

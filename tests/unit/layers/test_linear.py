@@ -5,14 +5,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from saccade.layers import linear
+from saccade.layers import linear, product_native
 from saccade.layers.linear import FEW, MANY, Linear, folds
 from saccade.layers.transformer import Block
 
 
 @pytest.fixture(autouse=True)
 def arm(monkeypatch):
-    monkeypatch.setattr(linear, "_arm_compute", lambda: True)
+    monkeypatch.setattr(product_native, "arm_compute", lambda: True)
 
 
 @pytest.mark.parametrize("shape", [(FEW, 7), (2, 9, 11, 7), (3, 50, 7), (MANY, 7), (2, 25, 41, 7)])

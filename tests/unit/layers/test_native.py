@@ -15,9 +15,19 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import saccade
-from saccade.layers import activation_native, attention_native, dense_native, dense_stem_native, native
+from saccade.layers import (
+    activation_native,
+    attention_native,
+    dense_native,
+    dense_stem_native,
+    native,
+    product,
+    product_native,
+)
 from saccade.layers.activation import Gelu
 from saccade.layers.attention import SelfAttention
+from saccade.layers.downsample import PatchConv
+from saccade.layers.linear import Linear
 
 COMPILER = any(shutil.which(name) for name in ("cc", "gcc", "clang"))
 pytestmark = pytest.mark.skipif(not COMPILER, reason="needs a C compiler")
@@ -114,13 +124,16 @@ def test_models_answer_and_learn_the_same_without_it(name, request):
         assert error < 2e-3, (key, error)
 
 
-@pytest.mark.parametrize("do", ["attend", "gelu", "dense"])
+@pytest.mark.parametrize("do", ["attend", "gelu", "dense", "multiply"])
 def test_a_result_does_not_depend_on_the_number_of_threads(do):
     torch.manual_seed(0)
     qkv, hidden, maps = torch.randn(3, 70, 96), torch.randn(70_001), channels_last(3, 32, 22, 17)
     first, kernels = layers(32)
+    rows, matrix = torch.randn(1200, 400), torch.randn(400, 100)
 
     def run():
+        if do == "multiply":
+            return (product_native.multiply(rows, matrix),)
         if do == "gelu":
             return activation_native.gelu_and_slope(hidden)
         if do == "attend":
@@ -215,6 +228,75 @@ def test_gelu_of_maps_that_lie_channels_last_or_in_pieces():
         F.gelu(other).square().sum().backward()
         torch.testing.assert_close(act(mine).detach(), want, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(mine.grad, other.grad, rtol=1e-5, atol=2e-6)
+
+
+@pytest.fixture
+def as_on_arm(monkeypatch):
+    monkeypatch.setattr(product_native, "_slow", lambda: True)
+
+
+@pytest.mark.parametrize("rows", [64, 67, 98, 1030])
+@pytest.mark.parametrize(("inner", "cols"), [(4, 1), (24, 7), (384, 96), (388, 100), (772, 200)])
+@pytest.mark.parametrize("turned", [True, False])
+def test_a_product_is_that_of_its_matrices(rows, inner, cols, turned, as_on_arm):
+    torch.manual_seed(rows + inner)
+    x, bias = torch.randn(rows, inner), torch.randn(2 * cols)[::2]
+    matrix = torch.randn(cols, inner).t() if turned else torch.randn(inner, cols)
+    assert product_native.serves(x, matrix, bias)
+    want, bound = x.double() @ matrix.double(), 2e-6 + 4e-7 * inner
+    torch.testing.assert_close(product_native.multiply(x, matrix).double(), want, rtol=0, atol=bound)
+    torch.testing.assert_close(product_native.multiply(x, matrix, bias).double(), want + bias, rtol=0, atol=bound)
+
+
+def test_products_of_a_batch_go_the_same_way(as_on_arm):
+    a, b = torch.randn(3, 70, 48), torch.randn(3, 48, 20)
+    for right in (b, b.mT.contiguous().mT):
+        with torch.inference_mode():
+            assert product_native.serves(a, right)
+            torch.testing.assert_close(product.matmul(a, right), a @ right)
+    assert not product_native.serves(a.mT.contiguous().mT, b)  # it would be copied
+    assert not product_native.serves(a[:, :63], b)
+    assert not product_native.serves(a[:, :, :47].contiguous(), b[:, :47].contiguous())
+
+
+def test_what_is_no_number_stays_in_its_row(as_on_arm):
+    x, matrix = torch.randn(70, 20), torch.randn(20, 11)
+    x[66, 3] = float("nan")
+    assert product_native.multiply(x, matrix).isnan().all(1).nonzero().tolist() == [[66]]
+    x, matrix[3, 10] = torch.randn(70, 20), float("inf")
+    assert not product_native.multiply(x, matrix)[:, :10].isnan().any()
+
+
+def test_linear_layers_take_it_and_learn_the_same(as_on_arm, monkeypatch):
+    called, real = [], product_native.multiply
+    monkeypatch.setattr(product_native, "multiply", lambda *args: called.append(args[0].shape) or real(*args))
+    layer, x = nn.Linear(24, 40), torch.randn(2, 50, 24, requires_grad=True)
+    wanted = torch.autograd.grad(layer(x).square().sum(), [x, *layer.parameters()])
+    quick = Linear.like(layer, quick_training=True)
+    found = torch.autograd.grad(quick(x).square().sum(), [x, *layer.parameters()])
+    assert called == [(100, 24), (100, 40)]  # there and back
+    for one, two in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
+    with torch.inference_mode():
+        torch.testing.assert_close(quick(x), layer(x))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert quick(x).dtype == torch.bfloat16
+    assert len(called) == 3
+
+
+@pytest.mark.parametrize("size", [(2, 3, 33, 70), (1, 4, 40, 36), (3, 8, 32, 32)])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_patches_are_multiplied_as_they_are_convolved(size, layout, as_on_arm):
+    conv, x = PatchConv(size[1], 10, patch=4).to(memory_format=layout), torch.randn(size)
+    want = F.conv2d(x, conv.weight, conv.bias, stride=4)
+    for given in (x, x.to(memory_format=torch.channels_last)):
+        with torch.inference_mode():
+            assert conv.takes_product(given)
+            torch.testing.assert_close(conv(given), want, rtol=1e-5, atol=1e-5)
+    assert not conv.takes_product(x)  # a gradient may be asked for
+    with torch.inference_mode():
+        assert not conv.takes_product(x[:0])
+        assert not conv.takes_product(x.double())
 
 
 def channels_last(*shape):
