@@ -10,7 +10,9 @@ from torch import Tensor
 from . import native
 
 TYPES = (*[ctypes.c_void_p] * 4, *[ctypes.c_int] * 5)
-STEM = native.Function(Path(__file__).with_suffix(".c"), "stem", TYPES)
+SOURCE = Path(__file__).with_suffix(".c")
+STEM = native.Function(SOURCE, "stem", TYPES)
+BACK = native.Function(SOURCE, "stem_back", TYPES)
 EVEN = 16  # channels that it makes come in multiples of it
 
 
@@ -22,11 +24,22 @@ def serves(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
 
 def stem(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Convolve images and pool to half the side, B, out, H / 2, W / 2, channels last."""
-    batch, channels, height, width = x.shape
-    size = batch, len(weight), -(-height // 2), -(-width // 2)
+    size = len(x), len(weight), -(-x.shape[2] // 2), -(-x.shape[3] // 2)
     out = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
-    lie = [part.contiguous() for part in (padded, weight.permute(0, 2, 3, 1), bias, out.permute(0, 2, 3, 1))]
-    if STEM(*lie, batch, channels, height, width, len(weight)):
-        raise MemoryError(f"no memory for convolving images of {height} x {width}; take smaller ones")
+    _run(STEM, x, weight, bias, out.permute(0, 2, 3, 1))
     return out
+
+
+def kernel_gradient(x: Tensor, weight: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient of the kernels from that of the result, B, out, H / 2, W / 2."""
+    found = weight.new_empty(len(weight), 3, 3, weight.shape[1])
+    _run(BACK, x, weight, grad.permute(0, 2, 3, 1), found)
+    return found.permute(0, 3, 1, 2)
+
+
+def _run(function: native.Function, x: Tensor, weight: Tensor, given: Tensor, out: Tensor) -> None:
+    batch, channels, height, width = x.shape
+    padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1)).contiguous()
+    kernels = weight.permute(0, 2, 3, 1).contiguous()
+    if function(padded, kernels, given.contiguous(), out, batch, channels, height, width, len(weight)):
+        raise MemoryError(f"no memory for convolving images of {height} x {width}; take smaller ones")

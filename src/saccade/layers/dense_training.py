@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from . import dense_native
+from . import dense_moments_native, dense_native
 from .dense_stage import Scratch, around, as_map, by_piece, in_parts, pieces_of, pool, rows
 
 
@@ -42,7 +42,7 @@ class Pieces(torch.autograd.Function):
                 wholes.append(dense_native.dense_block(part, first, kernels))
             else:
                 wholes.append(torch.cat([part, *pieces_of(part, weights, kernels, scratch)], dim=1))
-            moments.add(rows(wholes[-1]), scratch)
+            moments.add(rows(wholes[-1]), scratch, native=native)
         mean, variance = moments.mean.to(x.dtype), (moments.spread / moments.count).to(x.dtype)
         ctx.halve, ctx.count, ctx.native = halve, moments.count, native
         ctx.save_for_backward(mean, *tensors, *wholes)
@@ -64,13 +64,14 @@ class Pieces(torch.autograd.Function):
         for whole in wholes:
             coming = grad[start : start + len(whole)]
             start += len(whole)
-            direct = torch.addcmul(offset, rows(whole), slope)
-            spread_back(coming, as_map(direct, whole), ctx.halve)
             if ctx.native:
+                direct = dense_moments_native.gradient(whole, coming, slope, offset, halve=ctx.halve)
                 of_x, of_tensors = dense_native.dense_block_back(whole, direct, first, kernels)
                 for total, part in zip(totals, of_tensors, strict=True):
                     total.add_(part)
             else:
+                direct = torch.addcmul(offset, rows(whole), slope)
+                spread_back(coming, as_map(direct, whole), ctx.halve)
                 of_x = back(whole, direct, matrices, turned, totals, scratch)
             found.append(as_map(of_x, whole))
         return torch.cat(found) if ctx.needs_input_grad[0] else None, None, *totals
@@ -139,11 +140,15 @@ class Moments:
 
     count = 0
 
-    def add(self, matrix: Tensor, scratch: Scratch) -> None:
-        """Take in a part."""
-        mean = matrix.mean(0)
-        apart = torch.sub(matrix, mean, out=scratch.matrix("apart", matrix, matrix.shape[1]))
-        count, mean, spread = len(matrix), mean.double(), apart.square_().sum(0).double()
+    def add(self, matrix: Tensor, scratch: Scratch, *, native: bool) -> None:
+        """Take in a part, by compiled code or by PyTorch's."""
+        count = len(matrix)
+        if native:
+            mean, spread = dense_moments_native.moments(matrix)
+        else:
+            mean = matrix.mean(0)
+            apart = torch.sub(matrix, mean, out=scratch.matrix("apart", matrix, matrix.shape[1]))
+            mean, spread = mean.double(), apart.square_().sum(0).double()
         if self.count == 0:
             self.count, self.mean, self.spread = count, mean, spread
             return

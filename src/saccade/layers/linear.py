@@ -2,7 +2,7 @@
 
 PyTorch's own takes up to a fifth longer on Arm's CPUs than the processor needs; where code can be compiled,
 `product_native` does the work. Else many rows go by a 1x1 convolution: it lays out the weight in another order within
-the cache, where a linear layer copies the whole of it, and the bias to every row, in every call. With few rows, the bias
+the cache, where a linear layer copies the whole of it, and the bias to every row, in every call. With few rows the bias
 is better added to what came out.
 """
 

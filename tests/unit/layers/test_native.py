@@ -18,6 +18,7 @@ import saccade
 from saccade.layers import (
     activation_native,
     attention_native,
+    dense_moments_native,
     dense_native,
     dense_stem_native,
     native,
@@ -26,6 +27,7 @@ from saccade.layers import (
 )
 from saccade.layers.activation import Gelu
 from saccade.layers.attention import SelfAttention
+from saccade.layers.dense_stem import Stem
 from saccade.layers.downsample import PatchConv
 from saccade.layers.linear import Linear
 
@@ -124,16 +126,21 @@ def test_models_answer_and_learn_the_same_without_it(name, request):
         assert error < 2e-3, (key, error)
 
 
-@pytest.mark.parametrize("do", ["attend", "gelu", "dense", "multiply"])
+@pytest.mark.parametrize("do", ["attend", "gelu", "dense", "multiply", "stem", "moments"])
 def test_a_result_does_not_depend_on_the_number_of_threads(do):
     torch.manual_seed(0)
     qkv, hidden, maps = torch.randn(3, 70, 96), torch.randn(70_001), channels_last(3, 32, 22, 17)
     first, kernels = layers(32)
     rows, matrix = torch.randn(1200, 400), torch.randn(400, 100)
+    images, weight = torch.randn(3, 3, 70, 80), torch.randn(16, 3, 3, 3)
 
     def run():
         if do == "multiply":
             return (product_native.multiply(rows, matrix),)
+        if do == "stem":
+            return (dense_stem_native.kernel_gradient(images, weight, images.new_ones(3, 16, 35, 40).cumsum(3)),)
+        if do == "moments":
+            return dense_moments_native.moments(rows)
         if do == "gelu":
             return activation_native.gelu_and_slope(hidden)
         if do == "attend":
@@ -367,6 +374,47 @@ def test_the_stem_convolves_and_pools(size):
     assert not found[1:].isnan().any()
 
 
+@pytest.mark.parametrize("size", [(2, 3, 33, 40), (1, 1, 1, 1), (2, 4, 5, 2), (1, 3, 17, 1), (1, 3, 70, 75)])
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_kernels_of_the_stem_get_the_gradient_of_what_was_the_largest_first(size, ties):
+    torch.manual_seed(0)
+    x, bias = torch.randn(size), torch.randn(16)
+    weight = (torch.zeros if ties else torch.randn)(16, size[1], 3, 3).requires_grad_()
+    made = F.max_pool2d(F.conv2d(x, weight, bias, padding=1), 3, 2, 1)
+    for grad in (torch.randn_like(made), channels_last(*made.shape)):
+        (want,) = torch.autograd.grad(made, weight, grad, retain_graph=True)
+        found = dense_stem_native.kernel_gradient(x, weight.detach(), grad)
+        torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-4)
+        (mine,) = torch.autograd.grad(Stem.apply(x, weight, bias), weight, grad)
+        assert torch.equal(mine, found)
+
+
+@pytest.mark.parametrize("rows", [1, 15, 63, 12_544])
+def test_moments_of_rows_far_from_zero(rows):
+    matrix = torch.randn(rows, 48) * torch.linspace(0.1, 5, 48) + torch.linspace(-300, 300, 48)
+    mean, spread = dense_moments_native.moments(matrix)
+    exact = matrix.double()
+    torch.testing.assert_close(mean, exact.mean(0), rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(spread, (exact - exact.mean(0)).square().sum(0), rtol=1e-4, atol=1e-9)
+    matrix[-1, 5] = float("nan")
+    mean, spread = dense_moments_native.moments(matrix)
+    assert mean.isnan().nonzero().tolist() == spread.isnan().nonzero().tolist() == [[5]]
+
+
+@pytest.mark.parametrize("halve", [True, False])
+@pytest.mark.parametrize("size", [(2, 16, 6, 8), (3, 32, 7, 9), (1, 16, 2, 3)])
+def test_the_gradient_by_moments_and_pooling(size, halve):
+    maps = channels_last(*size).requires_grad_()
+    slope, offset = torch.randn(2, size[1])
+    pooled = F.avg_pool2d(maps, 2) if halve else maps * 1.0
+    grad = torch.randn_like(pooled)
+    (want,) = torch.autograd.grad(pooled, maps, grad)
+    want = seen_as_rows(want + offset[:, None, None] + slope[:, None, None] * maps.detach())
+    for coming in (grad, grad.contiguous()):
+        found = dense_moments_native.gradient(maps.detach(), coming, slope, offset, halve=halve)
+        torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-6)
+
+
 def test_another_default_precision_and_device_change_nothing():
     images, (first, kernels) = torch.randn(1, 3, 12, 12), layers(16)
     weight, bias = torch.randn(16, 3, 3, 3), torch.randn(16)
@@ -374,7 +422,8 @@ def test_another_default_precision_and_device_change_nothing():
     def run():
         maps = dense_stem_native.stem(images, weight, bias)
         whole = dense_native.dense_block(maps, first, kernels)
-        return maps, whole, dense_native.dense_block_back(whole, seen_as_rows(whole).clone(), first, kernels)[0]
+        back = dense_native.dense_block_back(whole, seen_as_rows(whole).clone(), first, kernels)[0]
+        return maps, whole, back, *dense_moments_native.moments(seen_as_rows(whole))
 
     expected = run()
     try:
