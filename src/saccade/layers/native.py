@@ -39,6 +39,7 @@ def fits(*tensors: Tensor) -> bool:
         and not torch._C._are_functorch_transforms_active()
         and _get_current_dispatch_mode() is None
         and forward_ad._current_level < 0
+        and not any(x.is_neg() for x in tensors)  # one that is read with its sign turned
     )
 
 

@@ -45,6 +45,7 @@ def test_it_takes_plain_tensors_of_a_cpu_alone():
     assert native.fits(x, nn.Parameter(x))
     assert not native.fits(x.double())
     assert not native.fits(x, x.to("meta"))
+    assert not native.fits(torch._neg_view(x))
 
     class Other(torch.Tensor):
         pass
