@@ -3,7 +3,8 @@
 
 #include "native_product.h"
 
-enum { BAND = 8, SOME = 64, GROUPS = 16 }; /* rows of the result made at a time; parts that are summed apart, whatever the threads */
+enum { BAND = 8, SOME = 64 }; /* rows of the result made at a time; positions of a row that are summed up at a time */
+enum { GROUPS = 16 };         /* parts of the images that are summed up apart, however many threads there are */
 
 typedef struct {
     const float *x, *matrix, *bias; /* B, H + 2, W + 2, channels with a margin; 9 * channels up to 4, out up to COLS */

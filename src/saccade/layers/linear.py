@@ -111,8 +111,7 @@ class _Linear(torch.autograd.Function):
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x @ weight^T + bias by whatever is quicker, where no gradient is asked for."""
-    rows = x.reshape(-1, x.shape[-1])
-    if product_native.serves(rows, weight.t(), bias):
+    if x.dim() > 1 and product_native.serves(rows := x.flatten(0, -2), weight.t(), bias):
         return product_native.multiply(rows, weight.t(), bias).view(*x.shape[:-1], -1)
     if not own_way(x, weight):
         return F.linear(x, weight, bias)
