@@ -62,9 +62,9 @@ class PatchConv(nn.Conv2d):
 
     def takes_product(self, x: Tensor) -> bool:
         """Tell whether the convolution becomes a product on the CPU, in inference."""
-        area = math.prod(self.kernel_size)
-        even = self.weight[0].numel() % 4 == 0 and x[:, 0].numel() >= product_native.FEW * area
-        return even and eager_inference(x) and product_native.ready(x, self.weight, self.bias)
+        if not (eager_inference(x) and product_native.ready(x, self.weight, self.bias)):
+            return False
+        return self.weight[0].numel() % 4 == 0 and x[:, 0].numel() >= product_native.FEW * math.prod(self.kernel_size)
 
     def by_product(self, x: Tensor) -> Tensor:
         """Return the same by a product of patches that are laid out as the kernels lie."""

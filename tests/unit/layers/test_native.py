@@ -176,7 +176,7 @@ def test_attention_is_that_of_pytorch(images, tokens, heads, width):
     torch.testing.assert_close(out.double(), want, rtol=0, atol=1e-5)
     (of_qkv,) = torch.autograd.grad(out, qkv, grad)
     (wanted,) = torch.autograd.grad(want, exact, grad.double())
-    torch.testing.assert_close(of_qkv.double(), wanted, rtol=0, atol=3e-5)
+    torch.testing.assert_close(of_qkv.double(), wanted, rtol=0, atol=6e-5)
     with torch.no_grad():
         assert torch.equal(attention_native.attend(qkv, heads), out)
 
