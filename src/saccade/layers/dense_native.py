@@ -17,9 +17,11 @@ EVEN = 16  # channels come in multiples of it
 
 def serves(x: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor]) -> bool:
     """Tell whether the code takes maps, B, C, H, W, and the kernels of a dense block's layers."""
-    sizes = {kernel.shape for kernel in kernels}
-    even = len(sizes) == 1 and not any(side % EVEN for side in (x.shape[1], *kernels[0].shape[:2]))
-    return even and native.fits(x, *first, *kernels) and BLOCK.library is not None
+    growth, hidden = kernels[0].shape[:2]
+    widths = [(hidden, x.shape[1] + index * growth, 1, 1) for index in range(len(kernels))]
+    sizes = [weight.shape for weight in first] == widths and {k.shape for k in kernels} == {(growth, hidden, 3, 3)}
+    even = not any(side % EVEN for side in (x.shape[1], growth, hidden))
+    return sizes and even and native.fits(x, *first, *kernels) and BLOCK.library is not None
 
 
 def dense_block(x: Tensor, first: Sequence[Tensor], kernels: Sequence[Tensor], *, halve: bool = False) -> Tensor:

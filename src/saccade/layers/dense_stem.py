@@ -67,7 +67,7 @@ class Stem(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
         """Go back, computing every band again."""
         x, weight, bias = ctx.saved_tensors
-        if not ctx.needs_input_grad[0] and dense_stem_native.serves(x, weight, grad):
+        if not ctx.needs_input_grad[0] and dense_stem_native.serves(x, weight, bias, grad):
             return None, dense_stem_native.kernel_gradient(x, weight, grad), grad.sum((0, 2, 3))
         out, width = weight.shape[:2]
         total = weight.new_zeros(9 * width, out)

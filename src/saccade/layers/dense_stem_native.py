@@ -16,10 +16,11 @@ BACK = native.Function(SOURCE, "stem_back", TYPES)
 EVEN = 16  # channels that it makes come in multiples of it
 
 
-def serves(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
-    """Tell whether the code takes images, B, C, H, W, and kernels, out, C, 3, 3."""
-    fitting = native.fits(x, weight, bias) and x.numel() > 0 and len(weight) % EVEN == 0
-    return fitting and STEM.library is not None
+def serves(x: Tensor, weight: Tensor, bias: Tensor, *others: Tensor) -> bool:
+    """Tell whether the code takes images, B, C, H, W, kernels, out, C, 3, 3, a bias, out, and what else there is."""
+    sizes = weight.shape[1:] == (x.shape[1], 3, 3) and bias.shape == weight.shape[:1]
+    fitting = native.fits(x, weight, bias, *others) and x.numel() > 0 and len(weight) % EVEN == 0
+    return sizes and fitting and STEM.library is not None
 
 
 def stem(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

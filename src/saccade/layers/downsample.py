@@ -64,7 +64,8 @@ class PatchConv(nn.Conv2d):
         """Tell whether the convolution becomes a product on the CPU, in inference."""
         if not (eager_inference(x) and product_native.ready(x, self.weight, self.bias)):
             return False
-        return self.weight[0].numel() % 4 == 0 and x[:, 0].numel() >= product_native.FEW * math.prod(self.kernel_size)
+        wide = x.shape[1] == self.in_channels and self.weight[0].numel() % 4 == 0
+        return wide and x[:, 0].numel() >= product_native.FEW * math.prod(self.kernel_size)
 
     def by_product(self, x: Tensor) -> Tensor:
         """Return the same by a product of patches that are laid out as the kernels lie."""

@@ -17,9 +17,9 @@ from torch.autograd.function import once_differentiable
 from . import product_native
 from .activation import Gelu, gelu_and_back
 from .product import own_backward_serves
+from .product_native import FEW
 from .reuse import eager_inference, unheard
 
-FEW = 64  # rows from which on any of it is worth it
 MANY = 1024  # rows from which on the convolution is
 
 

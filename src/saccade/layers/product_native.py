@@ -21,9 +21,14 @@ def ready(*tensors: Tensor | None) -> bool:
 
 
 def serves(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> bool:
-    """Tell whether the code multiplies N, K by a matrix K, M and adds a bias, or B, N, K by B, K, M."""
+    """Tell whether the code multiplies N, K by a matrix K, M and adds a bias, or B, N, K by B, K, M.
+
+    What does not fit together is PyTorch's to refuse: the code does not look at sizes.
+    """
     return (
-        x.shape[-1] % 4 == 0
+        (*x.shape[:-2], x.shape[-1]) == matrix.shape[:-1]
+        and (bias is None or bias.shape == matrix.shape[-1:])
+        and x.shape[-1] % 4 == 0
         and x.shape[-2] >= FEW
         and x.is_contiguous()
         and (matrix.is_contiguous() or matrix.mT.is_contiguous())

@@ -267,6 +267,28 @@ def test_products_of_a_batch_go_the_same_way(as_on_arm):
     assert not product_native.serves(a[:, :, :47].contiguous(), b[:, :47].contiguous())
 
 
+def test_sizes_that_do_not_fit_are_left_to_pytorch_to_refuse(as_on_arm):
+    rows, few, matrix, bias = torch.randn(3, 70, 24), torch.randn(70, 20), torch.randn(3, 24, 8), torch.randn(7)
+    assert not product_native.serves(rows, matrix[:2])
+    assert not product_native.serves(rows, matrix[:, :20].contiguous())
+    assert not product_native.serves(rows[0], matrix[0], bias)
+    assert not dense_stem_native.serves(torch.randn(1, 4, 9, 9), torch.randn(16, 3, 3, 3), torch.randn(16))
+    assert not dense_stem_native.serves(torch.randn(1, 3, 9, 9), torch.randn(16, 3, 3, 3), torch.randn(8))
+    first, kernels = layers(32)
+    assert not dense_native.serves(channels_last(1, 48, 8, 8), first, kernels)
+    assert not dense_native.serves(channels_last(1, 32, 8, 8), first[:2], kernels)
+    with torch.inference_mode():
+        for call in (lambda: Linear(24, 8)(few), lambda: product.matmul(rows, matrix[:2])):
+            with pytest.raises(RuntimeError, match=r"must match|cannot be multiplied"):
+                call()
+        for channels in (1, 4, 6):
+            for name in ("glnet_stl", "sot_7"):
+                with pytest.raises(RuntimeError, match=rf"to have 3 channels, but got {channels}"):
+                    timm.create_model(name, num_classes=3).eval()(torch.randn(2, channels, 64, 64))
+    with pytest.raises(RuntimeError, match="to have 3 channels, but got 4"):
+        timm.create_model("sot_7", num_classes=3).train()(torch.randn(2, 4, 64, 64))
+
+
 def test_what_is_no_number_stays_in_its_row(as_on_arm):
     x, matrix = torch.randn(70, 20), torch.randn(20, 11)
     x[66, 3] = float("nan")
