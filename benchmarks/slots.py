@@ -111,7 +111,7 @@ def of_attention(images: int, tokens: int, heads: int, width: int) -> Any:
         def run() -> tuple[Tensor, ...]:
             attention_triton._constants = lambda *_: (usual, {"num_warps": warps})
             answer = attention_triton.run_attend(_itself, given, heads)
-            return answer, attention_triton.run_attend_back(_itself, gradient, given, heads)
+            return answer, attention_triton.run_attend_back(_itself, gradient, given, heads, False)[0]
 
         return run
 

@@ -10,8 +10,10 @@ import torch.nn.functional as F
 from timm.layers import Attention
 from torch import Tensor, nn
 
-from . import attention_native, attention_triton
+from . import attention_cudnn, attention_native, attention_triton
 from .exporting import compiles_for_gpu
+from .linear import without_gradient_of_bias
+from .numerics import as_products_read
 
 FEW = 72  # tokens for which products are faster than the libraries' kernel: 64 and a class token
 
@@ -34,21 +36,24 @@ class SelfAttention(Attention):
         native = unnormed and self.fused_attn and attention_native.serves(x)
         if not (plain and (native or own_way(x))):
             return super().forward(x, *args, **kwargs)
-        qkv, heads = self.qkv(x), self.num_heads
+        heads = self.num_heads
         if native:
-            x = attention_native.attend(qkv, heads)
-        elif unnormed and attention_triton.serves(qkv, heads):
-            x = attention_triton.Attended.apply(qkv, heads)
+            x = attention_native.attend(self.qkv(x), heads)
+        elif unnormed and attention_triton.serves(as_products_read(x), self.head_dim):
+            x = attention_triton.Attended.apply(*without_gradient_of_bias(self.qkv, x), heads)
+        elif x.shape[1] <= FEW:
+            q, k, v = self.qkv(x).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+            x = attend_by_products(self.q_norm(q), self.k_norm(k), v).transpose(1, 2).flatten(2)
+        elif unnormed and self.fused_attn and attention_cudnn.serves(as_products_read(x), heads, self.head_dim):
+            x = attention_cudnn.Attended.apply(self.qkv(x), heads)
         else:
-            q, k, v = qkv.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
-            attend = attend_by_products if x.shape[1] <= FEW else F.scaled_dot_product_attention
-            x = attend(self.q_norm(q), self.k_norm(k), v).transpose(1, 2).flatten(2)
+            return super().forward(x, *args, **kwargs)
         return self.proj_drop(self.proj(self.norm(x)))
 
 
 def own_way(x: Tensor) -> bool:
-    """Tell whether attention among tokens B, N, C is faster our way: few of them, in compiled training on a GPU."""
-    return compiles_for_gpu(x) and torch.is_grad_enabled() and x.shape[1] <= attention_triton.MOST_TOKENS
+    """Tell whether attention among tokens may be faster our way: in compiled training on a GPU."""
+    return compiles_for_gpu(x) and torch.is_grad_enabled()
 
 
 def attend_by_products(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .exporting import compiles_for_gpu, is_constant, shared_memory
+from .sums_triton import add_up
 from .triton_language import INSTALLED, tile_side, triton_for
 
 MOST_TOKENS, MOST_CHANNELS = 128, 64  # of a head: what the registers hold
@@ -23,30 +24,42 @@ ROOM = 98_312  # bytes of shared memory that the largest tile takes, at most (sm
 tl: Any = None  # triton.language, from the first use of a kernel on
 
 
-def serves(qkv: Tensor, heads: int) -> bool:
-    """Tell whether the kernel takes queries, keys and values: few, in half precision, in code compiled for a GPU."""
-    if not (INSTALLED and compiles_for_gpu(qkv) and shared_memory(qkv) >= ROOM):
+def serves(x: Tensor, width: int) -> bool:
+    """Tell whether the kernel takes tokens B, N, C: few, in half precision, in code compiled for a GPU.
+
+    Args:
+        x: the tokens, as a product reads them.
+        width: channels of a head.
+    """
+    if not (INSTALLED and compiles_for_gpu(x) and shared_memory(x) >= ROOM):
         return False
-    tokens, width = qkv.shape[1], qkv.shape[2] // (3 * heads)
-    few = is_constant(tokens) and tokens <= MOST_TOKENS and width <= MOST_CHANNELS
-    return few and qkv.dtype in (torch.float16, torch.bfloat16)
+    few = is_constant(x.shape[1]) and x.shape[1] <= MOST_TOKENS and width <= MOST_CHANNELS
+    return few and x.dtype in (torch.float16, torch.bfloat16)
 
 
 class Attended(torch.autograd.Function):
-    """Self-attention of queries, keys and values, B, N, 3 * heads * d, to B, N, heads * d."""
+    """Self-attention of queries, keys and values, B, N, 3 * heads * d, to B, N, heads * d.
+
+    Args:
+        qkv: queries, keys and values.
+        before: a bias that they have in them already, without a gradient from there; it gets its own here.
+        heads: how many.
+    """
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, heads: int) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, before: Tensor | None, heads: int) -> Tensor:
         """Return what every token gathered."""
         ctx.save_for_backward(qkv)
-        ctx.heads = heads
+        ctx.heads, ctx.dtype = heads, None if before is None else before.dtype
         return attend(qkv, heads)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient of queries, keys and values, from the weights computed once more."""
-        return attend_back(grad, *ctx.saved_tensors, ctx.heads), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        """Return the gradients of queries, keys and values, from the weights computed once more, and of the bias."""
+        of_before = ctx.needs_input_grad[1]
+        of_qkv, parts = attend_back(grad, *ctx.saved_tensors, ctx.heads, of_before)
+        return of_qkv, add_up(parts, None)[0].to(ctx.dtype) if of_before else None, None
 
 
 def run_attend(start: Callable[[Any], Any], qkv: Tensor, heads: int) -> Tensor:
@@ -70,26 +83,31 @@ def attend(qkv: Tensor, heads: int) -> Tensor:
     return run_attend(torch.library.wrap_triton, qkv, heads)
 
 
-def run_attend_back(start: Callable[[Any], Any], grad: Tensor, qkv: Tensor, heads: int) -> Tensor:
-    """Return the gradient of queries, keys and values, B, N, 3 * heads * d.
+def run_attend_back(
+    start: Callable[[Any], Any], grad: Tensor, qkv: Tensor, heads: int, sums: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of queries, keys and values, B, N, 3 * heads * d, and if asked its sums, B, 3 * heads * d.
 
     Args:
         start: makes the kernel one that can be started.
         grad: of what every token gathered, B, N, heads * d.
         qkv: queries, keys and values, B, N, 3 * heads * d.
         heads: how many.
+        sums: return them, else nothing.
     """
     grad, qkv = grad.contiguous(), qkv.contiguous()
-    out = torch.empty_like(qkv)
+    out, parts = torch.empty_like(qkv), qkv.new_empty(len(qkv) if sums else 0, qkv.shape[2], dtype=torch.float32)
     constants, options = _constants(qkv, heads)
-    start(kernel("attend_back"))[(qkv.shape[0] * heads,)](grad, qkv, out, *constants, **options)
-    return out
+    start(kernel("attend_back"))[(qkv.shape[0] * heads,)](
+        grad, qkv, out, parts if sums else qkv, *constants, sums, **options
+    )
+    return out, parts
 
 
 @torch.library.triton_op("saccade::attend_back", mutates_args={})
-def attend_back(grad: Tensor, qkv: Tensor, heads: int) -> Tensor:
+def attend_back(grad: Tensor, qkv: Tensor, heads: int, sums: bool) -> tuple[Tensor, Tensor]:
     """See `run_attend_back`."""
-    return run_attend_back(torch.library.wrap_triton, grad, qkv, heads)
+    return run_attend_back(torch.library.wrap_triton, grad, qkv, heads, sums)
 
 
 def _constants(qkv: Tensor, heads: int) -> tuple[tuple[int, ...], dict[str, int]]:
@@ -154,11 +172,13 @@ def _attend_back(
     grad: tl.tensor,
     qkv: tl.tensor,
     out: tl.tensor,
+    parts: tl.tensor,
     tokens: tl.constexpr,
     heads: tl.constexpr,
     width: tl.constexpr,
     tall: tl.constexpr,
     wide: tl.constexpr,
+    sums: tl.constexpr,
 ) -> None:
     image, head = tl.program_id(0).to(tl.int64) // heads, tl.program_id(0) % heads
     all: tl.constexpr = heads * width
@@ -179,3 +199,9 @@ def _attend_back(
     tl.store(out + first + at, of_query.to(given.dtype), mask=there)
     tl.store(out + first + at + all, of_key.to(given.dtype), mask=there)
     tl.store(out + first + at + 2 * all, of_value.to(given.dtype), mask=there)
+    if sums:  # what is not there is zero
+        column = tl.arange(0, wide)
+        parts += image * (3 * all) + head * width + column
+        tl.store(parts, tl.sum(of_query, 0), mask=column < width)
+        tl.store(parts + all, tl.sum(of_key, 0), mask=column < width)
+        tl.store(parts + 2 * all, tl.sum(of_value, 0), mask=column < width)

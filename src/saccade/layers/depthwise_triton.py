@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from .depthwise_kernel import kernel
 from .exporting import compiles_for_gpu
+from .sums_triton import add_up
 from .triton_language import INSTALLED
 
 SIZES = (3, 5)  # sides of kernels
@@ -73,7 +74,7 @@ class Convolved(torch.autograd.Function):
         gelu: bool,
     ) -> Tensor:
         """Return a map of the same shape."""
-        cells = cells_of(weight)
+        cells = cells_of(weight, x.dtype)
         total, active, _ = convolve(x, cells, bias, *grid, False, residual, gelu, True, False)
         ctx.save_for_backward(x, weight, cells, total if gelu else None)
         ctx.how = (*grid, residual)
@@ -86,17 +87,18 @@ class Convolved(torch.autograd.Function):
         x, weight, cells, total = ctx.saved_tensors
         height, width, residual = ctx.how
         grad = grad if total is None else gelu_gradient(grad, total)
-        sums = gradients(grad, x, height, width, weight.shape[-1]).sum(0).to(weight.dtype)
-        for_weight, for_bias = sums.split([weight.numel(), len(weight)])
         _, _, of_bias, of_before, *_ = ctx.needs_input_grad
         of_x, _, parts = convolve(grad, cells, None, height, width, True, residual, False, True, of_before)
-        for_before = parts.sum(0).to(weight.dtype) if of_before else None
-        return of_x, for_weight.view(weight.shape), for_bias if of_bias else None, for_before, None, None, None
+        found = gradients(grad, x, height, width, weight.shape[-1])
+        sums, for_before = add_up(found, parts if of_before else None)
+        for_weight, for_bias = sums.to(weight.dtype).split([weight.numel(), len(weight)])
+        biases = for_bias if of_bias else None, for_before.to(weight.dtype) if of_before else None
+        return of_x, for_weight.view(weight.shape), *biases, None, None, None
 
 
-def cells_of(weight: Tensor) -> Tensor:
-    """Return kernels C, 1, k, k as k * k, C."""
-    return weight.flatten(1).t().contiguous()
+def cells_of(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return kernels C, 1, k, k as k * k, C, in a map's precision."""
+    return weight.to(dtype).flatten(1).t().contiguous()
 
 
 def apply(
@@ -110,10 +112,9 @@ def apply(
     before: Tensor | None = None,
 ) -> Tensor:
     """Convolve a map, add the map itself and apply GELU, as asked; see `Convolved`."""
-    weight, bias, before = weight.to(x.dtype), *(None if one is None else one.to(x.dtype) for one in (bias, before))
     if torch.is_grad_enabled():
         return Convolved.apply(x, weight, bias, before, grid, residual, gelu)
-    return convolve(x, cells_of(weight), bias, *grid, False, residual, gelu, not gelu, False)[int(gelu)]
+    return convolve(x, cells_of(weight, x.dtype), bias, *grid, False, residual, gelu, not gelu, False)[int(gelu)]
 
 
 def run_convolve(
@@ -127,7 +128,7 @@ def run_convolve(
     residual: bool,
     gelu: bool,
     keep: bool,
-    add_up: bool,
+    sums: bool,
     tiles: Tiles | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Convolve a map B, H * W, C; return the sum, its GELU and parts, C, of what it adds up to, or nothing for each.
@@ -143,7 +144,7 @@ def run_convolve(
         residual: add the map.
         gelu: apply GELU.
         keep: return the sum.
-        add_up: return the parts.
+        sums: return the parts.
         tiles: chosen by the map's shape if not given.
     """
     x = x.contiguous()
@@ -152,14 +153,14 @@ def run_convolve(
     tiles = tiles or tiles_of(height, width, size)
     programs = batch * _programs(height, width, tiles)
     total, active = (torch.empty_like(x) if asked else x.new_empty(0) for asked in (keep, gelu))
-    parts = x.new_empty(programs if add_up else 0, channels, dtype=torch.float32)
+    parts = x.new_empty(programs if sums else 0, channels, dtype=torch.float32)
     start(kernel("convolve"))[(programs, -(-channels // tiles.channels))](
         x,
         cells,
         cells if bias is None else bias,
         total if keep else x,  # which is not written to
         active if gelu else x,
-        parts if add_up else x,
+        parts if sums else x,
         height,
         width,
         channels,
@@ -170,7 +171,7 @@ def run_convolve(
         residual,
         gelu,
         keep,
-        add_up,
+        sums,
         num_warps=tiles.warps,
     )
     return total, active, parts
@@ -187,10 +188,10 @@ def convolve(
     residual: bool,
     gelu: bool,
     keep: bool,
-    add_up: bool,
+    sums: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `run_convolve`."""
-    return run_convolve(torch.library.wrap_triton, x, cells, bias, height, width, turned, residual, gelu, keep, add_up)
+    return run_convolve(torch.library.wrap_triton, x, cells, bias, height, width, turned, residual, gelu, keep, sums)
 
 
 def _programs(height: int, width: int, tiles: Tiles) -> int:

@@ -5,17 +5,19 @@ four axes beside a convolution for an image with channels second, and would lay 
 """
 
 from collections import OrderedDict
+from typing import Any
 
 from timm.layers import DropPath, LayerScale
 from torch import Tensor, nn
 
 from ..ranges import require_choice
+from . import halves, norm_triton
 from .activation import Gelu, activate
 from .depthwise import DepthwiseConv
 from .init import init_linear
 from .linear import Linear, without_gradient_of_bias
 from .numerics import as_products_read
-from .reuse import add
+from .reuse import add, unheard
 from .slots import SlotMixer, self_attention
 from .window import WindowAttention
 
@@ -54,10 +56,16 @@ class GLMix(nn.Module):
         self.mixer = mixer
         if mixer != "global":
             self.local_branch = (
-                local_conv(dim, kernel_size) if local == "conv" else local_window(dim, num_heads, window_size)
+                LocalConv(dim, kernel_size) if local == "conv" else local_window(dim, num_heads, window_size)
             )
         if mixer != "local":
             self.global_branch = SlotMixer(dim, num_heads=num_heads, **slot_options)  # type: ignore[arg-type]
+
+    @property
+    def last(self) -> nn.Module | None:
+        """The linear layer whose output the result is, or is added to."""
+        local = getattr(self, "local_branch", None)
+        return local.pointwise2 if isinstance(local, LocalConv) and self.mixer != "local_global" else None
 
     def forward(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> Tensor:
         """Mix a map.
@@ -67,15 +75,19 @@ class GLMix(nn.Module):
             source: map that pooled slots are averaged from, the block's input, B, H * W, C.
             grid: H, W.
         """
+        local, *rest = self.branches(x, source, grid)
+        return add(local, rest[0], self.global_branch) if rest else local
+
+    def branches(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> tuple[Tensor, ...]:
+        """Return what adds up to the mixed map."""
         if self.mixer == "parallel":
-            local = self._mix_locally(x, grid)
-            return add(local, self.global_branch(x, source, grid), self.global_branch)
+            return self._mix_locally(x, grid), self.global_branch(x, source, grid)
         if self.mixer == "global_local":
-            return self._mix_locally(self.global_branch(x, source, grid), grid)
+            return (self._mix_locally(self.global_branch(x, source, grid), grid),)
         if self.mixer == "local_global":
             x = self._mix_locally(x, grid)
-            return self.global_branch(x, x, grid)
-        return self._mix_locally(x, grid) if self.mixer == "local" else self.global_branch(x, source, grid)
+            return (self.global_branch(x, x, grid),)
+        return (self._mix_locally(x, grid) if self.mixer == "local" else self.global_branch(x, source, grid),)
 
     def _mix_locally(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         return self.local_branch(x.unflatten(1, grid)).flatten(1, 2)
@@ -88,9 +100,18 @@ class MapAttention(nn.Module):
         super().__init__()
         self.attn = self_attention(dim, num_heads)
 
+    @property
+    def last(self) -> nn.Module:
+        """The linear layer whose output the result is."""
+        return self.attn.proj
+
     def forward(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> Tensor:  # noqa: ARG002
         """Return a map of the same shape, B, N, C; the other arguments are there to be called like `GLMix`."""
         return self.attn(x)
+
+    def branches(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> tuple[Tensor, ...]:  # noqa: ARG002
+        """Return what adds up to the mixed map, see `GLMix`."""
+        return (self.attn(x),)
 
 
 class Block(nn.Module):
@@ -137,9 +158,30 @@ class Block(nn.Module):
         if self.pos_conv is not None:
             joins = self.pos_conv.joins(x)
             x = self.pos_conv.joined(x, grid) if joins else x + self.pos_conv(x.unflatten(1, grid)).flatten(1, 2)
+        if norm_triton.serves(x, self.norm1, self.norm2):
+            return self._joined(x, source, grid)
         mixed = self.mixer(as_products_read(self.norm1(x)), source, grid)
         x = add(x, self.drop_path(self.ls1(mixed)), self.mixer, self.ls1, self.drop_path)
         return add(x, self.drop_path(self.ls2(self.mlp(self.norm2(x), grid))), self.mlp, self.ls2, self.drop_path)
+
+    def _joined(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Do what comes after the encoding of position, each norm and the sum before it by one kernel."""
+        between = [self.mixer, self.ls1, self.ls2, self.drop_path]
+        bare = all(type(step) is nn.Identity for step in between[1:]) and unheard(*between)
+        x, normed = self._norm(self.norm1, x)
+        if bare and isinstance(self.mixer, GLMix | MapAttention):
+            biases = halves.cut_off(self.mixer.last), halves.cut_off(self.mlp.fc2)
+            x, normed = self._norm(self.norm2, x, *self.mixer.branches(normed, source, grid), biases=biases)
+        else:
+            x, normed = self._norm(self.norm2, x, self.drop_path(self.ls1(self.mixer(normed, source, grid))))
+        return x + self.drop_path(self.ls2(self.mlp(normed, grid)))
+
+    @staticmethod
+    def _norm(
+        norm: Any, x: Tensor, *branches: Tensor, biases: tuple[Tensor | None, Tensor | None] = (None, None)
+    ) -> tuple[Tensor, Tensor]:
+        first, second, *_ = *(branch.to(x.dtype) for branch in branches), None, None
+        return norm_triton.Joined.apply(x, first, second, norm.weight, norm.bias, *biases, norm.eps)
 
 
 class ConvMlp(nn.Module):
@@ -165,15 +207,25 @@ class ConvMlp(nn.Module):
         return self.fc2(activate(self.act, hidden, x, *makers))
 
 
-def local_conv(dim: int, kernel_size: int) -> nn.Sequential:
-    """Build a depthwise convolution between two pointwise layers, without norm or activation."""
-    return nn.Sequential(
-        OrderedDict(
-            pointwise1=Linear(dim, dim),
-            depthwise=DepthwiseConv(dim, kernel_size),
-            pointwise2=Linear(dim, dim),
-        )
-    )
+class LocalConv(nn.Sequential):
+    """A depthwise convolution between two pointwise layers, without norm or activation, on B, H, W, C."""
+
+    pointwise1: Linear
+    depthwise: DepthwiseConv
+    pointwise2: Linear
+
+    def __init__(self, dim: int, kernel_size: int) -> None:
+        layers = {"pointwise1": Linear(dim, dim), "depthwise": DepthwiseConv(dim, kernel_size)}
+        super().__init__(OrderedDict(layers, pointwise2=Linear(dim, dim)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a map of the same shape."""
+        if not (self.depthwise.joins(as_products_read(x)) and unheard(self)):
+            return super().forward(x)
+        grid = (x.shape[1], x.shape[2])
+        hidden, bias = without_gradient_of_bias(self.pointwise1, x.flatten(1, 2))
+        near = self.depthwise.joined(hidden, grid, residual=False, before=bias)
+        return self.pointwise2(near).unflatten(1, grid)
 
 
 def local_window(dim: int, num_heads: int, window_size: int) -> WindowAttention:

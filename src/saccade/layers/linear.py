@@ -14,7 +14,7 @@ from timm.models import register_notrace_module
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from . import product_native
+from . import halves, product_native
 from .activation import Gelu, gelu_and_back
 from .product import own_backward_serves
 from .product_native import FEW
@@ -47,7 +47,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, quick_training: bo
         return multiply(x, weight, bias)
     if quick_training and own_backward_serves(x, weight):
         return _Linear.apply(x, weight, bias, False)
-    return F.linear(x, weight, bias)
+    return F.linear(x, halves.of(weight), None if bias is None else halves.of(bias))
 
 
 def without_gradient_of_bias(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -56,7 +56,7 @@ def without_gradient_of_bias(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tenso
     To sum it here would be one more pass over what that reader writes.
     """
     if torch.is_grad_enabled() and type(layer) is Linear and layer.bias is not None and unheard(layer):
-        return F.linear(x, layer.weight, layer.bias.detach()), layer.bias
+        return F.linear(x, halves.of(layer.weight), halves.of(layer.bias).detach()), layer.bias
     return layer(x), None
 
 

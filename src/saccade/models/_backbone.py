@@ -9,6 +9,8 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..layers import halves
+from ..layers.linear import Linear
 from ._official import adapt
 
 LayerT = TypeVar("LayerT", bound=nn.Module)
@@ -199,11 +201,14 @@ class Pyramid(Backbone):
 
 def run_blocks(blocks: Iterable[nn.Module], x: Tensor, *args: Any, recompute: bool) -> Tensor:
     """Run blocks in order, keeping only their inputs for the backward pass if `recompute`."""
+    blocks, recompute = list(blocks), recompute and torch.is_grad_enabled()
+    if converts := halves.serves(x) and not recompute:
+        halves.hold(m for block in blocks for m in block.modules() if isinstance(m, Linear))
     for block in blocks:
-        if recompute and torch.is_grad_enabled():
-            x = checkpoint(block, x, *args, use_reentrant=False, **_once_only(block))
-        else:
-            x = block(x, *args)
+        again = {"use_reentrant": False, **_once_only(block)} if recompute else None
+        x = block(x, *args) if again is None else checkpoint(block, x, *args, **again)
+    if converts:
+        halves.release()
     return x
 
 

@@ -52,18 +52,17 @@ def test_masks_and_dropped_weights_are_left_to_timm(monkeypatch):
     dropping(x)
 
 
-def test_few_tokens_go_our_way_in_compiled_training_on_a_gpu(monkeypatch):
+def test_tokens_go_our_way_in_compiled_training_on_a_gpu(monkeypatch):
     class Somewhere:
-        def __init__(self, tokens, cuda=True):
-            self.shape, self.is_cuda = (2, tokens, 32), cuda
+        def __init__(self, cuda=True):
+            self.is_cuda = cuda
 
-    assert not module.own_way(Somewhere(64))
+    assert not module.own_way(Somewhere())
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert module.own_way(Somewhere(65))
-    assert not module.own_way(Somewhere(65, cuda=False))
-    assert not module.own_way(Somewhere(197))
+    assert module.own_way(Somewhere())
+    assert not module.own_way(Somewhere(cuda=False))
     with torch.no_grad():
-        assert not module.own_way(Somewhere(64))
+        assert not module.own_way(Somewhere())
 
 
 def test_a_compiled_vit_of_timm_has_it_and_answers_the_same(monkeypatch):

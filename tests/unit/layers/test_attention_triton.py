@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from saccade.layers import attention, attention_triton
 from saccade.layers.attention import SelfAttention
+from saccade.layers.linear import Linear
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -19,10 +20,11 @@ def plain(qkv, heads):
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
 
 
-def plain_back(grad, qkv, heads):
+def plain_back(grad, qkv, heads, sums):
     qkv = qkv.detach().requires_grad_()
     with torch.enable_grad():
-        return torch.autograd.grad(plain(qkv, heads), qkv, grad)[0]
+        found = torch.autograd.grad(plain(qkv, heads), qkv, grad)[0]
+    return found, found.sum(1) if sums else found[:0, 0]
 
 
 @pytest.mark.slow
@@ -43,8 +45,9 @@ def test_a_kernel_gives_what_plain_attention_gives(images, tokens, heads, width)
     torch.manual_seed(0)
     qkv, grad = torch.randn(images, tokens, 3 * heads * width), torch.randn(images, tokens, heads * width)
     torch.testing.assert_close(attention_triton.run_attend(lambda kernel: kernel, qkv, heads), plain(qkv, heads))
-    got = attention_triton.run_attend_back(lambda kernel: kernel, grad, qkv, heads)
-    torch.testing.assert_close(got, plain_back(grad, qkv, heads), rtol=1e-5, atol=1e-5)
+    for sums in (True, False):
+        got = attention_triton.run_attend_back(lambda kernel: kernel, grad, qkv, heads, sums)
+        torch.testing.assert_close(got, plain_back(grad, qkv, heads, sums), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("tokens", [9, 100])
@@ -61,9 +64,12 @@ def test_attention_around_the_kernel_has_the_plain_gradients(tokens, monkeypatch
     monkeypatch.setattr(attention_triton, "serves", lambda *_: True)
     monkeypatch.setattr(attention_triton, "attend", lambda *given: called.append("there") or plain(*given))
     monkeypatch.setattr(attention_triton, "attend_back", lambda *given: called.append("back") or plain_back(*given))
+    monkeypatch.setattr(attention_triton, "add_up", lambda *parts: [None if x is None else x.sum(0) for x in parts])
     served = torch.autograd.grad(layer(x), wrt, slope)
-    assert called == ["there", "back"]
-    for got in (unserved, served):
+    layer.qkv = Linear.like(layer.qkv)  # leaves the bias's gradient to the kernel
+    summed = torch.autograd.grad(layer(x), wrt, slope)
+    assert called == ["there", "back"] * 2
+    for got in (unserved, served, summed):
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
 
 
@@ -72,20 +78,20 @@ def test_a_kernel_serves_few_tokens_of_narrow_heads_in_half_precision(monkeypatc
         is_cuda = True
 
         def __init__(self, tokens, width, dtype=torch.bfloat16):
-            self.shape, self.dtype = (2, tokens, 3 * 2 * width), dtype
+            self.shape, self.dtype = (2, tokens, 2 * width), dtype
 
     monkeypatch.setattr(attention_triton, "INSTALLED", True)
     monkeypatch.setattr(attention_triton, "shared_memory", lambda _: 101_376)
-    assert not attention_triton.serves(Somewhere(64, 32), 2)
+    assert not attention_triton.serves(Somewhere(64, 32), 32)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert attention_triton.serves(Somewhere(64, 32), 2)
-    assert attention_triton.serves(Somewhere(128, 64), 2)
-    assert not attention_triton.serves(Somewhere(129, 32), 2)
-    assert not attention_triton.serves(Somewhere(64, 96), 2)
-    assert not attention_triton.serves(Somewhere(64, 32, torch.float32), 2)
+    assert attention_triton.serves(Somewhere(64, 32), 32)
+    assert attention_triton.serves(Somewhere(128, 64), 64)
+    assert not attention_triton.serves(Somewhere(129, 32), 32)
+    assert not attention_triton.serves(Somewhere(64, 96), 96)
+    assert not attention_triton.serves(Somewhere(64, 32, torch.float32), 32)
     monkeypatch.setattr(attention_triton, "shared_memory", lambda _: 65_536)
-    assert not attention_triton.serves(Somewhere(64, 32), 2)
+    assert not attention_triton.serves(Somewhere(64, 32), 32)
     monkeypatch.setattr(attention_triton, "shared_memory", lambda _: 232_448)
-    assert attention_triton.serves(Somewhere(64, 32), 2)
+    assert attention_triton.serves(Somewhere(64, 32), 32)
     monkeypatch.setattr(attention_triton, "INSTALLED", False)
-    assert not attention_triton.serves(Somewhere(64, 32), 2)
+    assert not attention_triton.serves(Somewhere(64, 32), 32)

@@ -9,7 +9,8 @@ from saccade.layers import depthwise_triton
 from saccade.layers.activation import quick_gradient
 from saccade.layers.depthwise import DepthwiseConv, Turned, by_library, convolve
 from saccade.layers.depthwise_triton import Tiles
-from saccade.layers.glmix import ConvMlp
+from saccade.layers.glmix import ConvMlp, LocalConv
+from saccade.layers.sums_triton import run_add_up
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -53,7 +54,7 @@ def test_the_kernel_runs_in_tritons_interpreter():
     command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", __file__, "-k", "test_the_kernel"]
     done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:]
-    assert "7 passed" in done.stdout
+    assert "11 passed" in done.stdout
 
 
 @pytest.mark.skipif(not depthwise_triton.INSTALLED or not INTERPRETED, reason="needs TRITON_INTERPRET=1")
@@ -76,7 +77,7 @@ def test_the_kernel_equals_the_plain_convolution(shape, size, tiles, residual):
         one.requires_grad_()
     total = convolve(x, weight, bias) + (x if residual else 0)
     want = torch.autograd.grad(total, (x, weight, bias), grad)
-    flat, cells = (lambda one: one.detach().flatten(1, 2)), depthwise_triton.cells_of(weight.detach())
+    flat, cells = (lambda one: one.detach().flatten(1, 2)), depthwise_triton.cells_of(weight.detach(), x.dtype)
     how = (height, width, False, residual, True, True, False, tiles)
     kept, active, nothing = depthwise_triton.run_convolve(lambda kernel: kernel, flat(x), cells, bias.detach(), *how)
     torch.testing.assert_close(kept, flat(total))
@@ -105,6 +106,17 @@ def test_the_kernels_of_gelu_and_its_gradient_equal_the_plain_ones(shape):
     want = torch.nn.functional.gelu(x)
     torch.testing.assert_close(active, want.detach(), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(got, torch.autograd.grad(want, x, grad)[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.skipif(not depthwise_triton.INSTALLED or not INTERPRETED, reason="needs TRITON_INTERPRET=1")
+@pytest.mark.parametrize("shape", [(1, 5), (64, 32), (200, 70), (65, 129)])
+def test_the_kernel_of_sums_adds_up_all_parts(shape):
+    torch.manual_seed(0)
+    parts, others = torch.randn(shape), torch.randn(shape[1], 2 * shape[0])
+    one, two = run_add_up(lambda kernel: kernel, parts, others)
+    torch.testing.assert_close([one, two], [parts.sum(0), others.sum(0)], atol=1e-5, rtol=1e-5)
+    one, two = run_add_up(lambda kernel: kernel, parts, None)
+    torch.testing.assert_close([one, two], [parts.sum(0), parts[0, :0]], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("side", [1, 3, 4, 5, 7, 8, 12, 14, 15, 16, 28, 33, 56, 57, 64, 96])
@@ -137,6 +149,7 @@ def plain_kernels(monkeypatch):
     monkeypatch.setattr(depthwise_triton, "convolve", convolved)
     monkeypatch.setattr(depthwise_triton, "gradients", gradients)
     monkeypatch.setattr(depthwise_triton, "gelu_gradient", quick_gradient)
+    monkeypatch.setattr(depthwise_triton, "add_up", lambda *parts: [None if x is None else x.sum(0) for x in parts])
 
 
 @pytest.mark.usefixtures("plain_kernels")
@@ -159,14 +172,25 @@ def test_gradients_around_the_kernel_equal_the_plain_ones(size, gelu, bias):
 
 @pytest.mark.usefixtures("plain_kernels")
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_bias_before_the_kernel_gets_its_gradient_there(monkeypatch, frozen):
+@pytest.mark.parametrize("listened", [False, True])
+@pytest.mark.parametrize("kind", ["mlp", "local"])
+def test_a_bias_before_the_kernel_gets_its_gradient_there(monkeypatch, kind, listened, frozen):
     torch.manual_seed(0)
-    mlp = ConvMlp(6, 8, conv=True)
-    mlp.fc1.bias.requires_grad_(not frozen)
-    torch.nn.init.normal_(mlp.fc1.bias)
-    x = torch.randn(2, 20, 6, requires_grad=True)
-    wanted = [x, *(parameter for parameter in mlp.parameters() if parameter.requires_grad)]
-    want = torch.autograd.grad(mlp(x, (5, 4)).square().sum(), wanted)
+    layers = ConvMlp(6, 8, conv=True) if kind == "mlp" else LocalConv(6, 5)
+    first = layers.fc1 if kind == "mlp" else layers.pointwise1
+    first.bias.requires_grad_(not frozen)
+    torch.nn.init.normal_(first.bias)
+    x = torch.randn(2, 5, 4, 6, requires_grad=True)
+    wanted = [x, *(parameter for parameter in layers.parameters() if parameter.requires_grad)]
+    run = (lambda: layers(x.flatten(1, 2), (5, 4)).unflatten(1, (5, 4))) if kind == "mlp" else lambda: layers(x)
+    out = run()
+    want = torch.autograd.grad(out.square().sum(), wanted)
     monkeypatch.setattr(DepthwiseConv, "joins", lambda *_: True)
-    got = torch.autograd.grad(mlp(x, (5, 4)).square().sum(), wanted)
+    heard = []
+    if listened:
+        first.register_forward_hook(lambda *_: heard.append(True))
+    joined = run()
+    assert bool(heard) == listened
+    torch.testing.assert_close(joined, out)
+    got = torch.autograd.grad(joined.square().sum(), wanted)
     torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)

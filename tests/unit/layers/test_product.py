@@ -36,7 +36,7 @@ def test_product_that_the_compiler_takes_whole_has_the_gradients_of_the_plain_on
     product = unpadded(a, b.mT)
     torch.testing.assert_close(product, a @ b.mT)
     torch.testing.assert_close(torch.autograd.grad(product, (a, b), grad), torch.autograd.grad(a @ b.mT, (a, b), grad))
-    torch.library.opcheck(unpadded, (a.detach(), b.detach().mT))
+    torch.library.opcheck(torch.ops.saccade.unpadded_product, (a.detach(), b.detach().mT))
 
 
 def test_product_that_the_compiler_takes_whole_is_one_operator_in_its_graph():

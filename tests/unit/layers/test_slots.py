@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
 from saccade.layers import cluster
-from saccade.layers.glmix import Block, GLMix, MapAttention, local_conv
+from saccade.layers.glmix import Block, GLMix, LocalConv, MapAttention
 from saccade.layers.slots import SlotMixer
 from saccade.models.glnet import GLNet
 from support.golden import part, part_state_dict, relative_error, strided, tensor
@@ -377,7 +377,7 @@ def test_glmix_joins_its_branches_as_asked() -> None:
 
 @pytest.mark.parametrize("kernel_size", [3, 5, 7])
 def test_local_convolution_reaches_as_far_as_its_kernel(kernel_size: int) -> None:
-    conv = local_conv(8, kernel_size)
+    conv = LocalConv(8, kernel_size)
     x = torch.randn(1, 15, 15, 8, requires_grad=True)
     conv(x)[0, 7, 7].sum().backward()
     assert x.grad is not None

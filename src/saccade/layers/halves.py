@@ -1,0 +1,85 @@
+"""Weights in half precision, those of many layers at once.
+
+Autocast converts a weight where a layer reads it, and its gradient where that was made. Compiled, each is a kernel that
+does next to nothing: a third of all that a step of a deep network starts, and starting them is what the GPU waits for.
+Here one kernel converts a hundred; the numbers are the same.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from .exporting import compiles_for_gpu
+from .reuse import unheard
+
+HELD: dict[Tensor, Tensor] = {}  # weights and what stands for them, while the layers that have them run
+
+
+def of(weight: Tensor) -> Tensor:
+    """Return what stands for a weight: itself where nothing was converted."""
+    return HELD.get(weight, weight) if HELD else weight
+
+
+def serves(x: Tensor) -> bool:
+    """Tell whether weights of the layers that read a tensor are converted: under autocast, in code for a GPU."""
+    return compiles_for_gpu(x) and torch.is_autocast_enabled("cuda")
+
+
+def hold(layers: Iterable[nn.Linear]) -> None:
+    """Convert the weights and biases of layers to the precision of autocast, until `release`."""
+    found = dict.fromkeys(weight for layer in layers for weight in (layer.weight, layer.bias) if _plain(weight))
+    matrices, biases = [x for x in found if x.dim() > 1], [x for x in found if x.dim() == 1]
+    dtype = torch.get_autocast_dtype("cuda")
+    if matrices:
+        HELD.update(zip(matrices, Converted.apply(dtype, *matrices), strict=True))
+    if biases:  # their gradients are converted where they are summed
+        HELD.update(zip(biases, convert(biases, dtype), strict=True))
+
+
+def _plain(weight: Tensor | None) -> bool:
+    """Tell whether a weight is whole and in full precision; one that is sharded or computed is of another type."""
+    return type(weight) is nn.Parameter and weight.dtype == torch.float32
+
+
+def cut_off(layer: nn.Module | None) -> Tensor | None:
+    """Return the bias of a layer, now without a gradient there, for the reader of the output to sum it; or none.
+
+    To sum it at the layer would be one more pass over what that reader writes.
+    """
+    bias = getattr(layer, "bias", None)
+    if layer is None or bias is None or not HELD or bias not in HELD or not unheard(layer):
+        return None
+    HELD[bias] = HELD[bias].detach()
+    return bias
+
+
+def release() -> None:
+    """Forget what was converted."""
+    HELD.clear()
+
+
+class Converted(torch.autograd.Function):
+    """Tensors in another precision, and their gradients back in full, all at once."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004
+        """Return the tensors."""
+        return convert(tensors, dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of those that ask for one."""
+        asked = [i for i in range(len(grads)) if ctx.needs_input_grad[i + 1]]
+        found: list[Tensor | None] = [None] * len(grads)
+        for i, grad in zip(asked, convert([grads[i] for i in asked], torch.float32), strict=True):
+            found[i] = grad
+        return None, *found
+
+
+def convert(tensors: Iterable[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Return tensors in another precision; what is done to a list is compiled to one kernel, the conversion with it."""
+    return tuple(x.to(dtype) for x in torch._foreach_mul(tuple(tensors), 1.0))

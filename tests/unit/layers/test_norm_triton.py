@@ -1,0 +1,128 @@
+"""The kernels of sums and their layer norms, in Triton's interpreter, and what calls them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from saccade.layers import halves, norm_triton
+from saccade.layers.glmix import Block, GLMix, MapAttention
+from saccade.layers.linear import Linear
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def plain(x, branch, second, weight, bias, eps):
+    total = x + sum(one for one in (branch, second) if one is not None)
+    mean = total.mean(-1)
+    inverse = (total.var(-1, correction=0) + eps).rsqrt()
+    return total, F.layer_norm(total, total.shape[-1:], weight, bias, eps), mean, inverse
+
+
+def plain_back(of_normed, of_total, total, middle, inverse, weight):
+    value = (total - middle[..., None]) * inverse[..., None]
+    given = of_normed * weight
+    found = given - given.mean(-1, keepdim=True) - value * (given * value).mean(-1, keepdim=True)
+    found = of_total + found * inverse[..., None]
+    return found, torch.cat([of_normed * value, of_normed, found, of_total], -1).flatten(0, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not norm_triton.INSTALLED or INTERPRETED, reason="elsewhere they run by themselves")
+def test_the_kernels_run_in_tritons_interpreter():
+    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", __file__, "-k", "test_a_kernel_gives"]
+    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "10 passed" in done.stdout
+
+
+@pytest.mark.skipif(not norm_triton.INSTALLED or not INTERPRETED, reason="needs TRITON_INTERPRET=1")
+@pytest.mark.parametrize("shape", [(2, 9, 24), (1, 1, 64), (3, 50, 96), (2, 700, 33), (1, 5, 1024)])
+@pytest.mark.parametrize("branches", [0, 2])
+def test_a_kernel_gives_what_sums_and_norms_give(shape, branches):
+    torch.manual_seed(0)
+    x, *more = (torch.randn(shape) + 1 for _ in range(3))
+    branch, second = more if branches else (None, None)
+    weight, bias = torch.randn(shape[2]), torch.randn(shape[2])
+    total, *rest = norm_triton.run_join(lambda kernel: kernel, x, branch, second, weight, bias, 1e-6)
+    want, *wanted = plain(x, branch, second, weight, bias, 1e-6)
+    if branches:
+        torch.testing.assert_close(total, want)
+    else:
+        assert total.numel() == 0
+    torch.testing.assert_close(rest, wanted, atol=1e-5, rtol=1e-4)
+    given = torch.randn(shape), torch.randn(shape), want, *rest[1:], weight
+    found, parts = norm_triton.run_join_back(lambda kernel: kernel, *given)
+    want, wanted = plain_back(*given)
+    torch.testing.assert_close(found, want, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(parts.sum(0), wanted.sum(0), atol=1e-3, rtol=1e-3)
+
+
+@pytest.fixture
+def plain_kernels(monkeypatch):
+    """The kernels' results by plain operators, and called."""
+    monkeypatch.setattr(norm_triton, "join", plain)
+    monkeypatch.setattr(norm_triton, "join_back", plain_back)
+    monkeypatch.setattr(norm_triton, "add_up", lambda parts, _: (parts.sum(0), None))
+    monkeypatch.setattr(norm_triton, "serves", lambda *_: True)
+
+
+BLOCKS = {
+    "attention": lambda **options: Block(16, MapAttention(16, num_heads=2), mlp_ratio=2, **options),
+    "parallel": lambda **options: Block(16, GLMix(16, num_heads=2, num_slots=4), mlp_ratio=2, **options),
+    "local_global": lambda **options: Block(
+        16, GLMix(16, num_heads=2, num_slots=4, mixer="local_global"), mlp_ratio=2, **options
+    ),
+    "window": lambda **options: Block(
+        16, GLMix(16, num_heads=2, num_slots=4, local="window", window_size=2), mlp_ratio=2, **options
+    ),
+}
+
+
+@pytest.mark.usefixtures("plain_kernels")
+@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_block_around_the_kernels_has_the_plain_gradients(monkeypatch, kind, scaled, cut):
+    torch.manual_seed(0)
+    block = BLOCKS[kind](pos_conv=True, layer_scale=0.5 if scaled else None).double()
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    x = torch.randn(2, 16, 16, dtype=torch.float64, requires_grad=True)
+    wrt, slope = [x, *block.parameters()], torch.randn_like(x)
+    with monkeypatch.context() as less:
+        less.setattr(norm_triton, "serves", lambda *_: False)
+        want = block(x, (4, 4))
+        wanted = torch.autograd.grad(want, wrt, slope)
+    if cut:  # stand-ins of the same precision: the biases' gradients come from where they are read
+        layers = [m for m in block.modules() if isinstance(m, Linear)]
+        monkeypatch.setitem(halves.HELD, block.mlp.fc2.bias, block.mlp.fc2.bias.view(-1))
+        for layer in layers:
+            monkeypatch.setitem(halves.HELD, layer.bias, layer.bias.view(-1))
+    got = block(x, (4, 4))
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(torch.autograd.grad(got, wrt, slope), wanted, rtol=1e-8, atol=1e-9)
+    if cut:
+        assert halves.HELD[block.mlp.fc2.bias].requires_grad == scaled
+
+
+def test_the_kernels_serve_plain_norms_in_compiled_half_precision_that_nobody_listens_to(monkeypatch):
+    class Somewhere(torch.Tensor):
+        is_cuda = True
+
+    x, norm = torch.randn(2, 3, 8, dtype=torch.bfloat16).as_subclass(Somewhere), torch.nn.LayerNorm(8)
+    monkeypatch.setattr(norm_triton, "INSTALLED", True)
+    assert not norm_triton.serves(x, norm)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert norm_triton.serves(x, norm)
+    assert not norm_triton.serves(x.float(), norm)
+    assert not norm_triton.serves(x, norm, torch.nn.LayerNorm(8, elementwise_affine=False))
+    assert not norm_triton.serves(x, torch.nn.Identity())
+    assert not norm_triton.serves(x[:0], norm)
+    with torch.no_grad():
+        assert not norm_triton.serves(x, norm)
+    norm.register_forward_hook(lambda *_: None)
+    assert not norm_triton.serves(x, norm)
