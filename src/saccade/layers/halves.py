@@ -19,8 +19,13 @@ HELD: dict[Tensor, Tensor] = {}  # weights and what stands for them, while the l
 
 
 def of(weight: Tensor) -> Tensor:
-    """Return what stands for a weight: itself where nothing was converted."""
-    return HELD.get(weight, weight) if HELD else weight
+    """Return what stands for a weight: itself where nothing was converted, and in code that is not being compiled."""
+    return HELD.get(weight, weight) if HELD and compiles() else weight
+
+
+def compiles() -> bool:
+    """Tell whether code is being compiled; what an error has left behind is nobody else's."""
+    return torch.compiler.is_compiling()
 
 
 def serves(x: Tensor) -> bool:
@@ -33,6 +38,7 @@ def hold(layers: Iterable[nn.Linear]) -> None:
     found = dict.fromkeys(weight for layer in layers for weight in (layer.weight, layer.bias) if _plain(weight))
     matrices, biases = [x for x in found if x.dim() > 1], [x for x in found if x.dim() == 1]
     dtype = torch.get_autocast_dtype("cuda")
+    HELD.clear()
     if matrices:
         HELD.update(zip(matrices, Converted.apply(dtype, *matrices), strict=True))
     if biases:  # their gradients are converted where they are summed
@@ -50,7 +56,7 @@ def cut_off(layer: nn.Module | None) -> Tensor | None:
     To sum it at the layer would be one more pass over what that reader writes.
     """
     bias = getattr(layer, "bias", None)
-    if layer is None or bias is None or not HELD or bias not in HELD or not unheard(layer):
+    if layer is None or bias is None or of(bias) is bias or not unheard(layer):
         return None
     HELD[bias] = HELD[bias].detach()
     return bias

@@ -14,6 +14,7 @@ from saccade.layers.linear import Linear
 def served(monkeypatch):
     """Conversion as on a GPU, to the precision of autocast on the CPU."""
     monkeypatch.setattr(halves, "serves", lambda _: torch.is_autocast_enabled("cpu"))
+    monkeypatch.setattr(halves, "compiles", lambda: True)
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda _: torch.bfloat16)
     yield
     assert not halves.HELD
@@ -102,6 +103,15 @@ def test_blocks_that_are_computed_again_convert_for_themselves():
     got, found = gradients(model, x)
     torch.testing.assert_close(got, want)
     torch.testing.assert_close(found, wanted, rtol=0.1, atol=0.1)
+
+
+def test_what_an_error_left_behind_is_not_read():
+    layer, x = Linear(3, 2), torch.randn(4, 3)
+    want = layer(x)
+    halves.hold([layer])
+    assert halves.of(layer.weight) is layer.weight
+    assert torch.equal(layer(x), want)
+    halves.release()
 
 
 def test_nothing_is_converted_outside_of_code_for_a_gpu():
