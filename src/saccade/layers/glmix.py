@@ -101,9 +101,9 @@ class MapAttention(nn.Module):
         self.attn = self_attention(dim, num_heads)
 
     @property
-    def last(self) -> nn.Module:
+    def last(self) -> nn.Module | None:
         """The linear layer whose output the result is."""
-        return self.attn.proj
+        return self.attn.proj if not self.attn.proj_drop.p else None
 
     def forward(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> Tensor:  # noqa: ARG002
         """Return a map of the same shape, B, N, C; the other arguments are there to be called like `GLMix`."""
@@ -166,14 +166,15 @@ class Block(nn.Module):
 
     def _joined(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> Tensor:
         """Do what comes after the encoding of position, each norm and the sum before it by one kernel."""
-        between = [self.mixer, self.ls1, self.ls2, self.drop_path]
-        bare = all(type(step) is nn.Identity for step in between[1:]) and unheard(*between)
+        mixer: Any = self.mixer
+        steps, parts = [self.ls1, self.ls2, self.drop_path], [mixer, self.mlp]
+        own = type(mixer) in (GLMix, MapAttention) and type(self.mlp) is ConvMlp
         x, normed = self._norm(self.norm1, x)
-        if bare and isinstance(self.mixer, GLMix | MapAttention):
-            biases = halves.cut_off(self.mixer.last), halves.cut_off(self.mlp.fc2)
-            x, normed = self._norm(self.norm2, x, *self.mixer.branches(normed, source, grid), biases=biases)
+        if own and all(type(step) is nn.Identity for step in steps) and unheard(*steps, *parts):
+            biases = halves.cut_off(mixer.last), halves.cut_off(self.mlp.fc2)
+            x, normed = self._norm(self.norm2, x, *mixer.branches(normed, source, grid), biases=biases)
         else:
-            x, normed = self._norm(self.norm2, x, self.drop_path(self.ls1(self.mixer(normed, source, grid))))
+            x, normed = self._norm(self.norm2, x, self.drop_path(self.ls1(mixer(normed, source, grid))))
         return x + self.drop_path(self.ls2(self.mlp(normed, grid)))
 
     @staticmethod
@@ -220,7 +221,7 @@ class LocalConv(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a map of the same shape."""
-        if not (self.depthwise.joins(as_products_read(x)) and unheard(self)):
+        if not (len(self) == 3 and self.depthwise.joins(as_products_read(x)) and unheard(self)):
             return super().forward(x)
         grid = (x.shape[1], x.shape[2])
         hidden, bias = without_gradient_of_bias(self.pointwise1, x.flatten(1, 2))

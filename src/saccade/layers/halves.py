@@ -55,7 +55,7 @@ def cut_off(layer: nn.Module | None) -> Tensor | None:
 
     To sum it at the layer would be one more pass over what that reader writes.
     """
-    bias = getattr(layer, "bias", None)
+    bias = layer.bias if isinstance(layer, nn.Linear) else None
     if layer is None or bias is None or of(bias) is bias or not unheard(layer):
         return None
     HELD[bias] = HELD[bias].detach()

@@ -84,11 +84,16 @@ BLOCKS = {
 
 @pytest.mark.usefixtures("plain_kernels")
 @pytest.mark.parametrize("kind", BLOCKS)
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("changed", ["", "scaled", "listened", "wrapped"])
 @pytest.mark.parametrize("cut", [False, True])
-def test_a_block_around_the_kernels_has_the_plain_gradients(monkeypatch, kind, scaled, cut):
+def test_a_block_around_the_kernels_has_the_plain_gradients(monkeypatch, kind, changed, cut):
     torch.manual_seed(0)
-    block = BLOCKS[kind](pos_conv=True, layer_scale=0.5 if scaled else None).double()
+    block = BLOCKS[kind](pos_conv=True, layer_scale=0.5 if changed == "scaled" else None).double()
+    if changed == "listened":
+        block.mlp.register_forward_hook(lambda module, given, out: 2 * out)
+    elif changed == "wrapped":
+        block.mlp.fc2 = torch.nn.Sequential(block.mlp.fc2, torch.nn.Tanh())
+    last = block.mlp.fc2[0] if changed == "wrapped" else block.mlp.fc2
     for parameter in block.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     x = torch.randn(2, 16, 16, dtype=torch.float64, requires_grad=True)
@@ -100,14 +105,13 @@ def test_a_block_around_the_kernels_has_the_plain_gradients(monkeypatch, kind, s
     monkeypatch.setattr(halves, "compiles", lambda: True)
     if cut:  # stand-ins of the same precision: the biases' gradients come from where they are read
         layers = [m for m in block.modules() if isinstance(m, Linear)]
-        monkeypatch.setitem(halves.HELD, block.mlp.fc2.bias, block.mlp.fc2.bias.view(-1))
         for layer in layers:
             monkeypatch.setitem(halves.HELD, layer.bias, layer.bias.view(-1))
     got = block(x, (4, 4))
     torch.testing.assert_close(got, want)
     torch.testing.assert_close(torch.autograd.grad(got, wrt, slope), wanted, rtol=1e-8, atol=1e-9)
     if cut:
-        assert halves.HELD[block.mlp.fc2.bias].requires_grad == scaled
+        assert halves.HELD[last.bias].requires_grad == bool(changed)
 
 
 def test_the_kernels_serve_plain_norms_in_compiled_half_precision_that_nobody_listens_to(monkeypatch):
