@@ -29,10 +29,10 @@ def gradients(model, x, **autocast):
     return out, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("name", ["glnet_nano", "sot_tiny", "nommer_tiny", "t2t_vit_7", "cvt_13"])
+@pytest.mark.parametrize("name", ["glnet_nano", "sot_tiny", "t2t_vit_7"])
 def test_a_model_gives_the_same_numbers_by_weights_converted_at_once(name, request):
     torch.manual_seed(0)
-    small = {"img_size": 32} if name in ("glnet_nano",) else {"img_size": 64}
+    small = {"img_size": 32 if name == "glnet_nano" else 64}
     model = timm.create_model(name, num_classes=4, **small)
     x = torch.randn(2, 3, *2 * [small["img_size"]])
     want, wanted = gradients(model.train(), x)
