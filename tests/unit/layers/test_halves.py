@@ -4,6 +4,7 @@ import pytest
 import timm
 import torch
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
 
 import saccade  # noqa: F401
 from saccade.layers import halves
@@ -26,7 +27,8 @@ def gradients(model, x, **autocast):
     with torch.autocast("cpu", torch.bfloat16, **autocast):
         out = model(x)
     out.float().square().sum().backward()
-    return out, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    found = {name.removeprefix("_orig_mod."): p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return out, found
 
 
 @pytest.mark.parametrize("name", ["glnet_nano", "sot_tiny", "t2t_vit_7"])
@@ -118,3 +120,31 @@ def test_nothing_is_converted_outside_of_code_for_a_gpu():
     assert not halves.serves(torch.randn(1))
     compiled = torch.compile(lambda x: x if halves.serves(x) else -x, backend="eager", fullgraph=True)
     assert compiled(torch.ones(1)).tolist() == [-1]
+
+
+def test_a_compiler_converts_lists_and_gives_the_same_numbers(monkeypatch):
+    def serves(_):
+        return torch.compiler.is_compiling() and torch.is_autocast_enabled("cpu")
+
+    def keep(graph, _):
+        lists.append(sum("_foreach_mul" in str(node.target) for node in graph.graph.nodes))
+        return graph
+
+    lists: list[int] = []
+    torch.manual_seed(0)
+    model = timm.create_model("glnet_nano", num_classes=4, depths=(1, 1, 1)).train()
+    x = torch.randn(2, 3, 32, 32)
+    want, wanted = gradients(model, x)
+    wanted = {name: grad.clone() for name, grad in wanted.items()}
+    monkeypatch.setattr(halves, "serves", serves)
+    usual = torch.get_autocast_dtype("cuda")
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        torch.compiler.reset()
+        got, found = gradients(torch.compile(model, backend=aot_autograd(fw_compiler=keep), fullgraph=True), x)
+    finally:
+        torch.set_autocast_dtype("cuda", usual)
+    assert lists == [6, 3]  # matrices and biases of each stage, gradients of matrices
+    assert torch.equal(got, want)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert not halves.HELD
