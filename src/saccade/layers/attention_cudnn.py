@@ -1,9 +1,9 @@
 """Attention by cuDNN as one operator from queries, keys and values to tokens, in compiled training on a GPU.
 
 A compiler that lays images out channels last takes B, heads, N, d for an image too and copies it to that layout, which
-costs time and, with torch 2.11, the gradients of queries and keys: cuDNN's way back is kept by the shapes it was built
-for, and not by the layout of what the way there gave, so that it reads another layout wrong. Here nothing has four axes
-that a compiler could see.
+costs time and, with torch 2.11, the gradients of queries and keys: after an eager step in the same process they were
+wrong, as if cuDNN's way back still read the output in that step's layout. Here nothing has four axes that a compiler
+could see, and they are right (benchmarks/gradients.py).
 """
 
 from typing import Any
