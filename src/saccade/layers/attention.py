@@ -42,7 +42,7 @@ class SelfAttention(Attention):
         elif unnormed and attention_triton.serves(as_products_read(x), self.head_dim):
             x = attention_triton.Attended.apply(*without_gradient_of_bias(self.qkv, x), heads)
         elif x.shape[1] <= FEW:
-            q, k, v = self.qkv(x).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+            q, k, v = attention_cudnn.by_heads(self.qkv(x), heads)
             x = attend_by_products(self.q_norm(q), self.k_norm(k), v).transpose(1, 2).flatten(2)
         elif unnormed and self.fused_attn and attention_cudnn.serves(as_products_read(x), heads, self.head_dim):
             x = attention_cudnn.Attended.apply(self.qkv(x), heads)

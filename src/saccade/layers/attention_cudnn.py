@@ -15,10 +15,7 @@ from torch.nn.attention import SDPBackend
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .exporting import compiles_for_gpu, is_constant
-
-LIBRARY = torch.library.Library("saccade", "FRAGMENT")
-LIBRARY.define("attend_by_cudnn(Tensor qkv, int heads) -> (Tensor, Tensor)")
-LIBRARY.define("attend_by_cudnn_back(Tensor grad, Tensor qkv, Tensor out, Tensor sums, int heads) -> Tensor")
+from .operators import define
 
 
 def serves(x: Tensor, heads: int, width: int) -> bool:
@@ -62,7 +59,7 @@ class Attended(torch.autograd.Function):
 
 
 def _attend(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    query, key, value = _parts(qkv.contiguous(), heads)
+    query, key, value = by_heads(qkv.contiguous(), heads)
     out, sums, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(query, key, value, None, True)
     return out.transpose(1, 2).flatten(2).contiguous(), sums.flatten(2)
 
@@ -72,12 +69,12 @@ def _attend_back(grad: Tensor, qkv: Tensor, out: Tensor, sums: Tensor, heads: in
     seed, tokens = grad.new_empty((), dtype=torch.long), grad.shape[1]  # nothing is dropped, nobody reads it
     rest = (seed, seed, None, None, None, tokens, tokens, 0.0, False)
     found = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-        given[0], *_parts(qkv.contiguous(), heads), given[1], sums.contiguous().unsqueeze(3), *rest
+        given[0], *by_heads(qkv.contiguous(), heads), given[1], sums.contiguous().unsqueeze(3), *rest
     )
     return torch.stack([x.transpose(1, 2) for x in found], 2).flatten(2)
 
 
-def _parts(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+def by_heads(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values as B, heads, N, d."""
     query, key, value = qkv.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
     return query, key, value
@@ -92,6 +89,10 @@ def _shape_back(grad: Tensor, qkv: Tensor, out: Tensor, sums: Tensor, heads: int
     return torch.empty_like(qkv)
 
 
-for name, does, tells in (("", _attend, _shapes), ("_back", _attend_back, _shape_back)):
-    LIBRARY.impl(f"attend_by_cudnn{name}", does, "CUDA")
-    torch.library.register_fake(f"saccade::attend_by_cudnn{name}", tells, lib=LIBRARY)
+define("attend_by_cudnn(Tensor qkv, int heads) -> (Tensor, Tensor)", _attend, _shapes, "CUDA")
+define(
+    "attend_by_cudnn_back(Tensor grad, Tensor qkv, Tensor out, Tensor sums, int heads) -> Tensor",
+    _attend_back,
+    _shape_back,
+    "CUDA",
+)

@@ -216,8 +216,13 @@ class LocalConv(nn.Sequential):
     pointwise2: Linear
 
     def __init__(self, dim: int, kernel_size: int) -> None:
-        layers = {"pointwise1": Linear(dim, dim), "depthwise": DepthwiseConv(dim, kernel_size)}
-        super().__init__(OrderedDict(layers, pointwise2=Linear(dim, dim)))
+        super().__init__(
+            OrderedDict(
+                pointwise1=Linear(dim, dim),
+                depthwise=DepthwiseConv(dim, kernel_size),
+                pointwise2=Linear(dim, dim),
+            )
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a map of the same shape."""

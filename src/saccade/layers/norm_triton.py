@@ -198,12 +198,7 @@ def _constants(x: Tensor) -> tuple[int, int, int]:
 @functools.cache
 def kernel(name: str) -> Any:
     """Return a kernel, "join" or "join_back", ready to be compiled."""
-    return _triton().jit({"join": _join, "join_back": _join_back}[name])
-
-
-@functools.cache
-def _triton() -> Any:
-    return triton_for(globals())
+    return triton_for(globals()).jit({"join": _join, "join_back": _join_back}[name])
 
 
 def _join(
@@ -263,7 +258,7 @@ def _join_back(
     rows: tl.constexpr,
     wide: tl.constexpr,
 ) -> None:
-    """Go through every so manieth tile, adding up as many rows side by side as a tile has."""
+    """Go through tiles as many apart as there are programs, adding up the rows of a tile each for itself."""
     column = tl.arange(0, wide)
     inside = column < channels
     slope = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)[None, :]

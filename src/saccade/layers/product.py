@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import product_native
+from .operators import LIBRARY, define
 from .reuse import eager_inference
 
 
@@ -34,13 +35,6 @@ def _uneven(a: Tensor, b: Tensor) -> bool:
     return any(isinstance(side, int) and side % 8 for side in (*a.shape[1:], b.shape[2]))
 
 
-LIBRARY = torch.library.Library("saccade", "FRAGMENT")
-LIBRARY.define("unpadded_product(Tensor a, Tensor b) -> Tensor")  # as `custom_op` makes one it takes four times as long
-LIBRARY.impl("unpadded_product", torch.bmm, "CUDA")
-LIBRARY.impl("unpadded_product", torch.bmm, "CPU")
-torch.library.register_fake("saccade::unpadded_product", torch.bmm, lib=LIBRARY)
-
-
 def unpadded(a: Tensor, b: Tensor) -> Tensor:
     """Return a @ b as one operator that the compiler takes as it is."""
     found: Tensor = torch.ops.saccade.unpadded_product(a, b)
@@ -58,6 +52,7 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
     return of_a, of_b
 
 
+define("unpadded_product(Tensor a, Tensor b) -> Tensor", torch.bmm, torch.bmm, "CUDA", "CPU")
 torch.library.register_autograd("saccade::unpadded_product", _gradients, setup_context=_keep, lib=LIBRARY)
 
 

@@ -205,8 +205,7 @@ def run_blocks(blocks: Iterable[nn.Module], x: Tensor, *args: Any, recompute: bo
     if converts := halves.serves(x) and not recompute:
         halves.hold(m for block in blocks for m in block.modules() if isinstance(m, Linear))
     for block in blocks:
-        again = {"use_reentrant": False, **_once_only(block)} if recompute else None
-        x = block(x, *args) if again is None else checkpoint(block, x, *args, **again)
+        x = checkpoint(block, x, *args, use_reentrant=False, **_once_only(block)) if recompute else block(x, *args)
     if converts:
         halves.release()
     return x
