@@ -10,7 +10,7 @@ from saccade.layers.attention import SelfAttention
 
 
 def plain(qkv, heads):
-    q, k, v = attention_cudnn._parts(qkv, heads)
+    q, k, v = attention_cudnn.by_heads(qkv, heads)
     out = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
     return out, torch.logsumexp(q @ k.mT * q.shape[-1] ** -0.5, -1).float()
 

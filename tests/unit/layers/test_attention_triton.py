@@ -1,9 +1,5 @@
 """The kernels of attention among few tokens, in Triton's interpreter, and what calls them."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,8 +7,7 @@ import torch.nn.functional as F
 from saccade.layers import attention, attention_triton
 from saccade.layers.attention import SelfAttention
 from saccade.layers.linear import Linear
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+from support.interpreter import interpreted, not_interpreted, run_interpreted
 
 
 def plain(qkv, heads):
@@ -28,15 +23,12 @@ def plain_back(grad, qkv, heads, sums):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not attention_triton.INSTALLED or INTERPRETED, reason="elsewhere they run by themselves")
+@not_interpreted
 def test_the_kernels_run_in_tritons_interpreter():
-    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", __file__, "-k", "test_a_kernel_gives"]
-    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "7 passed" in done.stdout
+    assert "7 passed" in run_interpreted(__file__, "test_a_kernel_gives")
 
 
-@pytest.mark.skipif(not attention_triton.INSTALLED or not INTERPRETED, reason="needs TRITON_INTERPRET=1")
+@interpreted
 @pytest.mark.parametrize(
     ("images", "tokens", "heads", "width"),
     [(2, 16, 2, 32), (3, 49, 3, 24), (1, 1, 2, 8), (2, 64, 1, 64), (2, 17, 4, 32), (1, 65, 2, 16), (1, 128, 1, 33)],

@@ -1,16 +1,12 @@
 """The kernels between maps and slots, in Triton's interpreter, and what calls them."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from saccade.layers import cluster_triton
 from saccade.layers.cluster import soft_cluster
+from support.interpreter import interpreted, not_interpreted, run_interpreted
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 SHAPES = [(2, 64, 16, 64), (2, 49, 9, 24), (1, 70, 16, 96), (2, 196, 49, 40), (1, 5, 3, 8), (1, 130, 64, 70)]
 
 
@@ -42,15 +38,12 @@ def scatter_back(grad, logits, slots):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not cluster_triton.INSTALLED or INTERPRETED, reason="elsewhere they run by themselves")
+@not_interpreted
 def test_the_kernels_run_in_tritons_interpreter():
-    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", __file__, "-k", "test_a_kernel_gives"]
-    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert f"{len(SHAPES)} passed" in done.stdout
+    assert f"{len(SHAPES)} passed" in run_interpreted(__file__, "test_a_kernel_gives")
 
 
-@pytest.mark.skipif(not cluster_triton.INSTALLED or not INTERPRETED, reason="needs TRITON_INTERPRET=1")
+@interpreted
 @pytest.mark.parametrize(("images", "positions", "slots", "channels"), SHAPES)
 def test_a_kernel_gives_what_plain_operators_give(images, positions, slots, channels):
     def itself(kernel):

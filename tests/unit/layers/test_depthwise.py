@@ -1,7 +1,3 @@
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -11,8 +7,7 @@ from saccade.layers.depthwise import DepthwiseConv, Turned, by_library, convolve
 from saccade.layers.depthwise_triton import Tiles
 from saccade.layers.glmix import ConvMlp, LocalConv
 from saccade.layers.sums_triton import run_add_up
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+from support.interpreter import interpreted, not_interpreted, run_interpreted
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -49,15 +44,12 @@ def test_an_even_kernel_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not depthwise_triton.INSTALLED or INTERPRETED, reason="elsewhere they run by themselves")
+@not_interpreted
 def test_the_kernel_runs_in_tritons_interpreter():
-    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", __file__, "-k", "test_the_kernel"]
-    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "11 passed" in done.stdout
+    assert "11 passed" in run_interpreted(__file__, "test_the_kernel")
 
 
-@pytest.mark.skipif(not depthwise_triton.INSTALLED or not INTERPRETED, reason="needs TRITON_INTERPRET=1")
+@interpreted
 @pytest.mark.parametrize(
     ("shape", "size", "tiles", "residual"),
     [
@@ -95,7 +87,7 @@ def test_the_kernel_equals_the_plain_convolution(shape, size, tiles, residual):
     torch.testing.assert_close(of_bias, want[2], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.skipif(not depthwise_triton.INSTALLED or not INTERPRETED, reason="needs TRITON_INTERPRET=1")
+@interpreted
 @pytest.mark.parametrize("shape", [(2, 35, 64), (3, 1000)])
 def test_the_kernels_of_gelu_and_its_gradient_equal_the_plain_ones(shape):
     torch.manual_seed(0)
@@ -108,7 +100,7 @@ def test_the_kernels_of_gelu_and_its_gradient_equal_the_plain_ones(shape):
     torch.testing.assert_close(got, torch.autograd.grad(want, x, grad)[0], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.skipif(not depthwise_triton.INSTALLED or not INTERPRETED, reason="needs TRITON_INTERPRET=1")
+@interpreted
 @pytest.mark.parametrize("shape", [(1, 5), (64, 32), (200, 70), (65, 129)])
 def test_the_kernel_of_sums_adds_up_all_parts(shape):
     torch.manual_seed(0)

@@ -1,9 +1,5 @@
 """The kernels of sums and their layer norms, in Triton's interpreter, and what calls them."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,8 +7,7 @@ import torch.nn.functional as F
 from saccade.layers import halves, norm_triton
 from saccade.layers.glmix import Block, GLMix, MapAttention
 from saccade.layers.linear import Linear
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+from support.interpreter import interpreted, not_interpreted, run_interpreted
 
 
 def plain(x, branch, second, weight, bias, eps):
@@ -31,15 +26,12 @@ def plain_back(of_normed, of_total, total, middle, inverse, weight):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not norm_triton.INSTALLED or INTERPRETED, reason="elsewhere they run by themselves")
+@not_interpreted
 def test_the_kernels_run_in_tritons_interpreter():
-    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", __file__, "-k", "test_a_kernel_gives"]
-    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "10 passed" in done.stdout
+    assert "10 passed" in run_interpreted(__file__, "test_a_kernel_gives")
 
 
-@pytest.mark.skipif(not norm_triton.INSTALLED or not INTERPRETED, reason="needs TRITON_INTERPRET=1")
+@interpreted
 @pytest.mark.parametrize("shape", [(2, 9, 24), (1, 1, 64), (3, 50, 96), (2, 700, 33), (1, 5, 1024)])
 @pytest.mark.parametrize("branches", [0, 2])
 def test_a_kernel_gives_what_sums_and_norms_give(shape, branches):
