@@ -83,7 +83,7 @@ def time_task(
     x, grad = (torch.randn(shape, device=DEVICE).to(torch.bfloat16) for _ in range(2))
     weight, bias = torch.randn(channels, 1, size, size, device=DEVICE) / size, torch.randn(channels, device=DEVICE)
     weight, bias = weight.to(torch.bfloat16), bias.to(torch.bfloat16)
-    cells, residual, turned = cells_of(weight), size == 3, way == "turned"
+    cells, residual, turned = cells_of(weight, weight.dtype), size == 3, way == "turned"
     expected = reference(x, grad, weight, bias, side, residual=residual, gelu=gelu)[way]
     found: dict[str, float] = {}
     worst = 0.0

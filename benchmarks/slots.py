@@ -130,9 +130,10 @@ def of_bridge(images: int, positions: int, slots: int, channels: int) -> Any:
         return logits.softmax(2) @ (logits.softmax(1).mT @ features)
 
     cluster_triton.serves = lambda *_: False
+    scale = query.new_ones(()).float()
 
     def products(query: Tensor, features: Tensor) -> Tensor:
-        clustered, dispatch = cluster.soft_cluster(query, features, query.new_ones(()).float())
+        clustered, dispatch = cluster.soft_cluster(query, features, scale)
         return dispatch(clustered)
 
     usual, options = cluster_triton._constants(query, features)
@@ -141,11 +142,11 @@ def of_bridge(images: int, positions: int, slots: int, channels: int) -> Any:
         def run() -> tuple[Tensor, ...]:
             how = {"num_warps": warps, "num_stages": stages}
             cluster_triton._constants = lambda *_: ((*usual[:3], rows, *usual[4:]), how)
-            clustered, logits, sums = cluster_triton.run_gather(_itself, query, features)
+            clustered, logits, sums = cluster_triton.run_gather(_itself, query, features, scale)
             answer = cluster_triton.run_scatter(_itself, logits, clustered)
-            of_logits, of_slots = cluster_triton.run_scatter_back(_itself, gradient, logits, clustered)
-            given = (of_slots, of_logits, query, features, clustered, logits, sums)
-            return answer, *cluster_triton.run_gather_back(_itself, *given)
+            of_logits, of_slots, _ = cluster_triton.run_scatter_back(_itself, gradient, logits, clustered, False)
+            given = (of_slots, of_logits, query, features, scale, clustered, logits, sums)
+            return answer, *cluster_triton.run_gather_back(_itself, *given)[:2]
 
         return run
 

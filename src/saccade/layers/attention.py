@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from . import attention_cudnn, attention_native, attention_triton
 from .exporting import compiles_for_gpu
-from .linear import without_gradient_of_bias
+from .linear import bias_left_to_reader, without_gradient_of_bias
 from .numerics import as_products_read
+from .parts import Due, ports_for
 
 FEW = 72  # tokens for which products are faster than the libraries' kernel: 64 and a class token
 
@@ -28,11 +29,29 @@ class SelfAttention(Attention):
             if type(attention) is Attention:
                 attention.__class__ = cls
 
+    @property
+    def last(self) -> nn.Module | None:
+        """The linear layer whose output the result is."""
+        return self.proj if not self.proj_drop.p else None
+
+    def dues(self, x: Tensor, tokens: int) -> list[Due]:
+        """Return what gets its gradient in parts where so many tokens attend to each other in images like others."""
+        before = bias_left_to_reader(self.qkv)
+        plain = self._plain and self._unnormed and own_way(x) and before is not None
+        return [Due(len(x), (before,))] if plain and attention_triton.serves(x, self.head_dim, tokens) else []
+
+    @property
+    def _plain(self) -> bool:
+        return getattr(self, "gate", None) is None and not self.attn_drop.p
+
+    @property
+    def _unnormed(self) -> bool:
+        return isinstance(self.q_norm, nn.Identity) and isinstance(self.k_norm, nn.Identity)
+
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Return tokens, B, N, C, of tokens; masks as timm takes them."""
         masked = any(value is not None and value is not False for value in (*args, *kwargs.values()))
-        plain = not masked and getattr(self, "gate", None) is None and not self.attn_drop.p
-        unnormed = isinstance(self.q_norm, nn.Identity) and isinstance(self.k_norm, nn.Identity)
+        plain, unnormed = not masked and self._plain, self._unnormed
         native = unnormed and self.fused_attn and attention_native.serves(x)
         if not (plain and (native or own_way(x))):
             return super().forward(x, *args, **kwargs)
@@ -40,7 +59,9 @@ class SelfAttention(Attention):
         if native:
             x = attention_native.attend(self.qkv(x), heads)
         elif unnormed and attention_triton.serves(as_products_read(x), self.head_dim):
-            x = attention_triton.Attended.apply(*without_gradient_of_bias(self.qkv, x), heads)
+            qkv, before = without_gradient_of_bias(self.qkv, x)
+            port = () if before is None else ports_for([Due(len(x), (before,))])
+            x = attention_triton.Attended.apply(qkv, before, heads, *port)
         elif x.shape[1] <= FEW:
             q, k, v = attention_cudnn.by_heads(self.qkv(x), heads)
             x = attend_by_products(self.q_norm(q), self.k_norm(k), v).transpose(1, 2).flatten(2)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .exporting import compiles_for_gpu, is_constant, shared_memory
-from .sums_triton import add_up
+from .parts import add_all_up
 from .triton_language import INSTALLED, tile_side, triton_for
 
 MOST_TOKENS, MOST_CHANNELS = 128, 64  # of a head: what the registers hold
@@ -24,16 +24,18 @@ ROOM = 98_312  # bytes of shared memory that the largest tile takes, at most (sm
 tl: Any = None  # triton.language, from the first use of a kernel on
 
 
-def serves(x: Tensor, width: int) -> bool:
+def serves(x: Tensor, width: int, tokens: int | None = None) -> bool:
     """Tell whether the kernel takes tokens B, N, C: few, in half precision, in code compiled for a GPU.
 
     Args:
         x: the tokens, as a product reads them.
         width: channels of a head.
+        tokens: how many, if others than `x` are meant.
     """
     if not (INSTALLED and compiles_for_gpu(x) and shared_memory(x) >= ROOM):
         return False
-    few = is_constant(x.shape[1]) and x.shape[1] <= MOST_TOKENS and width <= MOST_CHANNELS
+    tokens = x.shape[1] if tokens is None else tokens
+    few = is_constant(tokens) and tokens <= MOST_TOKENS and width <= MOST_CHANNELS
     return few and x.dtype in (torch.float16, torch.bfloat16)
 
 
@@ -44,22 +46,25 @@ class Attended(torch.autograd.Function):
         qkv: queries, keys and values.
         before: a bias that they have in them already, without a gradient from there; it gets its own here.
         heads: how many.
+        port: of the bias, which gets its gradient in a part for every image, where there is one.
     """
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, before: Tensor | None, heads: int) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, before: Tensor | None, heads: int, *port: Tensor) -> Tensor:
         """Return what every token gathered."""
         ctx.save_for_backward(qkv)
-        ctx.heads, ctx.dtype = heads, None if before is None else before.dtype
+        ctx.heads, ctx.dtype, ctx.ported = heads, None if before is None else before.dtype, len(port) > 0
         return attend(qkv, heads)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of queries, keys and values, from the weights computed once more, and of the bias."""
         of_before = ctx.needs_input_grad[1]
         of_qkv, parts = attend_back(grad, *ctx.saved_tensors, ctx.heads, of_before)
-        return of_qkv, add_up(parts, None)[0].to(ctx.dtype) if of_before else None, None
+        if ctx.ported:
+            return of_qkv, None, None, parts
+        return of_qkv, add_all_up([parts])[0].to(ctx.dtype) if of_before else None, None
 
 
 def run_attend(start: Callable[[Any], Any], qkv: Tensor, heads: int) -> Tensor:

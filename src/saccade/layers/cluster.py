@@ -12,10 +12,11 @@ from torch import Tensor
 
 from . import cluster_triton
 from .numerics import in_half_precision, unit
+from .parts import Due, ports_for
 from .product import matmul
 from .reuse import eager_inference
 
-Dispatch = Callable[[Tensor], Tensor]
+Dispatch = Callable[..., Tensor]  # of slots; where `cluster_triton` serves, of a bias inside them too that it cuts off
 SMALL_MAP = 1024  # positions below which the logits are too few to be worth avoiding
 STEEP = 30.0  # factor of the cosine up to which exponentials need no common factor taken out
 
@@ -32,10 +33,16 @@ def soft_cluster(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor
         Clustered slots, B, M, C, and the dispatch from B, M, C to B, N, C.
     """
     if cluster_triton.serves(slots, features):
-        clustered, logits = cluster_triton.Gathered.apply((scale * unit(slots)).to(features.dtype), features)
-        return clustered, lambda slots: cluster_triton.Scattered.apply(logits, slots)
+        port = ports_for([Due(len(slots), (scale,))])
+        clustered, logits = cluster_triton.Gathered.apply(unit(slots).to(features.dtype), features, scale, *port)
+        return clustered, lambda slots, before=None: _scatter(logits, slots, before)
     bridge = _soft_fused if fusable(features) else _soft_shared if _sharable(features, scale) else _soft_direct
     return bridge(slots, features, scale)
+
+
+def _scatter(logits: Tensor, slots: Tensor, before: Tensor | None) -> Tensor:
+    port = () if before is None else ports_for([Due(len(slots), (before,))])
+    return cluster_triton.Scattered.apply(logits, slots, before, *port)
 
 
 def correspondence(slots: Tensor, features: Tensor, scale: Tensor) -> Tensor:

@@ -5,9 +5,6 @@ Here a program has one image: it goes through the positions once, some rows at a
 of a softmax over positions needs its sums first; they are kept from the way forward.
 """
 
-from __future__ import annotations  # `tl` is not there yet when the kernels are defined
-
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +12,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .cluster_kernel import kernel
 from .exporting import compiles_for_gpu, is_constant, shared_memory
-from .triton_language import INSTALLED, tile_side, triton_for
+from .parts import add_all_up
+from .triton_language import INSTALLED, tile_side
 
 MOST_SLOTS, MOST_CHANNELS = 64, 256  # a program holds all slots
 ROOM = {8_192: 90_112, 16_384: 133_120}  # bytes of shared memory, at most, for tiles of so many numbers (Triton 3.6)
 SMALL_MAP, MANY = 1024, 128  # positions up to which few programs are no loss, and images that make many
-tl: Any = None  # triton.language, from the first use of a kernel on
 
 
 def serves(slots: Tensor, features: Tensor) -> bool:
@@ -38,62 +36,89 @@ def serves(slots: Tensor, features: Tensor) -> bool:
 
 
 class Gathered(torch.autograd.Function):
-    """Cosines of queries, B, M, C, and features, B, N, C, and the features' averages by their softmax over positions.
+    """Scaled cosines of queries and features, and the features' averages by their softmax over positions.
+
+    Args:
+        query: of length one, B, M, C.
+        features: B, N, C.
+        scale: factor of the cosines, a single number.
+        port: of the factor, which gets its gradient in a part for every image, where there is one.
 
     Returns:
-        Averages, B, M, C, and cosines, B, N, M, times the queries' lengths.
+        Averages, B, M, C, and cosines, B, N, M.
     """
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, query: Tensor, features: Tensor, scale: Tensor, *port: Tensor) -> tuple[Tensor, Tensor]:
         """Return averages and cosines."""
-        slots, logits, sums = gather(query, features)
-        ctx.save_for_backward(query, features, slots, logits, sums)
+        slots, logits, sums = gather(query, features, scale)
+        ctx.save_for_backward(query, features, scale, slots, logits, sums)
+        ctx.ported = len(port) > 0
         return slots, logits
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, of_logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients of queries and features."""
-        return gather_back(grad, of_logits, *ctx.saved_tensors)
+    def backward(ctx: Any, grad: Tensor, of_logits: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of queries, features and factor."""
+        of_query, of_features, parts = gather_back(grad, of_logits, *ctx.saved_tensors)
+        if ctx.ported:
+            return of_query, of_features, None, parts
+        scale = ctx.saved_tensors[2]
+        asked = ctx.needs_input_grad[2]
+        return of_query, of_features, add_all_up([parts])[0].view(scale.shape).to(scale.dtype) if asked else None
 
 
 class Scattered(torch.autograd.Function):
-    """Averages, B, N, C, of slots, B, M, C, by the softmax over slots of logits, B, N, M."""
+    """Averages, B, N, C, of slots, B, M, C, by the softmax over slots of logits, B, N, M.
+
+    Args:
+        logits: of every position.
+        slots: what is averaged.
+        before: a bias that the slots have in them already, without a gradient from there; it gets its own here.
+        port: of the bias, which gets its gradient in a part for every image, where there is one.
+    """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, slots: Tensor) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, slots: Tensor, before: Tensor | None, *port: Tensor) -> Tensor:
         """Return the averages."""
         ctx.save_for_backward(logits, slots)
+        ctx.dtype, ctx.ported = None if before is None else before.dtype, len(port) > 0
         return scatter(logits, slots)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradients of logits and slots."""
-        return scatter_back(grad, *ctx.saved_tensors)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of logits, slots and bias."""
+        asked = ctx.needs_input_grad[2]
+        of_logits, of_slots, parts = scatter_back(grad, *ctx.saved_tensors, asked)
+        if ctx.ported:
+            return of_logits, of_slots, None, parts
+        return of_logits, of_slots, add_all_up([parts])[0].to(ctx.dtype) if asked else None
 
 
-def run_gather(start: Callable[[Any], Any], query: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def run_gather(
+    start: Callable[[Any], Any], query: Tensor, features: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return averages and cosines as `Gathered` does, and the logarithms of what the softmax divides by, B, M.
 
     Args:
         start: makes the kernel one that can be started.
         query: B, M, C.
         features: B, N, C.
+        scale: a single number.
     """
     query, features = query.contiguous(), features.contiguous()
     slots, logits = torch.empty_like(query), features.new_empty(*features.shape[:2], query.shape[1])
     sums = query.new_empty(query.shape[:2], dtype=torch.float32)
     constants, options = _constants(query, features)
-    start(kernel("gather"))[(query.shape[0],)](query, features, slots, logits, sums, *constants, **options)
+    start(kernel("gather"))[(query.shape[0],)](query, features, scale, slots, logits, sums, *constants, **options)
     return slots, logits, sums
 
 
 @torch.library.triton_op("saccade::gather_slots", mutates_args={})
-def gather(query: Tensor, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def gather(query: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """See `run_gather`."""
-    return run_gather(torch.library.wrap_triton, query, features)
+    return run_gather(torch.library.wrap_triton, query, features, scale)
 
 
 def run_gather_back(
@@ -102,11 +127,12 @@ def run_gather_back(
     of_logits: Tensor,
     query: Tensor,
     features: Tensor,
+    scale: Tensor,
     slots: Tensor,
     logits: Tensor,
     sums: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of queries and features.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of queries and features, and parts of that of the factor, B, 1.
 
     Args:
         start: makes the kernel one that can be started.
@@ -114,25 +140,46 @@ def run_gather_back(
         of_logits: of the cosines.
         query: what `run_gather` was given and returned, as the others.
         features: see there.
+        scale: see there.
         slots: see there.
         logits: see there.
         sums: see there.
     """
     grad, of_logits, query, features = (x.contiguous() for x in (grad, of_logits, query, features))
     of_query, of_features = torch.empty_like(query), torch.empty_like(features)
+    of_scale = query.new_empty(len(query), 1, dtype=torch.float32)
     constants, options = _constants(query, features)
     start(kernel("gather_back"))[(query.shape[0],)](
-        grad, of_logits, query, features, slots, logits, sums, of_query, of_features, *constants, **options
+        grad,
+        of_logits,
+        query,
+        features,
+        scale,
+        slots,
+        logits,
+        sums,
+        of_query,
+        of_features,
+        of_scale,
+        *constants,
+        **options,
     )
-    return of_query, of_features
+    return of_query, of_features, of_scale
 
 
 @torch.library.triton_op("saccade::gather_slots_back", mutates_args={})
 def gather_back(
-    grad: Tensor, of_logits: Tensor, query: Tensor, features: Tensor, slots: Tensor, logits: Tensor, sums: Tensor
-) -> tuple[Tensor, Tensor]:
+    grad: Tensor,
+    of_logits: Tensor,
+    query: Tensor,
+    features: Tensor,
+    scale: Tensor,
+    slots: Tensor,
+    logits: Tensor,
+    sums: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
     """See `run_gather_back`."""
-    return run_gather_back(torch.library.wrap_triton, grad, of_logits, query, features, slots, logits, sums)
+    return run_gather_back(torch.library.wrap_triton, grad, of_logits, query, features, scale, slots, logits, sums)
 
 
 def run_scatter(start: Callable[[Any], Any], logits: Tensor, slots: Tensor) -> Tensor:
@@ -157,26 +204,32 @@ def scatter(logits: Tensor, slots: Tensor) -> Tensor:
     return run_scatter(torch.library.wrap_triton, logits, slots)
 
 
-def run_scatter_back(start: Callable[[Any], Any], grad: Tensor, logits: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradients of logits and slots.
+def run_scatter_back(
+    start: Callable[[Any], Any], grad: Tensor, logits: Tensor, slots: Tensor, sums: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of logits and slots, and if asked the sums of these, B, C.
 
     Args:
         start: makes the kernel one that can be started.
         grad: of the averages.
         logits: what `run_scatter` was given.
         slots: see there.
+        sums: return them, else nothing.
     """
     grad, logits, slots = (x.contiguous() for x in (grad, logits, slots))
     of_logits, of_slots = torch.empty_like(logits), torch.empty_like(slots)
+    parts = slots.new_empty(len(slots) if sums else 0, slots.shape[2], dtype=torch.float32)
     constants, options = _constants(slots, grad)
-    start(kernel("scatter_back"))[(slots.shape[0],)](grad, logits, slots, of_logits, of_slots, *constants, **options)
-    return of_logits, of_slots
+    start(kernel("scatter_back"))[(slots.shape[0],)](
+        grad, logits, slots, of_logits, of_slots, parts if sums else slots, *constants, sums, **options
+    )
+    return of_logits, of_slots, parts
 
 
 @torch.library.triton_op("saccade::scatter_slots_back", mutates_args={})
-def scatter_back(grad: Tensor, logits: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+def scatter_back(grad: Tensor, logits: Tensor, slots: Tensor, sums: bool) -> tuple[Tensor, Tensor, Tensor]:
     """See `run_scatter_back`."""
-    return run_scatter_back(torch.library.wrap_triton, grad, logits, slots)
+    return run_scatter_back(torch.library.wrap_triton, grad, logits, slots, sums)
 
 
 def _constants(slots: Tensor, features: Tensor) -> tuple[tuple[int, ...], dict[str, int]]:
@@ -188,183 +241,3 @@ def _constants(slots: Tensor, features: Tensor) -> tuple[tuple[int, ...], dict[s
     tall, wide = [tile_side(length) for length in slots.shape[1:]]
     rows = 64 if tall * wide <= 4096 else 32
     return (features.shape[1], *slots.shape[1:], rows, tall, wide), {"num_warps": 4, "num_stages": 1}
-
-
-@functools.cache
-def kernel(name: str) -> Any:
-    """Return a kernel, "gather" or "scatter" or one of these and "_back", ready to be compiled."""
-    kernels = (_gather, _gather_back, _scatter, _scatter_back)
-    return _triton().jit({function.__name__: function for function in kernels}[f"_{name}"])
-
-
-@functools.cache
-def _triton() -> Any:
-    return triton_for(globals(), _read, _write, _inverse_length, _weigh)
-
-
-def _read(
-    at: tl.tensor, first: int, count: tl.constexpr, across: tl.constexpr, tall: tl.constexpr, wide: tl.constexpr
-) -> tl.tensor:
-    """Return a tile of a matrix count, across, from a row on, with zeros beyond its sides."""
-    row, column = first + tl.arange(0, tall)[:, None], tl.arange(0, wide)[None, :]
-    return tl.load(at + row * across + column, mask=(row < count) & (column < across), other=0.0)
-
-
-def _write(
-    at: tl.tensor,
-    tile: tl.tensor,
-    first: int,
-    count: tl.constexpr,
-    across: tl.constexpr,
-    tall: tl.constexpr,
-    wide: tl.constexpr,
-) -> None:
-    """Write a tile into a matrix count, across, from a row on."""
-    row, column = first + tl.arange(0, tall)[:, None], tl.arange(0, wide)[None, :]
-    mask = (row < count) & (column < across)
-    tl.store(at + row * across + column, tile.to(at.dtype.element_ty), mask=mask)
-
-
-def _inverse_length(features: tl.tensor) -> tl.tensor:
-    """Return one over the length of every row."""
-    wide = features.to(tl.float32)
-    return 1.0 / tl.maximum(tl.sqrt(tl.sum(wide * wide, 1)), 1e-12)
-
-
-def _weigh(logits: tl.tensor, slots: tl.constexpr, tall: tl.constexpr) -> tl.tensor:
-    """Return the softmax over slots."""
-    logits = tl.where(tl.arange(0, tall)[None, :] < slots, logits.to(tl.float32), float("-inf"))
-    weights = tl.exp(logits - tl.max(logits, 1)[:, None])
-    return weights / tl.sum(weights, 1)[:, None]
-
-
-def _gather(
-    query: tl.tensor,
-    features: tl.tensor,
-    out: tl.tensor,
-    logits: tl.tensor,
-    sums: tl.tensor,
-    positions: tl.constexpr,
-    slots: tl.constexpr,
-    channels: tl.constexpr,
-    rows: tl.constexpr,
-    tall: tl.constexpr,
-    wide: tl.constexpr,
-) -> None:
-    """Average by weights whose largest is known only in the end: what was added before is made less when one grows."""
-    image = tl.program_id(0).to(tl.int64)
-    features += image * (positions * channels)
-    logits += image * (positions * slots)
-    q = _read(query + image * (slots * channels), 0, slots, channels, tall, wide)
-    largest = tl.full([tall], float("-inf"), tl.float32)
-    divisor = tl.zeros([tall], tl.float32)
-    found = tl.zeros([tall, wide], tl.float32)
-    for first in range(0, positions, rows):
-        x = _read(features, first, positions, channels, rows, wide)
-        here = (tl.dot(x, tl.trans(q)) * _inverse_length(x)[:, None]).to(x.dtype)
-        _write(logits, here, first, positions, slots, rows, tall)
-        there = (first + tl.arange(0, rows)[:, None]) < positions
-        here = tl.where(there, here.to(tl.float32), float("-inf"))
-        most = tl.maximum(largest, tl.max(here, 0))
-        less = tl.exp(largest - most)
-        weights = tl.exp(here - most[None, :])
-        divisor = divisor * less + tl.sum(weights, 0)
-        found = found * less[:, None] + tl.dot(tl.trans(weights.to(x.dtype)), x)
-        largest = most
-    _write(out + image * (slots * channels), found / divisor[:, None], 0, slots, channels, tall, wide)
-    slot = tl.arange(0, tall)
-    tl.store(sums + image * slots + slot, largest + tl.log(divisor), mask=slot < slots)
-
-
-def _gather_back(
-    grad: tl.tensor,
-    of_logits: tl.tensor,
-    query: tl.tensor,
-    features: tl.tensor,
-    out: tl.tensor,
-    logits: tl.tensor,
-    sums: tl.tensor,
-    of_query: tl.tensor,
-    of_features: tl.tensor,
-    positions: tl.constexpr,
-    slots: tl.constexpr,
-    channels: tl.constexpr,
-    rows: tl.constexpr,
-    tall: tl.constexpr,
-    wide: tl.constexpr,
-) -> None:
-    """Go through the positions once: a product of an average and its gradient is what the softmax takes off."""
-    image = tl.program_id(0).to(tl.int64)
-    map = image * (positions * channels)
-    set = image * (slots * channels)
-    logits += image * (positions * slots)
-    of_logits += image * (positions * slots)
-    q = _read(query + set, 0, slots, channels, tall, wide)
-    given = _read(grad + set, 0, slots, channels, tall, wide)
-    average = _read(out + set, 0, slots, channels, tall, wide)
-    common = tl.sum(given.to(tl.float32) * average.to(tl.float32), 1)
-    slot = tl.arange(0, tall)
-    divisor = tl.load(sums + image * slots + slot, mask=slot < slots, other=0.0)
-    found = tl.zeros([tall, wide], tl.float32)
-    for first in range(0, positions, rows):
-        x = _read(features + map, first, positions, channels, rows, wide)
-        here = _read(logits, first, positions, slots, rows, tall).to(tl.float32)
-        there = ((first + tl.arange(0, rows)[:, None]) < positions) & (slot[None, :] < slots)
-        weights = tl.where(there, tl.exp(here - divisor[None, :]), 0.0)
-        of_here = weights * (tl.dot(x, tl.trans(given)) - common[None, :])
-        of_here += _read(of_logits, first, positions, slots, rows, tall).to(tl.float32)
-        inverse = _inverse_length(x)
-        along = tl.sum(of_here * here, 1) * inverse * inverse
-        of_cosine = (of_here * inverse[:, None]).to(x.dtype)
-        of_x = tl.dot(weights.to(x.dtype), given) + tl.dot(of_cosine, q) - x.to(tl.float32) * along[:, None]
-        _write(of_features + map, of_x, first, positions, channels, rows, wide)
-        found += tl.dot(tl.trans(of_cosine), x)
-    _write(of_query + set, found, 0, slots, channels, tall, wide)
-
-
-def _scatter(
-    logits: tl.tensor,
-    given: tl.tensor,
-    out: tl.tensor,
-    positions: tl.constexpr,
-    slots: tl.constexpr,
-    channels: tl.constexpr,
-    rows: tl.constexpr,
-    tall: tl.constexpr,
-    wide: tl.constexpr,
-) -> None:
-    image, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * rows
-    weights = _weigh(_read(logits + image * (positions * slots), first, positions, slots, rows, tall), slots, tall)
-    held = _read(given + image * (slots * channels), 0, slots, channels, tall, wide)
-    found = tl.dot(weights.to(held.dtype), held)
-    _write(out + image * (positions * channels), found, first, positions, channels, rows, wide)
-
-
-def _scatter_back(
-    grad: tl.tensor,
-    logits: tl.tensor,
-    given: tl.tensor,
-    of_logits: tl.tensor,
-    of_slots: tl.tensor,
-    positions: tl.constexpr,
-    slots: tl.constexpr,
-    channels: tl.constexpr,
-    rows: tl.constexpr,
-    tall: tl.constexpr,
-    wide: tl.constexpr,
-) -> None:
-    image = tl.program_id(0).to(tl.int64)
-    set = image * (slots * channels)
-    grad += image * (positions * channels)
-    logits += image * (positions * slots)
-    of_logits += image * (positions * slots)
-    held = _read(given + set, 0, slots, channels, tall, wide)
-    found = tl.zeros([tall, wide], tl.float32)
-    for first in range(0, positions, rows):
-        g = _read(grad, first, positions, channels, rows, wide)
-        weights = _weigh(_read(logits, first, positions, slots, rows, tall), slots, tall)
-        of_weights = tl.dot(g, tl.trans(held))
-        of_here = weights * (of_weights - tl.sum(weights * of_weights, 1)[:, None])
-        _write(of_logits, of_here, first, positions, slots, rows, tall)
-        found += tl.dot(tl.trans(weights.to(g.dtype)), g)
-    _write(of_slots + set, found, 0, slots, channels, tall, wide)

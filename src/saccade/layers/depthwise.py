@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from . import depthwise_triton
 from .exporting import compiles_for_gpu
 from .numerics import as_products_read, upcast
+from .parts import Due
 from .product import own_backward_serves
 
 
@@ -42,6 +43,15 @@ class DepthwiseConv(nn.Conv2d):
             if torch.is_grad_enabled():
                 return Turned.apply(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+    @property
+    def lays_out(self) -> bool:
+        """Whether the kernel of `joined` may be the one that runs, which reads the kernels in another order."""
+        return depthwise_triton.takes(self.kernel_size[0])
+
+    def dues(self, x: Tensor, grid: tuple[int, int], before: Tensor | None = None) -> list[Due]:
+        """Return what gets its gradients in parts where `joined` takes maps of a batch like another's."""
+        return depthwise_triton.dues(len(x), grid, self.weight, self.bias, before)
 
     def joins(self, x: Tensor) -> bool:
         """Tell whether `joined` takes a map."""

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from . import halves
 from .depthwise_kernel import kernel
 from .exporting import compiles_for_gpu
-from .sums_triton import add_up
+from .parts import Due, add_all_up, ports_for
 from .triton_language import INSTALLED
 
 SIZES = (3, 5)  # sides of kernels
@@ -35,7 +36,12 @@ class Tiles(NamedTuple):
 
 def serves(x: Tensor, size: int) -> bool:
     """Tell whether the kernel takes a map: half precision, in code that is compiled for a GPU."""
-    return compiles_for_gpu(x) and INSTALLED and size in SIZES and x.dtype in (torch.float16, torch.bfloat16)
+    return takes(size) and compiles_for_gpu(x) and x.dtype in (torch.float16, torch.bfloat16)
+
+
+def takes(size: int) -> bool:
+    """Tell whether there is a kernel for kernels of a side."""
+    return INSTALLED and size in SIZES
 
 
 def tiles_of(height: int, width: int, size: int) -> Tiles:
@@ -57,9 +63,11 @@ class Convolved(torch.autograd.Function):
         bias: of each channel, or none.
         before: a bias that the map has in it already, without a gradient from there; it gets its own here, where the
             map's is made.
+        cells: the kernels as `cells_of` returns them.
         grid: H, W.
         residual: add the map.
         gelu: apply GELU.
+        ports: of what is due, see `dues`, where there are any.
     """
 
     @staticmethod
@@ -69,15 +77,16 @@ class Convolved(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         before: Tensor | None,  # noqa: ARG004
+        cells: Tensor,
         grid: tuple[int, int],
         residual: bool,
         gelu: bool,
+        *ports: Tensor,
     ) -> Tensor:
         """Return a map of the same shape."""
-        cells = cells_of(weight, x.dtype)
         total, active, _ = convolve(x, cells, bias, *grid, False, residual, gelu, True, False)
         ctx.save_for_backward(x, weight, cells, total if gelu else None)
-        ctx.how = (*grid, residual)
+        ctx.how, ctx.ported = (*grid, residual), len(ports) > 0
         return active if gelu else total
 
     @staticmethod
@@ -87,18 +96,33 @@ class Convolved(torch.autograd.Function):
         x, weight, cells, total = ctx.saved_tensors
         height, width, residual = ctx.how
         grad = grad if total is None else gelu_gradient(grad, total)
-        _, _, of_bias, of_before, *_ = ctx.needs_input_grad
+        _, of_weight, of_bias, of_before, *_ = ctx.needs_input_grad
         of_x, _, parts = convolve(grad, cells, None, height, width, True, residual, False, True, of_before)
+        if not (of_weight or of_bias or of_before):
+            return of_x, *7 * [None]
         found = gradients(grad, x, height, width, weight.shape[-1])
-        sums, for_before = add_up(found, parts if of_before else None)
+        made = [found, parts] if of_before else [found]
+        if ctx.ported:
+            return of_x, *7 * [None], *made
+        sums, *for_before = add_all_up(made)
         for_weight, for_bias = sums.to(weight.dtype).split([weight.numel(), len(weight)])
-        biases = for_bias if of_bias else None, for_before.to(weight.dtype) if of_before else None
-        return of_x, for_weight.view(weight.shape), *biases, None, None, None
+        biases = for_bias if of_bias else None, for_before[0].to(weight.dtype) if of_before else None
+        return of_x, for_weight.view(weight.shape), *biases, *4 * [None]
 
 
 def cells_of(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return kernels C, 1, k, k as k * k, C, in a map's precision."""
-    return weight.to(dtype).flatten(1).t().contiguous()
+    """Return kernels C, 1, k, k as k * k, C, in a map's precision; they may have been laid out with others."""
+    held = halves.of(weight)
+    if held is not weight and held.dtype == dtype:
+        return held
+    return weight.detach().to(dtype).flatten(1).t().contiguous()
+
+
+def dues(batch: int, grid: tuple[int, int], weight: Tensor, bias: Tensor | None, before: Tensor | None) -> list[Due]:
+    """Return what gets its gradients in parts where `Convolved` takes a map."""
+    tiles = tiles_of(*grid, weight.shape[-1])
+    found = [Due(_shares(batch, *grid, len(weight), tiles)[1], (weight, bias))]
+    return found if before is None else [*found, Due(batch * _programs(*grid, tiles), (before,))]
 
 
 def apply(
@@ -112,9 +136,11 @@ def apply(
     before: Tensor | None = None,
 ) -> Tensor:
     """Convolve a map, add the map itself and apply GELU, as asked; see `Convolved`."""
+    cells = cells_of(weight, x.dtype)
     if torch.is_grad_enabled():
-        return Convolved.apply(x, weight, bias, before, grid, residual, gelu)
-    return convolve(x, cells_of(weight, x.dtype), bias, *grid, False, residual, gelu, not gelu, False)[int(gelu)]
+        ports = ports_for(dues(len(x), grid, weight, bias, before))
+        return Convolved.apply(x, weight, bias, before, cells, grid, residual, gelu, *ports)
+    return convolve(x, cells, bias, *grid, False, residual, gelu, not gelu, False)[int(gelu)]
 
 
 def run_convolve(
@@ -227,14 +253,19 @@ def run_gradients(
     grad, x = grad.contiguous(), x.contiguous()
     batch, _, channels = x.shape
     tiles = tiles or tiles_of(height, width, size)
-    programs, blocks = _programs(height, width, tiles), -(-channels // tiles.channels)
-    each = -(-batch * programs * blocks * tiles.warps // WARPS)  # images that a program adds up
-    parts = -(-batch // each) * programs
+    each, parts = _shares(batch, height, width, channels, tiles)
     sums = x.new_empty(parts, (size * size + 1) * channels, dtype=torch.float32)
-    start(kernel("gradients"))[(parts, blocks)](
+    start(kernel("gradients"))[(parts, -(-channels // tiles.channels))](
         x, grad, sums, batch, each, height, width, channels, size, *_constants(width, tiles), num_warps=tiles.warps
     )
     return sums
+
+
+def _shares(batch: int, height: int, width: int, channels: int, tiles: Tiles) -> tuple[int, int]:
+    """Return how many images a program adds up for the gradients of kernels, and how many parts that makes."""
+    programs = _programs(height, width, tiles)
+    each = -(-batch * programs * -(-channels // tiles.channels) * tiles.warps // WARPS)
+    return each, -(-batch // each) * programs
 
 
 @torch.library.triton_op("saccade::depthwise_gradients", mutates_args={})

@@ -15,8 +15,9 @@ from . import halves, norm_triton
 from .activation import Gelu, activate
 from .depthwise import DepthwiseConv
 from .init import init_linear
-from .linear import Linear, without_gradient_of_bias
+from .linear import Linear, bias_left_to_reader, without_gradient_of_bias
 from .numerics import as_products_read
+from .parts import Due, close_ports, open_ports, ports_for
 from .reuse import add, unheard
 from .slots import SlotMixer, self_attention
 from .window import WindowAttention
@@ -78,16 +79,24 @@ class GLMix(nn.Module):
         local, *rest = self.branches(x, source, grid)
         return add(local, rest[0], self.global_branch) if rest else local
 
-    def branches(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> tuple[Tensor, ...]:
-        """Return what adds up to the mixed map."""
+    def branches(
+        self, x: Tensor, source: Tensor, grid: tuple[int, int], again: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Return what adds up to the mixed map; `again` is the normalised map for the second branch."""
         if self.mixer == "parallel":
-            return self._mix_locally(x, grid), self.global_branch(x, source, grid)
+            return self._mix_locally(x, grid), self.global_branch(x if again is None else again, source, grid)
         if self.mixer == "global_local":
             return (self._mix_locally(self.global_branch(x, source, grid), grid),)
         if self.mixer == "local_global":
             x = self._mix_locally(x, grid)
             return (self.global_branch(x, x, grid),)
         return (self._mix_locally(x, grid) if self.mixer == "local" else self.global_branch(x, source, grid),)
+
+    def dues(self, x: Tensor, grid: tuple[int, int]) -> list[Due]:
+        """Return what gets its gradients in parts where a map is mixed."""
+        local, slots = (getattr(self, name, None) for name in ("local_branch", "global_branch"))
+        found = local.dues(x, grid) if type(local) is LocalConv else []
+        return found + slots.dues(x) if type(slots) is SlotMixer else found
 
     def _mix_locally(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         return self.local_branch(x.unflatten(1, grid)).flatten(1, 2)
@@ -103,7 +112,7 @@ class MapAttention(nn.Module):
     @property
     def last(self) -> nn.Module | None:
         """The linear layer whose output the result is."""
-        return self.attn.proj if not self.attn.proj_drop.p else None
+        return self.attn.last
 
     def forward(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> Tensor:  # noqa: ARG002
         """Return a map of the same shape, B, N, C; the other arguments are there to be called like `GLMix`."""
@@ -112,6 +121,10 @@ class MapAttention(nn.Module):
     def branches(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> tuple[Tensor, ...]:  # noqa: ARG002
         """Return what adds up to the mixed map, see `GLMix`."""
         return (self.attn(x),)
+
+    def dues(self, x: Tensor, grid: tuple[int, int]) -> list[Due]:  # noqa: ARG002
+        """Return what gets its gradients in parts, see `GLMix`."""
+        return self.attn.dues(x, x.shape[1])
 
 
 class Block(nn.Module):
@@ -154,6 +167,14 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return a map of the same shape."""
+        if not norm_triton.serves(x, self.norm1, self.norm2):
+            return self._run(x, grid)
+        open_ports(self._dues(x, grid))
+        x = self._run(x, grid)
+        close_ports()
+        return x
+
+    def _run(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         source = x
         if self.pos_conv is not None:
             joins = self.pos_conv.joins(x)
@@ -167,22 +188,42 @@ class Block(nn.Module):
     def _joined(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> Tensor:
         """Do what comes after the encoding of position, each norm and the sum before it by one kernel."""
         mixer: Any = self.mixer
-        steps, parts = [self.ls1, self.ls2, self.drop_path], [mixer, self.mlp]
-        own = type(mixer) in (GLMix, MapAttention) and type(self.mlp) is ConvMlp
-        x, normed = self._norm(self.norm1, x)
-        if own and all(type(step) is nn.Identity for step in steps) and unheard(*steps, *parts):
+        if self._bare():
+            x, *normed = self._norm(self.norm1, x, twice=type(mixer) is GLMix and mixer.mixer == "parallel")
             biases = halves.cut_off(mixer.last), halves.cut_off(self.mlp.fc2)
-            x, normed = self._norm(self.norm2, x, *mixer.branches(normed, source, grid), biases=biases)
+            x, normed = self._norm(self.norm2, x, *mixer.branches(normed[0], source, grid, *normed[1:]), biases=biases)
         else:
+            x, normed = self._norm(self.norm1, x)
             x, normed = self._norm(self.norm2, x, self.drop_path(self.ls1(mixer(normed, source, grid))))
         return x + self.drop_path(self.ls2(self.mlp(normed, grid)))
 
+    def _bare(self) -> bool:
+        """Tell whether what the two parts return is added as it is, and nobody listens to it."""
+        steps = [self.ls1, self.ls2, self.drop_path]
+        own = type(self.mixer) in (GLMix, MapAttention) and type(self.mlp) is ConvMlp
+        return own and all(type(step) is nn.Identity for step in steps) and unheard(*steps, self.mixer, self.mlp)
+
+    def _dues(self, x: Tensor, grid: tuple[int, int]) -> list[Due]:
+        """Return what gets its gradients in parts where the kernels take a map."""
+        mixer: Any = self.mixer
+        lasts = (mixer.last, self.mlp.fc2) if self._bare() else (None, None)
+        biases = (halves.can_be_cut_off(last) for last in lasts)
+        found = [norm_triton.due(x, self.norm1), norm_triton.due(x, self.norm2, *biases)]
+        found += self.pos_conv.dues(x, grid) if self.pos_conv is not None and self.pos_conv.joins(x) else []
+        found += mixer.dues(x, grid) if type(mixer) in (GLMix, MapAttention) else []
+        return found + (self.mlp.dues(x, grid) if type(self.mlp) is ConvMlp else [])
+
     @staticmethod
     def _norm(
-        norm: Any, x: Tensor, *branches: Tensor, biases: tuple[Tensor | None, Tensor | None] = (None, None)
-    ) -> tuple[Tensor, Tensor]:
+        norm: Any,
+        x: Tensor,
+        *branches: Tensor,
+        biases: tuple[Tensor | None, Tensor | None] = (None, None),
+        twice: bool = False,
+    ) -> Any:
         first, second, *_ = *(branch.to(x.dtype) for branch in branches), None, None
-        return norm_triton.Joined.apply(x, first, second, norm.weight, norm.bias, *biases, norm.eps)
+        port = ports_for([norm_triton.due(x, norm, *biases)])
+        return norm_triton.Joined.apply(x, first, second, norm.weight, norm.bias, *biases, norm.eps, twice, *port)
 
 
 class ConvMlp(nn.Module):
@@ -194,6 +235,12 @@ class ConvMlp(nn.Module):
         self.depthwise = DepthwiseConv(hidden, 3) if conv else None
         self.act = Gelu()
         self.fc2 = Linear(hidden, dim)
+
+    def dues(self, x: Tensor, grid: tuple[int, int]) -> list[Due]:
+        """Return what gets its gradients in parts where a map is transformed."""
+        if self.depthwise is None or type(self.act) is not Gelu or not self.depthwise.joins(as_products_read(x)):
+            return []
+        return self.depthwise.dues(x, grid, bias_left_to_reader(self.fc1))
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return a map of the same shape, B, H * W, C."""
@@ -226,12 +273,19 @@ class LocalConv(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return a map of the same shape."""
-        if not (len(self) == 3 and self.depthwise.joins(as_products_read(x)) and unheard(self)):
+        if not self._joins(x):
             return super().forward(x)
         grid = (x.shape[1], x.shape[2])
         hidden, bias = without_gradient_of_bias(self.pointwise1, x.flatten(1, 2))
         near = self.depthwise.joined(hidden, grid, residual=False, before=bias)
         return self.pointwise2(near).unflatten(1, grid)
+
+    def _joins(self, x: Tensor) -> bool:
+        return len(self) == 3 and self.depthwise.joins(as_products_read(x)) and unheard(self)
+
+    def dues(self, x: Tensor, grid: tuple[int, int]) -> list[Due]:
+        """Return what gets its gradients in parts where a map is mixed."""
+        return self.depthwise.dues(x, grid, bias_left_to_reader(self.pointwise1)) if self._joins(x) else []
 
 
 def local_window(dim: int, num_heads: int, window_size: int) -> WindowAttention:

@@ -2,7 +2,8 @@
 
 Autocast converts a weight where a layer reads it, and its gradient where that was made. Compiled, each is a kernel that
 does next to nothing: a third of all that a step of a deep network starts, and starting them is what the GPU waits for.
-Here one kernel converts a hundred; the numbers are the same.
+Here one kernel converts a hundred; the numbers are the same. Kernels of convolutions of single channels are laid out
+with it as they are read.
 """
 
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from .exporting import compiles_for_gpu
 from .reuse import unheard
+from .small_triton import MOST, VALUES, lay_out, split
 
 HELD: dict[Tensor, Tensor] = {}  # weights and what stands for them, while the layers that have them run
 
@@ -33,8 +35,13 @@ def serves(x: Tensor) -> bool:
     return compiles_for_gpu(x) and torch.is_autocast_enabled("cuda")
 
 
-def hold(layers: Iterable[nn.Linear]) -> None:
-    """Convert the weights and biases of layers to the precision of autocast, until `release`."""
+def hold(layers: Iterable[nn.Linear], kernels: Iterable[Tensor] = ()) -> None:
+    """Convert weights to the precision of autocast, until `release`.
+
+    Args:
+        layers: whose weights and biases are.
+        kernels: of convolutions of single channels, C, 1, k, k; what stands for them is k * k, C, without a gradient.
+    """
     found = dict.fromkeys(weight for layer in layers for weight in (layer.weight, layer.bias) if _plain(weight))
     matrices, biases = [x for x in found if x.dim() > 1], [x for x in found if x.dim() == 1]
     dtype = torch.get_autocast_dtype("cuda")
@@ -43,6 +50,11 @@ def hold(layers: Iterable[nn.Linear]) -> None:
         HELD.update(zip(matrices, Converted.apply(dtype, *matrices), strict=True))
     if biases:  # their gradients are converted where they are summed
         HELD.update(zip(biases, convert(biases, dtype), strict=True))
+    left = list(dict.fromkeys(kernel for kernel in kernels if _plain(kernel)))
+    while left:
+        some, left = left[:MOST], left[MOST:]
+        laid = split(lay_out([kernel.detach() for kernel in some], dtype), [one.numel() for one in some], VALUES)
+        HELD.update((kernel, cells.view(-1, len(kernel))) for kernel, cells in zip(some, laid, strict=True))
 
 
 def _plain(weight: Tensor | None) -> bool:
@@ -55,11 +67,16 @@ def cut_off(layer: nn.Module | None) -> Tensor | None:
 
     To sum it at the layer would be one more pass over what that reader writes.
     """
-    bias = layer.bias if isinstance(layer, nn.Linear) else None
-    if layer is None or bias is None or of(bias) is bias or not unheard(layer):
-        return None
-    HELD[bias] = HELD[bias].detach()
+    bias = can_be_cut_off(layer)
+    if bias is not None:
+        HELD[bias] = HELD[bias].detach()
     return bias
+
+
+def can_be_cut_off(layer: nn.Module | None) -> Tensor | None:
+    """Return what `cut_off` would."""
+    bias = layer.bias if isinstance(layer, nn.Linear) else None
+    return None if layer is None or bias is None or of(bias) is bias or not unheard(layer) else bias
 
 
 def release() -> None:

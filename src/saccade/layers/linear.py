@@ -50,14 +50,20 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, quick_training: bo
     return F.linear(x, halves.of(weight), None if bias is None else halves.of(bias))
 
 
-def without_gradient_of_bias(layer: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | None]:
+def without_gradient_of_bias(layer: Any, x: Tensor) -> tuple[Tensor, Tensor | None]:
     """Run a linear layer; return its bias too if that was cut off, for the reader of the output to sum its gradient.
 
     To sum it here would be one more pass over what that reader writes.
     """
-    if torch.is_grad_enabled() and type(layer) is Linear and layer.bias is not None and unheard(layer):
-        return F.linear(x, halves.of(layer.weight), halves.of(layer.bias).detach()), layer.bias
-    return layer(x), None
+    bias = bias_left_to_reader(layer)
+    if bias is None:
+        return layer(x), None
+    return F.linear(x, halves.of(layer.weight), halves.of(bias).detach()), bias
+
+
+def bias_left_to_reader(layer: Any) -> Tensor | None:
+    """Return the bias that `without_gradient_of_bias` would."""
+    return layer.bias if torch.is_grad_enabled() and type(layer) is Linear and unheard(layer) else None
 
 
 def folds(act: nn.Module, layer: nn.Module, hidden: Tensor, *between: nn.Module) -> bool:

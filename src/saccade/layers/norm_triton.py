@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from .exporting import compiles_for_gpu, is_constant
+from .parts import Due, add_all_up
 from .reuse import unheard
-from .sums_triton import add_up
 from .triton_language import INSTALLED, tile_side, triton_for
 
 MOST_CHANNELS = 1024  # a program holds whole positions
@@ -40,6 +40,12 @@ def serves(x: Tensor, *norms: nn.Module) -> bool:
     )
 
 
+def due(x: Tensor, norm: nn.LayerNorm, before: Tensor | None = None, after: Tensor | None = None) -> Due:
+    """Return what gets its gradients in parts where `Joined` takes a map, see there."""
+    count, rows = x.shape[0] * x.shape[1], _constants(x)[1]
+    return Due(_programs(count, rows), (norm.weight, norm.bias, before, after))
+
+
 class Joined(torch.autograd.Function):
     """The sum of a map and its branches, and the layer norm of that.
 
@@ -52,6 +58,8 @@ class Joined(torch.autograd.Function):
         before: a bias that the branch has in it already, without a gradient from there; it gets its own here.
         after: a bias inside what is added to the sum next, cut off too.
         eps: of the norm.
+        twice: return the norm once more, for another reader: what the two make of it is added up here.
+        port: of what is `due`, where there is one.
     """
 
     @staticmethod
@@ -65,22 +73,29 @@ class Joined(torch.autograd.Function):
         before: Tensor | None,  # noqa: ARG004
         after: Tensor | None,  # noqa: ARG004
         eps: float,
-    ) -> tuple[Tensor, Tensor]:
+        twice: bool,
+        *port: Tensor,
+    ) -> tuple[Tensor, ...]:
         """Return sum and norm."""
         total, normed, middle, inverse = join(x, branch, second, weight, bias, eps)
         total = x.view_as(x) if branch is None else total
         ctx.save_for_backward(total, middle, inverse, weight)
-        return total, normed
+        ctx.ported = len(port) > 0
+        return (total, normed, normed.view_as(normed)) if twice else (total, normed)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, of_total: Tensor, of_normed: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, of_total: Tensor, of_normed: Tensor, *more: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients; that of the map is the branches' too."""
-        found, parts = join_back(of_normed, of_total, *ctx.saved_tensors)
-        sums = add_up(parts, None)[0].view(4, -1).to(ctx.saved_tensors[-1].dtype)
+        found, parts = join_back(of_normed, more[0] if len(more) > 0 else None, of_total, *ctx.saved_tensors)
         asked = ctx.needs_input_grad
-        of_biases = (sums[i] if asked[i + 3] else None for i in range(4))
-        return found, *(found if one else None for one in asked[1:3]), *of_biases, None
+        of_maps = found, *(found if one else None for one in asked[1:3])
+        if ctx.ported:
+            return *of_maps, *4 * [None], None, None, parts
+        if not any(asked[3:7]):
+            return *of_maps, *6 * [None]
+        sums = add_all_up([parts])[0].view(4, -1).to(ctx.saved_tensors[-1].dtype)
+        return *of_maps, *(sums[i] if asked[i + 3] else None for i in range(4)), None, None
 
 
 def run_join(
@@ -139,6 +154,7 @@ def join(
 def run_join_back(
     start: Callable[[Any], Any],
     of_normed: Tensor,
+    more: Tensor | None,
     of_total: Tensor,
     total: Tensor,
     middle: Tensor,
@@ -152,6 +168,7 @@ def run_join_back(
     Args:
         start: makes the kernel one that can be started.
         of_normed: gradient of the norm, B, N, C.
+        more: that is added to it.
         of_total: gradient of the sum from elsewhere.
         total: the sum.
         middle: what `run_join` returned.
@@ -159,12 +176,13 @@ def run_join_back(
         weight: C.
     """
     of_normed, of_total, total = (x.contiguous() for x in (of_normed, of_total, total))
+    more = None if more is None else more.contiguous()
     found, count, constants = torch.empty_like(total), total.shape[0] * total.shape[1], _constants(total)
-    tiles = -(-count // constants[1])
-    programs = min(PROGRAMS, tiles)
+    tiles, programs = -(-count // constants[1]), _programs(count, constants[1])
     parts = total.new_empty(programs, 4 * total.shape[2], dtype=torch.float32)
     start(kernel("join_back"))[(programs,)](
         of_normed,
+        of_normed if more is None else more,
         of_total,
         total,
         middle,
@@ -176,6 +194,7 @@ def run_join_back(
         programs,
         tiles,
         *constants,
+        more is not None,
         num_warps=4,
     )
     return found, parts
@@ -183,10 +202,21 @@ def run_join_back(
 
 @torch.library.triton_op("saccade::join_back", mutates_args={})
 def join_back(
-    of_normed: Tensor, of_total: Tensor, total: Tensor, middle: Tensor, inverse: Tensor, weight: Tensor
+    of_normed: Tensor,
+    more: Tensor | None,
+    of_total: Tensor,
+    total: Tensor,
+    middle: Tensor,
+    inverse: Tensor,
+    weight: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """See `run_join_back`."""
-    return run_join_back(torch.library.wrap_triton, of_normed, of_total, total, middle, inverse, weight)
+    return run_join_back(torch.library.wrap_triton, of_normed, more, of_total, total, middle, inverse, weight)
+
+
+def _programs(count: int, rows: int) -> int:
+    """Return how many programs share the way back of so many positions."""
+    return min(PROGRAMS, -(-count // rows))
 
 
 def _constants(x: Tensor) -> tuple[int, int, int]:
@@ -244,6 +274,7 @@ def _join(
 
 def _join_back(
     of_normed: tl.tensor,
+    more: tl.tensor,
     of_total: tl.tensor,
     total: tl.tensor,
     middle: tl.tensor,
@@ -257,6 +288,7 @@ def _join_back(
     channels: tl.constexpr,
     rows: tl.constexpr,
     wide: tl.constexpr,
+    has_more: tl.constexpr,
 ) -> None:
     """Go through tiles as many apart as there are programs, adding up the rows of a tile each for itself."""
     column = tl.arange(0, wide)
@@ -269,6 +301,8 @@ def _join_back(
         there = (place < count)[:, None] & inside[None, :]
         at = place.to(tl.int64)[:, None] * channels + column[None, :]
         given = tl.load(of_normed + at, mask=there, other=0.0).to(tl.float32)
+        if has_more:
+            given += tl.load(more + at, mask=there, other=0.0).to(tl.float32)
         passed = tl.load(of_total + at, mask=there, other=0.0).to(tl.float32)
         value = tl.load(total + at, mask=there, other=0.0).to(tl.float32)
         mean = tl.load(middle + place, mask=place < count, other=0.0)

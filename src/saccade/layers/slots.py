@@ -7,10 +7,13 @@ from timm.models import register_notrace_module
 from torch import Tensor, nn
 
 from ..ranges import require_choice
+from . import cluster_triton, halves
 from .attention import SelfAttention
 from .cluster import Dispatch, correspondence, kmeans, kmeans_cluster, pool_slots, soft_cluster
 from .init import init_linear
 from .linear import Linear
+from .parts import Due
+from .reuse import unheard
 from .tap import Tap
 
 
@@ -48,7 +51,7 @@ class SlotMixer(nn.Module):
         require_choice("clustering", clustering, ("soft", "kmeans"))
         self.clustering = clustering
         self.kmeans_iterations = kmeans_iterations
-        self.side = math.isqrt(num_slots)
+        self.count, self.side = num_slots, math.isqrt(num_slots)
         self.init_slots: nn.Parameter | None = None
         if slots == "learned":
             if clustering == "kmeans":
@@ -83,7 +86,21 @@ class SlotMixer(nn.Module):
         slots = self.slots(self.initial_slots(source, grid))
         self.features(x.unflatten(1, grid))  # views listen; nothing reads the map in this shape
         slots, dispatch = self.cluster(slots, x)
-        return dispatch(self.attn(slots))
+        before = halves.cut_off(self._last(slots, x))
+        return dispatch(self.attn(slots)) if before is None else dispatch(self.attn(slots), before)
+
+    def _last(self, slots: Tensor, x: Tensor) -> nn.Module | None:
+        """Return the linear layer whose output is dispatched, where that can sum the gradient of its bias."""
+        serves = self.scale is not None and unheard(self.attn) and cluster_triton.serves(slots, x)
+        return self.attn.last if serves else None
+
+    def dues(self, x: Tensor) -> list[Due]:
+        """Return what gets its gradients in parts where a map B, N, C is mixed."""
+        slots = x[:, :1].expand(-1, self.count, -1)
+        if self.scale is None or not cluster_triton.serves(slots, x):
+            return self.attn.dues(x, self.count)
+        weights = [self.scale, halves.can_be_cut_off(self._last(slots, x))]
+        return self.attn.dues(x, self.count) + [Due(len(x), (one,)) for one in weights if one is not None]
 
     def initial_slots(self, source: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return the slots before clustering, B, M, C (GLMix eq. 1)."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..layers import halves
+from ..layers.depthwise import DepthwiseConv
 from ..layers.linear import Linear
 from ._official import adapt
 
@@ -203,7 +204,9 @@ def run_blocks(blocks: Iterable[nn.Module], x: Tensor, *args: Any, recompute: bo
     """Run blocks in order, keeping only their inputs for the backward pass if `recompute`."""
     blocks, recompute = list(blocks), recompute and torch.is_grad_enabled()
     if converts := halves.serves(x) and not recompute:
-        halves.hold(m for block in blocks for m in block.modules() if isinstance(m, Linear))
+        modules = [m for block in blocks for m in block.modules()]
+        kernels = [m.weight for m in modules if isinstance(m, DepthwiseConv) and m.lays_out]
+        halves.hold([m for m in modules if isinstance(m, Linear)], kernels)
     for block in blocks:
         x = checkpoint(block, x, *args, use_reentrant=False, **_once_only(block)) if recompute else block(x, *args)
     if converts:

@@ -2,24 +2,12 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from saccade.layers import attention, attention_triton
+from saccade.layers import attention, attention_triton, parts
 from saccade.layers.attention import SelfAttention
 from saccade.layers.linear import Linear
 from support.interpreter import interpreted, not_interpreted, run_interpreted
-
-
-def plain(qkv, heads):
-    q, k, v = qkv.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
-    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-
-
-def plain_back(grad, qkv, heads, sums):
-    qkv = qkv.detach().requires_grad_()
-    with torch.enable_grad():
-        found = torch.autograd.grad(plain(qkv, heads), qkv, grad)[0]
-    return found, found.sum(1) if sums else found[:0, 0]
+from support.kernels import add_up, attend, attend_back
 
 
 @pytest.mark.slow
@@ -36,10 +24,10 @@ def test_the_kernels_run_in_tritons_interpreter():
 def test_a_kernel_gives_what_plain_attention_gives(images, tokens, heads, width):
     torch.manual_seed(0)
     qkv, grad = torch.randn(images, tokens, 3 * heads * width), torch.randn(images, tokens, heads * width)
-    torch.testing.assert_close(attention_triton.run_attend(lambda kernel: kernel, qkv, heads), plain(qkv, heads))
+    torch.testing.assert_close(attention_triton.run_attend(lambda kernel: kernel, qkv, heads), attend(qkv, heads))
     for sums in (True, False):
         got = attention_triton.run_attend_back(lambda kernel: kernel, grad, qkv, heads, sums)
-        torch.testing.assert_close(got, plain_back(grad, qkv, heads, sums), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(got, attend_back(grad, qkv, heads, sums), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("tokens", [9, 100])
@@ -54,9 +42,9 @@ def test_attention_around_the_kernel_has_the_plain_gradients(tokens, monkeypatch
     monkeypatch.setattr(attention, "own_way", lambda _: True)
     unserved = torch.autograd.grad(layer(x), wrt, slope)
     monkeypatch.setattr(attention_triton, "serves", lambda *_: True)
-    monkeypatch.setattr(attention_triton, "attend", lambda *given: called.append("there") or plain(*given))
-    monkeypatch.setattr(attention_triton, "attend_back", lambda *given: called.append("back") or plain_back(*given))
-    monkeypatch.setattr(attention_triton, "add_up", lambda *parts: [None if x is None else x.sum(0) for x in parts])
+    monkeypatch.setattr(attention_triton, "attend", lambda *given: called.append("there") or attend(*given))
+    monkeypatch.setattr(attention_triton, "attend_back", lambda *given: called.append("back") or attend_back(*given))
+    monkeypatch.setattr(parts, "add_up", add_up)
     served = torch.autograd.grad(layer(x), wrt, slope)
     layer.qkv = Linear.like(layer.qkv)  # leaves the bias's gradient to the kernel
     summed = torch.autograd.grad(layer(x), wrt, slope)

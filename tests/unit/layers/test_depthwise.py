@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from saccade.layers import depthwise_triton
+from saccade.layers import depthwise_triton, parts
 from saccade.layers.activation import quick_gradient
-from saccade.layers.depthwise import DepthwiseConv, Turned, by_library, convolve
+from saccade.layers.depthwise import DepthwiseConv, Turned, convolve
 from saccade.layers.depthwise_triton import Tiles
 from saccade.layers.glmix import ConvMlp, LocalConv
-from saccade.layers.sums_triton import run_add_up
 from support.interpreter import interpreted, not_interpreted, run_interpreted
+from support.kernels import add_up, convolve_map, gradients
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -46,7 +46,7 @@ def test_an_even_kernel_is_refused():
 @pytest.mark.slow
 @not_interpreted
 def test_the_kernel_runs_in_tritons_interpreter():
-    assert "11 passed" in run_interpreted(__file__, "test_the_kernel")
+    assert "7 passed" in run_interpreted(__file__, "test_the_kernel")
 
 
 @interpreted
@@ -100,17 +100,6 @@ def test_the_kernels_of_gelu_and_its_gradient_equal_the_plain_ones(shape):
     torch.testing.assert_close(got, torch.autograd.grad(want, x, grad)[0], atol=1e-5, rtol=1e-5)
 
 
-@interpreted
-@pytest.mark.parametrize("shape", [(1, 5), (64, 32), (200, 70), (65, 129)])
-def test_the_kernel_of_sums_adds_up_all_parts(shape):
-    torch.manual_seed(0)
-    parts, others = torch.randn(shape), torch.randn(shape[1], 2 * shape[0])
-    one, two = run_add_up(lambda kernel: kernel, parts, others)
-    torch.testing.assert_close([one, two], [parts.sum(0), others.sum(0)], atol=1e-5, rtol=1e-5)
-    one, two = run_add_up(lambda kernel: kernel, parts, None)
-    torch.testing.assert_close([one, two], [parts.sum(0), parts[0, :0]], atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("side", [1, 3, 4, 5, 7, 8, 12, 14, 15, 16, 28, 33, 56, 57, 64, 96])
 def test_every_map_has_tiles(side):
     for size in depthwise_triton.SIZES:
@@ -124,24 +113,10 @@ def test_every_map_has_tiles(side):
 @pytest.fixture
 def plain_kernels(monkeypatch):
     """The kernels' results by plain operators."""
-
-    def convolved(x, cells, bias, height, width, turned, residual, gelu, keep, add_up):
-        size = round(len(cells) ** 0.5)
-        weight = cells.t().reshape(-1, 1, size, size)
-        map = x.unflatten(1, (height, width))
-        total = convolve(map, weight.flip(2, 3) if turned else weight, bias).flatten(1, 2) + (x if residual else 0)
-        return total, torch.nn.functional.gelu(total) if gelu else total[:0], total.sum(1) if add_up else total[:0]
-
-    def gradients(grad, x, height, width, size):
-        of_map, map = (one.unflatten(1, (height, width)) for one in (grad, x))
-        of_weight = by_library(of_map, map, torch.zeros(x.shape[2], 1, size, size))
-        whole = torch.cat([of_weight.flatten(), grad.sum((0, 1))])
-        return torch.stack([0.25 * whole, 0.75 * whole])
-
-    monkeypatch.setattr(depthwise_triton, "convolve", convolved)
+    monkeypatch.setattr(depthwise_triton, "convolve", convolve_map)
     monkeypatch.setattr(depthwise_triton, "gradients", gradients)
     monkeypatch.setattr(depthwise_triton, "gelu_gradient", quick_gradient)
-    monkeypatch.setattr(depthwise_triton, "add_up", lambda *parts: [None if x is None else x.sum(0) for x in parts])
+    monkeypatch.setattr(parts, "add_up", add_up)
 
 
 @pytest.mark.usefixtures("plain_kernels")

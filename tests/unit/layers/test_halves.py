@@ -9,6 +9,7 @@ from torch._dynamo.backends.common import aot_autograd
 import saccade  # noqa: F401
 from saccade.layers import halves
 from saccade.layers.linear import Linear
+from support.kernels import lay_out
 
 
 @pytest.fixture
@@ -16,6 +17,7 @@ def served(monkeypatch):
     """Conversion as on a GPU, to the precision of autocast on the CPU."""
     monkeypatch.setattr(halves, "serves", lambda _: torch.is_autocast_enabled("cpu"))
     monkeypatch.setattr(halves, "compiles", lambda: True)
+    monkeypatch.setattr(halves, "lay_out", lay_out)
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda _: torch.bfloat16)
     yield
     assert not halves.HELD
@@ -137,6 +139,7 @@ def test_a_compiler_converts_lists_and_gives_the_same_numbers(monkeypatch):
     want, wanted = gradients(model, x)
     wanted = {name: grad.clone() for name, grad in wanted.items()}
     monkeypatch.setattr(halves, "serves", serves)
+    monkeypatch.setattr(halves, "lay_out", lay_out)
     usual = torch.get_autocast_dtype("cuda")
     torch.set_autocast_dtype("cuda", torch.bfloat16)
     try:

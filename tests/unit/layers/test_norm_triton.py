@@ -2,27 +2,12 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from saccade.layers import halves, norm_triton
+from saccade.layers import halves, norm_triton, parts
 from saccade.layers.glmix import Block, GLMix, MapAttention
 from saccade.layers.linear import Linear
 from support.interpreter import interpreted, not_interpreted, run_interpreted
-
-
-def plain(x, branch, second, weight, bias, eps):
-    total = x + sum(one for one in (branch, second) if one is not None)
-    mean = total.mean(-1)
-    inverse = (total.var(-1, correction=0) + eps).rsqrt()
-    return total, F.layer_norm(total, total.shape[-1:], weight, bias, eps), mean, inverse
-
-
-def plain_back(of_normed, of_total, total, middle, inverse, weight):
-    value = (total - middle[..., None]) * inverse[..., None]
-    given = of_normed * weight
-    found = given - given.mean(-1, keepdim=True) - value * (given * value).mean(-1, keepdim=True)
-    found = of_total + found * inverse[..., None]
-    return found, torch.cat([of_normed * value, of_normed, found, of_total], -1).flatten(0, 1)
+from support.kernels import add_up, join, join_back
 
 
 @pytest.mark.slow
@@ -40,15 +25,16 @@ def test_a_kernel_gives_what_sums_and_norms_give(shape, branches):
     branch, second = more if branches else (None, None)
     weight, bias = torch.randn(shape[2]), torch.randn(shape[2])
     total, *rest = norm_triton.run_join(lambda kernel: kernel, x, branch, second, weight, bias, 1e-6)
-    want, *wanted = plain(x, branch, second, weight, bias, 1e-6)
+    want, *wanted = join(x, branch, second, weight, bias, 1e-6)
     if branches:
         torch.testing.assert_close(total, want)
     else:
         assert total.numel() == 0
     torch.testing.assert_close(rest, wanted, atol=1e-5, rtol=1e-4)
-    given = torch.randn(shape), torch.randn(shape), want, *rest[1:], weight
+    more = torch.randn(shape) if branches else None
+    given = torch.randn(shape), more, torch.randn(shape), want, *rest[1:], weight
     found, parts = norm_triton.run_join_back(lambda kernel: kernel, *given)
-    want, wanted = plain_back(*given)
+    want, wanted = join_back(*given)
     torch.testing.assert_close(found, want, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(parts.sum(0), wanted.sum(0), atol=1e-3, rtol=1e-3)
 
@@ -56,9 +42,9 @@ def test_a_kernel_gives_what_sums_and_norms_give(shape, branches):
 @pytest.fixture
 def plain_kernels(monkeypatch):
     """The kernels' results by plain operators, and called."""
-    monkeypatch.setattr(norm_triton, "join", plain)
-    monkeypatch.setattr(norm_triton, "join_back", plain_back)
-    monkeypatch.setattr(norm_triton, "add_up", lambda parts, _: (parts.sum(0), None))
+    monkeypatch.setattr(norm_triton, "join", join)
+    monkeypatch.setattr(norm_triton, "join_back", join_back)
+    monkeypatch.setattr(parts, "add_up", add_up)
     monkeypatch.setattr(norm_triton, "serves", lambda *_: True)
 
 
