@@ -1,4 +1,4 @@
-"""The GPU kernels of `cluster_triton`: a program holds all slots of an image and goes through its positions by tiles."""
+"""The GPU kernels of `cluster_triton`: a program holds all slots of an image and goes through its positions."""
 
 from __future__ import annotations  # `tl` is not there yet when the kernels are defined
 
