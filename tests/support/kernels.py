@@ -63,8 +63,7 @@ def join_back(of_normed, more, of_total, total, middle, inverse, weight):
     found = given - given.mean(-1, keepdim=True) - value * (given * value).mean(-1, keepdim=True)
     found = of_total + found * inverse[..., None]
     sums = torch.cat([of_normed * value, of_normed, found, of_total], -1).sum((0, 1))
-    count = norm_triton._programs(total.shape[0] * total.shape[1], norm_triton._constants(total)[1])
-    return found, shared_out(sums, count)
+    return found, shared_out(sums, norm_triton._shares(total)[1])
 
 
 def convolve_map(x, cells, bias, height, width, turned, residual, gelu, keep, sums):

@@ -20,8 +20,8 @@ from .reuse import unheard
 from .triton_language import INSTALLED, tile_side, triton_for
 
 MOST_CHANNELS = 1024  # a program holds whole positions
-VALUES = 2048  # that a program has at a time
-PROGRAMS = 528  # that share the way back: as many as run at once on an H200
+VALUES, WARPS = 2048, 4  # that a program has at a time, and its warps: the best that were timed on an H200
+VALUES_BACK, WARPS_BACK, PROGRAMS = 1024, 2, 1056  # the same on the way back, and how many programs share it
 tl: Any = None  # triton.language, from the first use of a kernel on
 
 
@@ -42,8 +42,7 @@ def serves(x: Tensor, *norms: nn.Module) -> bool:
 
 def due(x: Tensor, norm: nn.LayerNorm, before: Tensor | None = None, after: Tensor | None = None) -> Due:
     """Return what gets its gradients in parts where `Joined` takes a map, see there."""
-    count, rows = x.shape[0] * x.shape[1], _constants(x)[1]
-    return Due(_programs(count, rows), (norm.weight, norm.bias, before, after))
+    return Due(_shares(x)[1], (norm.weight, norm.bias, before, after))
 
 
 class Joined(torch.autograd.Function):
@@ -122,7 +121,7 @@ def run_join(
     branch, second = (None if one is None else one.contiguous() for one in (branch, second))
     normed, total = torch.empty_like(x), x.new_empty(0) if branch is None else torch.empty_like(x)
     middle, inverse = (x.new_empty(x.shape[:2], dtype=torch.float32) for _ in range(2))
-    count, constants = x.shape[0] * x.shape[1], _constants(x)
+    count, constants = x.shape[0] * x.shape[1], _constants(x, VALUES)
     start(kernel("join"))[(-(-count // constants[1]),)](
         x,
         x if branch is None else branch,
@@ -138,7 +137,7 @@ def run_join(
         branch is not None,
         second is not None,
         eps,
-        num_warps=4,
+        num_warps=WARPS,
     )
     return total, normed, middle, inverse
 
@@ -177,8 +176,7 @@ def run_join_back(
     """
     of_normed, of_total, total = (x.contiguous() for x in (of_normed, of_total, total))
     more = None if more is None else more.contiguous()
-    found, count, constants = torch.empty_like(total), total.shape[0] * total.shape[1], _constants(total)
-    tiles, programs = -(-count // constants[1]), _programs(count, constants[1])
+    found, (tiles, programs) = torch.empty_like(total), _shares(total)
     parts = total.new_empty(programs, 4 * total.shape[2], dtype=torch.float32)
     start(kernel("join_back"))[(programs,)](
         of_normed,
@@ -190,12 +188,12 @@ def run_join_back(
         weight,
         found,
         parts,
-        count,
+        total.shape[0] * total.shape[1],
         programs,
         tiles,
-        *constants,
+        *_constants(total, VALUES_BACK),
         more is not None,
-        num_warps=4,
+        num_warps=WARPS_BACK,
     )
     return found, parts
 
@@ -214,15 +212,16 @@ def join_back(
     return run_join_back(torch.library.wrap_triton, of_normed, more, of_total, total, middle, inverse, weight)
 
 
-def _programs(count: int, rows: int) -> int:
-    """Return how many programs share the way back of so many positions."""
-    return min(PROGRAMS, -(-count // rows))
+def _shares(x: Tensor) -> tuple[int, int]:
+    """Return how many tiles a map has on the way back, and how many programs share them."""
+    tiles = -(-x.shape[0] * x.shape[1] // _constants(x, VALUES_BACK)[1])
+    return tiles, min(PROGRAMS, tiles)
 
 
-def _constants(x: Tensor) -> tuple[int, int, int]:
+def _constants(x: Tensor, values: int) -> tuple[int, int, int]:
     """Return what a kernel is compiled for: channels, and the sides of its tile."""
     wide = tile_side(x.shape[2])
-    return x.shape[2], max(VALUES // wide, 1), wide
+    return x.shape[2], max(values // wide, 1), wide
 
 
 @functools.cache
