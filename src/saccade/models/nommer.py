@@ -9,6 +9,7 @@ from timm.layers import DropPath, Mlp, to_2tuple
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
+from ..layers.activation import Gelu
 from ..layers.dct import pack_grouped, plain_attention
 from ..layers.downsample import PatchConv
 from ..layers.exporting import compiles_for_gpu
@@ -298,7 +299,7 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(dim)
         self.mixer = mixer
         self.norm2 = nn.LayerNorm(dim)
-        self.mlp = Mlp(dim, int(dim * mlp_ratio))
+        self.mlp = Mlp(dim, int(dim * mlp_ratio), act_layer=Gelu)
         self.drop_path = DropPath(drop_path)
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
