@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from . import halves
 from .dense_stage import as_map, rows
 from .numerics import as_products_read, line_of, upcast
 
@@ -22,7 +23,7 @@ JOINED = 8  # inputs of a concatenation that Inductor joins in one kernel
 LEAST = 16  # channels that are worth a kernel: a sector of memory
 
 
-def pieces_by_rows(x: Tensor, first: Sequence[Tensor], second: Sequence[nn.Module]) -> list[Tensor]:
+def pieces_by_rows(x: Tensor, first: Sequence[Tensor], second: Sequence[Any]) -> list[Tensor]:
     """Return the input of a dense block and each layer's new channels, B, growth, H, W.
 
     A layer's first convolution is a sum of products over what it reads. The input goes through one product for all
@@ -36,30 +37,41 @@ def pieces_by_rows(x: Tensor, first: Sequence[Tensor], second: Sequence[nn.Modul
     """
     pieces = [x]
     parts: list[list[Tensor]] = [[] for _ in first]  # of each layer's sum, as they come
-
-    def give(matrix: Tensor, start: int, layers: range) -> None:
-        """Multiply rows of channels that begin at `start` by the weights of some layers."""
+    reads = _reads(len(first))
+    starts = [0, *(weight.shape[1] for weight in first)]  # of the pieces among the channels
+    weights: Sequence[Tensor] = [
+        torch.cat([first[i][:, starts[read[0]] : starts[read[-1] + 1], 0, 0] for i in layers])
+        for read, layers in reads
+        if layers
+    ]
+    kernels: Sequence[Tensor] | None = None
+    if halves.serves(x) and not torch.is_grad_enabled() and all(type(conv) is nn.Conv2d for conv in second):
+        dtype = torch.get_autocast_dtype("cuda")
+        weights, kernels = halves.convert(weights, dtype), halves.convert([conv.weight for conv in second], dtype)
+    for turn, (read, layers) in enumerate(reads):
+        if turn:
+            conv: Any = second[turn - 1]
+            active = F.relu(as_map(reduce(torch.add, parts[turn - 1]), x))
+            pieces.append(conv(active) if kernels is None else conv._conv_forward(active, kernels[turn - 1], conv.bias))
         if layers:
-            weight = torch.cat([first[i][:, start : start + matrix.shape[1], 0, 0] for i in layers])
-            made = product(F.relu(matrix), weight, parts=len(x)).split([len(first[i]) for i in layers], dim=1)
+            matrix = [rows(pieces[i]) for i in read]
+            together = F.relu(torch.cat(matrix, dim=1) if len(matrix) > 1 else matrix[0])
+            made = product(together, weights[turn], parts=len(x)).split([len(first[i]) for i in layers], dim=1)
             for i, part in zip(layers, made, strict=True):
                 parts[i].append(part)
-
-    give(rows(x), 0, range(len(first)))
-    recent: list[Tensor] = []
-    for index, conv in enumerate(second):
-        hidden = reduce(torch.add, parts[index])
-        pieces.append(conv(F.relu(as_map(hidden, x))))
-        recent.append(rows(pieces[-1]))
-        stop = sum(piece.shape[1] for piece in pieces)
-        if len(recent) == GROUP:
-            together = torch.cat(recent, dim=1)
-            give(together, stop - together.shape[1], range(index + 1, len(first)))
-            recent = []
-        else:
-            last = index + 1 + GROUP - len(recent)
-            give(recent[-1], stop - recent[-1].shape[1], range(index + 1, min(last, len(first))))
     return pieces
+
+
+def _reads(count: int) -> list[tuple[range, range]]:
+    """Return which pieces are read by which layers when so many pieces are there, one, two and so on."""
+    found = [(range(1), range(count))]
+    for made in range(1, count + 1):
+        recent = made % GROUP
+        if recent:
+            found.append((range(made, made + 1), range(made, min(made + GROUP - recent, count))))
+        else:
+            found.append((range(made + 1 - GROUP, made + 1), range(made, count)))
+    return found
 
 
 def product(x: Tensor, weight: Tensor, *, parts: int) -> Tensor:
