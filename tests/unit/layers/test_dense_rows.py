@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from saccade.layers import dense_rows, halves
 from saccade.layers.dense_rows import pieces_by_rows, pooled_rows, pooled_transition
 from saccade.layers.stem import MaxPool
 from saccade.layers.token_embed import DenseBlock, DenseNetEmbed, Transition
@@ -31,6 +32,23 @@ def test_pieces_equal_the_concatenation(depth: int, growth: int) -> None:
     weight, wrt = torch.randn_like(want), [x, *block.parameters()]
     for a, b in zip(*(torch.autograd.grad(y, wrt, weight) for y in (got, want)), strict=True):
         close(a, b)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 6, 8])
+def test_weights_converted_at_once_are_those_converted_one_by_one(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    block = DenseBlock(10, depth=depth, growth=4)
+    x = torch.randn(2, 10, 6, 5)
+    given = [a.conv1.weight for a in block.layers], [a.conv2 for a in block.layers]
+    monkeypatch.setattr(dense_rows, "as_products_read", lambda x: x.bfloat16())
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        want = pieces_by_rows(x, *given)
+        monkeypatch.setattr(halves, "serves", lambda _: True)
+        monkeypatch.setattr(torch, "get_autocast_dtype", lambda _: torch.bfloat16)
+        got = pieces_by_rows(x, *given)
+    assert len(got) == depth + 1
+    for a, b in zip(got, want, strict=True):
+        assert torch.equal(a, b)
 
 
 @pytest.mark.parametrize("size", [(32, 32), (37, 50)])

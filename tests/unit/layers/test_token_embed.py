@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from saccade.layers.stem import pool_before_bias
+from saccade.layers import stem as stems
+from saccade.layers.stem import aligned, pool_before_bias
 from saccade.layers.token_embed import (
     TOKEN_EMBEDS,
     DenseBlock,
@@ -186,3 +187,17 @@ def test_a_stem_that_somebody_listens_to_runs_as_it_is():
     stem[0].register_forward_hook(lambda *_: heard.append(1))
     pool_before_bias(stem, torch.randn(1, 3, 16, 16))
     assert heard == [1]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 8, 11])
+def test_images_and_kernels_with_channels_of_zeros_have_the_same_products(monkeypatch, channels):
+    x, weight = torch.randn(2, channels, 9, 9).bfloat16(), torch.randn(4, channels, 3, 3)
+    assert aligned(x, weight)[0] is x
+    monkeypatch.setattr(stems, "compiles_for_gpu", lambda _: True)
+    assert aligned(x, weight)[1] is weight  # a library's own gradients are as they were
+    with torch.no_grad():
+        more, kernels = aligned(x, weight)
+        assert more.shape[1] == kernels.shape[1] == -(-channels // 8) * 8
+        want = F.conv2d(x.double(), weight.double())
+        torch.testing.assert_close(F.conv2d(more.double(), kernels.double()), want)
+        assert aligned(x.float(), weight)[0].shape == x.shape
