@@ -36,6 +36,17 @@ class Due(NamedTuple):
 
 
 PORTS: dict[Tensor, tuple[Due, Tensor]] = {}  # by the first weight, while the layers of a block run
+_REFUSED: list[bool] = []  # not empty where none are to be opened
+
+
+def refuse_ports(refused: bool) -> None:
+    """Have none opened, or allow it again: a compiler takes nothing that is changed and computed again for backward."""
+    _REFUSED[:] = [True] if refused else []
+
+
+def may_open_ports() -> bool:
+    """Tell whether ports are not refused."""
+    return not _REFUSED
 
 
 def open_ports(dues: Iterable[Due]) -> None:

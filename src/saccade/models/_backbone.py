@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from ..layers import halves
 from ..layers.depthwise import DepthwiseConv
 from ..layers.linear import Linear
+from ..layers.parts import refuse_ports
 from ._official import adapt
 
 LayerT = TypeVar("LayerT", bound=nn.Module)
@@ -207,8 +208,12 @@ def run_blocks(blocks: Iterable[nn.Module], x: Tensor, *args: Any, recompute: bo
         modules = [m for block in blocks for m in block.modules()]
         kernels = [m.weight for m in modules if isinstance(m, DepthwiseConv) and m.lays_out]
         halves.hold([m for m in modules if isinstance(m, Linear)], kernels)
+    if refuses := recompute and torch.compiler.is_compiling():
+        refuse_ports(True)
     for block in blocks:
         x = checkpoint(block, x, *args, use_reentrant=False, **_once_only(block)) if recompute else block(x, *args)
+    if refuses:
+        refuse_ports(False)
     if converts:
         halves.release()
     return x

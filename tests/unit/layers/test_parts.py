@@ -10,6 +10,7 @@ from saccade.layers.glmix import Block, GLMix, MapAttention
 from saccade.layers.linear import Linear
 from saccade.layers.parts import Due, close_ports, open_ports, ports_for
 from saccade.layers.small_triton import MOST, VALUES, WIDE, run_add_up, run_lay_out, split
+from saccade.models._backbone import run_blocks
 from support.interpreter import interpreted, not_interpreted, run_interpreted
 from support.kernels import add_up, by_plain_operators
 
@@ -119,6 +120,38 @@ def test_a_compiler_sees_one_sum(monkeypatch):
     got = passed(torch.compile(block, backend=aot_autograd(fw_compiler=count), fullgraph=True), x)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     assert sums == [0, 6]  # one adds up; those of two norms and three convolutions make the parts
+    assert not parts.PORTS
+
+
+def test_a_compiled_block_that_is_computed_again_opens_no_ports(monkeypatch):
+    block = block_of("local")
+    x = torch.randn(3, 16, 16, dtype=torch.float64, requires_grad=True)
+    want = passed(block, x)
+    by_plain_operators(monkeypatch, listens=False)
+    torch.compiler.reset()
+
+    class Again(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = block
+
+        def forward(self, x, grid):
+            return run_blocks([self.block], x, grid, recompute=True)
+
+    got = passed(torch.compile(Again(), backend="aot_eager", fullgraph=True), x)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    assert parts.may_open_ports()
+
+
+def test_ports_pass_a_break_of_the_graph(monkeypatch):
+    block = block_of("local")
+    block.mixer.register_forward_hook(lambda *_: torch._dynamo.graph_break())
+    x = torch.randn(3, 16, 16, dtype=torch.float64, requires_grad=True)
+    want = passed(block, x)
+    by_plain_operators(monkeypatch, listens=False)
+    torch.compiler.reset()
+    got = passed(torch.compile(block, backend="aot_eager"), x)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     assert not parts.PORTS
 
 
