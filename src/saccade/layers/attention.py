@@ -30,17 +30,6 @@ class SelfAttention(Attention):
                 attention.__class__ = cls
 
     @property
-    def last(self) -> nn.Module | None:
-        """The linear layer whose output the result is."""
-        return self.proj if not self.proj_drop.p else None
-
-    def dues(self, x: Tensor, tokens: int) -> list[Due]:
-        """Return what gets its gradient in parts where so many tokens attend to each other in images like others."""
-        before = bias_left_to_reader(self.qkv)
-        plain = self._plain and self._unnormed and own_way(x) and before is not None
-        return [Due(len(x), (before,))] if plain and attention_triton.serves(x, self.head_dim, tokens) else []
-
-    @property
     def _plain(self) -> bool:
         return getattr(self, "gate", None) is None and not self.attn_drop.p
 
@@ -70,6 +59,20 @@ class SelfAttention(Attention):
         else:
             return super().forward(x, *args, **kwargs)
         return self.proj_drop(self.proj(self.norm(x)))
+
+
+def last_of(attention: nn.Module) -> nn.Module | None:
+    """Return the linear layer whose output that of self-attention is."""
+    return attention.proj if type(attention) is SelfAttention and not attention.proj_drop.p else None
+
+
+def dues_of(attention: nn.Module, x: Tensor, tokens: int) -> list[Due]:
+    """Return what gets its gradient in parts where so many tokens attend to each other, in as many images as others."""
+    if type(attention) is not SelfAttention or not (attention._plain and attention._unnormed and own_way(x)):
+        return []
+    before = bias_left_to_reader(attention.qkv)
+    served = before is not None and attention_triton.serves(x, attention.head_dim, tokens)
+    return [Due(len(x), (before,))] if served else []
 
 
 def own_way(x: Tensor) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..ranges import require_choice
 from . import halves, norm_triton
 from .activation import Gelu, activate
+from .attention import dues_of, last_of
 from .depthwise import DepthwiseConv
 from .init import init_linear
 from .linear import Linear, bias_left_to_reader, without_gradient_of_bias
@@ -112,7 +113,7 @@ class MapAttention(nn.Module):
     @property
     def last(self) -> nn.Module | None:
         """The linear layer whose output the result is."""
-        return self.attn.last
+        return last_of(self.attn)
 
     def forward(self, x: Tensor, source: Tensor, grid: tuple[int, int]) -> Tensor:  # noqa: ARG002
         """Return a map of the same shape, B, N, C; the other arguments are there to be called like `GLMix`."""
@@ -124,7 +125,7 @@ class MapAttention(nn.Module):
 
     def dues(self, x: Tensor, grid: tuple[int, int]) -> list[Due]:  # noqa: ARG002
         """Return what gets its gradients in parts, see `GLMix`."""
-        return self.attn.dues(x, x.shape[1])
+        return dues_of(self.attn, x, x.shape[1])
 
 
 class Block(nn.Module):

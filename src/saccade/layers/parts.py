@@ -101,7 +101,6 @@ class Ports(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, layout: tuple[tuple[int, int], ...], *weights: Tensor | None) -> tuple[Tensor, ...]:
         """Return the ports, parts, N each as laid out."""
-        ctx.layout = layout
         ctx.save_for_backward(*weights)
         like = next(weight for weight in weights if weight is not None)
         dtype = torch.promote_types(like.dtype, torch.float32)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..ranges import require_choice
 from . import cluster_triton, halves
-from .attention import SelfAttention
+from .attention import SelfAttention, dues_of, last_of
 from .cluster import Dispatch, correspondence, kmeans, kmeans_cluster, pool_slots, soft_cluster
 from .init import init_linear
 from .linear import Linear
@@ -92,15 +92,15 @@ class SlotMixer(nn.Module):
     def _last(self, slots: Tensor, x: Tensor) -> nn.Module | None:
         """Return the linear layer whose output is dispatched, where that can sum the gradient of its bias."""
         serves = self.scale is not None and unheard(self.attn) and cluster_triton.serves(slots, x)
-        return self.attn.last if serves else None
+        return last_of(self.attn) if serves else None
 
     def dues(self, x: Tensor) -> list[Due]:
         """Return what gets its gradients in parts where a map B, N, C is mixed."""
         slots = x[:, :1].expand(-1, self.count, -1)
         if self.scale is None or not cluster_triton.serves(slots, x):
-            return self.attn.dues(x, self.count)
+            return dues_of(self.attn, x, self.count)
         weights = [self.scale, halves.can_be_cut_off(self._last(slots, x))]
-        return self.attn.dues(x, self.count) + [Due(len(x), (one,)) for one in weights if one is not None]
+        return dues_of(self.attn, x, self.count) + [Due(len(x), (one,)) for one in weights if one is not None]
 
     def initial_slots(self, source: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return the slots before clustering, B, M, C (GLMix eq. 1)."""

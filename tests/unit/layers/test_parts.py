@@ -80,7 +80,7 @@ def stand_ins(block, monkeypatch):
 
 
 @pytest.mark.parametrize("cut", [False, True])
-@pytest.mark.parametrize("changed", ["", "scaled", "frozen", "half frozen", "listened", "norm listened"])
+@pytest.mark.parametrize("changed", ["", "scaled", "frozen", "half frozen", "listened", "norm listened", "foreign"])
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_a_block_has_the_plain_gradients_by_one_sum(monkeypatch, kind, changed, cut):
     block = block_of(kind, layer_scale=0.5 if changed == "scaled" else None)
@@ -90,6 +90,9 @@ def test_a_block_has_the_plain_gradients_by_one_sum(monkeypatch, kind, changed, 
     elif "listened" in changed:
         heard = block.norm2 if changed.startswith("norm") else block.mlp
         heard.register_forward_hook(lambda module, given, out: 2 * out)
+    elif changed == "foreign":  # attention by a module of somebody else
+        home = getattr(block.mixer, "global_branch", block.mixer)
+        home.attn = nn.Linear(16, 16).double()
     x = torch.randn(3, 16, 16, dtype=torch.float64, requires_grad=True)
     want = passed(block, x)
     called = by_plain_operators(monkeypatch)
