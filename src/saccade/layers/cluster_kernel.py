@@ -144,8 +144,9 @@ def _gather_back(
         of_x = tl.dot(weights.to(x.dtype), given) + tl.dot(of_cosine, q) * factor - x.to(tl.float32) * along[:, None]
         _write(of_features + map, of_x, first, positions, channels, rows, wide)
         found += tl.dot(tl.trans(of_cosine), x)
+    # Added up as one row: two sums, one behind the other, fail in Triton 3.6 for sm_100.
+    tl.store(of_scale + image, tl.sum(tl.reshape(found * q.to(tl.float32), [tall * wide]), 0))
     _write(of_query + set, found * factor, 0, slots, channels, tall, wide)
-    tl.store(of_scale + image, tl.sum(tl.sum(found * q.to(tl.float32), 1), 0))
 
 
 def _scatter(

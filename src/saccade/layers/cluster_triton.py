@@ -18,7 +18,7 @@ from .parts import add_all_up
 from .triton_language import INSTALLED, tile_side
 
 MOST_SLOTS, MOST_CHANNELS = 64, 256  # a program holds all slots
-ROOM = {8_192: 90_112, 16_384: 133_120}  # bytes of shared memory, at most, for tiles of so many numbers (Triton 3.6)
+ROOM = {8_192: 98_304, 16_384: 135_168}  # bytes of shared memory, at most, for tiles of so many numbers (Triton 3.6)
 SMALL_MAP, MANY = 1024, 128  # positions up to which few programs are no loss, and images that make many
 
 
