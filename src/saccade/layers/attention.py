@@ -14,7 +14,7 @@ from . import attention_cudnn, attention_native, attention_triton
 from .exporting import compiles_for_gpu
 from .linear import bias_left_to_reader, without_gradient_of_bias
 from .numerics import as_products_read
-from .parts import Due, ports_for
+from .parts import Due, due_by_image, ports_for
 
 FEW = 72  # tokens for which products are faster than the libraries' kernel: 64 and a class token
 
@@ -49,8 +49,7 @@ class SelfAttention(Attention):
             x = attention_native.attend(self.qkv(x), heads)
         elif unnormed and attention_triton.serves(as_products_read(x), self.head_dim):
             qkv, before = without_gradient_of_bias(self.qkv, x)
-            port = () if before is None else ports_for([Due(len(x), (before,))])
-            x = attention_triton.Attended.apply(qkv, before, heads, *port)
+            x = attention_triton.Attended.apply(qkv, before, heads, *ports_for(due_by_image(x, before)))
         elif x.shape[1] <= FEW:
             q, k, v = attention_cudnn.by_heads(self.qkv(x), heads)
             x = attend_by_products(self.q_norm(q), self.k_norm(k), v).transpose(1, 2).flatten(2)
@@ -70,9 +69,8 @@ def dues_of(attention: nn.Module, x: Tensor, tokens: int) -> list[Due]:
     """Return what gets its gradient in parts where so many tokens attend to each other, in as many images as others."""
     if type(attention) is not SelfAttention or not (attention._plain and attention._unnormed and own_way(x)):
         return []
-    before = bias_left_to_reader(attention.qkv)
-    served = before is not None and attention_triton.serves(x, attention.head_dim, tokens)
-    return [Due(len(x), (before,))] if served else []
+    served = attention_triton.serves(x, attention.head_dim, tokens)
+    return due_by_image(x, bias_left_to_reader(attention.qkv)) if served else []
 
 
 def own_way(x: Tensor) -> bool:

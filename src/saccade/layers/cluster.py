@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import cluster_triton
 from .numerics import in_half_precision, unit
-from .parts import Due, ports_for
+from .parts import due_by_image, ports_for
 from .product import matmul
 from .reuse import eager_inference
 
@@ -33,7 +33,7 @@ def soft_cluster(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor
         Clustered slots, B, M, C, and the dispatch from B, M, C to B, N, C.
     """
     if cluster_triton.serves(slots, features):
-        port = ports_for([Due(len(slots), (scale,))])
+        port = ports_for(due_by_image(slots, scale))
         clustered, logits = cluster_triton.Gathered.apply(unit(slots).to(features.dtype), features, scale, *port)
         return clustered, lambda slots, before=None: _scatter(logits, slots, before)
     bridge = _soft_fused if fusable(features) else _soft_shared if _sharable(features, scale) else _soft_direct
@@ -41,8 +41,7 @@ def soft_cluster(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor
 
 
 def _scatter(logits: Tensor, slots: Tensor, before: Tensor | None) -> Tensor:
-    port = () if before is None else ports_for([Due(len(slots), (before,))])
-    return cluster_triton.Scattered.apply(logits, slots, before, *port)
+    return cluster_triton.Scattered.apply(logits, slots, before, *ports_for(due_by_image(slots, before)))
 
 
 def correspondence(slots: Tensor, features: Tensor, scale: Tensor) -> Tensor:

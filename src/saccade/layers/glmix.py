@@ -239,15 +239,19 @@ class ConvMlp(nn.Module):
 
     def dues(self, x: Tensor, grid: tuple[int, int]) -> list[Due]:
         """Return what gets its gradients in parts where a map is transformed."""
-        if self.depthwise is None or type(self.act) is not Gelu or not self.depthwise.joins(as_products_read(x)):
-            return []
-        return self.depthwise.dues(x, grid, bias_left_to_reader(self.fc1))
+        conv = self._joined(x)
+        return [] if conv is None else conv.dues(x, grid, bias_left_to_reader(self.fc1))
+
+    def _joined(self, x: Tensor) -> DepthwiseConv | None:
+        """Return the convolution if it applies GELU too."""
+        joins = self.depthwise is not None and type(self.act) is Gelu and self.depthwise.joins(as_products_read(x))
+        return self.depthwise if joins else None
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return a map of the same shape, B, H * W, C."""
-        if self.depthwise is not None and type(self.act) is Gelu and self.depthwise.joins(as_products_read(x)):
+        if (conv := self._joined(x)) is not None:
             hidden, bias = without_gradient_of_bias(self.fc1, x)
-            return self.fc2(self.depthwise.joined(hidden, grid, gelu=True, before=bias))
+            return self.fc2(conv.joined(hidden, grid, gelu=True, before=bias))
         hidden = self.fc1(x)
         makers: list[nn.Module] = [self.fc1]
         if self.depthwise is not None:

@@ -28,11 +28,20 @@ class Due(NamedTuple):
     weights: tuple[Tensor | None, ...]
 
     @property
+    def first(self) -> Tensor:
+        """The weight that is always there."""
+        assert self.weights[0] is not None
+        return self.weights[0]
+
+    @property
     def widths(self) -> list[int]:
         """How many numbers of a part are whose."""
-        first = self.weights[0]
-        assert first is not None
-        return [len(first) if weight is None else weight.numel() for weight in self.weights]
+        return [len(self.first) if weight is None else weight.numel() for weight in self.weights]
+
+
+def due_by_image(x: Tensor, *weights: Tensor | None) -> list[Due]:
+    """Return what is due for weights, each by itself, that get their gradients in a part for every image of a batch."""
+    return [Due(len(x), (weight,)) for weight in weights if weight is not None]
 
 
 PORTS: dict[Tensor, tuple[Due, Tensor]] = {}  # by the first weight, while the layers of a block run
@@ -57,16 +66,11 @@ def open_ports(dues: Iterable[Due]) -> None:
         layout = tuple((due.parts, sum(due.widths)) for due in found)
         ports = Ports.apply(layout, *(weight for due in found for weight in due.weights))
         for due, port in zip(found, ports, strict=True):
-            PORTS[_first(due)] = (due, port)
+            PORTS[due.first] = (due, port)
 
 
 def _asks(weight: Tensor | None) -> bool:
     return weight is not None and weight.requires_grad
-
-
-def _first(due: Due) -> Tensor:
-    assert due.weights[0] is not None
-    return due.weights[0]
 
 
 def close_ports() -> None:
@@ -76,7 +80,7 @@ def close_ports() -> None:
 
 def ports_for(dues: Sequence[Due]) -> tuple[Tensor, ...]:
     """Return the ports of a layer, or nothing: unless all were opened, and for the same, the layer adds up itself."""
-    found = [PORTS[_first(due)] for due in dues if halves.compiles() and _first(due) in PORTS]
+    found = [PORTS[due.first] for due in dues if halves.compiles() and due.first in PORTS]
     same = len(found) == len(dues) and all(_same(due, one[0]) for due, one in zip(dues, found, strict=True))
     return tuple(port for _, port in found) if same else ()
 

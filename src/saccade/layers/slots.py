@@ -12,7 +12,7 @@ from .attention import SelfAttention, dues_of, last_of
 from .cluster import Dispatch, correspondence, kmeans, kmeans_cluster, pool_slots, soft_cluster
 from .init import init_linear
 from .linear import Linear
-from .parts import Due
+from .parts import Due, due_by_image
 from .reuse import unheard
 from .tap import Tap
 
@@ -99,8 +99,8 @@ class SlotMixer(nn.Module):
         slots = x[:, :1].expand(-1, self.count, -1)
         if self.scale is None or not cluster_triton.serves(slots, x):
             return dues_of(self.attn, x, self.count)
-        weights = [self.scale, halves.can_be_cut_off(self._last(slots, x))]
-        return dues_of(self.attn, x, self.count) + [Due(len(x), (one,)) for one in weights if one is not None]
+        before = halves.can_be_cut_off(self._last(slots, x))
+        return dues_of(self.attn, x, self.count) + due_by_image(x, self.scale, before)
 
     def initial_slots(self, source: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return the slots before clustering, B, M, C (GLMix eq. 1)."""
