@@ -1,4 +1,4 @@
-"""GELU on the CPU, and its slope in the same pass, by `activation_native.c`."""
+"""GELU on the CPU, and its slope in the same pass if asked for, by `activation_native.c`."""
 
 import ctypes
 from pathlib import Path
@@ -19,6 +19,11 @@ def serves(x: Tensor) -> bool:
 
 def _dense(x: Tensor) -> bool:
     return x.is_contiguous() or x.is_contiguous(memory_format=torch.channels_last)
+
+
+def gelu(x: Tensor, over: bool = False) -> Tensor:
+    """Return GELU of a tensor, written over it if asked to."""
+    return _run(x, x if over else torch.empty_like(x))
 
 
 def gelu_and_slope(x: Tensor) -> tuple[Tensor, Tensor]:

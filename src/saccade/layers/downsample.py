@@ -73,10 +73,13 @@ class PatchConv(nn.Conv2d):
         tall, wide = height // patch, width // patch
         x = x[:, :, : tall * patch, : wide * patch].unflatten(3, (wide, patch)).unflatten(2, (tall, patch))
         last = not self.weight.is_contiguous()  # channels last
-        x = x.permute(0, 2, 4, 3, 5, 1) if last else x.permute(0, 2, 4, 1, 3, 5)
-        weight = (self.weight.permute(0, 2, 3, 1) if last else self.weight).flatten(1)
-        made = product_native.multiply(x.reshape(-1, weight.shape[1]), weight.contiguous().t(), self.bias)
-        return made.view(len(x), tall, wide, -1).permute(0, 3, 1, 2)
+        weight = (self.weight.permute(0, 2, 3, 1) if last else self.weight).flatten(1).contiguous()
+        if x.stride(1) == 1 and not last:  # two copies of pieces take a quarter of the time of one by single numbers
+            x = x.permute(0, 2, 4, 3, 5, 1).reshape(-1, patch * patch, self.in_channels).transpose(1, 2)
+        else:
+            x = x.permute(0, 2, 4, 3, 5, 1) if last else x.permute(0, 2, 4, 1, 3, 5)
+        made = product_native.multiply(x.reshape(-1, weight.shape[1]), weight.t(), self.bias)
+        return made.view(-1, tall, wide, len(weight)).permute(0, 3, 1, 2)
 
 
 class Normed(nn.Sequential):

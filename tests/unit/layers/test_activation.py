@@ -54,7 +54,8 @@ def test_a_compiler_keeps_nothing_in_full_precision_for_the_quick_gradient():
 
     layers = nn.Sequential(*(Mlp(nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(24, 8)) for _ in range(4)))
     how = {"partition_fn": min_cut_rematerialization_partition, "decompositions": select_decomp_table}
-    compiled = torch.compile(layers, backend=aot_autograd(fw_compiler=look, bw_compiler=lambda g, _: g.forward, **how))
+    backend = aot_autograd(fw_compiler=look, bw_compiler=lambda g, _: g.forward, **how)
+    compiled = torch.compile(layers, backend=backend, dynamic=False)  # whatever was compiled before
     with torch.autocast("cpu", torch.bfloat16):
         compiled(torch.randn(2, 5, 8))
     wide = [value for value in kept if value.ndim > 1 and value.shape[-1] == 24]

@@ -143,7 +143,7 @@ def test_a_result_does_not_depend_on_the_number_of_threads(do):
         if do == "moments":
             return dense_moments_native.moments(rows)
         if do == "gelu":
-            return activation_native.gelu_and_slope(hidden)
+            return activation_native.gelu(hidden), *activation_native.gelu_and_slope(hidden)
         if do == "attend":
             x = qkv.clone().requires_grad_()
             out = attention_native.attend(x, 2)
@@ -215,16 +215,36 @@ def test_gelu_and_its_slope_are_those_of_the_normal_distribution(count):
     grad = torch.full_like(x, 3.0)
     assert torch.equal(activation_native.gelu_and_back(x, grad), out)
     torch.testing.assert_close(grad, 3 * found)
+    alone = activation_native.gelu(x)
+    assert ((alone - want).abs() <= 4e-7 * exact.abs()).all()
+    assert activation_native.gelu(x, over=True) is x
+    assert torch.equal(x, alone)
 
 
 def test_gelu_at_the_ends():
-    x = torch.tensor([float("inf"), 1e30, 50.0, 0.0, -50.0, -1e30, float("nan")])
+    x = torch.tensor([float("inf"), 1e30, 50.0, 0.0, -50.0, -1e30, float("nan"), -float("nan"), -float("inf")])
     out, slope = activation_native.gelu_and_slope(x)
-    assert out[0] == float("inf")
-    torch.testing.assert_close(out[1:6], torch.tensor([1e30, 50.0, 0.0, 0.0, 0.0]), rtol=0, atol=1e-6)
     torch.testing.assert_close(slope[:6], torch.tensor([1.0, 1.0, 1.0, 0.5, 0.0, 0.0]), rtol=0, atol=1e-6)
-    assert out[6].isnan()
     assert slope[6].isnan()
+    alone = activation_native.gelu(x)
+    for found in (out, alone):
+        assert found[0] == float("inf")
+        torch.testing.assert_close(found[1:6], torch.tensor([1e30, 50.0, 0.0, 0.0, 0.0]), rtol=0, atol=1e-6)
+        assert found[6:8].isnan().all()
+    assert alone[8].abs() < 1e-6  # what it tends to
+
+
+def test_gelu_in_inference_is_the_same_in_place_and_for_who_listens(monkeypatch):
+    x, act, calls, real = torch.randn(2, 60, 64), Gelu(), [], activation_native.gelu
+    monkeypatch.setattr(activation_native, "gelu", lambda *args: calls.append(args[1]) or real(*args))
+    want = F.gelu(x)
+    with torch.inference_mode():
+        other = act(x)
+        torch.testing.assert_close(other, want, rtol=1e-6, atol=4e-7)
+        assert torch.equal(act(x, over=True), other)
+        assert torch.equal(x, other)
+        assert torch.equal(act(x[:, :, ::2]), F.gelu(x[:, :, ::2]))  # lies in pieces
+    assert calls == [False, True]
 
 
 def test_gelu_of_maps_that_lie_channels_last_or_in_pieces():
