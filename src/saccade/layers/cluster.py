@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from . import cluster_triton
 from .numerics import in_half_precision, unit
@@ -18,6 +19,8 @@ from .reuse import eager_inference
 
 Dispatch = Callable[..., Tensor]  # of slots; where `cluster_triton` serves, of a bias inside them too that it cuts off
 SMALL_MAP = 1024  # positions below which the logits are too few to be worth avoiding
+LARGE_MAP = 4096  # positions from which on a softmax over them is to be spread over a GPU, since images are few then
+SPREADING = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # cuDNN's does not
 STEEP = 30.0  # factor of the cosine up to which exponentials need no common factor taken out
 
 
@@ -53,12 +56,27 @@ def correspondence(slots: Tensor, features: Tensor, scale: Tensor) -> Tensor:
 
 def _soft_direct(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
     if features.is_cuda:
-        # Positions by slots: rows of logits are then as long as there are slots, which lies aligned on any map.
-        query = (scale * unit(slots)).to(features.dtype)
-        logits = (matmul(features, query.mT) * _inverse_length(features)).to(features.dtype)
-        return matmul(logits.softmax(dim=1).mT, features), lambda slots: matmul(logits.softmax(dim=2), slots)
+        return _soft_by_positions(slots, features, scale)
     logits = correspondence(slots, features, scale).to(features.dtype)
     return matmul(logits.softmax(dim=2), features), lambda slots: matmul(logits.softmax(dim=1).mT, slots)
+
+
+def _soft_by_positions(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
+    """Rows of logits are as long as there are slots, which lies aligned on any map."""
+    query = (scale * unit(slots)).to(features.dtype)
+    logits = (matmul(features, query.mT) * _inverse_length(features)).to(features.dtype)
+    return matmul(_over_positions(logits), features), lambda slots: matmul(logits.softmax(dim=2), slots)
+
+
+def _over_positions(logits: Tensor) -> Tensor:
+    """Return the softmax of logits B, N, M over positions, B, M, N.
+
+    PyTorch's own along columns has a processor of the GPU for each image; along rows one for each slot.
+    """
+    positions = logits.shape[1]
+    if torch.compiler.is_compiling() or positions < LARGE_MAP or positions % 8:  # rows are to lie aligned
+        return logits.softmax(dim=1).mT
+    return logits.mT.softmax(dim=2)
 
 
 def _soft_shared(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
@@ -79,7 +97,15 @@ def _sharable(features: Tensor, scale: Tensor) -> bool:
 def _soft_fused(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
     query = (scale * unit(slots)).to(features.dtype)
     key = (features * _inverse_length(features)).to(features.dtype)
-    return _attend(query, key, features), lambda slots: _attend(key, query, slots)
+    return _gather(query, key, features), lambda slots: _attend(key, query, slots)
+
+
+def _gather(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attend from slots to the positions of a map."""
+    if key.shape[1] < LARGE_MAP:
+        return _attend(query, key, value)
+    with sdpa_kernel(SPREADING):
+        return _attend(query, key, value)
 
 
 def _inverse_length(features: Tensor) -> Tensor:

@@ -99,12 +99,16 @@ def test_attention_block_equals_published_token_version() -> None:
     assert relative_error(block(tokens, (6, 7)), want["out"]) < 1e-12
 
 
-FORMS = {"direct": cluster._soft_direct, "fused": cluster._soft_fused}
+FORMS = {"direct": cluster._soft_direct, "by_positions": cluster._soft_by_positions, "fused": cluster._soft_fused}
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("positions", [1, 30, 77])
-def test_soft_clustering_equals_textbook_with_gradients(form: str, positions: int) -> None:
+@pytest.mark.parametrize("positions", [1, 30, 77, 80])
+@pytest.mark.parametrize("large", [50, cluster.LARGE_MAP])
+def test_soft_clustering_equals_textbook_with_gradients(
+    form: str, positions: int, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "LARGE_MAP", large)
     generator = torch.Generator().manual_seed(positions)
 
     def random(*shape: int) -> Tensor:
