@@ -17,10 +17,9 @@ from torch.autograd.function import once_differentiable
 from . import halves, product_native
 from .activation import Gelu, gelu_and_back
 from .product import own_backward_serves
-from .product_native import FEW
 from .reuse import eager_inference, unheard
 
-MANY = 1024  # rows from which on the convolution is
+FEW, MANY = 64, 1024  # rows from which on the bias is better added behind, and the convolution is quicker
 
 
 @register_notrace_module

@@ -11,7 +11,7 @@ from . import native
 
 SIZES = (*[ctypes.c_int64] * 2, *[ctypes.c_int] * 3)
 MULTIPLY = native.Function(Path(__file__).with_suffix(".c"), "multiply", (*[ctypes.c_void_p] * 4, *SIZES))
-FEW = 64  # rows from which on it is worth it
+FEW = 12  # rows from which on it is worth it
 
 
 def ready(*tensors: Tensor | None) -> bool:
