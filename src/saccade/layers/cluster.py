@@ -102,7 +102,7 @@ def _soft_fused(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor,
 
 def _gather(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Attend from slots to the positions of a map."""
-    if key.shape[1] < LARGE_MAP:
+    if key.shape[1] < LARGE_MAP or torch.is_grad_enabled():  # gradients of those that spread differ from call to call
         return _attend(query, key, value)
     with sdpa_kernel(SPREADING):
         return _attend(query, key, value)
