@@ -14,12 +14,20 @@ typedef struct {
     int64_t count, next;
 } task;
 
+/* |x|, but no more than `far`; what is no number stays none. */
+static inline vec size_within(vec x, vec far) {
+#if defined(__aarch64__)
+    return (vec)vminq_f32(vabsq_f32((float32x4_t)x), (float32x4_t)far);
+#else
+    vec size = (vec)((mask)x & INT32_MAX);
+    return choose(size > far, far, size);
+#endif
+}
+
 /* The share below x is 1 - beyond, or beyond where x is negative: the bell exp(-x * x / 2), which the slope needs anyway,
-   times a polynomial of 1 / (1 + 0.34 |x|), fitted so that the share is right to 1.2e-8. Beyond FAR it is none. */
+   times a polynomial of 1 / (1 + 0.34 |x|), fitted so that the share is right to 1.2e-8. Beyond 13.2 it is none. */
 static inline vec gelu_of(vec x, vec *slope) {
-    static const float FAR = 13.2f;
-    vec size = (vec)((mask)x & INT32_MAX), far = (vec){0} + FAR;
-    vec near = choose(size > far, far, size);
+    vec near = size_within(x, (vec){0} + 13.2f);
     vec bell = power_of_two(near * near * -0.72134752f);
     vec t = 1.0f / (0.34f * near + 1.0f), s = t * t;
     vec low = 1.305294261e-01f * t + 1.359504307e-01f, mid = -2.431380319e-02f * t + 1.534106140e-01f;
@@ -40,16 +48,6 @@ static inline void step(const task *t, int64_t at, size_t bytes) {
         slope *= grad;
     }
     memcpy((t->grad ? t->grad : t->slope) + at, &slope, bytes);
-}
-
-/* |x|, but no more than `far`; what is no number stays none. */
-static inline vec size_within(vec x, vec far) {
-#if defined(__aarch64__)
-    return (vec)vminq_f32(vabsq_f32((float32x4_t)x), (float32x4_t)far);
-#else
-    vec size = (vec)((mask)x & INT32_MAX);
-    return choose(size > far, far, size);
-#endif
 }
 
 enum { STEPS = 10, AT_ONCE = 4 }; /* terms of the polynomial; vectors whose steps take turns, lest one wait for the last */
