@@ -1,8 +1,9 @@
 """What a run of an arm stands on, read off what training uses, and what two arms have in common of it."""
 
 import hashlib
+import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +26,9 @@ from .arms import changed
 EPOCHS = 2  # whose order and draws are looked at
 LOOKED = 200_000  # places of an epoch whose draws are looked up
 CPU = torch.device("cpu")
+# Settings of the data that change nothing about which samples are opened; all others, new ones too, may.
+USED_LATER: dict[str, Any] = {name: None for name in ("img_size", "mean", "std", "workers", "train_limit")}
+USED_LATER["resident"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -61,16 +65,14 @@ class DataCache:
     """Sets of samples that were opened, so that arms that share one open it once."""
 
     def __init__(self) -> None:
-        self.opened: dict[Any, tuple[TaskChoice, Data]] = {}
+        self.opened: dict[str, tuple[TaskChoice, Data]] = {}
         self.known: dict[int, SampleSet] = {}
 
     def open(self, config: TrainConfig) -> tuple[TaskChoice, Data]:
         """Return the task and the samples of a run's settings."""
-        data = config.data
-        cut = (data.group, data.folds, data.fold)
-        name = (config.task, data.path, data.val, data.val_share, data.split_seed, data.buffer, *cut)
+        name = json.dumps([config.task, asdict(replace(config.data, **USED_LATER))], sort_keys=True)
         if name not in self.opened:
-            self.opened[name] = open_samples(config.task, data)
+            self.opened[name] = open_samples(config.task, config.data)
         return self.opened[name]
 
     def validation(self, config: TrainConfig) -> SampleSet:
