@@ -15,7 +15,7 @@ from ..config import ConfigError, TrainConfig, overlay
 from ..data.open import Data
 from ..data.source import Stream
 from ..durations import BudgetError, say_duration
-from ..runs import Run, RunError
+from ..runs import Run
 from ..spawning import VISIBLE, cores
 from ..training.defaults import SAY_STRENGTH, settle_strength, settled_strength, validate_every
 from ..training.loop import Interrupted
@@ -32,7 +32,7 @@ from .plan import Note, Plan, PlannedArm, estimate_detectable
 from .processes import Crew, make_slots, shared_by, visible_gpus
 from .ready import Ready
 from .request import Request, ask
-from .snapshot import ArmSnapshot, DataCache, check_all, inspect_arm
+from .snapshot import ArmSnapshot, DataCache, check_all, inspect_arm, unchanged
 from .timing import Timing, as_fast
 from .tuned import TunedArms, notes_on_tuning, tune_arms
 from .worker import pace_of
@@ -134,7 +134,8 @@ class Planner:
             known, _ = self.cache.open(self.configs[name])[0].kind.adapt(self.configs[name])
             more = {"schedule.epochs": known.schedule.epochs, **settled_strength(known)}
             snapshots[name] = replace(one, config=overlay(one.config, more))
-        fingerprints = self._unchanged(snapshots, kept.get("samples", kept.get("pictures", {})))
+        keys = {f"{config_hash(self.configs[name])}/seed-{self.seeds[0]}": one for name, one in snapshots.items()}
+        fingerprints = unchanged(self.folder.path, keys, kept.get("samples", kept.get("pictures", {})))
         if keep:
             arms = {**before.get("request", {}).get("arms", {}), **self.request.record["arms"]}
             looks = {"looks": kept["looks"]} if "looks" in kept else {}
@@ -306,20 +307,6 @@ class Planner:
             self.configs[name] = overlay(config, {"schedule.epochs": epochs_here})
         detail = fit.get("detail", fit.get("told"))  # "told" in files written before
         return f"{say_duration(budget)} allows {detail or 'all that was asked'} (rule: {RULE})", fit
-
-    def _unchanged(self, snapshots: Mapping[str, ArmSnapshot], known: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fingerprints of the arms' images; refuse to mix runs from before and after a change of them."""
-        fingerprints = dict(known)
-        for name, one in snapshots.items():
-            key = f"{config_hash(self.configs[name])}/seed-{self.seeds[0]}"
-            found = {"train": one.train.fingerprint, "val": one.val.fingerprint}
-            if fingerprints.setdefault(key, found) != found:
-                raise RunError(
-                    f"the samples of {one.config.data.path or 'the embedded set'} are others than when the "
-                    f"comparison in {self.folder.path} was begun; its runs cannot be compared with new ones. Name "
-                    "another folder by --out, or put the samples back"
-                )
-        return fingerprints
 
     def _config(self, name: str, seed: int) -> TrainConfig:
         return overlay(self.configs[name], {"seed": seed})

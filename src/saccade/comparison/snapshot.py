@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from ..config import TrainConfig, flatten, overlay
 from ..data.feed import Batch, Feed, sample_keys
 from ..data.open import Data
 from ..data.source import Stream
+from ..runs import RunError
 from ..tasks import Task
 from ..tasks.metric import MetricSpec
 from ..tasks.opening import TaskChoice, find_task, open_samples
@@ -27,7 +29,7 @@ EPOCHS = 2  # whose order and draws are looked at
 LOOKED = 200_000  # places of an epoch whose draws are looked up
 CPU = torch.device("cpu")
 # Settings of the data that change nothing about which samples are opened; all others, new ones too, may.
-USED_LATER: dict[str, Any] = {name: None for name in ("img_size", "mean", "std", "workers", "train_limit")}
+USED_LATER: dict[str, Any] = dict.fromkeys(("img_size", "mean", "std", "workers", "train_limit"))
 USED_LATER["resident"] = "auto"
 
 
@@ -157,6 +159,33 @@ def _training(data: Data, limit: int | None) -> SampleSet:
 def _describe(tensor: Tensor) -> tuple[tuple[int, ...], str]:
     raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
     return tuple(tensor.shape), hashlib.blake2b(raw, digest_size=12).hexdigest()
+
+
+def unchanged(folder: Path, snapshots: Mapping[str, ArmSnapshot], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the runs of a comparison have in common; refuse to mix those from before and after a change of it.
+
+    Args:
+        snapshots: of the arms as they would go on, by what tells their runs from others.
+        known: what was in common when the comparison in the folder was begun.
+    """
+    kept = dict(known)
+    for key, one in snapshots.items():
+        precision = one.config.engine.precision
+        found = {"train": one.train.fingerprint, "val": one.val.fingerprint, "precision": precision}
+        before = kept.setdefault(key, found)
+        if before.get("precision", precision) != precision:  # comparisons begun earlier do not say
+            raise RunError(
+                f"the comparison in {folder} was begun in {before['precision']} and would go on in {precision} on this "
+                "device; its runs cannot be compared with new ones. Resume it on a device like the first one by "
+                "--device, or name another folder by --out"
+            )
+        if {**found, **before} != found:
+            raise RunError(
+                f"the samples of {one.config.data.path or 'the embedded set'} are others than when the comparison in "
+                f"{folder} was begun; its runs cannot be compared with new ones. Name another folder by --out, or put "
+                "the samples back"
+            )
+    return kept
 
 
 @dataclass(frozen=True)

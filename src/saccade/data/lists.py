@@ -10,7 +10,7 @@ from .image import EXTENSIONS
 from .reader import ReadOptions, register_reader
 from .source import FileSource, Splits
 from .split import abbreviate, choose_split
-from .table import PATHS, SPLITS, Table, read_columns, rename_columns
+from .table import LISTS, PATHS, SPLITS, Table, read_columns, rename_columns
 from .targets import Targets
 
 FOLDERS = ("", "images/", "image/", "imgs/", "img/", "images/", "photos/", "jpg/")  # where a list's images may be
@@ -24,7 +24,7 @@ class ListReader:
 
     def matches(self, spec: str, path: Path) -> bool:  # noqa: ARG002
         """Whether it is such a file."""
-        return path.suffix.lower() in (".csv", ".tsv", ".parquet") and path.is_file()
+        return path.suffix.lower() in LISTS and path.is_file()
 
     def open(self, spec: str, path: Path, options: ReadOptions) -> Splits:  # noqa: ARG002
         """Open it."""

@@ -13,6 +13,7 @@ from ..config import ConfigError, nearest
 from .split import abbreviate
 from .targets import ClassTargets, Targets
 
+LISTS = (".csv", ".tsv", ".parquet")  # files that are lists
 PATHS = ("path", "image", "file", "filename", "file_name", "image_path", "filepath")
 SPLITS = ("split", "set", "subset")
 LABELS = ("label", "class", "class_name", "target")
@@ -120,6 +121,29 @@ def rename_columns(path: Path, columns: dict[str, list[str]], roles: Mapping[str
         if role is not None or not (hidden or (several and name not in kept and name.strip().lower() not in known)):
             found[role or name] = values
     return found
+
+
+def columns_as_trained(spec: str, trained: Mapping[str, str]) -> dict[str, str]:
+    """Return which columns of a list are to be read as what for a model that was trained on named ones.
+
+    Another set than a list has none. Images and splits may have their usual names here; a target is never looked for
+    under another name than in training, since that could be another one.
+
+    Args:
+        spec: samples, as `open_data` takes them.
+        trained: names of columns by what they were read as in training.
+    """
+    path = Path(spec).expanduser()
+    if not trained or path.suffix.lower() not in LISTS or not path.is_file():
+        return {}
+    columns = read_columns(path) or {}
+    absent = {role for role, names in trained.items() if not all(name in columns for name in names.split("|"))}
+    for role in sorted(absent - {"image", "split"}):
+        raise ValueError(
+            f"{path} has the columns {abbreviate(list(columns), most=20)}, and the model was trained with {role}="
+            f"{trained[role]}; name the column that holds it here by --columns {role}=NAME, or rename it in the list"
+        )
+    return {role: name for role, name in trained.items() if role not in absent}
 
 
 def _alike(roles: Iterable[str]) -> set[str]:

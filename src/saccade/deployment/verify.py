@@ -20,6 +20,7 @@ from ..data.image import BadSample
 from ..data.open import Data, open_data
 from ..data.source import Source, Stream
 from ..data.spec import InputSpec
+from ..data.table import columns_as_trained
 from ..runs import Run
 from ..tasks.opening import find_task, open_samples
 from .bundle import ExportError
@@ -107,7 +108,10 @@ def _open(target: str | Path, spec: InputSpec, data: str | None, val: str | None
         if data is None:
             raise
         config = TrainConfig()
-    return open_samples(config.task or spec.task, config.data if data is None else DataConfig(path=data, val=val))[1]
+    if data is None:
+        return open_samples(config.task or spec.task, config.data)[1]
+    given = DataConfig(path=data, val=val, columns=columns_as_trained(data, config.data.columns))
+    return open_samples(config.task or spec.task, given)[1]
 
 
 def _evidence(source: Source, spec: InputSpec, origin: str, limit: int) -> Evidence:

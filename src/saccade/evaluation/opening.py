@@ -12,7 +12,7 @@ from ..data.feed import Batch
 from ..data.source import Source
 from ..data.spec import InputSpec
 from ..data.split import identity
-from ..data.table import parse_columns
+from ..data.table import columns_as_trained, parse_columns
 from ..loading import LoadedModel, find_target, open_device, open_model
 from ..runs import Run
 from ..tasks import Task
@@ -114,11 +114,12 @@ def open_set(
 
     Args:
         data: samples as `saccade train` takes them; their validation part if they have one, else all of them.
+        columns: of a list, which are read as what; those of the runs' training if not given.
     """
     if columns is not None and data is None:
         raise EvaluationError(f"columns={columns} was given without a list; name it by --data")
     if data is not None:
-        named = parse_columns(columns or {})
+        named = _trained_columns(models, data) if columns is None else parse_columns(columns)
         _, opened = open_samples(models[0].asked_as, DataConfig(path=data, val=data, columns=named))
         return EvaluatedSet(opened.val, opened.name, opened.val.fingerprint(), opened.notes)
     own = [_own_set(model) for model in models]
@@ -130,6 +131,18 @@ def open_set(
             )
     notes = dict.fromkeys(note for found in own for note in found.notes)
     return EvaluatedSet(own[0].source, own[0].name, own[0].fingerprint, tuple(notes))
+
+
+def _trained_columns(models: Sequence[EvaluatedModel], data: str) -> dict[str, str]:
+    """Return the columns of a list that the models were trained to answer."""
+    found = [columns_as_trained(data, model.run.config().data.columns) for model in models if model.run is not None]
+    other = next((columns for columns in found if columns != found[0]), None)
+    if other is not None:
+        raise EvaluationError(
+            f"the runs were trained on other columns of a list than each other ({found[0] or 'none named'} and "
+            f"{other or 'none named'}); say by --columns which are asked about"
+        )
+    return found[0] if found else {}
 
 
 def _own_set(model: EvaluatedModel) -> EvaluatedSet:

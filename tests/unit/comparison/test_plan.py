@@ -14,6 +14,7 @@ from saccade.comparison.processes import Crew, Slot
 from saccade.comparison.request import Request
 from saccade.comparison.snapshot import DataCache, check_all, inspect_arm
 from saccade.config import ConfigError, overlay
+from saccade.runs import RunError
 from saccade.tasks import MetricSpec
 from saccade.training.defaults import validate_every
 from saccade.training.pace import Pace
@@ -385,3 +386,23 @@ def test_all_arms_augment_as_suits_the_longest_and_as_they_were_begun(tmp_path):
 def test_a_plan_shows_what_runs_of_its_length_are_augmented_by(tmp_path):
     cut = plan("broadcast", out=tmp_path / "c", epochs=24)
     assert dict(cut.arm("broadcast").changes) == {"model.plugins": ([], ["broadcast"])}
+
+
+def test_runs_of_two_precisions_are_not_compared(tmp_path, monkeypatch):
+    """`auto` is float32 on a CPU and bfloat16 on a GPU: the seeds that are left may not be trained in the other."""
+
+    def go_on(kind):
+        monkeypatch.setattr(planning.Planner, "_kind", lambda _: kind)
+        return planning.Planner(Request(arms=["base", "broadcast"], out=tmp_path / "c", settings=SETTINGS)).plan(
+            keep=True
+        )
+
+    go_on("cpu")
+    with pytest.raises(RunError, match=r"begun in float32 and would go on in bfloat16 .* --device"):
+        go_on("cuda")
+    assert go_on("cpu").jobs
+    record = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    for found in record["samples"].values():
+        assert found.pop("precision") == "float32"
+    (tmp_path / "c" / "comparison.json").write_text(json.dumps(record))  # as one that was begun before
+    assert go_on("cuda").jobs

@@ -8,7 +8,7 @@ import saccade
 from saccade.cli import main
 from saccade.config import ConfigError
 from saccade.data.open import open_data
-from saccade.data.table import parse_columns
+from saccade.data.table import columns_as_trained, parse_columns
 from saccade.tasks.opening import read_by_layout
 from support.images import encoded
 from support.training import TINY
@@ -77,6 +77,37 @@ def test_columns_that_are_not_there_and_sets_without_columns_are_refused(breeds,
         open_data(str(tmp_path), columns={"image": "name"})
     with pytest.raises(ValueError, match="only labels and numbers have several"):
         open_data(breeds, columns={"image": "name|breed"})
+
+
+def test_a_list_to_evaluate_is_read_by_the_columns_of_training(breeds, tmp_path):
+    """Its column `label` is of another kind, with the same two words in it."""
+    rows = [
+        {"name": f"pet_{n}", "breed": "ab"[n % 2], "label": "ba"[n % 2], "split": "val" if n >= 16 else "train"}
+        for n in range(24)
+    ]
+    both = write(tmp_path / "both.csv", rows)
+    run = tmp_path / "run"
+    named = "image=name,label=breed"
+    saccade.train(both, columns=named, epochs=1, out=run, settings=TINY | {"data.img_size": 32}, quiet=True)
+
+    def measured(**options):
+        found = saccade.evaluate(run, quiet=True, **options)
+        return next(iter(found.runs.values())).metrics["top1"].value
+
+    assert measured() == measured(data=both) == 1 - measured(data=both, columns="image=name,label=label")
+    other = write(tmp_path / "other.csv", [{"path": f"images/pet_{n}.jpg", "label": "ab"[n % 2]} for n in range(24)])
+    with pytest.raises(ValueError, match=r"trained with label=breed; name the column .* by --columns label=NAME"):
+        saccade.evaluate(run, data=other, quiet=True)
+    assert 0 <= measured(data=other, columns="image=path,label=label") <= 1
+
+
+def test_only_the_columns_of_targets_must_be_named_again(tmp_path):
+    trained = {"image": "name", "labels": "x|y"}
+    columns = {"file": "a.jpg", "x": 0, "y": 1}
+    assert columns_as_trained(write(tmp_path / "list.csv", [columns]), trained) == {"labels": "x|y"}
+    assert columns_as_trained(str(tmp_path), trained) == {}
+    with pytest.raises(ValueError, match=r"labels=x\|y"):
+        columns_as_trained(write(tmp_path / "less.csv", [{"file": "a.jpg", "x": 0}]), trained)
 
 
 @pytest.mark.slow
