@@ -1,5 +1,7 @@
 """What a search returns, and the recipe that it writes: all settings of a run, with those that were found."""
 
+import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,20 +55,45 @@ class Tuned:
         return show_facts(str(self.path), {self.metric: f"{self.score:.4g}", "recipe": str(self.recipe), **shown})
 
 
-def recipe_text(config: TrainConfig, resolved: TrainConfig, found: Tuned, best: Attempt, metric: MetricSpec) -> str:
-    """Return the YAML that `saccade train --recipe` takes."""
+def training_command(given: Mapping[str, Any], recipe: str | Path) -> str:
+    """Return what to type to train as was searched: by the recipe, on the samples and in the way that were given."""
+    words = ["saccade", "train", *([given["data.path"]] if given.get("data.path") else []), "--recipe", str(recipe)]
+    for name, value in given.items():
+        if name.startswith(("data.", "engine.")) and name not in ("data.path", "data.img_size", "data.workers"):
+            words += ["--set", f"{name}={json.dumps(value)}"]
+    return shlex.join(words)
+
+
+def recipe_text(
+    given: Mapping[str, Any],
+    config: TrainConfig,
+    resolved: TrainConfig,
+    found: Tuned,
+    best: Attempt,
+    metric: MetricSpec,
+) -> str:
+    """Return the YAML that `saccade train --recipe` takes.
+
+    Args:
+        given: settings that the user gave, by dotted name.
+        config: the settings that the search began from.
+        resolved: the same as they were tried.
+    """
     fitted: dict[str, Any] = {"optim.batch_size": resolved.optim.batch_size, "optim.least_steps": None}
     fitted |= settled_strength(resolved)
     if best.values.get("optim.lr") is None:
         fitted["optim.lr"] = resolved.optim.lr
     tuned = overlay(config, {**fitted, **found.settings}, source="the search")
-    values = {name: value for name, value in asdict(tuned).items() if name not in LEFT_OUT}
+    # What the set and the model's family made of the settings; under this recipe's name nothing would do so again.
+    values = {"data": {"img_size": resolved.data.img_size}}
+    values |= {name: value for name, value in asdict(tuned).items() if name not in LEFT_OUT}
+    values["model"]["options"] = resolved.model.options
     values = {name: value for name, value in values.items() if value not in (None, False)}
     own = "" if found.own_score is None else f", the settings it began from {metric.show(found.own_score)}"
     head = [
         f"Settings for {resolved.model.name}, found by `saccade tune` from the recipe {config.recipe}.",
         "",
-        "command:  saccade train DATA --recipe THIS_FILE",
+        f"command:  {training_command(given, 'THIS_FILE')}",
         f"found:    {', '.join(f'{name} = {value}' for name, value in found.settings.items())}",
         f"judged:   {metric.words} {metric.show(found.score)} after {count_of(best.epochs, 'epoch')} on a part of the "
         f"training set{own}; {count_of(found.trials, 'trial')}, one seed each",

@@ -27,7 +27,7 @@ from ..training.trial import prepare_ground
 from ..wording import count_of
 from .halving import Rung, say_rungs
 from .report import render_report
-from .result import Tuned, recipe_text
+from .result import Tuned, recipe_text, training_command
 from .search import Attempt, Subject, best_of, edges_of, fit_rungs, run_search
 from .space import Axis, candidates, find_axes, say_value, settings_of
 from .store import Store
@@ -223,7 +223,7 @@ class _Search:
             trials=len(attempts),
             seconds=seconds,
         )
-        write_text(self.store.recipe, recipe_text(self.config, subject.config, tuned, best, metric))
+        write_text(self.store.recipe, recipe_text(self.given, self.config, subject.config, tuned, best, metric))
         write_text(self.store.result, json.dumps(_as_json(tuned, axes, rungs, attempts), indent=1, ensure_ascii=False))
         write_text(self.store.report, render_report(tuned, subject, axes, rungs, attempts, best))
         self._say_found(tuned, axes, best, subject)
@@ -240,7 +240,7 @@ class _Search:
         lines += [edge_text(axis, best.values[axis.name], tuned) for axis in axes if axis.name in tuned.edges]
         lines += [
             f"{say_duration(tuned.seconds)} in all; written: {tuned.recipe} and {self.store.report}",
-            f"train by it: saccade train {self.config.data.path or ''} --recipe {tuned.recipe}".replace("  ", " "),
+            f"train by it: {training_command(self.given, tuned.recipe)}",
         ]
         for line in lines:
             self.console.print(line)

@@ -1,4 +1,5 @@
 import json
+import shlex
 
 import pytest
 import yaml
@@ -6,16 +7,19 @@ from filelock import FileLock
 
 import saccade
 from saccade.cli import main
-from saccade.config import ConfigError
+from saccade.config import ConfigError, flatten, parse_settings
 from saccade.durations import BudgetError
 from saccade.runs import RunError
 from saccade.tasks.opening import open_samples
 from saccade.training.pace import Pace
 from saccade.training.parallel import local_device
 from saccade.training.recipes import configure
-from saccade.training.trial import prepare_ground
+from saccade.training.setup import resolve
+from saccade.training.trial import Trial, prepare_ground
 from saccade.tuning import search, store, tune
 from saccade.tuning.halving import Rung
+from saccade.tuning.result import Tuned, recipe_text, training_command
+from saccade.tuning.search import Attempt
 from support.training import TINY
 
 RUNGS = [Rung(3, 1), Rung(2, 2)]
@@ -133,3 +137,32 @@ def test_two_searches_do_not_share_a_folder_at_once(planned, tmp_path):
     (tmp_path / "tune").mkdir()
     with FileLock(tmp_path / "tune" / ".lock"), pytest.raises(RunError, match="worked on by another process"):
         run_tune(tmp_path / "tune")
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        ("glnet_nano", {}),
+        ("glnet_nano", {"data.img_size": 64, "data.train_limit": 90, "engine.precision": "bfloat16"}),
+        ("vit_tiny_patch16_224", {}),  # whose patches are made for the images
+        ("swin_tiny_patch4_window7_224", {"model.options": {"depths": [1, 1, 1, 1]}}),
+        ("resmlp_12_224", {"data.train_limit": 90}),  # whose rate is another for few images
+    ],
+)
+def test_the_command_that_a_search_prints_trains_what_it_tried(model, given, tmp_path):
+    given = {"model.name": model, "engine.device": "cpu", **given}
+    config, device = configure("small", given), local_device("cpu")
+    choice, data = open_samples(None, config.data)
+    tried, ground = prepare_ground(config, choice, data, device)
+    best = Attempt(model, 0, {"optim.lr": 1e-4}, 0, 1, Trial(0.5))
+    folder = {"path": tmp_path, "recipe": tmp_path / "tuned.yaml", "trials": 1, "seconds": 1.0, "edges": {}}
+    found = Tuned(settings=best.values, score=0.5, own_score=None, metric="top1", **folder)
+    found.recipe.write_text(recipe_text(given, config, tried, found, best, ground.metric))
+    *command, recipe = shlex.split(training_command(given, found.recipe))[:4]
+    assert command == ["saccade", "train", "--recipe"]
+    more = shlex.split(training_command(given, found.recipe))[4:]
+    assert set(more[::2]) == {"--set"}
+    trained, _ = resolve(configure(recipe, parse_settings(more[1::2])), choice, data, device)
+    leaves, wanted = flatten(trained), flatten(tried) | best.values
+    wanted |= {"data.train_limit": given.get("data.train_limit")}
+    assert {name: value for name, value in leaves.items() if value != wanted[name]} == {"recipe": str(found.recipe)}
