@@ -85,7 +85,7 @@ def recipe_text(
         fitted["optim.lr"] = resolved.optim.lr
     tuned = overlay(config, {**fitted, **found.settings}, source="the search")
     # What the set and the model's family made of the settings; under this recipe's name nothing would do so again.
-    values = {"data": {"img_size": resolved.data.img_size}}
+    values: dict[str, Any] = {"data": {"img_size": resolved.data.img_size}}
     values |= {name: value for name, value in asdict(tuned).items() if name not in LEFT_OUT}
     values["model"]["options"] = resolved.model.options
     values = {name: value for name, value in values.items() if value not in (None, False)}
