@@ -118,9 +118,10 @@ def _plan(
 
 
 def _settings(subject: Subject, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is laid over an arm's settings, its batch size among it: the rate was found with that one."""
+    """Return what is laid over an arm's settings: also batch size and rate that trials had, where these are not sought."""
     found = {name: value for name, value in settings_of(values, subject.config).items() if name not in subject.fixed}
-    fitted = {"optim.batch_size": subject.config.optim.batch_size, "optim.least_steps": None}
+    optim = subject.config.optim
+    fitted = {"optim.batch_size": optim.batch_size, "optim.lr": optim.lr, "optim.least_steps": None}
     return {**fitted, **settled_strength(subject.config), **found}
 
 

@@ -7,7 +7,8 @@ from filelock import FileLock
 
 import saccade
 from saccade.cli import main
-from saccade.config import ConfigError, flatten, parse_settings
+from saccade.comparison.tuned import _settings
+from saccade.config import ConfigError, flatten, overlay, parse_settings
 from saccade.durations import BudgetError
 from saccade.runs import RunError
 from saccade.tasks.opening import open_samples
@@ -19,7 +20,7 @@ from saccade.training.trial import Trial, prepare_ground
 from saccade.tuning import search, store, tune
 from saccade.tuning.halving import Rung
 from saccade.tuning.result import Tuned, recipe_text, training_command
-from saccade.tuning.search import Attempt
+from saccade.tuning.search import Attempt, Subject
 from support.training import TINY
 
 RUNGS = [Rung(3, 1), Rung(2, 2)]
@@ -166,3 +167,16 @@ def test_the_command_that_a_search_prints_trains_what_it_tried(model, given, tmp
     leaves, wanted = flatten(trained), flatten(tried) | best.values
     wanted |= {"data.train_limit": given.get("data.train_limit")}
     assert {name: value for name, value in leaves.items() if value != wanted[name]} == {"recipe": str(found.recipe)}
+
+
+@pytest.mark.parametrize(("values", "rate"), [({"optim.weight_decay": 0.1}, None), ({"optim.lr": 0.01}, 0.01)])
+def test_a_tuned_arm_keeps_the_batches_and_the_rate_of_its_trials(values, rate):
+    """A grid may seek other things than the rate, which small sets lower together with the batch."""
+    config = configure("small", {"data.train_limit": 90, "engine.device": "cpu"})
+    choice, data = open_samples(None, config.data)
+    tried, ground = prepare_ground(config, choice, data, local_device("cpu"))
+    assert tried.optim.lr < config.optim.lr
+    arm = overlay(config, _settings(Subject("base", tried, ground), values))
+    trained, _ = resolve(arm, choice, data, local_device("cpu"))
+    assert trained.optim.lr == (rate or tried.optim.lr)
+    assert trained.optim.batch_size == tried.optim.batch_size
