@@ -118,7 +118,7 @@ def _plan(
 
 
 def _settings(subject: Subject, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is laid over an arm's settings: also batch size and rate that trials had, where these are not sought."""
+    """Return what is laid over an arm's settings; batch and rate are the trials' where nothing sought them."""
     found = {name: value for name, value in settings_of(values, subject.config).items() if name not in subject.fixed}
     optim = subject.config.optim
     fitted = {"optim.batch_size": optim.batch_size, "optim.lr": optim.lr, "optim.least_steps": None}
