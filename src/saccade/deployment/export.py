@@ -81,6 +81,9 @@ def export(
         work = _Export(wrapped, spec, bundle, (folder, drafts), judge, progress)
         for form in dict.fromkeys(formats):
             work.write(form, f"model.{form}", bundle)
+        if asked := spec.extra.get("asked"):
+            ways = ", ".join(f"{name}={value}" for name, value in asked.items())
+            work.notes.append(f"the graph answers whole images once; the run was validated, and predicts, with {ways}")
         if half:
             work.write("onnx", "model.half.onnx", replace(bundle, precision="float16"))
         if int8:

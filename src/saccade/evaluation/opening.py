@@ -88,12 +88,13 @@ def open_models(targets: Sequence[str | Path], *, device: str, task: str | None 
     for target, opened in zip(targets, known, strict=True):
         loaded = open_model(opened, device=device)
         loaded.model.eval().requires_grad_(False)  # attacks need only the images' gradient
-        asked_as = (None if loaded.folder is None else Run(loaded.folder).config().task) or loaded.spec.task
-        asked_as = asked_as if task is None else task
+        trained_as = None if loaded.folder is None else Run(loaded.folder).config().task
+        asked_as = task or trained_as or loaded.spec.task
         choice = choose_task(asked_as)
         if choice.kind is not loaded.task:
             raise EvaluationError(f"task={task} was given, and {target} was trained for the task {loaded.spec.task}")
-        asked = loaded.task.build(loaded.model, loaded.spec, options=choice.options)
+        options = choice.options if task or trained_as else None  # else as the weights say
+        asked = loaded.task.build(loaded.model, loaded.spec, options=options)
         name, number = loaded.name, 2
         while name in {model.name for model in found}:
             name, number = f"{loaded.name} ({number})", number + 1

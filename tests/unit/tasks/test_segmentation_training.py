@@ -1,6 +1,7 @@
 import base64
 import io
 import json
+import shutil
 
 import httpx
 import numpy as np
@@ -15,6 +16,7 @@ from saccade.config import AugmentConfig, ConfigError, LossConfig, ModelConfig, 
 from saccade.data.spec import InputSpec
 from saccade.deployment.predictor import open_predictor
 from saccade.deployment.writers import write_predictions
+from saccade.loading import open_model
 from saccade.plugins import attached
 from saccade.runs import Run
 from saccade.scores import read_scores
@@ -243,6 +245,43 @@ def test_attention_inside_a_segmenter_is_shown_by_head():
     view = saccade.explain(model, [image], views=["attention"], heads="all", shape=spec).samples[0].views[0]
     assert [figure.layer for figure in view.figures] == [f"backbone.blocks.{n}.attn" for n in range(4)]
     assert all([one["head"] for one in figure.numbers["heads"]] == [0, 1] for figure in view.figures)
+
+
+def test_everyone_asks_a_trained_model_as_its_validation_did(trained, tmp_path):
+    """By windows and mirrored, also where the weights lie alone; another way is asked for by `--task`."""
+    data, _ = trained
+    way = "segment:test=slide,crop=16,flip=true"
+    settings = {"model.head": HEAD, "data.workers": 0, "augment.jitter": 0.0}
+    run = saccade.train(
+        str(data), task=way, model="resnet10t", epochs=1, batch_size=3, img_size=40, out=tmp_path / "run",
+        device="cpu", settings=settings, quiet=True,
+    )  # fmt: skip
+    alone = tmp_path / "elsewhere" / "model.safetensors"
+    alone.parent.mkdir()
+    shutil.copy(run.path / "model.safetensors", alone)
+    images = torch.randint(0, 256, (2, 3, 40, 40), dtype=torch.uint8)
+    loaded = open_model(run.path)
+    whole, asked = (
+        Segment.build(loaded.model, loaded.spec, options=choose_task(one).options).eval() for one in ("segment", way)
+    )
+    with torch.no_grad():
+        plain, wanted = (task({"image": loaded.normalize(images)})["output"].numpy() for task in (whole, asked))
+    assert np.abs(plain - wanted).max() > 1e-3
+    for target in (run.path, alone):
+        assert np.allclose(open_predictor(target).outputs(images), wanted, atol=1e-6)
+
+    def miou(target, **options):
+        found = saccade.evaluate(target, data=str(data), quiet=True, **options)
+        return next(iter(found.runs.values())).metrics["miou"].value
+
+    assert miou(run.path) == miou(alone) == run.score != miou(alone, task="segment")
+
+
+def test_a_file_that_asks_in_ways_there_are_not_is_refused():
+    for asked in (3, {"loss": "ce"}, {"test": "code"}, {"scales": [1.0] * 17}, {"scales": ["x"]}, {"flip": "x"}):
+        with pytest.raises(ValueError, match=r"asked|scales"):
+            Segment.check_spec(make_spec(asked=asked))
+    Segment.check_spec(make_spec(asked={"flip": True, "scales": [0.5, 1.0]}))
 
 
 def test_recipe_alone_trains_a_segmenter(trained, tmp_path):

@@ -1,6 +1,7 @@
 """A class for every pixel."""
 
 import base64
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig, TrainConfig, leave_out
+from ...config import AugmentConfig, ConfigError, LossConfig, ModelConfig, TrainConfig, fit_value, leave_out
 from ...data.feed import Batch, Expand
 from ...data.framing import Encoder, unfit
 from ...data.geometry import OUTSIDE
@@ -40,6 +41,7 @@ from .values import IGNORED
 
 DEFAULT_HEAD = "upernet"
 SERVED = 1024  # longer side of a mask that a server sends
+SCALES = 16  # that a file may ask to be asked at
 SAME = 0.999  # share of equal pixels from which two masks are the same to people
 
 
@@ -70,6 +72,23 @@ class SegmentOptions:
             raise ValueError(f"crop={self.crop}; it is a side in pixels, at least 16")
         if not 0 <= self.aux < 100:
             raise ValueError(f"aux={self.aux}; it is a weight, zero or more")
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """How a model is asked, of which a trained one keeps what is not the default."""
+        usual = {"test": "whole", "scales": [1.0], "flip": False}
+        return {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
+
+    @classmethod
+    def of(cls, spec: InputSpec) -> "SegmentOptions":
+        """Return options by which a trained model is asked as in its validation."""
+        given, known = spec.extra.get("asked", {}), typing.get_type_hints(cls)
+        if not isinstance(given, dict) or not given.keys() <= {"test", "scales", "flip"}:
+            raise ValueError("extra.asked says by test, scales and flip how the model is asked")
+        asked = {name: fit_value(value, known[name], name, source="extra.asked") for name, value in given.items()}
+        if len(asked.get("scales", [])) > SCALES:
+            raise ValueError(f"extra.asked has more than {SCALES} scales")
+        return cls(crop=spec.extra.get("crop"), **asked)
 
 
 @register_task("segment")
@@ -132,6 +151,7 @@ class Segment(HostingTask):
     def complete_spec(cls, spec: InputSpec, data: Data, options: Any, model: ModelConfig) -> None:
         """Show images as a whole; keep side and scale of crops, and how frequent each class is in training masks."""
         spec.extra |= {"fit": True, "crop": options.crop, "scale": list(options.scale)}
+        spec.extra |= {"asked": options.asked} if options.asked else {}
         spec.shorter = None
         super().complete_spec(spec, data, options, model)
         if isinstance(data.train, Stream) or not isinstance(data.train.targets, MaskTargets):
@@ -145,8 +165,9 @@ class Segment(HostingTask):
 
     @classmethod
     def check_spec(cls, spec: InputSpec) -> None:
-        """Refuse counts of pixels that are none."""
+        """Refuse counts of pixels that are none, and ways of asking that there are not."""
         super().check_spec(spec)
+        SegmentOptions.of(spec)
         if "pixels" in spec.extra and not are_numbers(spec.extra["pixels"], len(spec.outputs)):
             raise ValueError("extra.pixels is a list of numbers, one a class")
 
@@ -190,6 +211,7 @@ class Segment(HostingTask):
     def arguments(cls, spec: InputSpec, options: Any, loss: LossConfig | None, counts: Counts) -> dict[str, Any]:
         """Return the options and the classes' weights, balanced ones by the pixels of each class."""
         weights = None if loss is None else _class_weights(loss, spec)
+        options = SegmentOptions.of(spec) if options is None else options
         return {"options": options, "class_weights": weights, "keep_masks": loss is not None}  # a run's page shows some
 
     def loss(self, batch: Batch, *, generator: torch.Generator | None = None, **draws: Any) -> dict[str, Tensor]:
