@@ -6,16 +6,16 @@
 
 A cell is what is done, a model and a value of SACCADE_KERNELS; each has a process of its own:
 
-    train       the step of `saccade train` as its loop runs it: by compiled blocks on a GPU, replayed as a CUDA graph, and
+    train       the step of `saccade train` as its loop runs it: on a GPU by compiled blocks, replayed as a CUDA graph, and
                 the same steps kernel by kernel (engine.graphs=false); compiled: with engine.compile=true on a CPU
     demo        the same with the recipe of `make demo` on the embedded images
     optimize    `saccade.optimize`, on a GPU compiled and in bfloat16
     eager       timm.create_model, inference and a training step, on a GPU by autocast
     predict     what `saccade predict` asks of a model, without reading files
 
-The cells of a group get ready side by side (at most `--at-once`). When all are, or the limit has passed, they are timed
-in turns, forwards and backwards, while nothing else runs, so that ratios are those of one group in one run. Each group's
-cells are written as soon as they are timed; cells in the file already are left out. Images are random, of 1000 classes.
+The cells of a group get ready side by side, at most `--at-once`. When all are, or the limit has passed, they are timed
+in turns, forwards and backwards, while nothing else runs: ratios are those of one group in one run. A group's cells are
+written as soon as they are timed; cells in the file already are left out. Images are random, of 1000 classes.
 """
 
 import argparse
@@ -292,36 +292,43 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def as_markdown(records: list[dict[str, Any]]) -> str:
     """Return a table: medians, and how many times as fast as others of the same group."""
-    lines = [
-        "| cell | mode | SACCADE_KERNELS | ms (lowest to highest) | images/s | against off | against auto | against peer |"
-    ]
-    lines[0] += " first step |"
-    lines.append("| --- | --- | --- | --: | --: | --: | --: | --: | --: |")
+    heads = (
+        "cell",
+        "mode",
+        "kernels",
+        "ms (lowest to highest)",
+        "images/s",
+        "off",
+        "auto",
+        "peer",
+        "first step",
+        "peak",
+    )
+    lines = [f"| {' | '.join(heads)} |", "| --- | --- | --- | --: | --: | --: | --: | --: | --: | --: |"]
     for one in records:
         kind, model, kernels = one["cell"]
         if not one["ms"]:
-            lines.append(f"| {kind} {model} | | {kernels} | {str(one.get('error'))[-120:].strip()!r} | | | | | |")
+            why = " ".join(str(one.get("error")).split())[-120:].replace("|", "/")
+            lines.append(f"| {kind} {model} | | {kernels} | {why} {'| ' * 6}|")
         for mode, spent in one["ms"].items():
             middle = statistics.median(spent)
-            ratios = [
-                _ratio(records, one, mode, middle, *of) for of in ((model, "off"), (model, "auto"), (SWIN, "auto"))
-            ]
-            told = f"{middle:.2f} ({min(spent):.2f} to {max(spent):.2f})"
-            speed = f"{1e3 * one['batch_size'] / middle:,.0f}"
-            first = f"{one['first_s']:.0f} s" if "first_s" in one else ""
-            lines.append(f"| {kind} {model} | {mode} | {kernels} | {told} | {speed} | {' | '.join(ratios)} | {first} |")
+            others = (model, "off"), (model, "auto"), (SWIN, "auto")
+            ratios = " | ".join(_ratio(records, one, mode, *other) for other in others)
+            told = f"{middle:.2f} ({min(spent):.2f} to {max(spent):.2f}) | {1e3 * one['batch_size'] / middle:,.0f}"
+            cost = f"{one['first_s']:.0f} s | " + (f"{one['peak_gib']:.1f} GiB" if "peak_gib" in one else "")
+            lines.append(f"| {kind} {model} | {mode} | {kernels} | {told} | {ratios} | {cost} |")
     return "\n".join(lines)
 
 
-def _ratio(
-    records: list[dict[str, Any]], one: dict[str, Any], mode: str, middle: float, model: str, kernels: str
-) -> str:
-    if [model, kernels] == one["cell"][1:]:
+def _ratio(records: list[dict[str, Any]], one: dict[str, Any], mode: str, model: str, kernels: str) -> str:
+    """Return how many times as fast a cell is as another of its group."""
+    if [model, kernels] == one["cell"][1:] and not one["cell"][0].startswith("compiled"):
         return ""
     for other in records:
-        same = other["group"] == one["group"] and other["cell"][0].removeprefix("compiled_") in one["cell"][0]
+        kinds = {one["cell"][0], one["cell"][0].replace("compiled_", ""), one["cell"][0].replace("compiled", "train")}
+        same = other is not one and other["group"] == one["group"] and other["cell"][0] in kinds
         if same and other["cell"][1:] == [model, kernels] and other["ms"].get(mode):
-            return f"{statistics.median(other['ms'][mode]) / middle:.3f}x"
+            return f"{statistics.median(other['ms'][mode]) / statistics.median(one['ms'][mode]):.3f}x"
     return ""
 
 
