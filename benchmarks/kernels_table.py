@@ -6,8 +6,8 @@
 
 A cell is what is done, a model and a value of SACCADE_KERNELS; each has a process of its own:
 
-    train       the step of `saccade train` as its loop runs it: on a GPU by compiled blocks, replayed as a CUDA graph, and
-                the same steps kernel by kernel (engine.graphs=false); compiled: with engine.compile=true on a CPU
+    train       the step of `saccade train` as its loop runs it: on a GPU by compiled blocks, replayed as a CUDA graph,
+                and the same steps kernel by kernel (engine.graphs=false); compiled: with engine.compile=true on a CPU
     demo        the same with the recipe of `make demo` on the embedded images
     optimize    `saccade.optimize`, on a GPU compiled and in bfloat16
     eager       timm.create_model, inference and a training step, on a GPU by autocast
@@ -486,7 +486,7 @@ class Alone:
         from saccade.loading import LoadedModel
 
         model, images = self.create(name)
-        names, third = [str(number) for number in range(1000)], [0.3] * 3
+        names, third = tuple(str(number) for number in range(1000)), [0.3] * 3
         spec = InputSpec(outputs=names, in_chans=3, img_size=self.args.size, mean=third, std=third, task="classify")
         opened = TorchPredictor(LoadedModel(model.eval(), spec, name, "timm"))
         pixels = torch.randint(0, 256, images.shape, dtype=torch.uint8)
