@@ -18,6 +18,7 @@ from . import activation_native, depthwise_triton
 from .exporting import compiles_for_gpu
 from .product import own_backward_serves
 from .reuse import eager_inference, spare
+from .switch import on
 
 
 @register_notrace_module
@@ -30,7 +31,7 @@ class Gelu(nn.Module):
             return activation_native.gelu(x, over)
         if over:
             return torch.ops.aten.gelu_(x)
-        if compiles_for_gpu(x) and x.dtype in (torch.float16, torch.bfloat16):
+        if on("gelu") and compiles_for_gpu(x) and x.dtype in (torch.float16, torch.bfloat16):
             if depthwise_triton.INSTALLED and not torch.is_grad_enabled():  # else a compiler may choose to recompute it
                 return depthwise_triton.gelu(x)
             return quick_gelu(x)

@@ -15,6 +15,7 @@ from .exporting import compiles_for_gpu
 from .linear import bias_left_to_reader, without_gradient_of_bias
 from .numerics import as_products_read
 from .parts import Due, due_by_image, ports_for
+from .switch import on
 
 FEW = 72  # tokens for which products are faster than the libraries' kernel: 64 and a class token
 
@@ -50,7 +51,7 @@ class SelfAttention(Attention):
         elif unnormed and attention_triton.serves(as_products_read(x), self.head_dim):
             qkv, before = without_gradient_of_bias(self.qkv, x)
             x = attention_triton.Attended.apply(qkv, before, heads, *ports_for(due_by_image(x, before)))
-        elif x.shape[1] <= FEW:
+        elif x.shape[1] <= FEW and on("attention"):
             q, k, v = attention_cudnn.by_heads(self.qkv(x), heads)
             x = attend_by_products(self.q_norm(q), self.k_norm(k), v).transpose(1, 2).flatten(2)
         elif unnormed and self.fused_attn and attention_cudnn.serves(as_products_read(x), heads, self.head_dim):
@@ -75,7 +76,7 @@ def dues_of(attention: nn.Module, x: Tensor, tokens: int) -> list[Due]:
 
 def own_way(x: Tensor) -> bool:
     """Tell whether attention among tokens may be faster our way: in compiled training on a GPU."""
-    return compiles_for_gpu(x) and torch.is_grad_enabled()
+    return (on("attention") or on("attention_cudnn")) and compiles_for_gpu(x) and torch.is_grad_enabled()
 
 
 def attend_by_products(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None = None) -> Tensor:

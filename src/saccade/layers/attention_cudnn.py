@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .exporting import compiles_for_gpu, is_constant
 from .operators import define
+from .switch import on
 
 
 def serves(x: Tensor, heads: int, width: int) -> bool:
@@ -26,7 +27,7 @@ def serves(x: Tensor, heads: int, width: int) -> bool:
         heads: how many.
         width: channels of a head.
     """
-    if not (compiles_for_gpu(x) and torch.is_grad_enabled() and is_constant(x.shape[1])):
+    if not (on("attention_cudnn") and compiles_for_gpu(x) and torch.is_grad_enabled() and is_constant(x.shape[1])):
         return False
     half = x.dtype in (torch.float16, torch.bfloat16)
     return half and _chosen(x.device.index or 0, x.dtype == torch.float16, x.shape[1], heads, width)

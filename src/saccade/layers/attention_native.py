@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import handle_torch_function
 
 from . import native
+from .switch import on
 
 TYPES = (*[ctypes.c_void_p] * 4, *[ctypes.c_int] * 4, ctypes.c_float)
 ATTEND = native.Function(Path(__file__).with_suffix(".c"), "attend", TYPES)
@@ -23,7 +24,8 @@ MOST_TOKENS = 512  # PyTorch's own is as fast from there on
 def serves(x: Tensor) -> bool:
     """Tell whether the code attends among tokens, B, N, C."""
     return (
-        native.fits(x)
+        on("attention")
+        and native.fits(x)
         and x.numel() >= LEAST
         and x.shape[1] <= MOST_TOKENS
         and not torch.is_autocast_enabled("cpu")

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from .exporting import compiles_for_gpu, is_constant, shared_memory
 from .parts import add_all_up
+from .switch import on
 from .triton_language import INSTALLED, tile_side, triton_for
 
 MOST_TOKENS, MOST_CHANNELS = 128, 64  # of a head: what the registers hold
@@ -32,7 +33,7 @@ def serves(x: Tensor, width: int, tokens: int | None = None) -> bool:
         width: channels of a head.
         tokens: how many, if others than `x` are meant.
     """
-    if not (INSTALLED and compiles_for_gpu(x) and shared_memory(x) >= ROOM):
+    if not (INSTALLED and on("attention") and compiles_for_gpu(x) and shared_memory(x) >= ROOM):
         return False
     tokens = x.shape[1] if tokens is None else tokens
     few = is_constant(tokens) and tokens <= MOST_TOKENS and width <= MOST_CHANNELS

@@ -16,6 +16,7 @@ from .numerics import in_half_precision, unit
 from .parts import due_by_image, ports_for
 from .product import matmul
 from .reuse import eager_inference
+from .switch import on
 
 Dispatch = Callable[..., Tensor]  # of slots; where `cluster_triton` serves, of a bias inside them too that it cuts off
 SMALL_MAP = 1024  # positions below which the logits are too few to be worth avoiding
@@ -55,7 +56,7 @@ def correspondence(slots: Tensor, features: Tensor, scale: Tensor) -> Tensor:
 
 
 def _soft_direct(slots: Tensor, features: Tensor, scale: Tensor) -> tuple[Tensor, Dispatch]:
-    if features.is_cuda:
+    if on("cluster_forms") and features.is_cuda:
         return _soft_by_positions(slots, features, scale)
     logits = correspondence(slots, features, scale).to(features.dtype)
     return matmul(logits.softmax(dim=2), features), lambda slots: matmul(logits.softmax(dim=1).mT, slots)
@@ -127,7 +128,7 @@ def fusable(features: Tensor) -> bool:
     wider heads and on the CPU it takes longer, and the wider the map the more it keeps for backward: its output,
     B, N, C, in place of weights, B, M, N.
     """
-    if not features.is_cuda or features.shape[-1] > 128 or features.shape[-2] < SMALL_MAP:
+    if not on("cluster_forms") or not features.is_cuda or features.shape[-1] > 128 or features.shape[-2] < SMALL_MAP:
         return False
     return in_half_precision(features)
 
@@ -188,7 +189,7 @@ def pool_slots(x: Tensor, grid: tuple[int, int], side: int) -> Tensor:
     """
     height, width = grid
     known = isinstance(height, int) and isinstance(width, int)
-    if x.is_cuda and known:  # the gradient of adaptive pooling adds up atomically there
+    if on("pool") and x.is_cuda and known:  # the gradient of adaptive pooling adds up atomically there
         return average_cells(x, grid, side) if height % side == width % side == 0 else average_by_product(x, grid, side)
     x = x.unflatten(1, grid).permute(0, 3, 1, 2)
     if known:

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from .cluster_kernel import kernel
 from .exporting import compiles_for_gpu, is_constant, shared_memory
 from .parts import add_all_up
+from .switch import on
 from .triton_language import INSTALLED, tile_side
 
 MOST_SLOTS, MOST_CHANNELS = 64, 256  # a program holds all slots
@@ -24,7 +25,7 @@ SMALL_MAP, MANY = 1024, 128  # positions up to which few programs are no loss, a
 
 def serves(slots: Tensor, features: Tensor) -> bool:
     """Tell whether the kernels take slots and a map: few slots, in half precision, in training compiled for a GPU."""
-    if not (INSTALLED and compiles_for_gpu(features) and torch.is_grad_enabled()):
+    if not (INSTALLED and on("cluster") and compiles_for_gpu(features) and torch.is_grad_enabled()):
         return False
     positions, (count, channels) = features.shape[1], slots.shape[1:]
     few = is_constant(positions) and count <= MOST_SLOTS and channels <= MOST_CHANNELS

@@ -17,6 +17,7 @@ from . import halves
 from .depthwise_kernel import kernel
 from .exporting import compiles_for_gpu
 from .parts import Due, add_all_up, ports_for
+from .switch import on
 from .triton_language import INSTALLED
 
 SIZES = (3, 5)  # sides of kernels
@@ -41,7 +42,7 @@ def serves(x: Tensor, size: int) -> bool:
 
 def takes(size: int) -> bool:
     """Tell whether there is a kernel for kernels of a side."""
-    return INSTALLED and size in SIZES
+    return INSTALLED and on("depthwise") and size in SIZES
 
 
 def tiles_of(height: int, width: int, size: int) -> Tiles:

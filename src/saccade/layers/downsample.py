@@ -14,6 +14,7 @@ from .dense_rows import product
 from .exporting import compiles_for_gpu
 from .numerics import as_products_read
 from .reuse import eager_inference, unheard
+from .switch import on
 
 FEW = 8  # positions a channel from which on the weight's gradient is summed image by image
 
@@ -43,7 +44,7 @@ class PatchConv(nn.Conv2d):
 
     def takes_rows(self, x: Tensor) -> bool:
         """Tell whether the convolution becomes a product of rows."""
-        return compiles_for_gpu(x) and len(x) > 0
+        return on("patches") and compiles_for_gpu(x) and len(x) > 0
 
     def by_rows(self, x: Tensor) -> Tensor:
         """Return the same by one product, a row for each patch."""
@@ -62,7 +63,7 @@ class PatchConv(nn.Conv2d):
 
     def takes_product(self, x: Tensor) -> bool:
         """Tell whether the convolution becomes a product on the CPU, in inference."""
-        if not (eager_inference(x) and product_native.ready(x, self.weight, self.bias)):
+        if not (on("patches") and eager_inference(x) and product_native.ready(x, self.weight, self.bias)):
             return False
         wide = x.shape[1] == self.in_channels and self.weight[0].numel() % 4 == 0
         return wide and x[:, 0].numel() >= product_native.FEW * math.prod(self.kernel_size)
@@ -102,7 +103,8 @@ class Normed(nn.Sequential):
 def unbiased(conv: nn.Module, norm: nn.Module, x: Tensor) -> bool:
     """Tell whether a convolution is to leave out its bias before a norm: both plain, in training on a GPU."""
     return (
-        type(conv) is nn.Conv2d
+        on("unbiased")
+        and type(conv) is nn.Conv2d
         and type(norm) is nn.BatchNorm2d
         and norm.training
         and conv.bias is not None

@@ -21,6 +21,7 @@ from .numerics import as_products_read
 from .parts import Due, close_ports, may_open_ports, open_ports, ports_for
 from .reuse import add, unheard
 from .slots import SlotMixer, self_attention
+from .switch import on
 from .window import WindowAttention
 
 
@@ -244,8 +245,8 @@ class ConvMlp(nn.Module):
 
     def _joined(self, x: Tensor) -> DepthwiseConv | None:
         """Return the convolution if it applies GELU too."""
-        joins = self.depthwise is not None and type(self.act) is Gelu and self.depthwise.joins(as_products_read(x))
-        return self.depthwise if joins else None
+        near = self.depthwise if on("depthwise") and type(self.act) is Gelu else None
+        return near if near is not None and near.joins(as_products_read(x)) else None
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return a map of the same shape, B, H * W, C."""
@@ -286,7 +287,7 @@ class LocalConv(nn.Sequential):
         return self.pointwise2(near).unflatten(1, grid)
 
     def _joins(self, x: Tensor) -> bool:
-        return len(self) == 3 and self.depthwise.joins(as_products_read(x)) and unheard(self)
+        return on("depthwise") and len(self) == 3 and self.depthwise.joins(as_products_read(x)) and unheard(self)
 
     def dues(self, x: Tensor, grid: tuple[int, int]) -> list[Due]:
         """Return what gets its gradients in parts where a map is mixed."""

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from .exporting import compiles_for_gpu
 from .reuse import unheard
 from .small_triton import MOST, VALUES, lay_out, split
+from .switch import on
 
 HELD: dict[Tensor, Tensor] = {}  # weights and what stands for them, while the layers that have them run
 
@@ -32,7 +33,7 @@ def compiles() -> bool:
 
 def serves(x: Tensor) -> bool:
     """Tell whether weights of the layers that read a tensor are converted: under autocast, in code for a GPU."""
-    return compiles_for_gpu(x) and torch.is_autocast_enabled("cuda")
+    return on("halves") and compiles_for_gpu(x) and torch.is_autocast_enabled("cuda")
 
 
 def hold(layers: Iterable[nn.Linear], kernels: Iterable[Tensor] = ()) -> None:
@@ -75,7 +76,7 @@ def cut_off(layer: nn.Module | None) -> Tensor | None:
 
 def can_be_cut_off(layer: nn.Module | None) -> Tensor | None:
     """Return what `cut_off` would."""
-    bias = layer.bias if isinstance(layer, nn.Linear) else None
+    bias = layer.bias if isinstance(layer, nn.Linear) and on("biases") else None
     return None if layer is None or bias is None or of(bias) is bias or not unheard(layer) else bias
 
 

@@ -18,6 +18,7 @@ from . import halves, product_native
 from .activation import Gelu, gelu_and_back
 from .product import own_backward_serves
 from .reuse import eager_inference, unheard
+from .switch import on
 
 FEW, MANY = 64, 1024  # rows from which on the bias is better added behind, and the convolution is quicker
 
@@ -62,7 +63,8 @@ def without_gradient_of_bias(layer: Any, x: Tensor) -> tuple[Tensor, Tensor | No
 
 def bias_left_to_reader(layer: Any) -> Tensor | None:
     """Return the bias that `without_gradient_of_bias` would."""
-    return layer.bias if torch.is_grad_enabled() and type(layer) is Linear and unheard(layer) else None
+    own = on("biases") and torch.is_grad_enabled() and type(layer) is Linear
+    return layer.bias if own and unheard(layer) else None
 
 
 def folds(act: nn.Module, layer: nn.Module, hidden: Tensor, *between: nn.Module) -> bool:

@@ -22,6 +22,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..files import cache_folder, check_owner
+from .switch import on
 
 HEADERS = tuple(sorted(Path(__file__).parent.glob("native*.h")))
 FAST = ("-O3", "-funroll-loops", "-fno-math-errno", "-fno-trapping-math")
@@ -33,7 +34,8 @@ FAILURES = (OSError, RuntimeError, ValueError, subprocess.SubprocessError)  # Ru
 def fits(*tensors: Tensor) -> bool:
     """Say whether code takes tensors: it needs their memory, which a tracer does not have, and knows no tangents."""
     return (
-        all(type(x) in (Tensor, nn.Parameter) and x.is_cpu and x.dtype == torch.float32 for x in tensors)
+        on("native")
+        and all(type(x) in (Tensor, nn.Parameter) and x.is_cpu and x.dtype == torch.float32 for x in tensors)
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
         and not torch._C._are_functorch_transforms_active()

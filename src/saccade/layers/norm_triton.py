@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from .exporting import compiles_for_gpu, is_constant
 from .parts import Due, add_all_up
 from .reuse import unheard
+from .switch import on
 from .triton_language import INSTALLED, tile_side, triton_for
 
 MOST_CHANNELS = 1024  # a program holds whole positions
@@ -29,6 +30,7 @@ def serves(x: Tensor, *norms: nn.Module) -> bool:
     """Tell whether the kernels take a map B, N, C before norms: in half precision, in training compiled for a GPU."""
     return (
         INSTALLED
+        and on("norm")
         and compiles_for_gpu(x)
         and torch.is_grad_enabled()
         and x.dtype in (torch.float16, torch.bfloat16)

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from . import halves
 from .small_triton import MOST, WIDE, add_up, split
+from .switch import on
 
 
 class Due(NamedTuple):
@@ -55,7 +56,7 @@ def refuse_ports(refused: bool) -> None:
 
 def may_open_ports() -> bool:
     """Tell whether ports are not refused."""
-    return not _REFUSED
+    return on("ports") and not _REFUSED
 
 
 def open_ports(dues: Iterable[Due]) -> None:

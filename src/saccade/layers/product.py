@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from . import product_native
 from .operators import LIBRARY, define
 from .reuse import eager_inference
+from .switch import on
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -60,7 +61,8 @@ def own_backward_serves(*tensors: Tensor) -> bool:
     """Whether nothing but plain eager training on the CPU in one full precision is going on."""
     first = tensors[0]
     return (
-        torch.is_grad_enabled()  # what inference is asked ends here
+        on("backward")
+        and torch.is_grad_enabled()  # what inference is asked ends here
         and all(x.device.type == "cpu" and x.dtype == first.dtype for x in tensors)
         and first.dtype in (torch.float32, torch.float64)
         and any(x.requires_grad for x in tensors)

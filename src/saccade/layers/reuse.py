@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 
+from .switch import on
+
 
 def spare(x: Tensor, source: Tensor, *makers: nn.Module) -> bool:
     """Tell whether a tensor may be overwritten: made here, in eager inference, with nobody listening.
@@ -47,7 +49,8 @@ def unheard(*modules: nn.Module) -> bool:
 def eager_inference(x: Tensor) -> bool:
     """Tell whether nothing but plain inference is going on: no gradients, no compiler, no tracer, no transform."""
     return (
-        not torch.is_grad_enabled()
+        on("reuse")
+        and not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()
         and not torch._C._are_functorch_transforms_active()

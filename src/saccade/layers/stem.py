@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from .exporting import compiles_for_gpu
 from .numerics import as_products_read, in_half_precision
+from .switch import on
 
 
 def pool_before_bias(stem: nn.Sequential, x: Tensor) -> Tensor:
@@ -25,7 +26,12 @@ def pool_before_bias(stem: nn.Sequential, x: Tensor) -> Tensor:
         x: images, B, C, H, W.
     """
     conv, *pools = stem
-    if not isinstance(conv, nn.Conv2d) or conv.bias is None or any(m._forward_hooks for m in stem):
+    if (
+        not on("late_bias")
+        or not isinstance(conv, nn.Conv2d)
+        or conv.bias is None
+        or any(m._forward_hooks for m in stem)
+    ):
         return stem(x)
     x, weight = aligned(x, conv.weight) if conv.groups == 1 else (x, conv.weight)
     x = F.conv2d(x, weight, None, conv.stride, conv.padding, conv.dilation, conv.groups)
@@ -48,7 +54,7 @@ def aligned(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 def _halves(pool: nn.Module) -> bool:
     """Tell whether a module is the max pooling that `MaxPool` is."""
-    if type(pool) is not nn.MaxPool2d or pool.ceil_mode or pool.return_indices:
+    if not on("max_pool") or type(pool) is not nn.MaxPool2d or pool.ceil_mode or pool.return_indices:
         return False
     return (pool.kernel_size, pool.stride, pool.padding, pool.dilation) == (3, 2, 1, 1)
 

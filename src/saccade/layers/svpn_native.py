@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import native
+from .switch import on
 
 SOURCE = Path(__file__).with_suffix(".c")
 LARGEST = 64  # rows and columns: more do not stay in the cache next to the core
@@ -56,7 +57,7 @@ class Compiled(torch.autograd.Function):
 
 def fits(q: Tensor) -> bool:
     """Say whether the code takes the matrices, ..., m, n: it needs their memory, which a tracer does not have."""
-    return native.fits(q) and q.numel() > 0 and max(q.shape[-2:]) <= LARGEST
+    return on("svpn") and native.fits(q) and q.numel() > 0 and max(q.shape[-2:]) <= LARGEST
 
 
 def runs() -> bool:

@@ -16,6 +16,7 @@ from .linear import linear
 from .product import own_backward_serves
 from .reuse import eager_inference, unheard
 from .stem import pad_to, pool_before_bias
+from .switch import on
 
 STEM = 64  # the block widths below are the published ones and follow from it
 NORMS = (nn.BatchNorm2d, nn.Identity)  # of transitions; nothing is left of one that was folded into its convolution
@@ -115,7 +116,7 @@ class DenseNetEmbed(TokenEmbed):
 
     def takes_rows(self, x: Tensor) -> bool:
         """Tell whether convolutions become products of rows: on a GPU, with no norms in blocks and nobody listening."""
-        if type(x) is not Tensor or not x.is_cuda or not len(x):  # a tracer's stand-in cannot say
+        if not on("dense") or type(x) is not Tensor or not x.is_cuda or not len(x):  # a tracer's stand-in cannot say
             return False
         if is_exporting() or torch.jit.is_tracing() or any(block.norm for block, _ in self.stages):
             return False
@@ -124,7 +125,8 @@ class DenseNetEmbed(TokenEmbed):
     def takes_parts(self, x: Tensor) -> bool:
         """Tell whether a few images at a time go a quicker way: on the CPU in full precision, with nobody listening."""
         return (
-            isinstance(x, Tensor)  # a tracer's stand-in is not
+            on("dense")
+            and isinstance(x, Tensor)  # a tracer's stand-in is not
             and not torch.jit.is_tracing()
             and x.device.type == "cpu"
             and x.dtype == self.weight.dtype
@@ -158,7 +160,7 @@ class DenseBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the input and all new channels, B, width, H, W."""
-        return self.concatenated(x) if self.norm else self.piecewise(x)
+        return self.piecewise(x) if on("pieces") and not self.norm else self.concatenated(x)
 
     def concatenated(self, x: Tensor) -> Tensor:
         """The direct form: every layer reads the concatenation."""

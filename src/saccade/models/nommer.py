@@ -17,6 +17,7 @@ from ..layers.init import init_linear
 from ..layers.nominate import CANDIDATES, Synergy
 from ..layers.position import resize_grid
 from ..layers.reuse import unheard
+from ..layers.switch import on
 from ..layers.window import WindowAttention, extend, resize_bias_table
 from ._backbone import Pyramid, run_blocks
 from ._builder import build, default_cfg
@@ -257,7 +258,7 @@ class Merge(nn.Module):
 
     def adds_bias_late(self, x: Tensor) -> bool:
         """Tell whether to add the bias behind the pooling: compilers for a GPU add it in a pass over the whole map."""
-        if type(x) is not Tensor or not compiles_for_gpu(x):
+        if not on("late_bias") or type(x) is not Tensor or not compiles_for_gpu(x):
             return False
         return type(self.conv) is nn.Conv2d and self.conv.bias is not None and unheard(self.conv)
 

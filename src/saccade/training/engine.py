@@ -16,6 +16,7 @@ from ..config import TrainConfig
 from ..files import cache_folder
 from ..layers.activation import Gelu
 from ..layers.attention import SelfAttention
+from ..layers.switch import on
 from ..spawning import PLACE
 
 Kind = tuple[type, tuple[tuple[str, tuple[int, ...]], ...], tuple[tuple[str, str, float], ...]]  # of blocks
@@ -76,6 +77,8 @@ def use_fast_parts(model: nn.Module) -> int:
 
     Answers and gradients differ by rounding. There is nothing to learn in an activation, so weights keep their names.
     """
+    if not on("fast_parts"):
+        return 0
     SelfAttention.inside(model)
     found = [
         (parent, name)
