@@ -11,6 +11,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from .carrying import Carrying
 from .config import ConfigError, LossConfig, ModelConfig
 from .data.spec import InputSpec
 from .freezing import freeze_all_but_classifier, freeze_lower
@@ -19,10 +20,10 @@ from .models import CheckpointError
 from .models._builder import SMALL_SIDE
 from .models._identify import resolve_name
 from .plugins import PLUGINS, attach
-from .plugins.trained import new_parameters, watched, zero_new_classifier
+from .plugins.trained import new_parameters, zero_new_classifier
 from .pretrained import PREFIX, class_words, match_classes, open_timm
 from .registry import option_hints, parse_options
-from .starting import has_head, load_rest, start_from, weights_file
+from .starting import start_from, weights_file
 from .tasks import Distillation, LabelMaps, Task, TeacherLabels, TokenLabelling
 from .tasks.opening import TaskChoice, find_task
 from .weights import find_weights, unfinished_note
@@ -46,13 +47,10 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
         kind = find_task(spec.task)
         # before anything is built: it may not be there
         file = None if kind.builds(config.name) else weights_file(config)
-        model = _create(config, spec)
-        whole, started = file is not None and has_head(file), None
-        if file is not None and not whole:
-            started = start_from(model, file, spec, name=config.name)
-        model = kind.add_head(model, config, spec)
-        if file is not None and whole:
-            started = start_from(model, file, spec, name=config.name)
+        host = _create(config, spec)
+        started = None if file is None else start_from(host, file, spec)
+        model = kind.add_head(host, config, spec)
+        carrying = None if started is None else Carrying(started, host, model, spec)
         torch.manual_seed(seed + 1)
         for text in config.plugins:
             name, options = parse_plugin(text)
@@ -60,16 +58,11 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
             if not is_task(made):
                 if "num_classes" in option_hints(made):
                     options.setdefault("num_classes", len(spec.outputs))
-                shape = (spec.in_chans, spec.img_size, spec.img_size)
-                look = (
-                    nullcontext()
-                    if started is None
-                    else watched(model, text, shape, spec.notes.append, classifier=started.own_classes)
-                )
-                with _options_explained(name, options), look:
+                carried = nullcontext() if carrying is None else carrying.attaching(text)
+                with _options_explained(name, options), carried:
                     attach(model, made(**options))
-    if started is not None:
-        load_rest(model, started, spec)
+    if started is not None and carrying is not None:
+        carrying.finish(name=config.name)
         model.new_parameters = new_parameters(model, started.parameters)  # type: ignore[assignment]
         zero_new_classifier(model)
     return model

@@ -1,0 +1,254 @@
+"""Weights of plug-ins and of a task's head: placed once these are on the model that trained weights were given to."""
+
+import inspect
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from .config import ConfigError
+from .data.spec import InputSpec
+from .data.split import abbreviate
+from .models import CheckpointError
+from .plugins import PLUGINS, attached
+from .plugins.trained import watched
+from .registry import option_hints, parse_options
+from .starting import COUNTER, Started, heads_of, list_misfits, refuse_misfit, within
+
+
+class Carrying:
+    """Fills what is put on a model that was started from a file, and says what has no counterpart.
+
+    Args:
+        started: what the host has from the file.
+        host: the model without plug-ins and a task's head.
+        model: the model with the head; the host itself, if there is none.
+        spec: of the data; takes the notes.
+    """
+
+    def __init__(self, started: Started, host: nn.Module, model: nn.Module, spec: InputSpec) -> None:
+        self.started, self.host, self.model, self.spec = started, host, model, spec
+        path = next(path for path, module in model.named_modules() if module is host)
+        self.prefix = f"{path}." if path else ""
+        self.weights = {f"{self.prefix}{key}": value for key, value in started.fit.given.items()} | started.head
+        self.placed = {f"{self.prefix}{key}" for key in started.fit.weights}
+        self.refused: set[str] = set()  # for other classes, which is noted
+        self.parts = [part for part in map(_read, started.plugins) if part.on_model]
+        if started.head and model is not host:
+            self._place_head()
+
+    @contextmanager
+    def attaching(self, text: str) -> Iterator[None]:
+        """Fill a plug-in that is attached inside of this with what the file has of it."""
+        asked, before = _read(text), {id(value) for value in self._tensors().values()}
+        said: list[str] = []
+        shape = (self.spec.in_chans, self.spec.img_size, self.spec.img_size)
+        with watched(self.model, text, shape, said.append, classifier=self.started.own_classes):
+            yield
+        had = next((part for part in self.parts if part.name == asked.name and not part.found), None)
+        brought = {key: value for key, value in self._tensors().items() if id(value) not in before}
+        taken, new = self._take(brought, _class_rows(self.model, asked, len(self.spec.outputs)), known=had is not None)
+        if had is None and not taken:
+            self.spec.notes += said
+            return
+        where = ""
+        if had is not None:
+            had.found, had.same = True, had.options == asked.options
+            where = "" if had.same else f", where it was {had.text}"
+        if new and not taken:
+            assert had is not None
+            self.spec.notes.append(f"{text}: begins anew, {abbreviate(new)}: {self._file} was trained with {had.text}")
+            self.spec.notes += said
+        elif taken:
+            rest = f"; begins anew: {abbreviate(new)}" if new else ""
+            self.spec.notes.append(f"{text}: its parameters are taken over from {self._file}{where}{rest}")
+        else:
+            self.spec.notes.append(f"{text}: as in the model of {self._file}{where}")
+
+    def finish(self, *, name: str) -> None:
+        """Refuse weights of which the model lacks a part, and note what of the file has no place."""
+        own, fit = self.model.state_dict(), self.started.fit
+        missing, mismatched = (
+            [key for key in keys if (full := self.prefix + key) in own and full not in self.placed]
+            for keys in (fit.missing, fit.mismatched)
+        )
+        told = self.placed | self.refused
+        surplus = [key for key in fit.rest if self.prefix + key not in told and not key.endswith(COUNTER)]
+        lost = {"missing": missing, "mismatched": mismatched, "surplus": surplus}
+        if missing or mismatched:
+            self._refuse_plugins(lost, name=name)
+        if missing or mismatched or (surplus and not self.parts):
+            refuse_misfit(self.host, self.started, lost, name=name)
+        for part in self.parts:
+            if not part.found:
+                self.spec.notes.append(self._left(part))
+        surplus += [key for key in self.started.head if key not in told]
+        if surplus:
+            self.spec.notes.append(f"left out of {self._file}, without a place in the model: {abbreviate(surplus)}")
+
+    @property
+    def _file(self) -> str:
+        return self.started.file.name
+
+    def _tensors(self) -> dict[str, Any]:
+        return self.model.state_dict(keep_vars=True)
+
+    def _place_head(self) -> None:
+        """Fill a dense task's head by that of the file, each of its parts as a whole."""
+        own, heads = self._tensors(), heads_of(self.model)
+        own = {key: value for key, value in own.items() if not key.startswith(self.prefix)}
+        before = {key: value.detach().clone() for key, value in own.items() if within(key, heads)}
+        dropped: list[str] = []
+        for head in heads:
+            keys = [key for key in before if within(key, (head,))]
+            given = [key for key in self.started.head if within(key, (head,))]
+            if keys and _counted(keys) == _counted(given) and self._fit(keys, own):
+                self._copy(keys, own)
+            elif keys:
+                dropped += given
+        self._copy([key for key in own if not within(key, heads) and self._fit([key], own)], own)
+        if not dropped and (loaded := [key for key in before if key in self.placed]):
+            dropped = self.started.classes.match(self.model, {key: before[key] for key in loaded})
+            self.started.parameters -= {id(own[key]) for key in dropped}
+        if dropped:
+            self.refused |= set(dropped)
+            self.spec.notes.append(
+                f"left out of {self._file}, for another head or other classes: {abbreviate(dropped)}"
+            )
+        if new := [key for key in own if not within(key, heads) and key not in self.placed]:
+            self.spec.notes.append(f"{self._file} has no {abbreviate(new)}, or of another shape: begins anew")
+
+    def _take(self, brought: dict[str, Any], rows: set[str], *, known: bool) -> tuple[list[str], list[str]]:
+        """Copy what the file has of a plug-in, each of its modules as a whole.
+
+        Args:
+            brought: its tensors in the model.
+            rows: those with a row for each class.
+            known: whether the file says that it has the plug-in; otherwise a tensor that its host lacks tells so.
+
+        Returns:
+            The tensors that were taken over, and those that begin anew.
+        """
+        taken: list[str] = []
+        new: list[str] = []
+        host = {f"{self.prefix}{key}" for key in self.started.fit.weights}
+        for keys in self._modules(brought):
+            body = [key for key in keys if key not in rows]
+            if self._fit(body, brought) and (known or any(key in self.weights and key not in host for key in keys)):
+                self._copy(body, brought)
+                taken += body
+                taken += self._take_rows([key for key in keys if key in rows and key in self.weights], brought)
+            else:
+                self.placed -= set(keys)
+                new += keys
+        return taken, new
+
+    def _take_rows(self, keys: list[str], brought: dict[str, Any]) -> list[str]:
+        """Copy what has a row for each class, if the file's are the data's."""
+        classes = self.started.classes
+        if keys and classes.same and self._fit(keys, brought):
+            self._copy(keys, brought)
+            classes.match(self.model, {key: brought[key] for key in keys})
+            return keys
+        if keys:
+            if not classes.same:
+                classes.say()
+            self.refused |= set(keys)
+            self.spec.notes.append(f"left out of {self._file}, for other classes: {abbreviate(keys)}")
+        return []
+
+    def _modules(self, brought: Iterable[str]) -> list[list[str]]:
+        """Return the names of a plug-in's tensors, those of one module together."""
+        paths = {id(module): path for path, module in self.model.named_modules()}
+        roots = [paths[id(module)] for module in attached(self.model)[-1].modules() if id(module) in paths]
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for key in brought:
+            found[next((root for root in roots if key.startswith(f"{root}.")), key)].append(key)
+        return list(found.values())
+
+    def _fit(self, keys: Iterable[str], own: dict[str, Any]) -> bool:
+        """Tell whether the file has tensors in the model's shapes; a counter may be missing."""
+        return all(
+            own[key].shape == self.weights[key].shape if key in self.weights else key.endswith(COUNTER) for key in keys
+        )
+
+    def _copy(self, keys: Iterable[str], own: dict[str, Any]) -> None:
+        with torch.no_grad():
+            for key in keys:
+                if key in self.weights:
+                    own[key].copy_(self.weights[key])
+                    self.placed.add(key)
+                    self.started.parameters.add(id(own[key]))
+
+    def _refuse_plugins(self, lost: dict[str, list[str]], *, name: str) -> None:
+        """Refuse weights that another plug-in than the model's was trained in the place of a part of."""
+        others = [part.text for part in self.parts if not part.same]
+        if others:
+            raise CheckpointError(
+                f"{self.started.file} was trained with the plug-in {', '.join(others)}, without which it does not fit "
+                f"{name}: of its tensors {list_misfits(lost)}. Give {' '.join(f'--plugin {text}' for text in others)}, "
+                "or other weights. Nothing was loaded"
+            )
+
+    def _left(self, part: "Part") -> str:
+        if part.is_head and self.model is not self.host:
+            return f"left out of {self._file}: {part.text}, its classification head"
+        return (
+            f"{self._file} was trained with {part.text}, which this model lacks, so that its features are others now; "
+            f"--plugin {part.text} keeps it"
+        )
+
+
+@dataclass
+class Part:
+    """A plug-in as settings name it."""
+
+    text: str
+    name: str
+    options: Any  # by name, with defaults; the text itself where they cannot be read
+    on_model: bool  # it is attached to a model; otherwise it belongs to the task
+    is_head: bool  # it is a classifier
+    found: bool = False  # the model has it, too, perhaps with other options
+    same: bool = False  # with the same options
+
+
+def _read(text: str) -> Part:
+    """Return what settings or a stranger's file name."""
+    if len(text) > 200 or not text.isprintable():
+        text = ascii(text[:200])
+    name = text.partition(":")[0].strip()
+    try:
+        made = PLUGINS.find(name)
+        hints = option_hints(made)
+        options: Any = _defaults(made) | parse_options(text, PLUGINS, typed={"teacher": str, "maps": str})[1]
+    except (ConfigError, ValueError, TypeError):
+        return Part(text, name, text, on_model=True, is_head=False)
+    return Part(text, name, options, on_model=hasattr(made, "install"), is_head="num_classes" in hints)
+
+
+def _defaults(made: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for source in (*reversed(getattr(made, "option_sources", ())), made):
+        found |= {one.name: one.default for one in inspect.signature(source).parameters.values()}
+    return found
+
+
+def _class_rows(model: nn.Module, part: Part, classes: int) -> set[str]:
+    """Return the tensors of the plug-in attached last that have a row for each class."""
+    if not part.is_head:
+        return set()
+    inside = {id(inner) for module in attached(model)[-1].modules() for inner in module.modules()}
+    return {
+        f"{path}.{name}"
+        for path, module in model.named_modules()
+        if id(module) in inside and isinstance(module, nn.Linear) and module.out_features == classes
+        for name, _ in module.named_parameters(recurse=False)
+    }
+
+
+def _counted(keys: Iterable[str]) -> set[str]:
+    return {key for key in keys if not key.endswith(COUNTER)}
