@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .carrying import Carrying
 from .config import ConfigError, LossConfig, ModelConfig
 from .data.spec import InputSpec
+from .data.targets import Counts
 from .freezing import freeze_all_but_classifier, freeze_lower
 from .metadata import check_inputs, check_model, described_by, read_described
 from .models import CheckpointError
@@ -63,7 +64,7 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
                     attach(model, made(**options))
     if started is not None and carrying is not None:
         carrying.finish(name=config.name)
-        model.new_parameters = new_parameters(model, started.parameters)  # type: ignore[assignment]
+        model.new_parameters = new_parameters(model, set(started.parameters))  # type: ignore[assignment]
         zero_new_classifier(model)
     return model
 
@@ -87,18 +88,16 @@ def build_task(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed + 2)
-        task = choice.kind.build(model, spec, options=choice.options, loss=loss, counts=counts, total=total)
         plugins = [(name, options) for name, options in map(parse_plugin, config.plugins) if is_task(PLUGINS[name])]
-        plugins.sort(key=lambda plugin: not issubclass(PLUGINS[plugin[0]], TEACHER_TASKS))  # what others are put around
+        taught = [plugin for plugin in plugins if issubclass(PLUGINS[plugin[0]], TEACHER_TASKS)]
+        if taught:
+            task = _taught(taught, model, choice, spec, loss, Counts(counts, total))
+        else:
+            task = choice.kind.build(model, spec, options=choice.options, loss=loss, counts=counts, total=total)
         for name, options in plugins:
-            made = PLUGINS[name]
-            taught = issubclass(made, TEACHER_TASKS)
-            if taught and not issubclass(made, choice.kind):
-                raise ConfigError(f"the plug-in {name} learns classes from a teacher; the task is {choice}")
-            with _options_explained(name, options):
-                task = _taught(name, model, options, spec) if taught else made(task, **options)
-            if taught:
-                task.spec = spec
+            if (name, options) not in taught:
+                with _options_explained(name, options):
+                    task = PLUGINS[name](task, **options)
     if config.probe:
         freeze_all_but_classifier(model)
     elif config.freeze:
@@ -126,9 +125,36 @@ def _options_explained(name: str, options: Mapping[str, Any]) -> Iterator[None]:
         ) from error
 
 
-def _taught(name: str, model: nn.Module, options: dict[str, Any], spec: InputSpec) -> Task:
-    """Return a task whose labels come from a teacher, or from the maps one made."""
-    options, made = dict(options), PLUGINS[name]
+def _taught(
+    plugins: list[tuple[str, dict[str, Any]]],
+    model: nn.Module,
+    choice: TaskChoice,
+    spec: InputSpec,
+    loss: LossConfig,
+    counts: Counts,
+) -> Task:
+    """Return the task with labels from a teacher, or from the maps one made, in the place of the plain one."""
+    (name, options), made = plugins[0], PLUGINS[plugins[0][0]]
+    if len(plugins) > 1:
+        names = ", ".join(other for other, _ in plugins)
+        raise ConfigError(f"the plug-ins {names} were given; a model learns from one teacher: leave all but one out")
+    if not issubclass(made, choice.kind):
+        raise ConfigError(f"the plug-in {name} learns classes from a teacher; the task is {choice}")
+    settings = choice.kind.arguments(spec, choice.options, loss, counts)
+    with _options_explained(name, options):
+        task: Task = made(model, **{**settings, **_labels(name, options, spec)})
+    task.spec, task.primary = spec, choice.kind.primary_of(spec)  # type: ignore[misc]
+    if loss.smoothing and isinstance(task, TokenLabelling) and not task.learns_targets:
+        spec.notes.append(
+            f"loss.smoothing = {loss.smoothing:g} changes nothing: the labels are the teacher's, smoothed by "
+            f"{name}:smoothing={task.smoothing:g}"
+        )
+    return task
+
+
+def _labels(name: str, options: dict[str, Any], spec: InputSpec) -> dict[str, Any]:
+    """Return a teacher plug-in's options, with the teacher or the maps that they name opened."""
+    options = dict(options)
     path, maps = options.pop("teacher", None), options.pop("maps", None)
     if path is None and name == "distill":
         raise ConfigError(
@@ -138,7 +164,7 @@ def _taught(name: str, model: nn.Module, options: dict[str, Any], spec: InputSpe
     if maps is not None:
         options["maps"] = LabelMaps(maps).checked(spec.outputs)
     if path is None:
-        return made(model, **options)
+        return options
     teacher, other, known = open_teacher(path)
     if other.task != spec.task or other.in_chans != spec.in_chans:
         raise ConfigError(
@@ -152,8 +178,8 @@ def _taught(name: str, model: nn.Module, options: dict[str, Any], spec: InputSpe
         "classes": match_classes(spec.outputs, known, teacher=path),
     }
     if name == "distill":
-        return made(model, teacher, **fitted, **options)
-    return made(model, TeacherLabels(teacher, **fitted), **options)
+        return {"teacher": teacher, **fitted, **options}
+    return {"teacher": TeacherLabels(teacher, **fitted), **options}
 
 
 def open_teacher(path: str) -> tuple[nn.Module, InputSpec, list[list[str]]]:

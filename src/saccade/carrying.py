@@ -44,13 +44,14 @@ class Carrying:
     @contextmanager
     def attaching(self, text: str) -> Iterator[None]:
         """Fill a plug-in that is attached inside of this with what the file has of it."""
-        asked, before = _read(text), {id(value) for value in self._tensors().values()}
+        asked, before = _read(text), self._tensors()
         said: list[str] = []
         shape = (self.spec.in_chans, self.spec.img_size, self.spec.img_size)
         with watched(self.model, text, shape, said.append, classifier=self.started.own_classes):
             yield
         had = next((part for part in self.parts if part.name == asked.name and not part.found), None)
-        brought = {key: value for key, value in self._tensors().items() if id(value) not in before}
+        known = {id(value) for value in before.values()}
+        brought = {key: value for key, value in self._tensors().items() if id(value) not in known}
         taken, new = self._take(brought, _class_rows(self.model, asked, len(self.spec.outputs)), known=had is not None)
         if had is None and not taken:
             self.spec.notes += said
@@ -113,7 +114,8 @@ class Carrying:
         self._copy([key for key in own if not within(key, heads) and self._fit([key], own)], own)
         if not dropped and (loaded := [key for key in before if key in self.placed]):
             dropped = self.started.classes.match(self.model, {key: before[key] for key in loaded})
-            self.started.parameters -= {id(own[key]) for key in dropped}
+            for key in dropped:
+                self.started.parameters.pop(id(own[key]), None)
         if dropped:
             self.refused |= set(dropped)
             self.spec.notes.append(
@@ -182,7 +184,7 @@ class Carrying:
                 if key in self.weights:
                     own[key].copy_(self.weights[key])
                     self.placed.add(key)
-                    self.started.parameters.add(id(own[key]))
+                    self.started.parameters[id(own[key])] = own[key]
 
     def _refuse_plugins(self, lost: dict[str, list[str]], *, name: str) -> None:
         """Refuse weights that another plug-in than the model's was trained in the place of a part of."""

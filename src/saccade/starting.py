@@ -56,7 +56,8 @@ class Started:
     fit: Fit  # to the host, as it is without plug-ins and a task's head
     head: dict[str, Tensor]  # of the head of a dense task that is in the file besides
     classes: "Classes"  # how the file's are related to the data's
-    parameters: set[int] = field(default_factory=set)  # ids of those that were loaded; all others are new
+    # those that were loaded, by their ids: kept, so that no other takes the id of one that a task's head needs not
+    parameters: dict[int, Tensor] = field(default_factory=dict)
     own_classes: bool = True  # whether the host's classifier is the file's
 
     @property
@@ -135,7 +136,8 @@ def start_from(host: nn.Module, file: Path, spec: InputSpec) -> Started:
         pruned = _pruned(host)
         lacking = [key for key in host.state_dict() if key not in fit.given and (key in pruned or within(key, heads))]
         fit.missing = [key for key in fit.missing if key not in pruned]
-        spec.notes += [f"{file.name} has a head of {classes.task} and no {abbreviate(lacking)}"] if lacking else []
+        if lacking:
+            spec.notes.append(f"{file.name}, of the task {classes.task}, has no {abbreviate(lacking)}: new")
     before = {key: value.clone() for key, value in host.state_dict().items() if within(key, heads)}
     host.load_state_dict(fit.weights, strict=False)
     dropped = fit.dropped
@@ -146,7 +148,9 @@ def start_from(host: nn.Module, file: Path, spec: InputSpec) -> Started:
         spec.notes.append(f"resampled from {file.name} to fit: {abbreviate(fit.resampled)}")
     if dropped:
         spec.notes.append(f"left out of {file.name}, for other classes: {abbreviate(dropped)}")
-    parameters = {id(v) for key, v in host.named_parameters() if key in fit.weights and key not in dropped}
+    parameters: dict[int, Tensor] = {
+        id(v): v for key, v in host.named_parameters() if key in fit.weights and key not in dropped
+    }
     return Started(file, about, fit, head, classes, parameters, own_classes=bool(loaded) and not dropped)
 
 
