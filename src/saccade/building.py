@@ -11,7 +11,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from .carrying import Carrying
+from .carrying import Carrying, start_from_folder
 from .config import ConfigError, LossConfig, ModelConfig
 from .data.spec import InputSpec
 from .data.targets import Counts
@@ -50,8 +50,10 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
         file = None if kind.builds(config.name) else weights_file(config)
         host = _create(config, spec)
         started = None if file is None else start_from(host, file, spec)
+        if kind.builds(config.name) and config.pretrained and not spec.extra.get("scratch"):
+            started = start_from_folder(host, config.name, spec)
         model = kind.add_head(host, config, spec)
-        carrying = None if started is None else Carrying(started, host, model, spec)
+        carrying = None if started is None else Carrying(started, model, spec)
         torch.manual_seed(seed + 1)
         for text in config.plugins:
             name, options = parse_plugin(text)
@@ -62,8 +64,9 @@ def build_model(config: ModelConfig, spec: InputSpec, *, seed: int) -> nn.Module
                 carried = nullcontext() if carrying is None else carrying.attaching(text)
                 with _options_explained(name, options), carried:
                     attach(model, made(**options))
-    if started is not None and carrying is not None:
+    if carrying is not None:
         carrying.finish(name=config.name)
+    if started is not None and file is not None:
         model.new_parameters = new_parameters(model, set(started.parameters))  # type: ignore[assignment]
         zero_new_classifier(model)
     return model

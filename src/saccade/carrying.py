@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,11 +14,14 @@ from torch import nn
 from .config import ConfigError
 from .data.spec import InputSpec
 from .data.split import abbreviate
+from .files import read_record
 from .models import CheckpointError
 from .plugins import PLUGINS, attached
+from .plugins.pretrained import read_folder, recorded_plugins
 from .plugins.trained import watched
 from .registry import option_hints, parse_options
-from .starting import COUNTER, Started, heads_of, list_misfits, refuse_misfit, within
+from .starting import COUNTER, Classes, Fit, Started, heads_of, list_misfits, refuse_misfit, within
+from .tasks.hosting import PREFIX, Hosted
 
 
 class Carrying:
@@ -25,20 +29,19 @@ class Carrying:
 
     Args:
         started: what the host has from the file.
-        host: the model without plug-ins and a task's head.
-        model: the model with the head; the host itself, if there is none.
+        model: the host with a task's head; the host itself, if there is none.
         spec: of the data; takes the notes.
     """
 
-    def __init__(self, started: Started, host: nn.Module, model: nn.Module, spec: InputSpec) -> None:
-        self.started, self.host, self.model, self.spec = started, host, model, spec
-        path = next(path for path, module in model.named_modules() if module is host)
+    def __init__(self, started: Started, model: nn.Module, spec: InputSpec) -> None:
+        self.started, self.model, self.spec = started, model, spec
+        path = next(path for path, module in model.named_modules() if module is started.host)
         self.prefix = f"{path}." if path else ""
         self.weights = {f"{self.prefix}{key}": value for key, value in started.fit.given.items()} | started.head
         self.placed = {f"{self.prefix}{key}" for key in started.fit.weights}
         self.refused: set[str] = set()  # for other classes, which is noted
         self.parts = [part for part in map(_read, started.plugins) if part.on_model]
-        if started.head and model is not host:
+        if started.head and model is not started.host:
             self._place_head()
 
     @contextmanager
@@ -83,7 +86,7 @@ class Carrying:
         if missing or mismatched:
             self._refuse_plugins(lost, name=name)
         if missing or mismatched or (surplus and not self.parts):
-            refuse_misfit(self.host, self.started, lost, name=name)
+            refuse_misfit(self.started, lost, name=name)
         for part in self.parts:
             if not part.found:
                 self.spec.notes.append(self._left(part))
@@ -197,12 +200,34 @@ class Carrying:
             )
 
     def _left(self, part: "Part") -> str:
-        if part.is_head and self.model is not self.host:
+        if part.is_head and self.model is not self.started.host:
             return f"left out of {self._file}: {part.text}, its classification head"
         return (
             f"{self._file} was trained with {part.text}, which this model lacks, so that its features are others now; "
             f"--plugin {part.text} keeps it"
         )
+
+
+def start_from_folder(model: nn.Module, name: str, spec: InputSpec) -> Started | None:
+    """Return what a folder of Hugging Face holds beside the weights that its model has already; None without plug-ins.
+
+    Args:
+        model: of transformers, perhaps behind a task's interface.
+        name: of the folder, as settings have it.
+        spec: of the data; takes the notes.
+    """
+    folder = Path(name.removeprefix(PREFIX)).expanduser()
+    plugins = recorded_plugins(folder)
+    if not plugins:
+        return None
+    host: nn.Module = model.host if isinstance(model, Hosted) else model
+    given, own = read_folder(folder), host.state_dict()
+    labels = read_record(folder / "config.json").get("id2label")
+    outputs = list(labels.values()) if isinstance(labels, dict) else None
+    about = {"model": {"plugins": plugins}, "outputs": outputs, "task": spec.task}
+    weights = {key: value for key, value in given.items() if key in own and own[key].shape == value.shape}
+    fit = Fit(given, weights, [key for key in given if key not in own], [], [], [], [])
+    return Started(folder, host, about, fit, {}, Classes(about, spec, folder), own_classes=False)
 
 
 @dataclass
@@ -227,6 +252,7 @@ def _read(text: str) -> Part:
         made = PLUGINS.find(name)
         hints = option_hints(made)
         options: Any = _defaults(made) | parse_options(text, PLUGINS, typed={"teacher": str, "maps": str})[1]
+        options.pop("num_classes", None)
     except (ConfigError, ValueError, TypeError):
         return Part(text, name, text, on_model=True, is_head=False)
     return Part(text, name, options, on_model=hasattr(made, "install"), is_head="num_classes" in hints)

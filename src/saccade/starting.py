@@ -51,7 +51,8 @@ class Fit:
 class Started:
     """What a model has from a file of weights."""
 
-    file: Path  # the file
+    file: Path  # the file, or the folder of Hugging Face
+    host: nn.Module  # the model, without plug-ins and a task's head
     about: Mapping[str, Any]  # what it says of itself, unchecked
     fit: Fit  # to the host, as it is without plug-ins and a task's head
     head: dict[str, Tensor]  # of the head of a dense task that is in the file besides
@@ -151,7 +152,7 @@ def start_from(host: nn.Module, file: Path, spec: InputSpec) -> Started:
     parameters: dict[int, Tensor] = {
         id(v): v for key, v in host.named_parameters() if key in fit.weights and key not in dropped
     }
-    return Started(file, about, fit, head, classes, parameters, own_classes=bool(loaded) and not dropped)
+    return Started(file, host, about, fit, head, classes, parameters, own_classes=bool(loaded) and not dropped)
 
 
 def _split_head(host: nn.Module, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -231,13 +232,13 @@ def _filtered(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]
         return weights  # it takes for granted that they are this architecture's; what does not fit is told by name
 
 
-def refuse_misfit(host: nn.Module, started: Started, lost: Mapping[str, list[str]], *, name: str) -> None:
+def refuse_misfit(started: Started, lost: Mapping[str, list[str]], *, name: str) -> None:
     """Refuse weights that lack something, and those that fit another model better.
 
     Args:
         lost: "missing", "mismatched" and "surplus" tensors, with plug-ins where there are any.
     """
-    file, weights = started.file, read_checkpoint(started.file)
+    file, host, weights = started.file, started.host, read_checkpoint(started.file)
     better, misfits = None, sum(map(len, lost.values()))
     if not isinstance(host, Backbone) and misfits:
         better = _search(host, rename_foreign(weights, host.state_dict()), misfits, name=name)

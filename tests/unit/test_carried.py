@@ -9,6 +9,7 @@ from saccade.config import ModelConfig
 from saccade.data.spec import InputSpec
 from saccade.models import CheckpointError
 from saccade.plugins import PLUGINS, attached
+from saccade.tasks.opening import find_task
 from saccade.weights import save_model
 
 VARIANTS = {  # beside the defaults of each registered plug-in
@@ -290,6 +291,60 @@ def test_a_head_of_another_kind_leaves_the_backbone_and_its_plugins(tmp_path):
         name="test_vit", head="upernet:width=16,aux=8", plugins=["broadcast:scale=true"], checkpoint=str(file)
     )
     assert assert_carried(build_model(config, spec, seed=0), source)
+
+
+FOLDERS = ["text", "vqa"]
+
+
+@pytest.fixture(scope="module", params=FOLDERS)
+def hosted(request, tmp_path_factory):
+    """A folder of Hugging Face with plug-ins that learned, its model, and settings of a model that starts from it."""
+    from saccade.tasks.hosts import describe_host
+    from support.questions import make_vilt
+    from support.texts import make_model
+
+    task, tmp_path = request.param, tmp_path_factory.mktemp("hosted")
+    plain = (make_model if task == "text" else make_vilt)(tmp_path / "plain")
+    kind = find_task(task).host_kind
+    plugins = ["broadcast:scale=true", "squeeze:reduction=4"]
+    plugins += ["second_order:num_heads=2,head_dim=4"] if task == "text" else []
+
+    def build(folder, *plugins, outputs="ab"):
+        spec = spec_for(task, outputs=outputs)
+        spec.extra["host"] = describe_host(str(folder), spec.outputs, kind=kind)
+        config = ModelConfig(name=str(folder), plugins=list(plugins), pretrained=True)
+        return build_model(config, spec, seed=0), spec.notes
+
+    model, notes = build(plain, *plugins)
+    assert not notes or "pooler" in notes[0]
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for name in of_plugins(model):
+            model.state_dict()[name].normal_()
+    model.save_pretrained(tmp_path / "learned")
+    return tmp_path / "learned", model, build, plugins
+
+
+def test_a_folder_of_hugging_face_gives_its_plugins_what_they_learned(hosted):
+    folder, source, build, plugins = hosted
+    model, notes = build(folder, *plugins)
+    own, others = model.state_dict(), source.state_dict()
+    assert of_plugins(model)
+    assert all(torch.equal(own[name], others[name]) for name in of_plugins(model))
+    for plugin in plugins:
+        assert f"{plugin}: its parameters are taken over from {folder.name}" in notes
+    model, notes = build(folder, *plugins, outputs="xyz")
+    own = model.state_dict()
+    for name in of_plugins(model):
+        assert torch.equal(own[name], others[name]) != name.rpartition(".")[0].endswith(("class_fc", "word_fc")), name
+
+
+def test_a_folder_of_hugging_face_whose_plugins_are_left_out_says_so(hosted):
+    folder, _, build, plugins = hosted
+    _, notes = build(folder)
+    assert all(
+        any(f"was trained with {one}" in note and f"--plugin {one}" in note for note in notes) for one in plugins
+    )
 
 
 def test_every_option_that_a_test_gives_is_one_of_the_plugin():

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from ..files import read_record
 from .attach import CHANGED, attach, attached
 from .registry import PLUGINS
 
@@ -43,6 +44,23 @@ def from_pretrained(folder: str | Path, **options: Any) -> nn.Module:
         attach(model, plugin)
     _fill(model, path)
     return model.eval()
+
+
+def recorded_plugins(path: Path) -> list[str]:
+    """Return the plug-ins that a folder's configuration names, as settings write them; none where it cannot be read."""
+    record = read_record(path / "config.json").get(RECORD)
+    entries = record[:MOST] if isinstance(record, list) else []
+    pairs = [(entry.get("name"), entry.get("options")) for entry in entries if isinstance(entry, dict)]
+    return [_write(name, options) for name, options in pairs if isinstance(name, str) and isinstance(options, dict)]
+
+
+def _write(name: str, options: dict[str, Any]) -> str:
+    """Return a plug-in with the options that are not its defaults; the number of classes is the data's."""
+    parameters = inspect.signature(PLUGINS[name]).parameters if name in PLUGINS else {}
+    default = {one.name: one.default for one in parameters.values()} | {"num_classes": options.get("num_classes")}
+    given = {key: value for key, value in options.items() if value is not None and value != default.get(key)}
+    texts = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in given.items()]
+    return f"{name}:{','.join(texts)}" if texts else name
 
 
 def record_plugins(model: nn.Module) -> None:
@@ -105,7 +123,8 @@ def _read(record: Any, path: Path) -> list[Any]:
     return found
 
 
-def _fill(model: nn.Module, path: Path) -> None:
+def read_folder(path: Path) -> dict[str, Any]:
+    """Return the weights that a folder of `save_pretrained` holds as safetensors, in one file or several."""
     from safetensors.torch import load_file
 
     index = path / "model.safetensors.index.json"
@@ -117,6 +136,11 @@ def _fill(model: nn.Module, path: Path) -> None:
         if Path(name).name != name or not (path / name).is_file():
             raise FileNotFoundError(f"{path} lacks {name}; save the model again by save_pretrained, as safetensors")
         weights |= load_file(path / name)
+    return weights
+
+
+def _fill(model: nn.Module, path: Path) -> None:
+    weights = read_folder(path)
     missing, unexpected = model.load_state_dict(weights, strict=False)
     tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
     missing = [key for key in missing if key not in tied]
