@@ -1,6 +1,5 @@
 """Weights of plug-ins and of a task's head: placed once these are on the model that trained weights were given to."""
 
-import inspect
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from .models import CheckpointError
 from .plugins import PLUGINS, attached
 from .plugins.pretrained import read_folder, recorded_plugins
 from .plugins.trained import watched
-from .registry import option_hints, parse_options
+from .registry import option_defaults, option_hints, parse_options
 from .starting import COUNTER, Classes, Fit, Started, heads_of, list_misfits, refuse_misfit, within
 from .tasks.hosting import PREFIX, Hosted
 
@@ -203,7 +202,7 @@ class Carrying:
         if part.is_head and self.model is not self.started.host:
             return f"left out of {self._file}: {part.text}, its classification head"
         return (
-            f"{self._file} was trained with {part.text}, which this model lacks, so that its features are others now; "
+            f"{self._file} was trained with {part.text}, which this model lacks and computes without; "
             f"--plugin {part.text} keeps it"
         )
 
@@ -251,18 +250,11 @@ def _read(text: str) -> Part:
     try:
         made = PLUGINS.find(name)
         hints = option_hints(made)
-        options: Any = _defaults(made) | parse_options(text, PLUGINS, typed={"teacher": str, "maps": str})[1]
+        options: Any = option_defaults(made) | parse_options(text, PLUGINS, typed={"teacher": str, "maps": str})[1]
         options.pop("num_classes", None)
     except (ConfigError, ValueError, TypeError):
         return Part(text, name, text, on_model=True, is_head=False)
     return Part(text, name, options, on_model=hasattr(made, "install"), is_head="num_classes" in hints)
-
-
-def _defaults(made: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for source in (*reversed(getattr(made, "option_sources", ())), made):
-        found |= {one.name: one.default for one in inspect.signature(source).parameters.values()}
-    return found
 
 
 def _class_rows(model: nn.Module, part: Part, classes: int) -> set[str]:

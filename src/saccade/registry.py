@@ -142,6 +142,14 @@ def option_hints(made: Any) -> dict[str, Any]:
     return hints
 
 
+def option_defaults(made: Any) -> dict[str, Any]:
+    """Return the options of a registered one by name, with what each is if it is not given."""
+    found: dict[str, Any] = {}
+    for source in (*reversed(getattr(made, "option_sources", ())), made):
+        found |= {one.name: one.default for one in inspect.signature(source).parameters.values()}
+    return {name: found[name] for name in option_hints(made) if name in found}
+
+
 def split_options(text: str) -> list[str]:
     """Cut options at commas that are not inside of brackets."""
     parts, depth = [""], 0

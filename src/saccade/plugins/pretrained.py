@@ -1,6 +1,5 @@
 """Plug-ins on models of Hugging Face go with them through `save_pretrained`, and come back by `from_pretrained`."""
 
-import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..files import read_record
+from ..registry import option_defaults, option_hints
 from .attach import CHANGED, attach, attached
 from .registry import PLUGINS
 
@@ -56,10 +56,13 @@ def recorded_plugins(path: Path) -> list[str]:
 
 def _write(name: str, options: dict[str, Any]) -> str:
     """Return a plug-in with the options that are not its defaults; the number of classes is the data's."""
-    parameters = inspect.signature(PLUGINS[name]).parameters if name in PLUGINS else {}
-    default = {one.name: one.default for one in parameters.values()} | {"num_classes": options.get("num_classes")}
+    default = option_defaults(PLUGINS[name]) if name in PLUGINS else {}
+    default |= {"num_classes": options.get("num_classes")}
     given = {key: value for key, value in options.items() if value is not None and value != default.get(key)}
-    texts = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in given.items()]
+    texts = [
+        f"{key}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
+        for key, value in given.items()
+    ]
     return f"{name}:{','.join(texts)}" if texts else name
 
 
@@ -68,7 +71,7 @@ def record_plugins(model: nn.Module) -> None:
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "save_pretrained"):
         return
-    record = [_describe(handle.plugin) for handle in attached(model)]
+    record = [describe_plugin(handle.plugin) for handle in attached(model)]
     if record and all(record):
         setattr(config, RECORD, record)
     elif hasattr(config, RECORD):
@@ -84,16 +87,16 @@ def import_transformers() -> Any:
     return transformers
 
 
-def _describe(plugin: Any) -> dict[str, Any] | None:
+def describe_plugin(plugin: Any) -> dict[str, Any] | None:
     """Return a plug-in's name and options as JSON holds them; None for one that cannot be told so."""
     name = next((name for name, made in PLUGINS.items() if made is type(plugin)), None)
     if name is None:
         return None
     options = dict(getattr(plugin, "options", {}))
-    for one in list(inspect.signature(type(plugin).__init__).parameters.values())[1:]:
-        if one.kind != one.VAR_KEYWORD:
-            value = getattr(plugin, one.name)
-            options[one.name] = list(value) if isinstance(value, tuple) else value
+    for key in option_hints(type(plugin)):
+        if hasattr(plugin, key):  # those that it hands on are in its `options`
+            value = getattr(plugin, key)
+            options[key] = list(value) if isinstance(value, tuple) else value
     plain = all(isinstance(value, PLAIN) or _is_list(value) for value in options.values())
     return {"name": name, "options": options} if plain else None
 
