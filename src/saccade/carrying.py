@@ -124,7 +124,7 @@ class Carrying:
                 f"left out of {self._file}, for another head or other classes: {abbreviate(dropped)}"
             )
         if new := [key for key in own if not within(key, heads) and key not in self.placed]:
-            self.spec.notes.append(f"{self._file} has no {abbreviate(new)}, or of another shape: begins anew")
+            self.spec.notes.append(f"begins anew, since {self._file} has none that fits: {abbreviate(new)}")
 
     def _take(self, brought: dict[str, Any], rows: set[str], *, known: bool) -> tuple[list[str], list[str]]:
         """Copy what the file has of a plug-in, each of its modules as a whole.

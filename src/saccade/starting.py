@@ -138,7 +138,9 @@ def start_from(host: nn.Module, file: Path, spec: InputSpec) -> Started:
         lacking = [key for key in host.state_dict() if key not in fit.given and (key in pruned or within(key, heads))]
         fit.missing = [key for key in fit.missing if key not in pruned]
         if lacking:
-            spec.notes.append(f"{file.name}, of the task {classes.task}, has no {abbreviate(lacking)}: new")
+            spec.notes.append(
+                f"{file.name} is of the task {classes.task}, which takes off {abbreviate(lacking)}: begins anew"
+            )
     before = {key: value.clone() for key, value in host.state_dict().items() if within(key, heads)}
     host.load_state_dict(fit.weights, strict=False)
     dropped = fit.dropped

@@ -24,7 +24,8 @@ VARIANTS = {  # beside the defaults of each registered plug-in
 ON_MODELS = [name for name in PLUGINS if not is_task(PLUGINS[name])]
 ALL = ON_MODELS + [f"{name}:{more}" for name in ON_MODELS for more in VARIANTS.get(name, [])]
 HEADS = {"classify": None, "segment": "fpn:width=16,inner=32", "detect": "retinanet:width=16,depth=1"}
-WAYS = [(task, other) for task in HEADS for other in HEADS]
+ROUND = [("classify", "segment"), ("segment", "detect"), ("detect", "classify")]  # each plug-in goes this way
+WAYS = [(task, other) for task in HEADS for other in HEADS if (task, other) not in ROUND]
 
 
 def is_head(plugin):
@@ -282,7 +283,7 @@ def test_hosts_of_other_kinds_carry_theirs_too(host, task, other, tmp_path):
     model, notes = started(file, other, *plugins, host=host, size=48, outputs="xy")
     assert bool(assert_carried(model, source)) == bool(plugins)
     if (task, other) == ("segment", "classify"):
-        assert any("of the task segment, has no" in note and ".weight" in note for note in notes)
+        assert any("of the task segment, which takes off" in note and ".weight" in note for note in notes)
 
 
 def test_a_head_of_another_kind_leaves_the_backbone_and_its_plugins(tmp_path):
