@@ -10,7 +10,6 @@ import json
 import math
 import sys
 import types
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from .config import ModelConfig, overlay, short
 from .models import CheckpointError
+from .registry import join_hints, option_hints
 
 KEY = "saccade"
 SIDE, SHORTER, CLASSES = 8192, 65536, 1_000_000  # most of each
@@ -129,14 +129,18 @@ def constructor_options(name: str) -> dict[str, Any]:
     """
     module = sys.modules[timm.model_entrypoint(name.split(".")[0]).__module__]
     found: dict[str, Any] = {}
-    for made in vars(module).values():
-        if inspect.isclass(made) and issubclass(made, nn.Module):
-            hints = _arguments(made)
-            found |= hints if "num_classes" in hints else {}
-            settings = hints.get("cfg")
-            if "num_classes" in hints and dataclasses.is_dataclass(settings):
-                found |= {field.name: Any for field in dataclasses.fields(settings)}
+    for made in model_classes(module):
+        hints = option_hints(made)
+        settings = hints.get("cfg")
+        fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
+        found = join_hints(found, hints, {field.name: Any for field in fields})
     return {option: hint for option, hint in found.items() if option not in RESERVED}
+
+
+def model_classes(module: types.ModuleType) -> list[type[nn.Module]]:
+    """Return the classes of a module that make whole models: those that are told the number of classes."""
+    made = (one for one in vars(module).values() if inspect.isclass(one) and issubclass(one, nn.Module))
+    return [one for one in made if "num_classes" in option_hints(one)]
 
 
 @contextmanager
@@ -170,28 +174,14 @@ class _Allowance(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _arguments(made: type) -> dict[str, Any]:
-    """Return the named arguments of a class and the classes it is made of, with their hints."""
-    found: dict[str, Any] = {}
-    for one in reversed(made.__mro__):
-        if one in (nn.Module, object) or "__init__" not in vars(one):
-            continue
-        try:
-            hints = typing.get_type_hints(one.__init__)  # type: ignore[misc]
-        except NameError:  # a hint for checkers alone
-            hints = {}
-        for argument in list(inspect.signature(one.__init__).parameters.values())[1:]:  # type: ignore[misc]
-            if argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY):
-                found[argument.name] = hints.get(argument.name, Any)
-    return found
-
-
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
 def _is_plain(value: Any, depth: int = 4) -> bool:
     """Whether a value is of small numbers and short texts, and of short lists and names of these."""
+    if isinstance(value, dict) and not all(isinstance(name, str) for name in value):
+        return False  # JSON has other names only as texts
     if isinstance(value, list | tuple | dict):
         parts = [*value, *value.values()] if isinstance(value, dict) else value
         return depth > 0 and len(value) <= ITEMS and all(_is_plain(part, depth - 1) for part in parts)
@@ -210,7 +200,8 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is Literal:
         return value in args
     if origin in (list, tuple, Sequence):
-        return isinstance(value, list | tuple) and all(_fits(part, args[0] if args else Any) for part in value)
+        kinds = [arg for arg in args if arg is not Ellipsis] or [Any]
+        return isinstance(value, list | tuple) and all(any(_fits(part, kind) for kind in kinds) for part in value)
     if origin is dict or hint is dict:
         return isinstance(value, dict)
     if hint in (int, float):
