@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .config import ConfigError, LossConfig, ModelConfig
 from .data.spec import InputSpec
+from .earlier import restore_options
 from .freezing import freeze_all_but_classifier, freeze_lower
 from .metadata import check_inputs, check_model, described_by, read_described
 from .models import CheckpointError
@@ -211,7 +212,8 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
     """
     file = find_weights(path)
     about, weights = read_described(file)
-    note = unfinished_note(file, about)
+    about, earlier = restore_options(file, about)
+    told = [note for note in (unfinished_note(file, about), earlier) if note is not None]
     with described_by(file, weights):
         check_inputs(about)
         spec = InputSpec.from_dict(about)
@@ -230,7 +232,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
             f"the weights of {file} do not fit the model and classes written beside them ({detail}); give the folder "
             "of the run that wrote them"
         ) from None
-    if note is not None:
+    for note in told:
         spec.notes.append(note)
         warnings.warn(note, stacklevel=2)
     return model.eval(), spec

@@ -27,8 +27,10 @@ from .models import CheckpointError
 from .registry import join_hints, option_hints
 
 KEY = "saccade"
+VERSION = 2  # of descriptions; from 2 on they hold every option that builds the model
 SIDE, SHORTER, CLASSES = 8192, 65536, 1_000_000  # most of each
-TEXT, ITEMS, NUMBER, PLUGINS = 200, 256, 2**20, 32  # characters, entries and size of an option; plug-ins
+TEXT, ITEMS, NUMBER = 200, 256, 2**20  # characters, entries and size of an option
+PLUGINS, PLUGIN_TEXT = 32, 4096  # how many, and characters of one: a path of label maps may be long
 SPARE_ELEMENTS, SPARE_TENSORS = 2**26, 10_000  # what building may take beside the weights: masks, tables of places
 MAKERS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
 RESERVED = ("pretrained", "num_classes", "in_chans", "device", "dtype", "out_indices", "cfg")
@@ -111,13 +113,13 @@ def check_model(values: Any, *, resolve: Callable[[str], str] | None) -> ModelCo
     for opened in ("pretrained", "checkpoint"):
         if value := getattr(config, opened):
             raise ValueError(f"model.{opened} = {short(repr(value))}; a file of weights names no others")
-    if len(config.plugins) > PLUGINS or any(len(text) > TEXT for text in config.plugins):
-        raise ValueError(f"{len(config.plugins)} plug-ins; there are at most {PLUGINS}, each of {TEXT} characters")
+    if len(config.plugins) > PLUGINS or any(len(text) > PLUGIN_TEXT for text in config.plugins):
+        raise ValueError(f"{len(config.plugins)} plug-ins; there are at most {PLUGINS}, each of {PLUGIN_TEXT} characters")
     allowed = {} if resolve is None else constructor_options(name)
     for option, value in config.options.items():
         if option not in allowed:
             raise ValueError(f"model.options has {short(repr(option))}, which is no argument of {name}'s constructor")
-        if not _is_plain(value) or not _fits(value, allowed[option]):
+        if not takes(value, allowed[option]):
             raise ValueError(f"model.options.{option} = {short(repr(value))}, which {name} does not take")
     return config
 
@@ -172,6 +174,11 @@ class _Allowance(TorchFunctionMode):
             if self.elements < 0 or self.tensors < 0:
                 raise ValueError("it takes far more memory than the weights beside it account for")
         return func(*args, **(kwargs or {}))
+
+
+def takes(value: Any, hint: Any) -> bool:
+    """Whether an option may have a value in a file of weights: a plain one, and what its hint wants."""
+    return _is_plain(value) and _fits(value, hint)
 
 
 def _is_number(value: Any) -> bool:

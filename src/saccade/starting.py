@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from .config import ModelConfig
 from .data.spec import InputSpec
 from .data.split import abbreviate
+from .earlier import restore_options
 from .metadata import check_inputs, check_model, read_about
 from .models import CheckpointError
 from .models._backbone import Backbone
@@ -90,7 +91,7 @@ def known_of(config: ModelConfig, cfg: Mapping[str, Any]) -> Known | None:
     file = weights_file(config)
     if file is None:
         return None
-    about = read_about(file)
+    about, _ = restore_options(file, read_about(file))
     patches = {"patch_size": 16} if "patch16" in resolve_name(config.name) else {}  # small images get others else
     if "model" not in about:
         return Known(cfg["input_size"][-1], 3, list(cfg["mean"]), list(cfg["std"]), patches)
@@ -125,9 +126,8 @@ def start_from(model: nn.Module, file: Path, spec: InputSpec, *, name: str) -> S
         file: ours, timm's, or of a published layout.
         spec: of the data; takes notes of what was resampled, left out and not found.
     """
-    about = read_about(file)
-    note = unfinished_note(file, about)
-    spec.notes += [note] if note is not None else []
+    about, earlier = restore_options(file, read_about(file))
+    spec.notes += [note for note in (unfinished_note(file, about), earlier) if note is not None]
     fit = _fit(model, read_checkpoint(file))
     if fit.missing or fit.mismatched or fit.rest:
         _refuse_misfit(model, fit, file, name=name, plugins=_plugins(about))

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from timm.models import register_notrace_module
 from torch import Tensor, nn
 
-from ..ranges import from_none, require_choice
+from ..ranges import choices, from_none, require_choice
 from .numerics import full_precision, upcast
 from .svpn import ApproximateSVPN, ExactSVPN
 
@@ -117,7 +117,8 @@ class Covariance(nn.Module):
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__()
-        require_choice("divisor", divisor, Divisor)
+        if divisor not in choices(Divisor):
+            raise ValueError(f"divisor={divisor!r} was asked of GCP; allowed are 'channels' and 'tokens'")
         width = math.isqrt(2 * num_heads * head_dim**2)
         self.centring = checked_centring(centring)
         self.divisor = divisor
