@@ -21,7 +21,7 @@ from .models._builder import SMALL_SIDE
 from .models._identify import resolve_name
 from .plugins import PLUGINS, attach
 from .plugins.trained import new_parameters, watched, zero_new_classifier
-from .pretrained import PREFIX, class_words, match_classes, open_timm
+from .pretrained import PREFIX, class_words, find_specification, match_classes, open_timm
 from .registry import option_hints, parse_options
 from .starting import has_head, load_rest, start_from, weights_file
 from .tasks import Distillation, LabelMaps, Task, TeacherLabels, TokenLabelling
@@ -202,14 +202,16 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
 
 
 def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
-    """Build a run's model with its plug-ins and weights, in evaluation mode.
+    """Build a run's model with its plug-ins and weights, or one by its name with weights, in evaluation mode.
 
     Args:
-        path: a run's folder or its `model.safetensors`.
+        path: a run's folder or its `model.safetensors`; or NAME, timm:NAME or NAME@FILE, see `open_timm`.
 
     Returns:
         The model, and what goes in and comes out.
     """
+    if (named := find_specification(path)) is not None:
+        return open_timm(named)
     file = find_weights(path)
     about, weights = read_described(file)
     about, earlier = restore_options(file, about)

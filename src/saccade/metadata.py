@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 
 from .config import ModelConfig, overlay, short
 from .models import CheckpointError
+from .models._official import suggest_name
 from .registry import join_hints, option_hints
 
 KEY = "saccade"
@@ -66,7 +67,7 @@ def read_described(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise CheckpointError(f"{file} cannot be read: {error.strerror or error}") from None
     except (SafetensorError, KeyError, ValueError, RecursionError):
         raise CheckpointError(
-            f"{file} was not written by saccade; give a run's folder or its model.safetensors"
+            f"{file} was not written by saccade{suggest_name(file)}"
         ) from None
     about.setdefault("outputs", about.get("classes"))  # as earlier versions wrote it
     missing = [name for name in ("model", "outputs", "in_chans", "img_size", "mean", "std") if about.get(name) is None]

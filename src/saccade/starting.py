@@ -12,7 +12,6 @@ from typing import Any
 import timm
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from .config import ModelConfig
 from .data.spec import InputSpec
@@ -21,14 +20,13 @@ from .earlier import restore_options
 from .metadata import check_inputs, check_model, read_about
 from .models import CheckpointError
 from .models._backbone import Backbone
-from .models._identify import describe, resolve_name
+from .models._identify import Unfilled, describe, resolve_name
 from .models._official import adapt, read_checkpoint
 from .models._published import rename_foreign
 from .pretrained import find_pretrained
 from .weights import find_weights, unfinished_note
 
 SEARCH = 8.0  # seconds of this process to look for the model that a file fits better
-FILLING = ("normal_", "uniform_", "zero_", "fill_", "mul_", "add_", "sub_", "div_", "erfinv_", "clamp_")
 COUNTER = "num_batches_tracked"  # that some files lack; nothing is computed from it
 
 
@@ -249,7 +247,7 @@ def _search(model: nn.Module, weights: Mapping[str, Tensor], misfits: int, *, na
         if time.process_time() > until or misfits == 0:
             break
         try:
-            with torch.device("meta"), _Unfilled():
+            with torch.device("meta"), Unfilled():
                 made = timm.create_model(other)
         except Exception:  # one that cannot be built here is not it
             continue
@@ -258,18 +256,6 @@ def _search(model: nn.Module, weights: Mapping[str, Tensor], misfits: int, *, na
         if found < misfits:
             best, misfits = other, found
     return best
-
-
-class _Unfilled(TorchFunctionMode):
-    """Leave tensors as they are that a constructor fills; without memory that costs most of its time."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Return the tensor that was to be filled; do anything else as asked."""
-        if getattr(func, "__name__", "") in FILLING and args:
-            return args[0]
-        return func(*args, **(kwargs or {}))
 
 
 def _shapes(tensors: Mapping[str, Tensor], heads: tuple[str, ...]) -> set[tuple[str, torch.Size]]:
