@@ -43,7 +43,7 @@ class SecondOrderHead:
     """
 
     option_sources = (SecondOrder,)
-    option_hidden = ("dim", "num_prefix_tokens")
+    option_hidden = ("dim", "num_prefix_tokens", "last_is_no_word")  # the host tells
 
     def __init__(
         self,
