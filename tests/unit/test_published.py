@@ -93,7 +93,8 @@ def test_evaluate_measures_what_the_network_says(checkpoint, images, shares, ope
 
 
 def test_predict_and_explain_say_what_the_network_says(checkpoint, images, shares, opened):
-    names = [ImageNetInfo("imagenet-1k").index_to_description(index) for index in range(1000)]
+    info = ImageNetInfo("imagenet-1k")
+    names = [info.index_to_description(index) for index in range(1000)]
     said = list(saccade.predict(f"sot_7@{checkpoint}", images))
     explained = saccade.explain(f"sot_7@{checkpoint}", images, views=["gradcam"])
     assert len(said) == len(explained.samples) == 2
