@@ -32,7 +32,10 @@ def restore_options(file: Path, about: Mapping[str, Any]) -> tuple[dict[str, Any
     settings = _settings(file.parent / SETTINGS)
     if settings is None or settings.get("name") not in (name, model.get("name")):
         options = next((", ".join(names) for start, names in LOST.items() if name.startswith(start)), None)
-        told = f"{old}. If this {name} was trained with any of {options}, its answers are wrong: put the run's {SETTINGS} beside it, or train it again"
+        told = (
+            f"{old}. If this {name} was trained with any of {options}, its answers are wrong: put the run's {SETTINGS} "
+            "beside it, or train it again"
+        )
         return dict(about), None if options is None else told
     kept, given = model.get("options"), settings.get("options")
     if not isinstance(kept, dict) or not isinstance(given, dict):
@@ -44,15 +47,15 @@ def restore_options(file: Path, about: Mapping[str, Any]) -> tuple[dict[str, Any
     allowed = constructor_options(name)
     found = {option: value for option, value in lost.items() if option in allowed and takes(value, allowed[option])}
     gone = _written(lost.keys() - found.keys(), lost)
-    told = [old]
+    notes = [old]
     if found:
-        told.append(
+        notes.append(
             f"{_written(found, lost)} is taken from {file.parent / SETTINGS}, and answers differ from those of earlier "
             f"versions. saccade train --resume {file.parent} writes the file anew, complete by itself"
         )
     if gone:
-        told.append(f"{gone} cannot be restored, and the answers are not those of the model that was trained")
-    return {**about, "model": {**model, "options": {**kept, **found}}}, ". ".join(told)
+        notes.append(f"{gone} cannot be restored, and the answers are not those of the model that was trained")
+    return {**about, "model": {**model, "options": {**kept, **found}}}, ". ".join(notes)
 
 
 def _settings(file: Path) -> Mapping[str, Any] | None:

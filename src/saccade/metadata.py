@@ -66,9 +66,7 @@ def read_described(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror or error}") from None
     except (SafetensorError, KeyError, ValueError, RecursionError):
-        raise CheckpointError(
-            f"{file} was not written by saccade{suggest_name(file)}"
-        ) from None
+        raise CheckpointError(f"{file} was not written by saccade{suggest_name(file)}") from None
     about.setdefault("outputs", about.get("classes"))  # as earlier versions wrote it
     missing = [name for name in ("model", "outputs", "in_chans", "img_size", "mean", "std") if about.get(name) is None]
     if missing:
@@ -115,7 +113,9 @@ def check_model(values: Any, *, resolve: Callable[[str], str] | None) -> ModelCo
         if value := getattr(config, opened):
             raise ValueError(f"model.{opened} = {short(repr(value))}; a file of weights names no others")
     if len(config.plugins) > PLUGINS or any(len(text) > PLUGIN_TEXT for text in config.plugins):
-        raise ValueError(f"{len(config.plugins)} plug-ins; there are at most {PLUGINS}, each of {PLUGIN_TEXT} characters")
+        raise ValueError(
+            f"{len(config.plugins)} plug-ins; there are at most {PLUGINS}, each of {PLUGIN_TEXT} characters"
+        )
     allowed = {} if resolve is None else constructor_options(name)
     for option, value in config.options.items():
         if option not in allowed:

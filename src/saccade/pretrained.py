@@ -25,10 +25,10 @@ WAIT = 5  # seconds for the hub to answer
 
 
 def find_specification(target: str | Path) -> str | None:
-    """Return a word that names a model with its weights, for `open_timm`, in full; None for what is a path, or no model.
+    """Return in full what names a model with its weights, for `open_timm`; None for a path, or what is no model.
 
-    It is "NAME", "NAME:option=value,...", or one of these with "@FILE", each also after "timm:". A path that is there goes
-    before a model of that name; `vit_tiny` stands for `vit_tiny_patch16_224`, as in training.
+    It is "NAME", "NAME:option=value,...", or one of these with "@FILE", each also after "timm:". A path that is there
+    goes before a model of that name; `vit_tiny` stands for `vit_tiny_patch16_224`, as in training.
     """
     text = str(target)
     if not text.startswith(PREFIX) and Path(text).expanduser().exists():

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, Generic, TypeVar, Union
+from typing import Any, Generic, TypeVar
 
 from .config import ConfigError, fit_value, nearest, read_value
 
@@ -129,7 +129,7 @@ def option_hints(made: Any) -> dict[str, Any]:
     `option_sources`, or else of the class it extends, belong to them too, but for what it names as `option_hidden`.
     """
     lineage = [one for one in made.__mro__ if "__init__" in vars(one)] if inspect.isclass(made) else [made]
-    init = lineage[0].__init__ if inspect.isclass(made) else made
+    init: Any = vars(lineage[0])["__init__"] if inspect.isclass(made) else made
     parameters = inspect.signature(init).parameters.values()
     try:
         found = typing.get_type_hints(init)
@@ -153,7 +153,7 @@ def join_hints(*several: Mapping[str, Any]) -> dict[str, Any]:
     joined: dict[str, Any] = {}
     for hints in several:
         for name, hint in hints.items():
-            joined[name] = hint if joined.get(name, hint) == hint else Union[joined[name], hint]
+            joined[name] = hint if joined.get(name, hint) == hint else joined[name] | hint
     return joined
 
 

@@ -53,7 +53,9 @@ def describe(config: ModelConfig, spec: InputSpec) -> dict[str, Any]:
         check_inputs(about)
         check_model(model, resolve=None if own else resolve_name)
     except ValueError as error:
-        raise ConfigError(f"{error}. A file of weights has to say what builds its model, so this is not trained") from None
+        raise ConfigError(
+            f"{error}. A file of weights has to say what builds its model, so this is not trained"
+        ) from None
     return about
 
 

@@ -57,7 +57,7 @@ def opened_quietly(target):
 def test_lost_options_come_from_the_settings_beside_the_file(lost, tmp_path):
     want = write_run(tmp_path / "run", {**SOT, **lost})
     (option,) = lost
-    with pytest.warns(UserWarning, match=rf"earlier version.*{option}=.* is taken from .*config.yaml.*--resume") as said:
+    with pytest.warns(UserWarning, match=rf"earlier.*{option}=.* is taken from .*config.yaml.*--resume") as said:
         model, spec = load_model(tmp_path / "run")
     assert torch.equal(model(images()), want)
     assert str(said[0].message) in spec.notes
@@ -68,7 +68,7 @@ def test_lost_options_come_from_the_settings_beside_the_file(lost, tmp_path):
 def test_a_file_that_stands_alone_says_what_may_be_wrong_with_it(tmp_path):
     write_run(tmp_path / "run", {**SOT, "num_iter": 3})
     shutil.move(tmp_path / "run" / "model.safetensors", tmp_path / "alone.safetensors")
-    with pytest.warns(UserWarning, match=r"If this sot_7 was trained with any of .*num_iter.*put the run's config.yaml"):
+    with pytest.warns(UserWarning, match=r"sot_7 was trained with any of .*num_iter.*put the run's config.yaml"):
         load_model(tmp_path / "alone.safetensors")
 
 

@@ -48,8 +48,8 @@ def export(
     """Write a model as ONNX or as a torch.export package, verified against the original on real images.
 
     Args:
-        target: a run's folder, its weights, the name of a timm model with pretrained weights, or NAME@FILE, a model with
-            the weights of a file.
+        target: a run's folder, its weights, the name of a timm model with pretrained weights, or NAME@FILE, such as a
+            published checkpoint.
         formats: "onnx", "pt2" (a torch.export package) or both.
         out: the folder to write to; `export` in the run's if not given.
         half: a float16 version as well; ONNX only, since PyTorch is slow at it on a CPU.
@@ -205,7 +205,7 @@ def _folder(target: str | Path, out: str | Path | None) -> Path:
 
 
 def _name(target: str | Path) -> str:
-    """Return what a model is called: as its run's folder, or by its name, with that of its file and without its path."""
+    """Return what a model is called: as its run's folder, or by its name, with its file's and without a path."""
     path = Path(target).expanduser()
     if path.is_file():
         path = path.parent

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import reduce
-
 from typing import Literal
 
 import torch

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..layers.downsample import overlapping_downsample, overlapping_stem, patch_downsample, patch_stem
 from ..layers.glmix import Block, GLMix, Local, MapAttention, Mixer
 from ..layers.init import init_linear
-from ..layers.slots import Clustering, SlotScale, Slots
+from ..layers.slots import Clustering, Slots, SlotScale
 from ..layers.token_label import TokenBox, TokenLabelOutput, place_box, sample_box, swap_box
 from ._backbone import Pyramid, run_blocks
 from ._builder import OPTIONS_ABOVE_SMALL, build, default_cfg

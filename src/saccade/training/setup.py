@@ -103,7 +103,12 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are taken whole
     choice.kind.complete_spec(spec, data, choice.options, resolved.model)
     describe(resolved.model, spec)  # what no file of weights can say is refused before it is trained
-    spec.notes += [*left, *_overridden(config, known), *family_notes(config, patches), *notes_on(config, resolved, side=side, samples=samples)]
+    spec.notes += [
+        *left,
+        *_overridden(config, known),
+        *family_notes(config, patches),
+        *notes_on(config, resolved, side=side, samples=samples),
+    ]
     return resolved, spec
 
 
@@ -112,7 +117,8 @@ def _overridden(config: TrainConfig, known: Known | None) -> list[str]:
     before = {} if known is None else known.options
     given = config.model.options
     return [
-        f"model.options.{name} = {short(repr(given[name]))} was given; the weights were trained with {short(repr(value))}"
+        f"model.options.{name} = {short(repr(given[name]))} was given; the weights were trained with "
+        f"{short(repr(value))}"
         for name, value in before.items()
         if name in given and given[name] != value
     ]
