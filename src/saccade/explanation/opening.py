@@ -35,7 +35,7 @@ def open_target(
     """Open what is to be explained.
 
     Args:
-        target: a run's folder, its weights, a timm model by its name, or a module.
+        target: a run's folder, its weights, a timm model's name, NAME@FILE, or a module.
         spec: how a module wants its images; what its configuration says if not given.
         device: where to run it; where a module is, or the CPU, if not given.
     """
