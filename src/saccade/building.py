@@ -25,7 +25,9 @@ from .pretrained import PREFIX, class_words, find_specification, match_classes, 
 from .registry import option_hints, parse_options
 from .starting import has_head, load_rest, start_from, weights_file
 from .tasks import Distillation, LabelMaps, Task, TeacherLabels, TokenLabelling
+from .tasks.hosting import PREFIX as HOSTED
 from .tasks.opening import TaskChoice, find_task
+from .tasks.text.opening import open_hosted
 from .weights import find_weights, unfinished_note
 
 GIVEN_HERE = ("model", "task")  # what plug-ins are given here
@@ -205,11 +207,14 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
     """Build a run's model with its plug-ins and weights, or one by its name with weights, in evaluation mode.
 
     Args:
-        path: a run's folder or its `model.safetensors`; or NAME, timm:NAME or NAME@FILE, see `open_timm`.
+        path: a run's folder or its `model.safetensors`; NAME, timm:NAME or NAME@FILE, see `open_timm`; or hf:NAME, see
+            `open_hosted`.
 
     Returns:
         The model, and what goes in and comes out.
     """
+    if str(path).startswith(HOSTED):
+        return open_hosted(str(path))
     if (named := find_specification(path)) is not None:
         return open_timm(named)
     file = find_weights(path)

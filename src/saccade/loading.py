@@ -18,12 +18,13 @@ from .metadata import read_about
 from .models import CheckpointError
 from .pretrained import PREFIX, find_specification, open_timm
 from .tasks import Task
+from .tasks.hosting import PREFIX as HOSTED
 from .tasks.opening import find_task
 from .weights import find_weights
 
 UNFINISHED = " (unfinished)"  # at the end of a name
 ALLOWED = "a run's folder, its model.safetensors"
-Origin = Literal["run", "timm", "module"]
+Origin = Literal["run", "timm", "hf", "module"]
 
 
 @dataclass
@@ -33,7 +34,7 @@ class LoadedModel:
     model: nn.Module  # in evaluation mode
     spec: InputSpec  # what goes in and comes out
     name: str  # what to call it
-    origin: Origin = "module"  # "run" (or the weights of one), "timm" or "module"
+    origin: Origin = "module"  # "run" (or the weights of one), "timm", "hf" or "module"
     folder: Path | None = None  # of the run it is from; None where it is of no run
     notes: tuple[str, ...] = field(default=())  # what the reader should know
     unfinished: bool = False  # its training has not come to its end; its name says so, on pages and in answers
@@ -63,12 +64,15 @@ def open_model(target: str | Path, *, device: str | None = None) -> LoadedModel:
 
     Args:
         target: a run's folder, its `model.safetensors`, or a name timm has pretrained weights for, also as `timm:NAME`;
-            or NAME@FILE, a model with the weights of a file, such as a published checkpoint of one of ours.
+            NAME@FILE, a model with the weights of a file, such as a published checkpoint of one of ours; or `hf:` and a
+            text classifier's folder or name on Hugging Face.
         device: where to; the CPU if not given.
     """
     path = Path(target).expanduser()
     named = find_specification(target)
-    if named is None:
+    if str(target).startswith(HOSTED):
+        found = LoadedModel(*load_model(target), Path(str(target).removeprefix(HOSTED)).name, "hf")
+    elif named is None:
         model, spec = load_model(target)
         folder = path if path.is_dir() else path.parent
         run = folder if (folder / "config.yaml").is_file() else None
@@ -105,7 +109,7 @@ def find_target(target: str | Path, *, allowed: str = ALLOWED) -> str:
     if path.is_dir():
         _require_weights(path)
     named = find_specification(target)
-    if named is not None or path.exists():
+    if named is not None or path.exists() or str(target).startswith(HOSTED):
         return named or str(target)
     name = re.split("[:@]", str(target).removeprefix(PREFIX))[0]
     near = difflib.get_close_matches(name, timm.list_models(), n=3)
