@@ -1,5 +1,7 @@
 """A text classifier of Hugging Face with its own weights and classes, opened as it is."""
 
+from typing import Any
+
 from torch import nn
 
 from ...config import ConfigError, ModelConfig
@@ -10,7 +12,7 @@ from ..hosts import build_host, explained, quietly, safe
 from .task import ClassifyText
 
 ARCHITECTURE = "ForSequenceClassification"  # the end of the name of one that has been trained to classify
-IMAGES = {"in_chans": 3, "img_size": 224, "mean": [0.5] * 3, "std": [0.5] * 3}  # of a spec; there are none
+IMAGES: dict[str, Any] = {"in_chans": 3, "img_size": 224, "mean": [0.5] * 3, "std": [0.5] * 3}  # of a spec; there are none
 
 
 def open_hosted(target: str) -> tuple[nn.Module, InputSpec]:
