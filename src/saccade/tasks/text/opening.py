@@ -12,7 +12,8 @@ from ..hosts import build_host, explained, quietly, safe
 from .task import ClassifyText
 
 ARCHITECTURE = "ForSequenceClassification"  # the end of the name of one that has been trained to classify
-IMAGES: dict[str, Any] = {"in_chans": 3, "img_size": 224, "mean": [0.5] * 3, "std": [0.5] * 3}  # of a spec; there are none
+# What a spec says of images, of which there are none.
+IMAGES: dict[str, Any] = {"in_chans": 3, "img_size": 224, "mean": [0.5] * 3, "std": [0.5] * 3}
 
 
 def open_hosted(target: str) -> tuple[nn.Module, InputSpec]:
