@@ -58,7 +58,7 @@ def test_every_command_answers_as_the_model_that_was_trained(run, data, tmp_path
     monkeypatch.setattr(training, "_finish", keep)
     settings = {"data.img_size": 32, "data.workers": 0, "optim.batch_size": 8, "engine.threads": 1, "optim.lr": 0.01}
     given: dict[str, Any] = {"model": run["model"], "plugins": run.get("plugins", ()), "epochs": 2, "device": "cpu"}
-    settings |= {"model.options": run["options"]}
+    settings |= {"model.options": run["options"], "keep.ema": None}  # the model itself is the result
     path = saccade.train(str(data), **given, settings=settings, out=tmp_path / "run", quiet=True).path
     (model,) = kept
     files = sorted((data / "val").rglob("*.png"))
@@ -67,9 +67,9 @@ def test_every_command_answers_as_the_model_that_was_trained(run, data, tmp_path
     with torch.no_grad():
         want = model(predictor.normalize(framed)).softmax(1).numpy()
 
-    np.testing.assert_array_equal(predictor.rows(framed), want)
+    np.testing.assert_allclose(predictor.rows(framed), want, atol=1e-6)
     served, explainer = _open(path, device="cpu", trust=False)
-    np.testing.assert_array_equal(served.rows(framed), want)
+    np.testing.assert_allclose(served.rows(framed), want, atol=1e-6)
     assert explainer is not None
     measured = saccade.evaluate(path, quiet=True).metrics()
     labels = torch.tensor([int(file.parent.name[-1]) for file in files])
@@ -82,4 +82,4 @@ def test_every_command_answers_as_the_model_that_was_trained(run, data, tmp_path
     again = {key: value for key, value in settings.items() if key != "model.options"}
     tuned = saccade.train(str(data), checkpoint=path, plugins=run.get("plugins", ()), epochs=1, settings=again,
                           device="cpu", out=tmp_path / "tuned", quiet=True)  # fmt: skip
-    assert repr(saccade.load_model(tuned.path)[0]) == repr(model)
+    assert repr(saccade.load_model(tuned.path)[0]) == repr(saccade.load_model(path)[0])
