@@ -15,6 +15,7 @@ from .carrying import Carrying, start_from_folder
 from .config import ConfigError, LossConfig, ModelConfig
 from .data.spec import InputSpec
 from .data.targets import Counts
+from .earlier import restore_options
 from .freezing import freeze_all_but_classifier, freeze_lower
 from .metadata import check_inputs, check_model, described_by, read_described
 from .models import CheckpointError
@@ -22,11 +23,13 @@ from .models._builder import SMALL_SIDE
 from .models._identify import resolve_name
 from .plugins import PLUGINS, attach
 from .plugins.trained import new_parameters, zero_new_classifier
-from .pretrained import PREFIX, class_words, match_classes, open_timm
+from .pretrained import PREFIX, class_words, find_specification, match_classes, open_timm
 from .registry import option_hints, parse_options
 from .starting import start_from, weights_file
 from .tasks import Distillation, LabelMaps, Task, TeacherLabels, TokenLabelling
+from .tasks.hosting import PREFIX as HOSTED
 from .tasks.opening import TaskChoice, find_task
+from .tasks.text.opening import open_hosted
 from .weights import find_weights, unfinished_note
 
 GIVEN_HERE = ("model", "task")  # what plug-ins are given here
@@ -223,17 +226,23 @@ def _create(config: ModelConfig, spec: InputSpec) -> nn.Module:
 
 
 def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
-    """Build a run's model with its plug-ins and weights, in evaluation mode.
+    """Build a run's model with its plug-ins and weights, or one by its name with weights, in evaluation mode.
 
     Args:
-        path: a run's folder or its `model.safetensors`.
+        path: a run's folder or its `model.safetensors`; NAME, timm:NAME or NAME@FILE, see `open_timm`; or hf:NAME, see
+            `open_hosted`.
 
     Returns:
         The model, and what goes in and comes out.
     """
+    if str(path).startswith(HOSTED):
+        return open_hosted(str(path))
+    if (named := find_specification(path)) is not None:
+        return open_timm(named)
     file = find_weights(path)
     about, weights = read_described(file)
-    note = unfinished_note(file, about)
+    about, earlier = restore_options(file, about)
+    told = [note for note in (unfinished_note(file, about), earlier) if note is not None]
     with described_by(file, weights):
         check_inputs(about)
         spec = InputSpec.from_dict(about)
@@ -252,7 +261,7 @@ def load_model(path: str | Path) -> tuple[nn.Module, InputSpec]:
             f"the weights of {file} do not fit the model and classes written beside them ({detail}); give the folder "
             "of the run that wrote them"
         ) from None
-    if note is not None:
+    for note in told:
         spec.notes.append(note)
         warnings.warn(note, stacklevel=2)
     return model.eval(), spec

@@ -13,15 +13,15 @@ from typing import Any
 import timm
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from .config import ConfigError, ModelConfig
 from .data.spec import InputSpec
 from .data.split import abbreviate
+from .earlier import restore_options
 from .metadata import check_inputs, check_model, read_about
 from .models import CheckpointError
 from .models._backbone import Backbone
-from .models._identify import describe, resolve_name
+from .models._identify import Unfilled, describe, resolve_name
 from .models._official import compare, read_checkpoint
 from .models._published import rename_foreign
 from .pretrained import find_pretrained
@@ -29,7 +29,6 @@ from .tasks.segmentation.pyramid import FeaturePyramid
 from .weights import find_weights, unfinished_note
 
 SEARCH = 8.0  # seconds of this process to look for the model that a file fits better
-FILLING = ("normal_", "uniform_", "zero_", "fill_", "mul_", "add_", "sub_", "div_", "erfinv_", "clamp_")
 BACKBONE = "backbone."  # before the names of a backbone that has a dense task's head on it
 COUNTER = "num_batches_tracked"  # that some files lack; nothing is computed from it
 
@@ -95,7 +94,7 @@ def known_of(config: ModelConfig, cfg: Mapping[str, Any]) -> Known | None:
     file = weights_file(config)
     if file is None:
         return None
-    about = read_about(file)
+    about, _ = restore_options(file, read_about(file))
     patches = {"patch_size": 16} if "patch16" in resolve_name(config.name) else {}  # small images get others else
     if "model" not in about:
         return Known(cfg["input_size"][-1], 3, list(cfg["mean"]), list(cfg["std"]), patches)
@@ -127,9 +126,8 @@ def start_from(host: nn.Module, file: Path, spec: InputSpec) -> Started:
         file: ours, timm's, or of a published layout; also a run of a dense task, of which it takes the backbone.
         spec: of the data; takes notes of what was resampled, left out and not found.
     """
-    about = read_about(file)
-    note = unfinished_note(file, about)
-    spec.notes += [note] if note is not None else []
+    about, earlier = restore_options(file, read_about(file))
+    spec.notes += [note for note in (unfinished_note(file, about), earlier) if note is not None]
     weights, head = _split_head(host, read_checkpoint(file))
     fit = _fit(host, weights)
     heads, classes = heads_of(host), Classes(about, spec, file)
@@ -280,7 +278,7 @@ def _search(model: nn.Module, weights: Mapping[str, Tensor], misfits: int, *, na
         if time.process_time() > until or misfits == 0:
             break
         try:
-            with torch.device("meta"), _Unfilled():
+            with torch.device("meta"), Unfilled():
                 made = timm.create_model(other)
         except Exception:  # one that cannot be built here is not it
             continue
@@ -289,18 +287,6 @@ def _search(model: nn.Module, weights: Mapping[str, Tensor], misfits: int, *, na
         if found < misfits:
             best, misfits = other, found
     return best
-
-
-class _Unfilled(TorchFunctionMode):
-    """Leave tensors as they are that a constructor fills; without memory that costs most of its time."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Return the tensor that was to be filled; do anything else as asked."""
-        if getattr(func, "__name__", "") in FILLING and args:
-            return args[0]
-        return func(*args, **(kwargs or {}))
 
 
 def _shapes(tensors: Mapping[str, Tensor], heads: tuple[str, ...]) -> set[tuple[str, torch.Size]]:

@@ -16,7 +16,7 @@ import torch
 from timm.models import adapt_input_conv
 from torch import Tensor, nn
 
-from ._identify import describe
+from ._identify import describe, list_backbones
 
 Convertible = Any  # a `Backbone`, which knows how published weights become its own; it lies above this file
 _logger = logging.getLogger(__name__)
@@ -133,6 +133,19 @@ def read_checkpoint(path: str | Path) -> dict[str, Tensor]:
             f"expected weights bare or under {_list(WRAPPERS)}"
         )
     return {key.removeprefix("module.").removeprefix("_orig_mod."): value for key, value in content.items()}
+
+
+def suggest_name(file: Path) -> str:
+    """Return the end of a message on a file that does not say which model its weights are of."""
+    try:
+        looks = describe(read_checkpoint(file))
+    except (OSError, ValueError):
+        return "; give a run's folder or its model.safetensors"
+    named = looks if looks in list_backbones() else "NAME"
+    return (
+        f" and does not say which model it is of; it looks like {looks}. Name the model, as in {named}@{file}, or give "
+        "a run's folder or its model.safetensors"
+    )
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
