@@ -12,7 +12,7 @@ WRITES = r"evaluation(-\d+)?(/evaluation\.(json|html))?"  # in a run's folder
 def flags(parser: ArgumentParser) -> None:
     """Measure finished models by their task's metrics, with intervals, and with --robust what throws them off."""
     parser.add_argument(
-        "runs", nargs="+", help="a run's folder, its model.safetensors or a timm model's name; several: side by side"
+        "runs", nargs="+", help="runs, their model.safetensors, a timm model's name, NAME@FILE; several: side by side"
     )
     parser.add_argument("--data", help="images to ask about; the runs' own validation images if not given")
     parser.add_argument("--columns", help="of a list as --data, which are what: image=name,label=breed")

@@ -13,7 +13,7 @@ WRITES = r"explanation(-\d+)?(/(index\.html|numbers\.json|(image|picture)-\d+(/[
 
 def flags(parser: ArgumentParser) -> None:
     """Show what a model did with images: where it looked, what it clustered and nominated, which layers are alike."""
-    parser.add_argument("run", help="a run's folder, its model.safetensors, or a timm model by its name")
+    parser.add_argument("run", help="a run's folder, its model.safetensors, a timm model's name or NAME@FILE")
     parser.add_argument("images", nargs="+", help="images or folders of them, such as cat.jpg or photos/; or texts")
     parser.add_argument("--out", help="the page's folder; RUN/explanation if not given")
     parser.add_argument("--views", help="only these, such as attention,cka; all that apply if not given")

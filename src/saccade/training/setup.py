@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ..building import build_model, build_task
-from ..config import ConfigError, TrainConfig, overlay
+from ..config import ConfigError, TrainConfig, overlay, short
 from ..data.draws import Order, part
 from ..data.feed import Feed, ResidentFeed
 from ..data.kept import LIMIT, Kept, KeptFeed, Memory, decoded_bytes, framed_bytes, kept_note
@@ -20,9 +20,10 @@ from ..data.spec import InputSpec
 from ..data.split import abbreviate
 from ..data.validation import Validation
 from ..spawning import cores
-from ..starting import known_of
+from ..starting import Known, known_of
 from ..tasks import MetricSpec, Task
 from ..tasks.opening import TaskChoice
+from ..weights import describe
 from .defaults import (
     batch_for,
     epochs_for,
@@ -101,8 +102,26 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
     spec = InputSpec(outputs=data.outputs, in_chans=channels, img_size=size, mean=mean, std=std, task=choice.kind.name)
     spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are taken whole
     choice.kind.complete_spec(spec, data, choice.options, resolved.model)
-    spec.notes += [*left, *family_notes(config, patches), *notes_on(config, resolved, side=side, samples=samples)]
+    describe(resolved.model, spec)  # what no file of weights can say is refused before it is trained
+    spec.notes += [
+        *left,
+        *_overridden(config, known),
+        *family_notes(config, patches),
+        *notes_on(config, resolved, side=side, samples=samples),
+    ]
     return resolved, spec
+
+
+def _overridden(config: TrainConfig, known: Known | None) -> list[str]:
+    """Tell which options are others than those that the weights were trained with."""
+    before = {} if known is None else known.options
+    given = config.model.options
+    return [
+        f"model.options.{name} = {short(repr(given[name]))} was given; the weights were trained with "
+        f"{short(repr(value))}"
+        for name, value in before.items()
+        if name in given and given[name] != value
+    ]
 
 
 def assemble(
