@@ -320,8 +320,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
             **metrics,
             "task": parts.spec.task,
             "primary": primary.name,
-            "epochs": loop.epoch,
-            "steps": loop.step,
+            **loop.trained(),
             "seconds": sum(r["seconds"] for r in run.metrics()),
             "parameters": sum(p.numel() for p in model.parameters()),
             "validation": {"samples": len(measured), "fingerprint": parts.identity["validation"][1]},
@@ -336,7 +335,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
             f"{loop.config.model.name} on {parts.data.name}",
             {
                 primary.words: f"{primary.show(trained.score)} on {len(measured)} validation samples",
-                "trained": f"{epochs}, {count_of(loop.step, 'step')}, {summary['seconds']:.0f} s",
+                "trained": f"{epochs}{loop.length.remark}, {count_of(loop.step, 'step')}, {summary['seconds']:.0f} s",
                 "parameters": f"{summary['parameters']:,}",
                 **({"unreadable samples": f"{bad}, skipped"} if bad else {}),
                 "run": str(run.path),
