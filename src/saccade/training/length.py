@@ -38,6 +38,10 @@ class RunLength:
         """How many epochs there are; the last of a shortened run may have fewer steps than the others."""
         return -(-self.total // self.steps)
 
+    def epoch_of(self, step: int) -> int:
+        """Return the epoch of a step, counted from 1 as people do."""
+        return step // self.steps + 1
+
     def end_of(self, epoch: int) -> int:
         """Return the step after the last one of an epoch, counted from 0."""
         return min((epoch + 1) * self.steps, self.total)
@@ -71,6 +75,10 @@ class RunLength:
             step, left, here = step + rise, left - rise, warmup
         return replace(self, total=total, pieces=(*before, (step, here, (last - here) / max(left - 1, 1))))
 
+    def was_shortened(self, step: int) -> bool:
+        """Whether the run was shortened before a step."""
+        return bool(self.pieces) and self.pieces[0][0] < step
+
     @property
     def remark(self) -> str:
         """What to say beside the number of epochs of a run that was shortened."""
@@ -82,7 +90,7 @@ class RunLength:
             return {}
         first = self.pieces[0][0]
         planned = {"planned_epochs": self.planned // self.steps, "planned_steps": self.planned}
-        return {"shortened": {**planned, "from_epoch": first // self.steps + 1, "from_step": first}}
+        return {"shortened": {**planned, "from_epoch": self.epoch_of(first), "from_step": first}}
 
     def record(self) -> dict[str, Any]:
         """Return what a state keeps."""

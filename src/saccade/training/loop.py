@@ -152,8 +152,8 @@ class Loop(Step):
         self.length = before.shortened(self.step, left, warmup=warmup)
         self.console.shorten(self.length)
         self.console.say(
-            f"slower than when it was timed: {self.length} instead of {before}, from epoch {self.epoch + 1} on; the "
-            "learning rate comes down to its lowest within the time"
+            f"slower than when it was timed: {self.length} instead of {before}, from epoch "
+            f"{before.epoch_of(self.step)} on; the learning rate comes down to its lowest within the time"
         )
 
     def _not_finite(self, what: str) -> str:
@@ -190,7 +190,7 @@ class Loop(Step):
         self.world.unite(self.feed.bad)
         record |= {"images_per_second": count / max(self.seconds, 1e-9), "seconds": self.seconds}
         record["bad_samples"] = count_bad(self.feed.bad) + count_bad(self.parts.validation.bad)
-        if self.length.pieces:
+        if self.length.was_shortened(self.step):
             record["planned_epochs"] = self.length.epochs
         self.seconds = 0.0
         if self.world.is_main:

@@ -75,7 +75,11 @@ def test_a_machine_that_becomes_slower_ends_the_run_within_its_time(tmp_path, mo
     assert 1 <= done.metrics["epoch"] < 100_000
     told = " ".join(capsys.readouterr().err.split())
     assert told.index("timing a few steps") < told.index("epoch 1/100000")
-    assert f"ended after {done.metrics['epoch']} of 100000 epochs to stay within its time" in told
+    assert "slower than when it was timed: " in told
+    assert f"trained {done.metrics['epoch']} epochs of 100000 planned (the machine became slower)" in told.replace(
+        "1 epoch ", "1 epochs "
+    )
+    assert done.metrics["lr"] == pytest.approx(1e-5, rel=1e-3)  # the schedule's lowest
     assert (done.path / "model.safetensors").exists()
     assert load_state(done.path / "state").record["epoch"] == done.metrics["epoch"]
 
