@@ -30,7 +30,6 @@ class Console:
         self.out = rich.console.Console(stderr=True, quiet=quiet)
         self.quiet = quiet
         self.epochs = self.steps = self.total = 1
-        self.validation = 0.0  # time of one validation, in steps
         self.validating = 0.0  # time of the validations, in steps
         self.said = quiet  # how long it takes
         self.warm: tuple[float, int] | None = None  # when the first step ended, and steps done by then
@@ -63,8 +62,8 @@ class Console:
         """
         self.said = said or self.quiet
         self.shorten(RunLength.of(config.schedule.epochs, steps))
-        self.validation = FORWARD * validation / config.optim.batch_size
-        self.validating = (self.epochs // config.keep.evaluate_every + 1) * self.validation
+        times = self.epochs // config.keep.evaluate_every + 1
+        self.validating = FORWARD * times * validation / config.optim.batch_size
 
     def shorten(self, length: RunLength) -> None:
         """Know how long the run is by now."""

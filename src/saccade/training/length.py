@@ -82,7 +82,10 @@ class RunLength:
     @property
     def remark(self) -> str:
         """What to say beside the number of epochs of a run that was shortened."""
-        return f" of {self.planned // self.steps} planned (the machine became slower)" if self.pieces else ""
+        if not self.pieces:
+            return ""
+        planned = f"{count_of(self.planned // self.steps, 'epoch')}, {count_of(self.planned, 'step')}"
+        return f" (the machine became slower; planned were {planned})"
 
     def summary(self) -> dict[str, Any]:
         """Return what a run's summary says of its having been shortened."""

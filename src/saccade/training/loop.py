@@ -64,8 +64,7 @@ class Loop(Step):
         self.stale = 0
         self.saved_at, self.seconds = self.now(), 0.0
         self.stop_signal: int | None = None
-        self.deadline: float | None = None  # for the last validation to end, by `now`
-        self.limit: TimeLimit | None = None  # of a run that has a deadline
+        self.limit: TimeLimit | None = None  # of a run that was given a time, by `now`
         self.allowance: Allowance | None = None  # of a run among others
         self.ends: list[float] = []  # of epochs trained here
         self.board: Board | None = None
@@ -79,8 +78,6 @@ class Loop(Step):
         record: dict[str, Any] = {}
         if self.step == 0:
             self.save()  # whatever happens, there is something to resume
-        if self.deadline is not None:
-            self.limit = TimeLimit(self.deadline, self.now(), self.console.validation)
         with on_signal(self._wish_to_stop):
             while not self.ended():
                 self._train_epoch()

@@ -36,6 +36,7 @@ from .machine import Fitting, decides_how_long
 from .parallel import World, join_world, local_device
 from .recipes import configure, gather_settings
 from .setup import Parts, assemble, resolve
+from .time_limit import TimeLimit
 
 # What may differ when a run is resumed: how it is computed and kept, and what a run that broke may need. A name with a
 # dot at its end stands for all under it.
@@ -229,8 +230,8 @@ def train_config(
             loop.allowance = allowance
             if resumed:
                 _restore(loop, run, console)
-            elif fitting is not None:
-                loop.deadline = fitting.deadline
+            elif fitting is not None and fitting.deadline is not None:
+                loop.limit = TimeLimit(fitting.deadline, loop.now(), fitting.validation)
             begun = monotonic()
             try:
                 with console:

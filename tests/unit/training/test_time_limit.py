@@ -271,11 +271,11 @@ def test_a_shortening_is_said_once_where_it_is_decided(data, tmp_path, monkeypat
     told = " ".join(capsys.readouterr().err.split())
     assert told.count("slower than when it was timed: ") == 1
     assert f" epochs instead of {EPOCHS} epochs, from epoch " in told
-    assert f"{done.metrics['epoch']} epochs of {EPOCHS} planned (the machine became slower)" in told
+    assert f"{done.metrics['epoch']} epochs (the machine became slower; planned were {EPOCHS} epochs, " in told
     assert "--resume" not in told
 
 
-@pytest.mark.parametrize("later", [0, 1, 3])
+@pytest.mark.parametrize("later", [0, 1, 4])
 def test_a_run_that_stops_after_it_was_shortened_resumes_to_the_same_bits(slowed, data, tmp_path, monkeypatch, later):
     out, _, _, _ = slowed
     step = Run.open(out).summary()["shortened"]["from_step"] + later
