@@ -275,10 +275,12 @@ def test_a_shortening_is_said_once_where_it_is_decided(data, tmp_path, monkeypat
     assert "--resume" not in told
 
 
-@pytest.mark.parametrize("later", [0, 1, 4])
-def test_a_run_that_stops_after_it_was_shortened_resumes_to_the_same_bits(slowed, data, tmp_path, monkeypatch, later):
+@pytest.mark.parametrize("share", [0, 0.5, 1])
+def test_a_run_that_stops_after_it_was_shortened_resumes_to_the_same_bits(slowed, data, tmp_path, monkeypatch, share):
     out, _, _, _ = slowed
-    step = Run.open(out).summary()["shortened"]["from_step"] + later
+    summary = Run.open(out).summary()
+    first = summary["shortened"]["from_step"]
+    step = first + int(share * (summary["steps"] - first))
     original = Loop._checkpoint_or_stop
 
     def die(self):
