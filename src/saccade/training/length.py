@@ -57,8 +57,9 @@ class RunLength:
         return step
 
     def epoch_at(self, step: int) -> float:
-        """Return the place of a step in epochs."""
-        return self.place(step) / self.steps
+        """Return the place of a step in epochs; a whole number stays one."""
+        place = self.place(step)
+        return place / self.steps if place % self.steps else int(place // self.steps)
 
     def shortened(self, step: int, left: int, *, warmup: int) -> "RunLength":
         """Return the length of a run that trains `left` steps from a step on; places of earlier ones stay.

@@ -157,6 +157,8 @@ def test_a_length_that_was_not_shortened_leaves_every_step_where_it_is() -> None
     length = RunLength.of(3, 4)
     assert [length.place(step) for step in range(20)] == list(range(20))
     assert all(type(length.place(step)) is int for step in range(20))
+    assert [length.epoch_at(4 * epoch) for epoch in range(3)] == [0, 1, 2]
+    assert all(type(length.epoch_at(4 * epoch)) is int for epoch in range(3))
     assert (length.epochs, length.end_of(2), length.summary(), str(length)) == (3, 12, {}, "3 epochs")
     assert length.restored({}) == length.restored(length.record()) == length
 
@@ -208,9 +210,11 @@ def data(tmp_path_factory):
     return png_folder(tmp_path_factory.mktemp("images"), train=16 * STEPS, val=6)
 
 
-def train_slowed(out, data, monkeypatch, *, slow_from=18.0, epochs=EPOCHS, steps=STEPS, quiet=True, **more):
+def train_slowed(
+    out, data, monkeypatch, *, slow_from=18.0, epochs=EPOCHS, steps=STEPS, validation=0.5, quiet=True, **more
+):
     """Train on a machine that becomes half as fast; return it, when it had to end, and what the run ended with."""
-    machine = SlowingMachine(steps, slow_from, validation=0.5)
+    machine = SlowingMachine(steps, slow_from, validation=validation)
     seconds = 1.15 * (epochs * steps + (epochs + 1) * machine.validation) + 0.01
     given = settings(schedule__epochs=epochs, augment__repeats=1, keep__every_steps=None, keep__every_seconds=1e9)
     with monkeypatch.context() as patch:
@@ -324,13 +328,18 @@ def test_a_run_that_was_shortened_has_come_to_its_end(slowed, capsys):
     assert (out / "model.safetensors").read_bytes() == weights
 
 
-def test_a_run_of_few_long_epochs_ends_within_one_and_is_validated_there(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("epochs", "slow_from", "validation"), [(2, 15.0, 0.5), (1, 6.0, 4.0)])
+def test_a_run_of_few_long_epochs_ends_within_one_and_is_validated_there(
+    tmp_path, monkeypatch, epochs, slow_from, validation
+):
     steps, data = 16, png_folder(tmp_path / "images", train=16 * 16, val=6)
-    machine, until, done = train_slowed(tmp_path / "run", data, monkeypatch, slow_from=15.0, epochs=2, steps=steps)
+    machine, until, done = train_slowed(
+        tmp_path / "run", data, monkeypatch, slow_from=slow_from, epochs=epochs, steps=steps, validation=validation
+    )
     run = Run.open(tmp_path / "run")
     assert machine.time <= until
-    assert steps < done.metrics["step"] < 2 * steps
-    assert (done.metrics["epoch"], done.metrics["lr"]) == (2, lowest(run))
+    assert (epochs - 1) * steps < done.metrics["step"] < epochs * steps
+    assert (done.metrics["epoch"], done.metrics["lr"]) == (epochs, lowest(run))
     assert "val_loss" in done.metrics
     assert run.summary()["steps"] == done.metrics["step"]
     saccade.train(resume=tmp_path / "run", quiet=True)  # a short last epoch is not trained on
