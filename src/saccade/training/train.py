@@ -36,6 +36,7 @@ from .machine import Fitting, decides_how_long
 from .parallel import World, join_world, local_device
 from .recipes import configure, gather_settings
 from .setup import Parts, assemble, resolve
+from .time_limit import TimeLimit
 
 # What may differ when a run is resumed: how it is computed and kept, and what a run that broke may need. A name with a
 # dot at its end stands for all under it.
@@ -229,8 +230,8 @@ def train_config(
             loop.allowance = allowance
             if resumed:
                 _restore(loop, run, console)
-            elif fitting is not None:
-                loop.deadline = fitting.deadline
+            elif fitting is not None and fitting.deadline is not None:
+                loop.limit = TimeLimit(fitting.deadline, loop.now(), fitting.validation)
             begun = monotonic()
             try:
                 with console:
@@ -320,8 +321,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
             **metrics,
             "task": parts.spec.task,
             "primary": primary.name,
-            "epochs": loop.epoch,
-            "steps": loop.step,
+            **loop.trained(),
             "seconds": sum(r["seconds"] for r in run.metrics()),
             "parameters": sum(p.numel() for p in model.parameters()),
             "validation": {"samples": len(measured), "fingerprint": parts.identity["validation"][1]},
@@ -336,7 +336,7 @@ def _finish(loop: Loop, run: Run, parts: Parts, record: dict[str, Any], *, secon
             f"{loop.config.model.name} on {parts.data.name}",
             {
                 primary.words: f"{primary.show(trained.score)} on {len(measured)} validation samples",
-                "trained": f"{epochs}, {count_of(loop.step, 'step')}, {summary['seconds']:.0f} s",
+                "trained": f"{epochs}{loop.length.remark}, {count_of(loop.step, 'step')}, {summary['seconds']:.0f} s",
                 "parameters": f"{summary['parameters']:,}",
                 **({"unreadable samples": f"{bad}, skipped"} if bad else {}),
                 "run": str(run.path),
