@@ -15,6 +15,7 @@ from ..starting import model_of
 from ..tasks import Task
 from ..tasks.opening import choose_task
 from .defaults import SAY_STRENGTH
+from .overrides import ADDED, dotted, lay_over, name_of
 
 # Where the short names that people type belong in the tree of settings; a comparison gives its arms some of them.
 SHORT_FLAGS = {
@@ -22,7 +23,7 @@ SHORT_FLAGS = {
     "columns": "data.columns",
     "task": "task",
     "model": "model.name",
-    "plugins": "model.plugins",
+    "plugins": ADDED,
     "pretrained": "model.pretrained",
     "checkpoint": "model.checkpoint",
     "group": "data.group",
@@ -37,6 +38,11 @@ SHORT_FLAGS = {
 
 
 FINETUNE = "finetune"
+# Settings that say the same as another: where a user gives one, a recipe's other one gives way.
+INSTEAD = {
+    "schedule.epochs": "schedule.steps",
+    "schedule.warmup": "schedule.warmup_steps",
+}
 
 
 def gather_settings(**short: Any) -> dict[str, Any]:
@@ -49,16 +55,21 @@ def gather_settings(**short: Any) -> dict[str, Any]:
         )
     if "data.columns" in given:
         given["data.columns"] = parse_columns(given["data.columns"])
-    if "model.plugins" in given:
-        plugins = given["model.plugins"]
-        given["model.plugins"] = [plugins] if isinstance(plugins, str) else list(plugins)
-        if not given["model.plugins"]:
-            del given["model.plugins"]
+    if ADDED in given:
+        plugins = given[ADDED]
+        given[ADDED] = [plugins] if isinstance(plugins, str) else list(plugins)
+        if not given[ADDED]:
+            del given[ADDED]
     return given
 
 
-def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
-    """Return the settings of a recipe for the model, with others laid over them; weights of a run name their model."""
+def configure(recipe: str | None, given: Mapping[str, Any], *, bare: bool = False) -> TrainConfig:
+    """Return the settings of a recipe for the model, with others laid over them; weights of a run name their model.
+
+    Args:
+        bare: take the recipe's own plug-ins off; one that is given by name has the recipe's options even so.
+    """
+    given = dotted(given)
     asked = given.get("task")
     name = recipe or default_recipe(given)
     if "model.name" not in given and (known := model_of(given.get("model.checkpoint"))) is not None:
@@ -74,13 +85,18 @@ def configure(recipe: str | None, given: Mapping[str, Any]) -> TrainConfig:
         config = overlay(config, {key: value for key, value in more.items() if key != "grid"}, source=f"recipe {name}")
     if model is not None and find_model(model) != find_model(config.model.name):
         config = replace(config, model=replace(config.model, options={}))  # they were meant for the recipe's model
+    if asked is not None and config.task is not None and name_of(asked) != name_of(config.task):
+        config = replace(config, model=replace(config.model, head=None))  # likewise for the recipe's task
     if {"optim.batch_size", "optim.lr"} & given.keys():  # then they are what was asked for, however few the images
         given = {"optim.least_steps": None, **given}
     if {f"augment.{name}" for name in SAY_STRENGTH} & given.keys():  # however long it trains
         given = {"augment.full_epochs": None, **given}
-    if "schedule.epochs" in given:
-        given = {"schedule.steps": None, **given}
-    config = overlay(config, {"recipe": name} | dict(given), source="the command")
+    for setting, other in INSTEAD.items():
+        if setting in given:
+            given = {other: None, **given}
+    known = config.model.plugins
+    config = replace(config, model=replace(config.model, plugins=[])) if bare else config
+    config = lay_over(config, {"recipe": name} | dict(given), source="the command", known=known)
     for text in config.model.plugins:
         parse_plugin(text)
     if config.task is not None:

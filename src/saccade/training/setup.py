@@ -10,7 +10,7 @@ import torch
 
 from ..building import build_model, build_task
 from ..config import ConfigError, TrainConfig, overlay
-from ..data.draws import Order, part
+from ..data.draws import Order, part, steps_of_epoch
 from ..data.feed import Feed, ResidentFeed
 from ..data.kept import LIMIT, Kept, KeptFeed, Memory, decoded_bytes, framed_bytes, kept_note
 from ..data.loader import FileFeed, StreamFeed
@@ -213,7 +213,7 @@ def _feed(
         mine = part(batch_size, world.rank, world.size)
         return StreamFeed(
             train.decoded(at_least=cropping.least),
-            steps=max(length // batch_size, 1),
+            steps=steps_of_epoch(length, batch_size),
             batch_size=mine.stop - mine.start,
             seed=config.seed,
             bad_limit=config.data.bad_limit,

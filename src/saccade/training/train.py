@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..building import resolve_name
-from ..config import ConfigError, TrainConfig, flatten, overlay, to_yaml
+from ..config import ConfigError, TrainConfig, flatten, to_yaml
 from ..data.image import count_bad
 from ..data.loader import check_bad
 from ..data.open import Data
@@ -34,6 +34,7 @@ from .lifecycle import begun_before, held_alone, mark, require_free
 from .loop import Loop, TrainingError
 from .machine import Fitting, decides_how_long
 from .parallel import World, join_world, local_device
+from .overrides import lay_over
 from .recipes import configure, gather_settings
 from .setup import Parts, assemble, resolve
 
@@ -365,7 +366,7 @@ def _resumed_config(run: Run, recipe: str | None, given: Mapping[str, Any]) -> T
     if "model.name" in given:
         find_model = choose_task(config.task).kind.find_model if config.task else resolve_name
         given = {**given, "model.name": find_model(given["model.name"])}
-    changed = overlay(config, given, source="the command")
+    changed = lay_over(config, given, source="the command")
     # What is given as the run has it is no change: torchrun starts the same command again. A tuple is a list in YAML.
     before, after = ({name: json.dumps(value) for name, value in flatten(c).items()} for c in (config, changed))
     refused = [name for name in after if after[name] != before.get(name) and not _may_change(name)]
