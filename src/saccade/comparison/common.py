@@ -12,6 +12,7 @@ from ..training.defaults import SAY_STRENGTH
 from ..training.overrides import dotted, merge
 from ..training.recipes import configure, default_recipe
 from ..training.setup import resolve
+from ..training.unread import Situation, unread
 from .arms import Arm
 from .request import Request
 from .snapshot import DataCache
@@ -50,9 +51,7 @@ def say_common(request: Request) -> str:
     return f"Each arm adds what it names to {common}."
 
 
-def in_epochs(
-    configs: Mapping[str, TrainConfig], cache: DataCache, device: torch.device
-) -> dict[str, TrainConfig]:
+def in_epochs(configs: Mapping[str, TrainConfig], cache: DataCache, device: torch.device) -> dict[str, TrainConfig]:
     """Return settings whose length is in epochs, also where a recipe gives it in steps."""
     found = dict(configs)
     for name, config in configs.items():
@@ -83,12 +82,36 @@ def _means_other(arm: Arm, request: Request, config: TrainConfig) -> bool:
     repeated images.
     """
     given = {**request.shared, **arm.settings}
-    named = given.get("task", config.task) == config.task and given.get("model.head", config.model.head) == config.model.head
+    named = (
+        given.get("task", config.task) == config.task
+        and given.get("model.head", config.model.head) == config.model.head
+    )
     options = given.get("model.options") == merge(request.shared, arm.settings).get("model.options")
     plugins = arm.recipe is None and bool(taken_off(request))
     return plugins or not named or not options or config.schedule.steps is not None
 
 
-def refuse_unread(names: Mapping[str, list[str]]) -> None:
-    """Refuse."""
-    raise ConfigError(str(names))
+def refuse_unread(
+    request: Request,
+    configs: Mapping[str, TrainConfig],
+    resolved: Mapping[str, TrainConfig],
+    cache: DataCache,
+    device: torch.device,
+) -> None:
+    """Refuse settings that were given and that nothing reads: an arm's own in that arm, those of all arms in any.
+
+    Args:
+        configs: of the arms that could be built, by name.
+        resolved: fitted to task, samples and device.
+    """
+    shared: list[dict[str, str]] = []
+    for arm in request.parsed_arms:
+        if arm.name not in resolved:
+            continue
+        situation = Situation(configs[arm.name], resolved[arm.name], *cache.open(configs[arm.name]), device)
+        if found := unread(arm.settings, situation):
+            raise ConfigError(f"arm {arm.name!r}: {'; '.join(found.values())}")
+        shared.append(unread([name for name in request.shared if name not in arm.settings], situation))
+    idle = [name for name in (shared[0] if shared else ()) if all(name in one for one in shared)]
+    if idle:
+        raise ConfigError("; ".join(shared[0][name] for name in idle))

@@ -26,7 +26,7 @@ from ..tuning.store import Store
 from .arms import Arm, changed, reference_of
 from .budget import RULE, Fit, fit_budget, makespan
 from .clock import Job, Limits, part_of
-from .common import REFERENCE, arm_configs, in_epochs, refuse_earlier, say_common
+from .common import REFERENCE, arm_configs, in_epochs, refuse_earlier, refuse_unread, say_common
 from .cut import Cut, pieces
 from .folder import Folder, config_hash, is_finished
 from .plan import Note, Plan, PlannedArm, estimate_detectable
@@ -122,6 +122,8 @@ class Planner:
         if not self._done(first := self.distinct[0]):
             self.timing.begin(first, self.configs[first])
         snapshots = self._inspect()
+        built = {name: snapshots[twin].config for name, twin in self.twins.items() if twin in snapshots}
+        refuse_unread(self.request, self.configs, built, self.cache, torch.device(self._kind()))
         base = self._base(snapshots)
         ways = {repr((one.config.data, one.config.augment.crop)) for one in snapshots.values()}
         self.reads_once = self.request.folds is None and len(ways) == 1

@@ -47,9 +47,7 @@ def put_on(below: Sequence[str], added: Iterable[str], *, known: Sequence[str] =
     return found
 
 
-def lay_over(
-    config: TrainConfig, given: Mapping[str, Any], *, source: str, known: Sequence[str] = ()
-) -> TrainConfig:
+def lay_over(config: TrainConfig, given: Mapping[str, Any], *, source: str, known: Sequence[str] = ()) -> TrainConfig:
     """Return settings with those of a user over them; `known` as for `put_on`."""
     plain = {name: value for name, value in dotted(given).items() if name != ADDED}
     changed = overlay(config, plain, source=source)

@@ -105,7 +105,9 @@ def measure_pace(config: TrainConfig, choice: TaskChoice, data: Data, device: to
         reading += found.reading * length / max(taken, 1)
     how = f"timed over {count_of(found.times, 'step')} of {count_of(found.size, 'sample')} after others to warm up"
     took, every = time.monotonic() - begun, config.keep.evaluate_every
-    return Pace(startup + reading, found.step, validation, steps_of_epoch(length, whole), every, how, took=took, reading=reading)
+    return Pace(
+        startup + reading, found.step, validation, steps_of_epoch(length, whole), every, how, took=took, reading=reading
+    )
 
 
 class _Timed(NamedTuple):

@@ -13,6 +13,7 @@ from ..config import ConfigError, TrainConfig, nearest, overlay, read_yaml
 from ..data.table import parse_columns
 from ..starting import model_of
 from ..tasks import Task
+from ..tasks.identity import identify
 from ..tasks.opening import choose_task
 from .defaults import SAY_STRENGTH
 from .overrides import ADDED, dotted, lay_over, name_of
@@ -81,7 +82,7 @@ def configure(recipe: str | None, given: Mapping[str, Any], *, bare: bool = Fals
     full = find_model(model or config.model.name)
     if (family := family_of(name, full)) is not None:
         config = overlay(config, family.settings, source=f"the family {family.name}")
-    for more in choose_variants(variants, full):
+    for more in choose_variants(variants, *variant_names(task, full)):
         config = overlay(config, {key: value for key, value in more.items() if key != "grid"}, source=f"recipe {name}")
     if model is not None and find_model(model) != find_model(config.model.name):
         config = replace(config, model=replace(config.model, options={}))  # they were meant for the recipe's model
@@ -94,9 +95,9 @@ def configure(recipe: str | None, given: Mapping[str, Any], *, bare: bool = Fals
     for setting, other in INSTEAD.items():
         if setting in given:
             given = {other: None, **given}
-    known = config.model.plugins
+    own = config.model.plugins
     config = replace(config, model=replace(config.model, plugins=[])) if bare else config
-    config = lay_over(config, {"recipe": name} | dict(given), source="the command", known=known)
+    config = lay_over(config, {"recipe": name} | dict(given), source="the command", known=own)
     for text in config.model.plugins:
         parse_plugin(text)
     if config.task is not None:
@@ -121,7 +122,8 @@ def grid_of(config: TrainConfig) -> Any:
         return None
     values = read_recipe(config.recipe)
     _, variants = split_variants(values, source=f"recipe {config.recipe}")
-    grids = [values.get("grid"), *(more.get("grid") for more in choose_variants(variants, config.model.name))]
+    names = variant_names(config.task, config.model.name)
+    grids = [values.get("grid"), *(more.get("grid") for more in choose_variants(variants, *names))]
     found = [grid for grid in grids if grid is not None]
     if not all(isinstance(grid, Mapping) for grid in found):
         return found[-1]  # whoever reads it says what is wrong
@@ -221,6 +223,28 @@ def split_variants(values: Mapping[str, Any], *, source: str) -> tuple[dict[str,
     return plain, {str(pattern): settings for pattern, settings in variants.items()}
 
 
-def choose_variants(variants: Mapping[str, Any], model: str) -> list[Any]:
-    """Return the settings of every pattern that fits a model's name, in the order of the file: later ones win."""
-    return [settings for pattern, settings in variants.items() if fnmatchcase(model.split(".")[0], pattern)]
+def choose_variants(variants: Mapping[str, Any], *names: str) -> list[Any]:
+    """Return the settings of every pattern that fits one of a model's names, in the order of the file: later win."""
+    return [more for pattern, more in variants.items() if any(fnmatchcase(name, pattern) for name in names)]
+
+
+def variant_names(task: str | None, model: str) -> tuple[str, ...]:
+    """Return what a recipe's patterns are held against: a name of timm's, or kind and name of a Hugging Face model."""
+    if task is not None and choose_task(task).kind.builds(model):
+        return identify(model).texts
+    return (model.split(".")[0],)  # without the tag
+
+
+def variant_notes(config: TrainConfig) -> list[str]:
+    """Return a line where the kind of a model, by which a recipe has numbers, was guessed by its name."""
+    if config.recipe is None or config.task is None or not choose_task(config.task).kind.builds(config.model.name):
+        return []
+    try:
+        _, variants = split_variants(read_recipe(config.recipe), source=f"recipe {config.recipe}")
+    except (ConfigError, OSError):  # the recipe of a run from elsewhere
+        return []
+    found = identify(config.model.name)
+    if found.known or not any("/" in pattern for pattern in variants):
+        return []
+    taken = f"taken for a {found.kind}, by its name" if found.kind else "its name tells none, so it has the common ones"
+    return [f"no config.json of {config.model.name} could be read, so the recipe's settings for its kind: {taken}"]

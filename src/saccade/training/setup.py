@@ -2,6 +2,7 @@
 
 import math
 import multiprocessing
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,7 +36,8 @@ from .defaults import (
 from .engine import use_fast_parts
 from .families import family_notes, small_options
 from .parallel import World
-from .recipes import family_of
+from .recipes import family_of, variant_notes
+from .unread import Situation, refuse_unread
 
 RESIDENT_SHARE, VALIDATION_SHARE = 0.4, 0.1  # of the device's free memory a set may take, and validation samples
 
@@ -54,8 +56,11 @@ class Parts:
     identity: dict[str, Any]  # of the samples
 
 
-def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device) -> tuple[TrainConfig, InputSpec]:
-    """Fill in what the settings leave to the task, the data and the device."""
+def resolve(
+    config: TrainConfig, choice: TaskChoice, data: Data, device: torch.device, *, given: Iterable[str] = ()
+) -> tuple[TrainConfig, InputSpec]:
+    """Fill in what the settings leave to the task, the data and the device; what a user gave has to be read."""
+    asked = config
     config, left = choice.kind.adapt(config)
     array = None if isinstance(data.train, Stream) else data.train.array()
     name = choice.kind.find_model(config.model.name)
@@ -98,10 +103,12 @@ def resolve(config: TrainConfig, choice: TaskChoice, data: Data, device: torch.d
             "engine.compile": gpu if config.engine.compile is None else config.engine.compile,
         },
     )
+    refuse_unread(given, Situation(asked, resolved, choice, data, device))
     spec = InputSpec(outputs=data.outputs, in_chans=channels, img_size=size, mean=mean, std=std, task=choice.kind.name)
     spec.shorter = size if array is not None else _shorter(resolved, spec)  # arrays are taken whole
     choice.kind.complete_spec(spec, data, choice.options, resolved.model)
-    spec.notes += [*left, *family_notes(config, patches), *notes_on(config, resolved, side=side, samples=samples)]
+    spec.notes += [*left, *variant_notes(config), *family_notes(config, patches)]
+    spec.notes += notes_on(config, resolved, side=side, samples=samples)
     return resolved, spec
 
 

@@ -20,8 +20,8 @@ from ..runs import hold, require_apart
 from ..tasks.opening import TaskChoice, open_samples
 from ..training.engine import torch_settings
 from ..training.loop import Interrupted
+from ..training.overrides import ADDED, dotted, names_of
 from ..training.pace import Pace, measure_pace
-from ..training.overrides import ADDED, names_of
 from ..training.parallel import local_device
 from ..training.recipes import configure, gather_settings
 from ..training.trial import prepare_ground
@@ -99,7 +99,7 @@ def tune(
         img_size=img_size,
         device=device,
         workers=workers,
-    ) | dict(settings or {})
+    ) | dotted(settings or {})
     config = configure(recipe, given)
     request = _request(config, given, seconds)
     path = Path(out or Path("runs") / f"tune-{Path(config.model.name).name}-{_digest(request)}").expanduser()
@@ -157,8 +157,9 @@ class _Search:
         return self._write(subject, axes, rungs, attempts, best)
 
     def _subject(self, choice: TaskChoice, data: Data, *, limit: int | None) -> tuple[Subject, tuple[Axis, ...]]:
-        resolved, ground = prepare_ground(self.config, choice, data, self.device, limit=limit)
-        axes = find_axes(self.config, resolved, names_of(self.given))
+        given = names_of(self.given)
+        resolved, ground = prepare_ground(self.config, choice, data, self.device, limit=limit, given=given)
+        axes = find_axes(self.config, resolved, given)
         if not axes:
             raise ConfigError(
                 "nothing is left to be tried: rate, weight decay and augmentation were given, or are not the recipe's; "
