@@ -52,7 +52,7 @@ class Arm:
         twice = [text for text in self.plugins if name_of(text) in map(name_of, plugins)]
         if twice:
             raise ConfigError(
-                f"{twice[0]} was given and all arms have {name_of(twice[0])} already, by model.plugins; leave it out there"
+                f"{twice[0]} was given and all arms have {name_of(twice[0])} by model.plugins; leave it out there"
             )
 
 

@@ -11,8 +11,8 @@ from .hosting import PREFIX
 CONFIG, LONGEST = "config.json", 100  # characters of a kind or a name
 # Kinds that names speak of, the longer before those that they contain.
 SPOKEN = (
-    "xlm-roberta", "openai-gpt", "distilbert", "camembert", "roberta", "deberta", "mobilebert", "albert", "electra", "xlnet",
-    "gpt2", "gpt", "bert", "vilt",
+    "xlm-roberta", "openai-gpt", "distilbert", "camembert", "roberta", "deberta", "mobilebert", "albert", "electra",
+    "xlnet", "gpt2", "gpt", "bert", "vilt",
 )  # fmt: skip
 
 
