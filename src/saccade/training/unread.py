@@ -17,6 +17,7 @@ from ..config import AugmentConfig, ConfigError, TrainConfig, flatten
 from ..data.open import Data
 from ..data.source import Stream
 from ..tasks.opening import TaskChoice
+from .defaults import strength_settings
 
 TRAINED = "the model starts from trained weights (--pretrained or --checkpoint)"
 RESIZED = "augment.crop=resized; segment and detect have an option scale of their own"
