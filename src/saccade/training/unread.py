@@ -215,8 +215,14 @@ READ: dict[str, Rule] = {
     **{name: Rule(needs, when) for names, needs, when in WHERE for name in names.split()},
 }
 
-if missing := flatten(TrainConfig()).keys() ^ READ.keys():
-    raise TypeError(f"READ has to say when each setting is read; it does not fit {', '.join(sorted(missing))}")
+
+def require_rules(names: Iterable[str]) -> None:
+    """Refuse settings of which `READ` does not say when they are read."""
+    if missing := set(names) ^ READ.keys():
+        raise TypeError(f"READ has to say when each setting is read; it does not fit {', '.join(sorted(missing))}")
+
+
+require_rules(flatten(TrainConfig()))
 
 
 def refuse_unread(given: Iterable[str], situation: Situation) -> None:

@@ -74,7 +74,7 @@ def test_the_setting_gives_the_whole_list_of_plugins():
 
 @pytest.mark.parametrize("twice", [{"plugins": ["drloc", "drloc:weight=1"]}, {"model.plugins": ["drloc", "drloc"]}])
 def test_a_plugin_given_twice_is_refused(twice):
-    with pytest.raises(ConfigError, match="drloc.* twice"):
+    with pytest.raises(ConfigError, match=r"drloc.* twice"):
         configure("small", twice)
 
 
