@@ -132,9 +132,15 @@ class Situation:
         return self.device.type == "cuda"
 
     @property
-    def processes(self) -> int:
-        """How many train together."""
-        return int(os.environ.get("WORLD_SIZE", "1"))
+    def compiles(self) -> bool:
+        """Whether kinds of blocks are compiled side by side, where several processes may."""
+        engine = self.config.engine
+        return bool(engine.compile) and not engine.grad_checkpointing and int(os.environ.get("WORLD_SIZE", "1")) == 1
+
+    @property
+    def launched(self) -> bool:
+        """Whether torchrun started this process, perhaps one of several."""
+        return "WORLD_SIZE" in os.environ
 
     def takes(self, option: str) -> bool:
         """Whether the optimizer has momentum, betas or eps; of an unknown one the run itself says what is wrong."""
@@ -207,8 +213,12 @@ WHERE: tuple[tuple[str, str, Callable[[Situation], bool]], ...] = (
     ("loss.smoothing", "by tasks with classes of whole samples", lambda s: not s.crops),
     ("loss.class_weights", "by tasks with losses of ours, but detect", lambda s: not s.own_loss),
     ("engine.graphs engine.channels_last", "on a GPU", lambda s: s.gpu),
-    ("engine.compile_jobs", "where blocks are compiled on a GPU", lambda s: s.gpu and bool(s.config.engine.compile)),
-    ("engine.parallel", "in several processes (torchrun)", lambda s: s.processes > 1),
+    (
+        "engine.compile_jobs",
+        "with engine.compile in one process, without engine.grad_checkpointing",
+        lambda s: s.compiles,
+    ),
+    ("engine.parallel", "under torchrun", lambda s: s.launched),
 )
 READ: dict[str, Rule] = {
     **dict.fromkeys(ALWAYS.split(), Rule("always", lambda _: True)),

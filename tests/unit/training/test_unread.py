@@ -61,24 +61,25 @@ def runs(tmp_path_factory):
     png = str(png_folder(root / "png"))
     flat = str(png_folder(root / "flat", val=1) / "train")  # some are held out for validation
     quick = {"model.options": tiny()["model.options"], "data.img_size": 16}
+    model, two = {"model.options": tiny()["model.options"]}, {"optim.batch_size": 2}
+    timms = {"augment.crop": "resized", "augment.rand_kind": "timm", "schedule.curve": "steps", "data.workers": 1}
+    weaker = {"augment.jitter": 0.2, "augment.full_epochs": 40}
+    vqa = {"task": "vqa", "data.path": str(write_questions(root / "vqa", list(questions(20)))), "data.img_size": 32}
+    masks, objects = str(make_masks(root / "masks", train=8)), str(make_objects(root / "objects", train=6, val=2))
+    fpn, retinanet = {"model.head": "fpn:width=16,inner=32"}, {"model.head": "retinanet:width=8"}
     return {
         "arrays": ("quick", {**quick, **STRONG, "data.train_limit": 50, "optim.name": "sgd", "schedule.curve": "poly"}),
-        "files": ("quick", {**quick, **STRONG, "data.path": png, "augment.crop": "resized", "augment.rand_kind": "timm",
-                            "schedule.curve": "steps", "data.workers": 1}),
-        "held out": ("quick", {**quick, "data.path": flat, "augment.repeats": 2, "schedule.steps": 4, "augment.jitter": 0.2,
-                             "augment.full_epochs": 40}),
-        "folds": ("quick", {**quick, "data.path": flat, "data.folds": 3, "optim.batch_size": 4, "schedule.warmup_steps": 1}),
+        "files": ("quick", {**quick, **STRONG, **timms, "data.path": png}),
+        "held out": ("quick", {**quick, **weaker, "data.path": flat, "augment.repeats": 2, "schedule.steps": 4}),
+        "folds": ("quick", {**quick, **two, "data.path": flat, "data.folds": 3, "schedule.warmup_steps": 1}),
         "stream": ("quick", {**quick, "data.path": str(root / "shards"), "data.workers": 0}),
         "trained": ("finetune", {**quick, "data.path": png, "model.name": "glnet_nano", "optim.layer_decay": None}),
         "numbers": ("quick", {**quick, "data.path": str(numbers_list(root / "numbers"))}),
-        "masks": ("segment", {"optim.batch_size": 2, "data.path": str(make_masks(root / "masks", train=8)), "data.img_size": 32,
-                              "model.options": tiny()["model.options"], "model.head": "fpn:width=16,inner=32"}),
-        "objects": ("detect", {"optim.batch_size": 2, "data.path": str(make_objects(root / "objects", train=6, val=2)), "data.img_size": 64,
-                               "model.options": tiny()["model.options"], "model.head": "retinanet:width=8"}),
+        "masks": ("segment", {**model, **two, **fpn, "data.path": masks, "data.img_size": 32}),
+        "objects": ("detect", {**model, **two, **retinanet, "data.path": objects, "data.img_size": 64}),
         "texts": ("text", {"data.path": str(write_cola(root / "cola")), "model.name": str(make_model(root / "bert"))}),
-        "questions": ("text", {"optim.batch_size": 2, "task": "vqa", "data.path": str(write_questions(root / "vqa", list(questions(20)))),
-                               "model.name": str(make_vilt(root / "vilt")), "data.img_size": 32}),
-    }  # fmt: skip
+        "questions": ("text", {**vqa, **two, "model.name": str(make_vilt(root / "vilt"))}),
+    }
 
 
 COMMON = {"engine.device": "cpu", "engine.threads": 1, "optim.batch_size": 8, "schedule.epochs": 1}
