@@ -109,7 +109,7 @@ def train(
         task: "classify", "multilabel", "regress", ..., with options as in "multilabel:loss=asymmetric"; what the data's
             layout says if not given.
         model: a model's name, ours or timm's.
-        plugins: "broadcast", "second_order", "drloc:weight=0.3", ...
+        plugins: beside the recipe's: "broadcast", "drloc:weight=0.3", ...; "none" first takes the recipe's off.
         pretrained: start from timm's weights of the model, from its hub or from this machine.
         checkpoint: weights to start from: a run, or a file of them.
         group: column of a list; samples that have the same in it are never on both sides of a split.
