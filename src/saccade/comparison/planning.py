@@ -142,7 +142,7 @@ class Planner:
             every = {"every": self.every} if self.every > 1 else {}
             settled = {"settled": True} if settles else {}
             found = {"fit": fit, "samples": fingerprints, **settled, **every, **looks, **tuned}
-            found |= {REFERENCE: say_common(self.request)}
+            found |= {REFERENCE: say_common(self.request)} if not before or REFERENCE in before else {}
             self.folder.write({**self.request.record, "arms": arms}, found)
         jobs = self._jobs()
         cut = self._cut(data)
