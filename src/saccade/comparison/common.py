@@ -109,9 +109,9 @@ def refuse_unread(
         if arm.name not in resolved:
             continue
         situation = Situation(configs[arm.name], resolved[arm.name], *cache.open(configs[arm.name]), device)
-        if found := unread(arm.settings, situation):
+        if found := unread(dotted(arm.settings), situation):
             raise ConfigError(f"arm {arm.name!r}: {'; '.join(found.values())}")
-        shared.append(unread([name for name in request.shared if name not in arm.settings], situation))
+        shared.append(unread([name for name in dotted(request.shared) if name not in dotted(arm.settings)], situation))
     idle = [name for name in (shared[0] if shared else ()) if all(name in one for one in shared)]
     if idle:
         raise ConfigError("; ".join(shared[0][name] for name in idle))

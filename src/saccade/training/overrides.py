@@ -12,7 +12,7 @@ from ..config import ConfigError, TrainConfig, overlay
 from ..registry import split_options
 
 NAMED = ("task", "model.head")  # settings whose value is one name with options
-ADDED = "plugins"  # plug-ins put on beside a recipe's; the setting model.plugins gives the whole list instead
+ADDED = "plug-ins put on"  # beside a recipe's, no name of a setting: model.plugins gives the whole list instead
 NONE = "none"  # takes off those of the recipe
 
 

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from timm.optim import get_optimizer_info
 
-from ..config import AugmentConfig, ConfigError, TrainConfig, flatten
+from ..config import AugmentConfig, ConfigError, TrainConfig, flatten, overlay
 from ..data.open import Data
 from ..data.source import Stream
 from ..tasks.opening import TaskChoice
 from .defaults import strength_settings
+from .recipes import read_recipe, split_variants
 
 TRAINED = "the model starts from trained weights (--pretrained or --checkpoint)"
 RESIZED = "augment.crop=resized; segment and detect have an option scale of their own"
@@ -38,6 +39,15 @@ class Situation:
     def adapted(self) -> dict[str, Any]:
         """Settings as the task changes them, by dotted name."""
         return flatten(self.choice.kind.adapt(self.asked)[0])
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        """Settings as the recipe has them, by dotted name; of a recipe that is not here, the defaults."""
+        try:
+            values, _ = split_variants(read_recipe(self.asked.recipe or ""), source="the recipe")
+            return flatten(overlay(TrainConfig(), values))
+        except (ConfigError, OSError):
+            return flatten(TrainConfig())
 
     @property
     def images(self) -> bool:
@@ -245,20 +255,22 @@ def refuse_unread(given: Iterable[str], situation: Situation) -> None:
 def unread(given: Iterable[str], situation: Situation) -> dict[str, str]:
     """Return the settings of those given that nothing would read, with what to say of each.
 
-    None and False ask for nothing, and what is "auto" is left to the run.
+    Nothing, False and 0 ask for nothing, "auto" is left to the run, and what is as the recipe or the defaults have it
+    changes nothing, as where all settings of a run are given.
     """
-    asked = flatten(situation.asked)
+    asked, defaults, recipe = flatten(situation.asked), flatten(TrainConfig()), situation.recipe
     found: dict[str, str] = {}
     for name in given:
         name = _leaf(name)
         value = asked[name]
         if value is None or value == "auto":
             continue
+        same = value in (defaults[name], recipe[name], 0)
         adapted, says = situation.adapted[name], f"{name} = {value!r} was given and"
         if adapted != value:
             who = f"the task {situation.choice} with the model {situation.config.model.name}"
             found[name] = f"{says} {who} takes {adapted!r} in its place; leave it out"
-        elif value is not False and not READ[name].when(situation):
+        elif not same and not READ[name].when(situation):
             found[name] = f"{says} nothing in this run reads it: it is read {READ[name].needs}; leave it out"
     return found
 

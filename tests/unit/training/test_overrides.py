@@ -72,10 +72,17 @@ def test_the_setting_gives_the_whole_list_of_plugins():
     assert configure("drloc", both).model.plugins == ["broadcast", "squeeze"]
 
 
-@pytest.mark.parametrize("twice", [{"plugins": ["drloc", "drloc:weight=1"]}, {"model.plugins": ["drloc", "drloc"]}])
+@pytest.mark.parametrize(
+    "twice", [gather_settings(plugins=["drloc", "drloc:weight=1"]), {"model.plugins": ["drloc", "drloc"]}]
+)
 def test_a_plugin_given_twice_is_refused(twice):
     with pytest.raises(ConfigError, match=r"drloc.* twice"):
         configure("small", twice)
+
+
+def test_a_flag_is_no_name_of_a_setting():
+    with pytest.raises(ConfigError, match="there is no setting 'plugins'"):
+        configure("drloc", {"plugins": ["broadcast"]})
 
 
 def test_laying_the_same_over_again_changes_nothing():
