@@ -1,6 +1,6 @@
 """Every command and example of the documents and of the recipes' headers is run, in its smallest form.
 
-Run with `-s` to see what each took. Stand-ins are in `support/stand_ins.py`, how commands are made short in `support/walking.py`.
+What each took is printed. Stand-ins are in `support/stand_ins.py`, how commands are made short in `support/walking.py`.
 """
 
 import re
@@ -63,7 +63,7 @@ def test_what_a_page_says_to_type_works(page, stand_ins, tmp_path, monkeypatch, 
             told = "FAILED"
             failed.append(f"{item}: {item.text}\n    {type(error).__name__}: {error}")
         with capsys.disabled():
-            print(f"\n{time.monotonic() - begun:6.1f} s  {told:6}  {item}: {item.text[:120]}", end="")
+            print(f"\n{time.monotonic() - begun:6.1f} s  {told:6}  {item}: {item.text[:120]}", end="", flush=True)
     assert not failed, "\n" + "\n".join(failed)
 
 

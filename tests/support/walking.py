@@ -216,7 +216,8 @@ class Walk:
             more += ["--set", "data.workers=0"] if verb == "compare" else ["--workers", "0"]
             more += [] if "--epochs" in words else ["--epochs", "2" if verb == "tune" else "1"]
             textual = re.search(r"--task text|--recipe text", told)
-            more += [] if "--img-size" in words or textual else ["--img-size", "64"]
+            side = "64" if words[1:] and not words[1].startswith("-") else "32"  # of the embedded set, all is validated
+            more += [] if "--img-size" in words or textual else ["--img-size", side]
             more += [] if "--batch-size" in words else ["--set", "optim.batch_size=8"]
         if verb == "compare" and "--seeds" not in words:
             more += ["--seeds", "2"]
@@ -236,7 +237,8 @@ class Walk:
         if "--out" in words:
             self.trained = self.home / words[words.index("--out") + 1]
         else:
-            self.trained = max((self.home / "runs").iterdir(), key=lambda path: (path / "config.yaml").stat().st_mtime)
+            made = (self.home / "runs").glob("*/config.yaml")
+            self.trained = max(made, key=lambda path: path.stat().st_mtime).parent
         config = yaml.safe_load((self.trained / "config.yaml").read_text())
         missing = lost(config, words)
         if missing:
