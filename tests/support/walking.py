@@ -37,7 +37,7 @@ RUN_NAMES = r"RUN2|RUN|OTHER_RUN|OTHER|TARGET|runs/flowers|runs/birds|runs/photo
 BY_VIEW = {"slots-training": "kept_slots", "slots": "glnet", "nomination": "nommer", "scaling": "scaled"}
 
 
-class Failed(AssertionError):
+class WalkError(AssertionError):
     """A command that did not do what its page says."""
 
 
@@ -52,7 +52,7 @@ class Walk:
         self.served: list[str] = []
 
     def run(self, item: Item) -> None:
-        """Run a command; raise Failed if it does not end well."""
+        """Run a command; raise WalkError if it does not end well."""
         command = item.text
         for pattern, instead in PLACEHOLDERS.items():
             command = re.sub(pattern if "\\" in pattern else re.escape(pattern), instead, command)
@@ -132,7 +132,7 @@ class Walk:
         def made(match: re.Match[str]) -> str:
             found = sorted(self.home.glob(f"{match[1]}-*"), key=lambda path: path.stat().st_mtime)
             if not found:
-                raise Failed(f"no earlier command of the page made {match[0]}")
+                raise WalkError(f"no earlier command of the page made {match[0]}")
             return str(found[-1].relative_to(self.home))
 
         command = re.sub(r"(runs/[\w-]+)-1a2b3c4d", made, command)
@@ -156,7 +156,7 @@ class Walk:
         allowed = (0, 1) if words[:2] == ["data", "check"] else (0,)
         if status not in allowed or "Traceback" in wrong.getvalue():
             end = " ".join((told.getvalue() + wrong.getvalue()).split())[-700:]
-            raise Failed(f"saccade {shlex.join(words)}\n    ended with {status}: {end}")
+            raise WalkError(f"saccade {shlex.join(words)}\n    ended with {status}: {end}")
         self.after(command, words)
 
     def expanded(self, word: str) -> list[str]:
@@ -181,7 +181,8 @@ class Walk:
             timeout=LIMIT,
         )
         if done.returncode or "Traceback" in done.stderr:
-            raise Failed(f"{command}\n    ended with {done.returncode}: {' '.join(done.stderr.split())[-700:]}")
+            told = done.stdout + re.sub(r"(?s)=====.*", "", done.stderr)  # torchrun's own account of it
+            raise WalkError(f"{command}\n    ended with {done.returncode}: {' '.join(told.split())[-700:]}")
         if words:
             self.after(command, words)
 
@@ -242,7 +243,7 @@ class Walk:
         config = yaml.safe_load((self.trained / "config.yaml").read_text())
         missing = lost(config, words)
         if missing:
-            raise Failed(f"{command}\n    does not arrive in config.yaml: {'; '.join(missing)}")
+            raise WalkError(f"{command}\n    does not arrive in config.yaml: {'; '.join(missing)}")
 
     def stopped(self, name: str) -> None:
         """Have a run under this name that was stopped after its second step."""
@@ -294,7 +295,7 @@ class Walk:
                     if found := re.search(r"http://([\d.]+):(\d+)", told):
                         break
                 else:
-                    raise Failed(f"{command}\n    ended: {told[-700:]}")
+                    raise WalkError(f"{command}\n    ended: {told[-700:]}")
                 address = f"http://127.0.0.1:{found[2]}"
                 self.healthy(address, "/health" if words[0] == "serve" else "/")
                 yield address
@@ -302,7 +303,7 @@ class Walk:
                 process.terminate()
                 process.wait(90)
         if process.returncode not in (0, -signal.SIGTERM, 128 + signal.SIGTERM, 130):
-            raise Failed(f"{command}\n    ended with {process.returncode}")
+            raise WalkError(f"{command}\n    ended with {process.returncode}")
 
     def healthy(self, address: str, path: str) -> None:
         until = time.monotonic() + 120
@@ -339,7 +340,7 @@ def alarm(seconds: int) -> Iterator[None]:
     """Have what takes longer end with an error."""
 
     def late(*_: Any) -> None:
-        raise Failed(f"took longer than {seconds} s")
+        raise WalkError(f"took longer than {seconds} s")
 
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(seconds)
