@@ -14,14 +14,13 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import yaml
 
 from saccade.cli import main
-from saccade.training.loop import Loop
+from support.arrived import lost
 from support.docs import Item
-from support.stand_ins import StandIns, named, remove
+from support.stand_ins import StandIns, interrupt, named, remove
 
 LIMIT = 400  # seconds of one command
 PLACEHOLDERS = {  # what no file can be called, or what only size stands against
@@ -255,16 +254,7 @@ class Walk:
         again = self.home / "again.yaml"
         config["schedule"]["epochs"] = 2
         again.write_text(yaml.safe_dump(config))
-        steps = iter(range(100))
-
-        def stop(self: Loop, *args: Any, **kwargs: Any) -> Any:
-            if next(steps) == 2:
-                os.kill(os.getpid(), signal.SIGINT)
-            return original(self, *args, **kwargs)
-
-        original = Loop._checkpoint_or_stop
-        with mock.patch.object(Loop, "_checkpoint_or_stop", stop):
-            assert main(["train", "--recipe", str(again), "--out", str(run), "--quiet"]) == 130
+        interrupt(["train", "--recipe", str(again), "--out", str(run), "--quiet"], 2)
         self.trained = run
 
     def serve(self, command: str) -> None:
@@ -349,53 +339,3 @@ def alarm(seconds: int) -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-
-
-def lost(config: dict[str, Any], words: list[str]) -> list[str]:
-    """Return what a command gave and its run's settings do not have; a setting given twice counts as last given."""
-    from saccade.config import parse_settings
-    from saccade.training.recipes import SHORT_FLAGS
-
-    pairs = list(zip(words, [*words[1:], ""], strict=True))
-    given = parse_settings([value for flag, value in pairs if flag == "--set"])
-    for flag, value in pairs:
-        short = flag.removeprefix("--").replace("-", "_")
-        if flag.startswith("--") and short in (
-            "epochs",
-            "batch_size",
-            "lr",
-            "img_size",
-            "device",
-            "group",
-            "checkpoint",
-        ):
-            given.setdefault(SHORT_FLAGS[short], value)
-        if flag == "--recipe":
-            given["recipe"] = value
-    missing = []
-    for name, value in given.items():
-        found = config
-        for part in name.split("."):
-            found = found[part]
-        if not same(found, value):
-            missing.append(f"{name}: {value} was given, {found} is there")
-    for flag, value in pairs:
-        if flag == "--plugin" and value not in config["model"]["plugins"]:
-            missing.append(f"--plugin {value}: there are {config['model']['plugins']}")
-        if flag == "--task" and not set(value.partition(":")[2].split(",")) <= set(
-            re.split("[:,]", f":{config['task']}")
-        ):
-            missing.append(f"--task {value}: there is {config['task']}")
-        if flag == "--model" and Path(value).name not in config["model"]["name"]:
-            missing.append(f"--model {value}: there is {config['model']['name']}")
-    return missing
-
-
-def same(found: Any, given: Any) -> bool:
-    """Whether a setting is what was given, perhaps filled in further."""
-    if isinstance(given, dict) and isinstance(found, dict):
-        return all(name in found and same(found[name], value) for name, value in given.items())
-    try:
-        return float(found) == float(given)
-    except (TypeError, ValueError):
-        return str(found) == str(given) or str(found).endswith(f"/{given}")

@@ -1,4 +1,4 @@
-"""Every name of code in the documents is one: functions are imported, settings, flags, options, files and routes exist."""
+"""Every name of code in the documents is one: functions are imported; settings, flags, options, files, routes exist."""
 
 import inspect
 import re
