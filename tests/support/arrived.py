@@ -16,15 +16,7 @@ def lost(config: dict[str, Any], words: list[str]) -> list[str]:
     given = parse_settings([value for flag, value in pairs if flag == "--set"])
     for flag, value in pairs:
         short = flag.removeprefix("--").replace("-", "_")
-        if flag.startswith("--") and short in (
-            "epochs",
-            "batch_size",
-            "lr",
-            "img_size",
-            "device",
-            "group",
-            "checkpoint",
-        ):
+        if flag.startswith("--") and short in PLAIN:
             given.setdefault(SHORT_FLAGS[short], value)
         if flag == "--recipe":
             given["recipe"] = value
@@ -38,9 +30,8 @@ def lost(config: dict[str, Any], words: list[str]) -> list[str]:
     for flag, value in pairs:
         if flag == "--plugin" and value not in config["model"]["plugins"]:
             missing.append(f"--plugin {value}: there are {config['model']['plugins']}")
-        if flag == "--task" and not set(value.partition(":")[2].split(",")) <= set(
-            re.split("[:,]", f":{config['task']}")
-        ):
+        asked = set(value.partition(":")[2].split(","))
+        if flag == "--task" and not asked <= set(re.split("[:,]", f":{config['task']}")):
             missing.append(f"--task {value}: there is {config['task']}")
         if flag == "--model" and Path(value).name not in config["model"]["name"]:
             missing.append(f"--model {value}: there is {config['model']['name']}")
