@@ -82,7 +82,11 @@ class Walk:
         if command.startswith("saccade evaluate deit"):
             self.stand_ins.fetch("deit_small_patch16_224")
         if "model.onnx" in command and "export/" not in command:
-            found["model.onnx"] = "exported"
+            exported = [path for path in self.home.rglob("export/model.onnx") if not path.is_symlink()]
+            if exported:
+                shutil.copy(exported[-1], self.home / "model.onnx")
+            else:
+                found["model.onnx"] = "exported"
         if "printf" in command or "asked.csv" in command:
             found["cat.jpg"] = "image"
         for name, kind in found.items():

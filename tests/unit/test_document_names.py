@@ -42,6 +42,11 @@ def is_call(text):
     return bool(CALL.match(text)) and text.endswith(")")
 
 
+def test_marks_of_code_are_paired():
+    """One too few, and what follows it is read inside out."""
+    check([(item, "this is no code") for item in SPANS if "](" in item.text or " | " in item.text])
+
+
 def test_python_names_are_imported():
     wrong = []
     for item in SPANS:
