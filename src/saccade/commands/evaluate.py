@@ -61,7 +61,7 @@ def run(args: Args) -> int:
         from ..report.document import to_terminal
 
     attacks = ("epsilon", "steps", "restarts")
-    if not args.robust and (given := args.given.intersection(attacks)):
+    if not args.robust and (unused := args.given.intersection(attacks)):
         raise ConfigError(
             f"--{min(given)} was given without --robust, which attacks a model; give --robust, or leave it out"
         )
