@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+import saccade
 from saccade.cli import main
 from support.arrived import lost
 from support.docs import Item
@@ -47,7 +48,7 @@ class Walk:
         self.page, self.home, self.stand_ins = page, home, stand_ins
         self.trained: Path | None = None
         self.laid: dict[str, str] = {}
-        self.names: dict[str, Any] = {}  # of the page's examples
+        self.names: dict[str, Any] = {"saccade": saccade}  # of the page's examples
         self.served: list[str] = []
 
     def run(self, item: Item) -> None:
@@ -77,6 +78,8 @@ class Walk:
             found["WEIGHTS.safetensors"] = "weights of nommer_base"
         for model_name in re.findall(r"timm:(\w+)(?!\w|@)", command):
             self.stand_ins.fetch(model_name)
+        if "--browse runs" in command:
+            found["runs/one"] = "classifier"
         if "@FILE" in command:
             found["FILE.safetensors"] = "weights of test_resnet"
         if command.startswith("saccade evaluate deit"):
