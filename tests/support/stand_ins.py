@@ -157,7 +157,7 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
     "image": image,
     "loose": loose,
     "masks": lambda path: make_masks(path, train=12, val=4),
-    "objects": lambda path: make_objects(path, train=8, val=4),
+    "objects": lambda path: make_objects(path, train=6, val=2),
     "birds": table(path=str, labels=lambda n: ("crow|magpie", "crow", "magpie")[n % 3]),
     "xrays": table(path=str, edema=lambda n: n % 2, fracture=lambda n: 1 - n % 3 % 2, view=lambda n: n),
     "faces": table(path=str, age=lambda n: 20 + n, height=lambda n: 150 + n % 7),

@@ -219,13 +219,14 @@ class Walk:
                 words.insert(words.index(flag) + 1, value)
         more: list[str] = []
         if verb in ("train", "tune", "compare") and "--resume" not in words:
-            more += ["--device", "cpu", "--set", "data.train_limit=16"]
+            few = "--task detect" in told  # whose heads look at hundreds of places of each image
+            more += ["--device", "cpu", "--set", f"data.train_limit={4 if few else 16}"]
             more += ["--set", "data.workers=0"] if verb == "compare" else ["--workers", "0"]
             more += [] if "--epochs" in words else ["--epochs", "2" if verb == "tune" else "1"]
             textual = re.search(r"--task text|--recipe text", told)
             side = "64" if words[1:] and not words[1].startswith("-") else "32"  # of the embedded set, all is validated
             more += [] if "--img-size" in words or textual else ["--img-size", side]
-            more += [] if "--batch-size" in words else ["--set", "optim.batch_size=8"]
+            more += [] if "--batch-size" in words else ["--set", f"optim.batch_size={4 if few else 8}"]
         if verb == "compare" and "--seeds" not in words:
             more += ["--seeds", "2"]
         if verb == "evaluate":

@@ -23,6 +23,10 @@ from support.images import class_folders
         ("data check IMAGES --out REPORT", "--out"),
         ("data check IMAGES --arm base", "--arm"),
         ("data check --answers RUN --min-side 32", "--min-side"),
+        ("explain RUN IMAGES --views attention --cka biased", "--cka"),
+        ("explain RUN IMAGES --views cka --block 5", "--block"),
+        ("explain RUN IMAGES --views slots --epochs 1,5", "--epochs"),
+        ("explain RUN IMAGES --samples 8", "--samples"),
     ],
 )
 def test_a_flag_that_nothing_reads_is_refused(words, flag, tmp_path, monkeypatch, capsys):
@@ -34,3 +38,10 @@ def test_a_flag_that_nothing_reads_is_refused(words, flag, tmp_path, monkeypatch
     assert f"{flag} was given" in told
     assert "leave it out" in told
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_cuts_of_folds_without_folds_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "--arm", "base", "--arm", "broadcast", "--repeats", "3"]) == 2
+    assert "give folds, too" in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []

@@ -63,7 +63,7 @@ def run(args: Args) -> int:
     attacks = ("epsilon", "steps", "restarts")
     if not args.robust and (unused := args.given.intersection(attacks)):
         raise ConfigError(
-            f"--{min(given)} was given without --robust, which attacks a model; give --robust, or leave it out"
+            f"--{min(unused)} was given, and only --robust attacks a model; give --robust, or leave it out"
         )
     args.refuse_others("without --folds", run_evaluation, "runs", "epsilon", "average", "json")
     first = Path(args.runs[0]).expanduser()

@@ -73,6 +73,10 @@ class Request:
             raise ValueError(f"seeds={list(found)} were given; a seed given twice is the same training twice")
         if self.folds is not None:
             self._check_folds()
+        elif self.repeats != 1:
+            raise ConfigError(
+                f"repeats = {self.repeats} was given, which says how often folds are cut; give folds, too"
+            )
         if len(found) < (1 if self.seeds_fixed or self.folds is not None else 2):
             given = "1 seed was" if len(found) == 1 else f"{len(found)} seeds were"
             raise ValueError(
