@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import re
 import shlex
@@ -93,7 +94,7 @@ class Walk:
         if "printf" in command or "asked.csv" in command:
             found["cat.jpg"] = "image"
         for name, kind in found.items():
-            if self.laid.get(name) != kind or not (self.home / name).exists():
+            if self.laid.get(name) != kind or (self.home / name).is_symlink() or not (self.home / name).exists():
                 self.stand_ins.lay(self.home / name, kind)
                 self.laid[name] = kind
 
@@ -106,10 +107,12 @@ class Walk:
             name = match[0]
             if written and written[1] == name:
                 remove(self.home / name)
-            elif name == "RUN" and self.trained is not None:
-                self.link(name, self.trained)
             elif name == "RUN" and "street.jpg" in command:
                 found[name] = "street"
+            elif name == "RUN" and view and view[1] in BY_VIEW:
+                found[name] = BY_VIEW[view[1]]
+            elif name == "RUN" and self.trained is not None:
+                self.link(name, self.trained)
             elif "segment:" in command or self.page == "segmentation.md":
                 found[name] = "segmenter"
             elif self.page == "detection.md":
@@ -118,8 +121,6 @@ class Walk:
                 found[name] = "second_vit"
             elif name in ("OTHER", "OTHER_RUN", "runs/photos"):
                 found[name] = "other"
-            elif view and view[1] in BY_VIEW:
-                found[name] = BY_VIEW[view[1]]
             else:
                 found[name] = "vit" if command.startswith("saccade explain") else "classifier"
         return found
@@ -240,6 +241,11 @@ class Walk:
 
     def after(self, command: str, words: list[str]) -> None:
         """Keep the run that a command trained for those that name it, and see that what was given arrived."""
+        if words[0] == "explain" and "--views" in words:
+            page = max(self.home.rglob("numbers.json"), key=lambda path: path.stat().st_mtime)
+            views = words[words.index("--views") + 1].split(",")
+            if absent := [why for key, why in absences(json.loads(page.read_text())) if key in views]:
+                raise WalkError(f"{command}\n    shows nothing: {absent[0]}")
         if words[0] != "train" or "--resume" in words or "--print-config" in words:
             return
         if "--out" in words:
@@ -331,6 +337,15 @@ class Walk:
             self.stand_ins.lay(self.home / "cells", "deep")
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()), alarm(LIMIT):
             exec(compile("\n" * (item.line - 1) + code, item.page, "exec"), self.names)
+
+
+def absences(record: Any) -> Iterator[tuple[str, str]]:
+    """Yield the views that numbers.json says are absent, with the reason."""
+    for key, one in record.items() if isinstance(record, dict) else enumerate(record):
+        if isinstance(one, dict) and "absent" in one:
+            yield str(key), one["absent"]
+        elif isinstance(one, dict | list):
+            yield from absences(one)
 
 
 @contextlib.contextmanager
