@@ -20,6 +20,7 @@ import yaml
 
 import saccade
 from saccade.cli import main
+from saccade.training.recipes import read_recipe
 from support.arrived import lost
 from support.docs import Item
 from support.stand_ins import StandIns, interrupt, named, remove
@@ -220,7 +221,12 @@ class Walk:
                 words.insert(words.index(flag) + 1, value)
         more: list[str] = []
         if verb in ("train", "tune", "compare") and "--resume" not in words:
-            few = "--task detect" in told  # whose heads look at hundreds of places of each image
+            few = "--task detect" in told
+            if few and "model.head" not in told and "path/to/" not in told:
+                recipe = words[words.index("--recipe") + 1] if "--recipe" in words else "detect"
+                head = read_recipe(recipe)["model"]["head"]
+                # It looks at hundreds of places of each image by wide layers, however small the image is.
+                more += ["--set", f"model.head={head}{',' if ':' in head else ':'}hidden=32,sampled=16,proposals=16"]
             more += ["--device", "cpu", "--set", f"data.train_limit={4 if few else 16}"]
             more += ["--set", "data.workers=0"] if verb == "compare" else ["--workers", "0"]
             more += [] if "--epochs" in words else ["--epochs", "2" if verb == "tune" else "1"]
