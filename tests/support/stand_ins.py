@@ -174,7 +174,7 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
     "by_wnid": validation(list(CLASSES)),
     "by_number": validation(["1", "2", "10"]),
     "wnids": text("".join(f"{name}\n" for name in [*CLASSES, "n02123159"])),
-    "real": text(json.dumps([[0, 1], [281], [], *([0], [1], [281, 1]) * 2])),
+    "real": text(json.dumps([[0, 1], [1], [], *([0], [1], [0, 1]) * 2])),
     "deep": deep_images,
 }
 
