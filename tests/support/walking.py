@@ -112,7 +112,7 @@ class Walk:
                 found[name] = "street"
             elif name == "RUN" and view and view[1] in BY_VIEW:
                 found[name] = BY_VIEW[view[1]]
-            elif name == "RUN" and self.trained is not None:
+            elif name == "RUN" and self.trained is not None and self.page != "fidelity.md":  # whose rows stand alone
                 self.link(name, self.trained)
             elif "segment:" in command or self.page == "segmentation.md":
                 found[name] = "segmenter"
