@@ -55,10 +55,17 @@ def run(args: Args) -> int:
     if args.folds is not None:
         return _over_folds(args)
     with quick_imports():
+        from ..config import ConfigError
         from ..evaluation.evaluate import EPSILONS
         from ..evaluation.evaluate import evaluate as run_evaluation
         from ..report.document import to_terminal
 
+    attacks = ("epsilon", "steps", "restarts")
+    if not args.robust and (unused := args.given.intersection(attacks)):
+        raise ConfigError(
+            f"--{min(unused)} was given, and only --robust attacks a model; give --robust, or leave it out"
+        )
+    args.refuse_others("without --folds", run_evaluation, "runs", "epsilon", "average", "json")
     first = Path(args.runs[0]).expanduser()
     out = args.out or (first if first.is_dir() else Path()) / "evaluation"
     if args.average:
@@ -75,6 +82,7 @@ def _over_folds(args: Args) -> int:
     from ..comparison.cross import cross_validate
     from ..config import ConfigError
 
+    args.refuse_others("with --folds", cross_validate, "runs", "json")
     if len(args.runs) > 1:
         raise ConfigError("several runs were given with --folds; compare them by saccade compare --folds")
     device = None if args.device == "cpu" else args.device

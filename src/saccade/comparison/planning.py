@@ -127,7 +127,7 @@ class Planner:
         base = self._base(snapshots)
         ways = {repr((one.config.data, one.config.augment.crop)) for one in snapshots.values()}
         self.reads_once = self.request.folds is None and len(ways) == 1
-        question = ask(self.request, base.metrics, base.primary)
+        question = ask(self.request, base.metrics, base.primary, {n: one.metrics for n, one in snapshots.items()})
         budget, fit = self._fit(before, snapshots)
         self._settle_strength(settles)
         for name, one in snapshots.items():

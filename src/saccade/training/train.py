@@ -262,7 +262,7 @@ def _new_run(config: TrainConfig, out: str | Path | None, world: World, *, overw
     path, error = None, None
     if world.is_main:
         try:
-            name = f"{Path(config.model.name).name}-{config.recipe or 'own'}-seed{config.seed}"
+            name = f"{Path(config.model.name).name}-{Path(config.recipe or 'own').stem}-seed{config.seed}"
             if out is not None and overwrite:
                 require_free(Run(Path(out).expanduser()))
             path = Run.create(out or free_name(Path("runs"), name), config, overwrite=overwrite).path
