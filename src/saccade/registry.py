@@ -106,6 +106,8 @@ def parse_options(
             raise ConfigError(
                 f"the {registry.noun} {text!r} was given; options are written name:option=value,option=value"
             )
+        if key.strip() in options:
+            raise ConfigError(f"the {registry.noun} {name} was given {key.strip()} twice, in {text!r}; once is enough")
         options[key.strip()] = read_value(value)
     hints = option_hints(made)
     hints |= {key: hint for key, hint in (typed or {}).items() if key in hints}

@@ -81,6 +81,8 @@ def run(args: Args) -> int:
     given["seeds"] = numbers[0] if len(numbers) == 1 and "," not in str(args.seeds) else numbers
     require_number("--parallel", args.parallel, 1, 1024)
     given |= {"arms": args.arm or [], "settings": parse_settings(args["set"] or [])}
+    if args.plan and args.json:
+        raise ConfigError("--json was given with --plan, which is text for people; leave one of them out")
     if args.plan:
         print(plan_comparison(**given))
         return 0

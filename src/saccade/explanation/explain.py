@@ -85,9 +85,12 @@ def explain(
     views, layers = (None if names is None else _listed(names) for names in (views, layers))
     opened = None if isinstance(model, nn.Module) else open_text_run(model, device=device)
     if opened is not None or reads_text(model):
-        if against is not None or data is not None:
+        of_images = {"against": against, "data": data, "block": block, "epochs": epochs, "shape": shape}
+        of_images |= {"heads": heads if heads != "mean" else None, "estimator": None if estimator == "unbiased" else ""}
+        if unread := [name for name, value in of_images.items() if value is not None]:
             raise ValueError(
-                "against= or data= was given and the model reads words: they are for images, leave them out"
+                f"{', '.join(unread)} {'were' if unread[1:] else 'was'} given and the model reads words: they are for "
+                "images, leave them out"
             )
         given: Any = {"views": views, "layers": layers, "device": device, "progress": progress, "method": method}
         if opened is None:
@@ -95,6 +98,8 @@ def explain(
         shared = {"tokenizer": SpecTokenizer(opened.spec), "classes": opened.spec.outputs}
         found = explain_texts(opened.model, images, **shared, **given)  # type: ignore[arg-type]
         return replace(found, model=opened.name, target=str(model))
+    if method != "gradient":
+        raise ValueError(f"method={method} was given, which is for words, and the model reads images: leave it out")
     tell = progress or (lambda _: None)
     chosen = choose_views(views)
     named = read_images(images)  # type: ignore[arg-type]

@@ -2,9 +2,11 @@ import re
 
 import numpy as np
 import pytest
+import timm
 import torch
 from torch import nn
 
+import saccade
 from saccade.explanation.views.words import colour_sentence, compute_influence, join_pieces, word_colour, words_view
 from saccade.plugins import SecondOrderHead, attach
 
@@ -202,3 +204,16 @@ def test_view_says_which_method_it_shows():
     assert words_view(model, ids).about.startswith("Gradient times input")
     with pytest.raises(ValueError, match="there are gradient, integrated"):
         words_view(model, ids, method="magic")
+
+
+@pytest.mark.parametrize(
+    "given", [{"heads": "all"}, {"block": 1}, {"epochs": [1]}, {"estimator": "biased"}, {"data": "run"}]
+)
+def test_what_is_for_images_is_refused_of_words(given):
+    with pytest.raises(ValueError, match=f"{next(iter(given))} was given and the model reads words"):
+        saccade.explain(bert(), [torch.tensor([[1, 2, 3]])], **given)
+
+
+def test_what_is_for_words_is_refused_of_images():
+    with pytest.raises(ValueError, match="method=integrated was given, which is for words"):
+        saccade.explain(timm.create_model("resnet10t"), np.zeros((32, 32, 3), np.uint8), method="integrated")
