@@ -80,6 +80,8 @@ def _read_options(name: str, texts: str) -> dict[str, Any]:
     """Return options of a model's constructor, written "option=value,option=value"."""
     pairs = [part.partition("=") for part in split_options(texts)]
     options = {key.strip(): read_value(value) for key, _, value in pairs}
+    if type(options.get("img_size", 0)) is not int:
+        raise ConfigError(f"{name}:{texts} was given; img_size is a whole number")
     try:
         return check_model({"name": name, "options": options}, resolve=resolve_name).options
     except ValueError as error:
