@@ -84,6 +84,6 @@ def test_the_command_takes_one_wherever_it_takes_a_run(photo, tmp_path):
         folder.mkdir(parents=True)
         shutil.copy(photo, folder / "photo.png")
     measured = json.loads(saccade_says("evaluate", target, "--data", "images", "--json", "--quiet").stdout)
-    assert list(measured["runs"]) == ["sot_7"]
+    assert [one["name"] for one in measured["runs"]] == ["sot_7"]
     race = ("--model", target, "--peer", "sot_7", "--img-size", "112", "--batch-size", "1")
     assert f"| {target} |" in saccade_says("benchmark", *race).stdout
