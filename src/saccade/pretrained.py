@@ -2,7 +2,7 @@
 
 import socket
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -61,12 +61,13 @@ def open_timm(target: str) -> tuple[nn.Module, InputSpec]:
         raise ConfigError(f"timm tells nothing of the weights of {name!r}; name a model as timm.list_pretrained() does")
     options = _read_options(name, texts)
     path = Path(file).expanduser() if at else _fetch(name, cfg)
-    model: Any = build_published(name, options, path) if is_ours(name) else _build_timm(name, options, path, cfg)
+    model: Any
+    model, channels = (build_published if is_ours(name) else _build_timm)(name, options, path)
     data = timm.data.resolve_model_data_config(model)
     size = options.get("img_size", data["input_size"][-1])
     spec = InputSpec(
         outputs=tuple(words[0] for words in class_words(name, model.num_classes)),
-        in_chans=model.in_chans if is_ours(name) else data["input_size"][0],
+        in_chans=channels,
         img_size=size,
         mean=list(data["mean"]),
         std=list(data["std"]),
@@ -79,28 +80,32 @@ def _read_options(name: str, texts: str) -> dict[str, Any]:
     """Return options of a model's constructor, written "option=value,option=value"."""
     pairs = [part.partition("=") for part in split_options(texts)]
     options = {key.strip(): read_value(value) for key, _, value in pairs}
+    if type(options.get("img_size", 0)) is not int:
+        raise ConfigError(f"{name}:{texts} was given; img_size is a whole number")
     try:
         return check_model({"name": name, "options": options}, resolve=resolve_name).options
     except ValueError as error:
         raise ConfigError(f"{name}:{texts} was given; {error}") from None
 
 
-def _build_timm(name: str, options: dict[str, Any], path: Path, cfg: Any) -> nn.Module:
-    """Build a model of timm with the weights of a file."""
+def _build_timm(name: str, options: Mapping[str, Any], path: Path) -> tuple[nn.Module, int]:
+    """Build a model of timm with the weights of a file; return its channels as well."""
     if path.suffix != ".safetensors":
         raise CheckpointError(
             f"{path} was given for the weights of {name}; give a .safetensors file, which no code can hide in: "
             "safetensors.torch.save_file(weights, FILE) writes one"
         )
-    overlay = {"state_dict": read_checkpoint(path)}
+    classes: Any = getattr(timm.get_pretrained_cfg(name), "num_classes", None)
+    overlay: dict[str, Any] = {"state_dict": read_checkpoint(path)}
     try:
-        return timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
+        model: Any = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
     except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         detail = " ".join(str(error).split())[:300]
         raise CheckpointError(
-            f"the weights of {path} do not fit timm's {name} with {cfg.num_classes} classes ({detail}); name the model "
+            f"the weights of {path} do not fit timm's {name} with {classes} classes ({detail}); name the model "
             "they were made for"
         ) from None
+    return model, timm.data.resolve_model_data_config(model)["input_size"][0]
 
 
 def match_classes(wanted: Sequence[str], known: Sequence[Sequence[str]], *, teacher: str) -> list[int] | None:

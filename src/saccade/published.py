@@ -19,8 +19,8 @@ def is_ours(name: str) -> bool:
     return name in list_backbones()
 
 
-def build_published(name: str, options: Mapping[str, Any], file: Path) -> nn.Module:
-    """Build one of our backbones as a file's weights have it: its classes, its channels, every tensor in its place.
+def build_published(name: str, options: Mapping[str, Any], file: Path) -> tuple[nn.Module, int]:
+    """Build one of our backbones as a file's weights have it, every tensor in its place; return its channels as well.
 
     Args:
         name: of the backbone.
@@ -40,7 +40,7 @@ def build_published(name: str, options: Mapping[str, Any], file: Path) -> nn.Mod
         detail = " ".join(str(error).split())[:400]
         raise CheckpointError(f"{file}, given for {name}: {detail}") from None
     nn.Module.load_state_dict(model, report.state_dict, strict=False)
-    return model
+    return model, channels
 
 
 def _counts(model: Any, weights: Mapping[str, Tensor]) -> tuple[int, int]:

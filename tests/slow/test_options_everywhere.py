@@ -31,6 +31,7 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "nommer": {
         "model": "nommer_tiny",
+        "img_size": 64,  # from which on its exports are made
         "options": {"embed_dim": 16, "depths": [1, 1, 1, 1], "num_heads": [2, 2, 2, 2], "nomination": "soft",
                     "temperature": 0.5, "global_pool": "avg"},
     },
@@ -56,7 +57,13 @@ def test_every_command_answers_as_the_model_that_was_trained(run, data, tmp_path
         return finish(loop, *args, **options)
 
     monkeypatch.setattr(training, "_finish", keep)
-    settings = {"data.img_size": 32, "data.workers": 0, "optim.batch_size": 8, "engine.threads": 1, "optim.lr": 0.01}
+    settings = {
+        "data.img_size": run.get("img_size", 32),
+        "data.workers": 0,
+        "optim.batch_size": 8,
+        "engine.threads": 1,
+        "optim.lr": 0.01,
+    }
     given: dict[str, Any] = {"model": run["model"], "plugins": run.get("plugins", ()), "epochs": 2, "device": "cpu"}
     settings |= {"model.options": run["options"], "keep.ema": None}  # the model itself is the result
     path = saccade.train(str(data), **given, settings=settings, out=tmp_path / "run", quiet=True).path

@@ -13,6 +13,7 @@ import saccade
 from saccade.building import build_model, load_model
 from saccade.config import ConfigError, ModelConfig
 from saccade.data.spec import InputSpec
+from saccade.metadata import constructor_options, takes
 from saccade.models.cvt import CvT
 from saccade.models.glnet import GLNet
 from saccade.models.nommer import NomMer
@@ -53,6 +54,8 @@ BESIDE: dict[tuple[str, Any], dict[str, Any]] = {
 NAMED: dict[str, dict[str, list[Any]]] = {
     "sot_7": {
         "alpha": [0.3], "num_sv": ["none", 2], "num_iter": [3, 5], "patch_size": [8], "mlp_ratio": [1.5],
+        "centring": ["none", "channel"], "normalization": ["none", "layer_norm"],
+        "pooling": ["none"], "class_token": ["none"], "start": ["ones"],
         "hidden_dim": [8], "num_prefix_tokens": [2], "rep_drop": [0.3], "drop_rate": [0.1],
     },
     "glnet_nano": {
@@ -90,7 +93,7 @@ TRAINING: dict[str, Any] = {
 
 def values_of(hints: Mapping[str, Any], named: Mapping[str, list[Any]]) -> Iterator[tuple[str, Any]]:
     """Every value that hints list, true and false among them, and those named beside."""
-    for option, hint in hints.items():
+    for option, hint in [*hints.items(), *((option, Any) for option in named if option not in hints)]:
         members = typing.get_args(hint) or (hint,)
         flags = [True, False] if bool in members else []
         for value in (*(v for v in choices(hint) if v is not None), *flags, *named.get(option, ())):
@@ -137,6 +140,14 @@ def kept_and_opened(config: ModelConfig, folder, *, task: str = "classify", **ex
     assert want.isfinite().all()
     assert torch.equal(answers(opened, images), want)
     return model, opened
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_option_that_is_named_is_found(name):
+    allowed = constructor_options(name)
+    for option, values in NAMED[name].items():
+        assert all(takes(value, allowed[option]) for value in values), option
+    assert not {"checkpoint_path", "pretrained", "pretrained_cfg", "cache_dir"} & allowed.keys()
 
 
 @pytest.mark.parametrize(("name", "option", "value"), cases())
