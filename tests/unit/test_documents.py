@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from saccade.data.reader import READERS
+from saccade.explanation.request import VIEWS
+from saccade.plugins import PLUGINS
+from saccade.tasks.task import TASKS
 from support.docs import PAGES
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +35,9 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("code", [pytest.param(code, id=f"{name}-{index}") for name, index, code in EXAMPLES])
-def test_example_runs(code):
+def test_example_runs(code, monkeypatch):
+    for registry in (PLUGINS, TASKS, READERS, VIEWS):  # what an example registers is nobody else's
+        monkeypatch.setattr(registry, "_found", dict(registry))
     exec(compile(textwrap.dedent(code), "example", "exec"), {})
 
 
