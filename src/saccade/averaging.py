@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,11 @@ from .config import ConfigError
 from .earlier import restore_options
 from .metadata import check_model, read_described
 from .models._identify import resolve_name
+from .tasks.opening import find_task
 from .weights import find_weights, save_model
+
+FACTS = ("model", "outputs", "task", "img_size", "shorter", "mean", "std", "in_chans")  # that runs have in common
+OF_SAMPLES = ("thresholds", "pixels")  # what files keep besides of the very samples of a run
 
 
 def average_weights(runs: Sequence[str | Path], out: str | Path) -> Path:
@@ -25,12 +30,14 @@ def average_weights(runs: Sequence[str | Path], out: str | Path) -> Path:
         raise ConfigError(f"{len(runs)} runs were given to be averaged; give two or more")
     total: dict[str, Tensor] = {}
     kinds: dict[str, torch.dtype] = {}
-    first: dict[str, object] = {}
+    first: dict[str, Any] = {}
     for run in runs:
         file = find_weights(run)
         about, weights = read_described(file)
         about, _ = restore_options(file, about)
-        facts = {name: about.get(name) for name in ("model", "outputs", "task", "img_size", "mean", "std", "in_chans")}
+        facts = {name: about.get(name) for name in FACTS}
+        extra = about.get("extra") or {}
+        facts["extra"] = {name: value for name, value in extra.items() if name not in OF_SAMPLES}
         first = first or facts
         differing = [name for name in facts if facts[name] != first[name]]
         if differing:
@@ -45,7 +52,9 @@ def average_weights(runs: Sequence[str | Path], out: str | Path) -> Path:
     if not all(bool(torch.isfinite(value).all()) for value in mean.values()):
         raise ConfigError("the runs' weights have no finite mean; leave the run out that did not train")
     _, spec = load_model(runs[0])
+    own = find_task(spec.task).builds(str(first["model"]["name"]))
+    config = check_model(first["model"], resolve=None if own else resolve_name)
     path = Path(out).expanduser()
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_model(path, mean, check_model(first["model"], resolve=resolve_name), spec)
+    save_model(path, mean, config, spec)
     return path

@@ -74,6 +74,15 @@ def test_a_model_learns_which_words_count(cola, bert, tmp_path):
     assert done.score > 0.9
 
 
+def test_runs_of_a_text_model_have_a_mean_that_answers(cola, bert, tmp_path):
+    runs = [train(cola, bert, tmp_path / f"run{seed}", seed=seed, epochs=1).path for seed in (0, 1)]
+    mean = saccade.average_weights(runs, tmp_path / "mean.safetensors")
+    own, others = load_model(mean)[0].state_dict(), [load_model(run)[0].state_dict() for run in runs]
+    assert all(torch.allclose(own[name], (others[0][name] + others[1][name]) / 2) for name in own if "_ids" not in name)
+    found = saccade.evaluate(mean, data=str(cola), quiet=True)
+    assert 0 <= next(iter(found.runs.values())).metrics["accuracy"].value <= 1
+
+
 def test_a_run_that_was_stopped_and_resumed_equals_one_that_was_not(cola, bert, tmp_path, monkeypatch):
     settings = {"keep.every_steps": 1}
     train(cola, bert, tmp_path / "whole", plugins=HEADS["ClassT+WordT"], settings=settings)

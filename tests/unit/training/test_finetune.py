@@ -160,3 +160,16 @@ def test_the_mean_of_two_runs_is_a_model_and_other_classes_have_none(weights, tm
     assert load_model(path)[1].outputs == ("a", "b", "c")
     with pytest.raises(ValueError, match=r"differs from .* in outputs"):
         saccade.average_weights([files[0], files[2]], tmp_path / "other.safetensors")
+
+
+def test_runs_whose_numbers_are_in_other_units_have_no_mean(tmp_path):
+    """A regression keeps the scale of its training targets, which tells what its answers mean."""
+    files = []
+    for seed, deviation in ((0, 2.0), (1, 2.0), (2, 3.0)):
+        spec = InputSpec(**{**SPEC, "outputs": ("age",)}, task="regress", extra={"mean": [1.0], "std": [deviation]})
+        files.append(tmp_path / f"{seed}.safetensors")
+        model = build_model(ModelConfig(name=NAME), spec, seed=seed)
+        saccade.weights.save_model(files[-1], model.state_dict(), ModelConfig(name=NAME), spec)
+    assert saccade.average_weights(files[:2], tmp_path / "mean.safetensors").is_file()
+    with pytest.raises(ValueError, match=r"differs from .* in extra"):
+        saccade.average_weights(files[1:], tmp_path / "other.safetensors")
